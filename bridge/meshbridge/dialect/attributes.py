@@ -1,0 +1,76 @@
+"""Attributes and types of the mesh dialect as Python values: axis arrays, reduction kinds, integer lists, `!mesh.sharding`.
+
+The bindings see `#mesh.axisarray<…>` and `#mesh.partial<…>` as opaque attributes: they are unique per context, so reading one is
+one dictionary look-up after the first time.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from meshbridge.mlir import ir
+from meshbridge.sharding import Axes, Split
+
+SHARDING_TYPE = "!mesh.sharding"
+
+
+def axes_attr(axes: Iterable[int]) -> ir.Attribute:
+    """`array<i16: …>`, the dialect's list of mesh axes."""
+    return _dense_array("i16", axes)
+
+
+def integers_attr(values: Iterable[int]) -> ir.Attribute:
+    """`array<i64: …>`: roots, halo sizes, offsets, mesh shapes."""
+    return _dense_array("i64", values)
+
+
+def _dense_array(element: str, values: Iterable[int]) -> ir.Attribute:
+    listed = list(values)
+    return ir.DenseI16ArrayAttr.get(listed) if element == "i16" else ir.DenseI64ArrayAttr.get(listed)
+
+
+def integers(attr: ir.Attribute) -> tuple[int, ...]:
+    """The entries of a dense integer array attribute."""
+    return tuple(attr)
+
+
+def index_attr(value: int) -> ir.Attribute:
+    """`value : index`."""
+    return ir.IntegerAttr.get(ir.IndexType.get(), value)
+
+
+def kind_attr(kind: str) -> ir.Attribute:
+    """`#mesh.partial<kind>`."""
+    return ir.Attribute.parse(f"#mesh.partial<{kind}>")
+
+
+_KIND = re.compile(r"#mesh(?:\.partial<\s*|<partial\s+)(\w+)\s*>")
+_AXIS_ARRAY = re.compile(r"#mesh(?:\.axisarray<|<axisarray)\s*(.*?)>$", re.S)
+
+
+def kind(attr: ir.Attribute) -> str:
+    """The reduction kind that `#mesh.partial<kind>` (or LLVM 21's `#mesh<partial kind>`) names."""
+    found = _KIND.fullmatch(str(attr))
+    if found is None:
+        raise ValueError(f"expected #mesh.partial<kind>, found {attr}")
+    return found.group(1)
+
+
+def axis_array_attr(split: Split) -> ir.Attribute:
+    """`#mesh.axisarray<[[0, 1], []]>`."""
+    return ir.Attribute.parse(f"#mesh.axisarray<{[list(axes) for axes in split]}>")
+
+
+def axis_array(attr: ir.Attribute) -> Split:
+    """The sub-lists of `#mesh.axisarray<…>` (or LLVM 21's `#mesh<axisarray…>`)."""
+    found = _AXIS_ARRAY.fullmatch(str(attr))
+    if found is None:
+        raise ValueError(f"expected #mesh.axisarray<[[…], …]>, found {attr}")
+    return tuple(tuple(axes) for axes in ast.literal_eval(found.group(1)))
+
+
+def axis_lists(axes: Iterable[Axes]) -> list[list[int]]:
+    """Tuples to lists, for printing as the dialect writes them."""
+    return [list(entry) for entry in axes]

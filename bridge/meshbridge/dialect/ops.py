@@ -1,0 +1,356 @@
+"""One class per operation of the mesh dialect (seed 002): typed accessors over the unregistered operation of the same name.
+
+Builders stand in `build`, checks in `verifier`, text in `assembly`.
+"""
+
+from __future__ import annotations
+
+from meshbridge.dialect import attributes
+from meshbridge.mlir import _cext, ir
+from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+
+
+@_cext.register_dialect
+class MeshDialect(ir.Dialect):
+    """The namespace `mesh`."""
+
+    DIALECT_NAMESPACE = "mesh"
+
+
+class MeshOpView(ir.OpView):
+    """What the accessors below share."""
+
+    _ODS_REGIONS = (0, True)
+
+    def _axes(self, name: str) -> Axes:
+        attrs = self.operation.attributes
+        return attributes.integers(attrs[name]) if name in attrs else ()
+
+    def _index(self, name: str) -> int:
+        return int(ir.IntegerAttr(self.operation.attributes[name]).value)
+
+    @property
+    def mesh(self) -> str:
+        """The symbol of the mesh that this operation runs on."""
+        return str(ir.FlatSymbolRefAttr(self.operation.attributes["mesh"]).value)
+
+
+@_cext.register_operation(MeshDialect)
+class MeshOp(MeshOpView):
+    """`mesh.mesh @m(shape = 2x?x4)`: declares a mesh."""
+
+    OPERATION_NAME = "mesh.mesh"
+
+    @property
+    def sym_name(self) -> str:
+        return str(ir.StringAttr(self.operation.attributes["sym_name"]).value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return attributes.integers(self.operation.attributes["shape"])
+
+    @property
+    def value(self) -> Mesh:
+        """The mesh with the axis names and device order that its discardable attributes carry."""
+        attrs = self.operation.attributes
+        names = tuple(str(ir.StringAttr(name).value) for name in attrs[AXIS_NAMES]) if AXIS_NAMES in attrs else ()
+        devices = attributes.integers(attrs[DEVICE_IDS]) if DEVICE_IDS in attrs else ()
+        return Mesh(self.sym_name, self.shape, names, devices)
+
+
+AXIS_NAMES = "meshbridge.axis_names"
+"""Discardable attribute of `mesh.mesh`: what the user calls the axes (the dialect numbers them)."""
+
+DEVICE_IDS = "meshbridge.device_ids"
+"""Discardable attribute of `mesh.mesh`: device ids in row-major order, where they are not 0, 1, 2, …"""
+
+
+@_cext.register_operation(MeshDialect)
+class MeshShapeOp(MeshOpView):
+    """`mesh.mesh_shape @m axes = […]`: sizes of mesh axes."""
+
+    OPERATION_NAME = "mesh.mesh_shape"
+
+    @property
+    def axes(self) -> Axes:
+        return self._axes("axes")
+
+
+@_cext.register_operation(MeshDialect)
+class ProcessMultiIndexOp(MeshOpView):
+    """`mesh.process_multi_index on @m axes = […]`: coordinates of this device."""
+
+    OPERATION_NAME = "mesh.process_multi_index"
+
+    @property
+    def axes(self) -> Axes:
+        return self._axes("axes")
+
+
+@_cext.register_operation(MeshDialect)
+class ProcessLinearIndexOp(MeshOpView):
+    """`mesh.process_linear_index on @m`: row-major number of this device in the mesh."""
+
+    OPERATION_NAME = "mesh.process_linear_index"
+
+
+@_cext.register_operation(MeshDialect)
+class NeighborsLinearIndicesOp(MeshOpView):
+    """`mesh.neighbors_linear_indices on @m[…] split_axes = […]`: the previous and the next device, or negative."""
+
+    OPERATION_NAME = "mesh.neighbors_linear_indices"
+
+    @property
+    def split_axes(self) -> Axes:
+        return self._axes("split_axes")
+
+
+@_cext.register_operation(MeshDialect)
+class ShardingOp(MeshOpView):
+    """`mesh.sharding @m split_axes = … : !mesh.sharding`: a sharding as an SSA value."""
+
+    OPERATION_NAME = "mesh.sharding"
+
+    @property
+    def split_axes(self) -> Split:
+        return attributes.axis_array(self.operation.attributes["split_axes"])
+
+    @property
+    def partial_axes(self) -> Axes:
+        return self._axes("partial_axes")
+
+    @property
+    def partial_type(self) -> str:
+        attrs = self.operation.attributes
+        return attributes.kind(attrs["partial_type"]) if "partial_type" in attrs else "sum"
+
+    @property
+    def halo_sizes(self) -> tuple[int, ...]:
+        return self._axes("static_halo_sizes")
+
+    @property
+    def sharded_dims_offsets(self) -> tuple[int, ...]:
+        return self._axes("static_sharded_dims_offsets")
+
+    @property
+    def value(self) -> Sharding:
+        """The sharding; dynamic entries are DYNAMIC."""
+        return Sharding(
+            self.mesh, self.split_axes, self.partial_axes, self.partial_type, self.halo_sizes, self.sharded_dims_offsets
+        )
+
+
+@_cext.register_operation(MeshDialect)
+class ShardOp(MeshOpView):
+    """`mesh.shard %x to %s`: how the definition of `%x`, or with `annotate_for_users` its use, is sharded."""
+
+    OPERATION_NAME = "mesh.shard"
+
+    @property
+    def source(self) -> ir.Value:
+        return self.operation.operands[0]
+
+    @property
+    def sharding(self) -> ir.Value:
+        return self.operation.operands[1]
+
+    @property
+    def annotate_for_users(self) -> bool:
+        return "annotate_for_users" in self.operation.attributes
+
+
+@_cext.register_operation(MeshDialect)
+class GetShardingOp(MeshOpView):
+    """`mesh.get_sharding %x`: the sharding of a value (LLVM 21)."""
+
+    OPERATION_NAME = "mesh.get_sharding"
+
+
+@_cext.register_operation(MeshDialect)
+class ShardShapeOp(MeshOpView):
+    """`mesh.shard_shape 8x? %sharding %device`: the shape of one device's shard."""
+
+    OPERATION_NAME = "mesh.shard_shape"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._axes("shape")
+
+
+class CollectiveOpView(MeshOpView):
+    """An operation over device groups. `axes_or_all` resolves the empty list, which means all axes of the mesh (seed 002)."""
+
+    @property
+    def mesh_axes(self) -> Axes:
+        return self._axes("mesh_axes")
+
+    def axes_or_all(self, mesh: Mesh) -> Axes:
+        return self.mesh_axes or tuple(range(mesh.rank))
+
+    @property
+    def input(self) -> ir.Value:
+        return self.operation.operands[0]
+
+    def device(self, name: str) -> tuple[int | ir.Value, ...]:
+        """The in-group device that `root`, `source` or `destination` names: static entries as int, dynamic ones as values."""
+        dynamic = iter(list(self.operation.operands)[1:])
+        return tuple(next(dynamic) if entry == DYNAMIC else entry for entry in self._axes(name))
+
+    @property
+    def reduction(self) -> str:
+        attrs = self.operation.attributes
+        return attributes.kind(attrs["reduction"]) if "reduction" in attrs else "sum"
+
+
+@_cext.register_operation(MeshDialect)
+class AllGatherOp(CollectiveOpView):
+    """Concatenates the shards of each group along `gather_axis`."""
+
+    OPERATION_NAME = "mesh.all_gather"
+
+    @property
+    def gather_axis(self) -> int:
+        return self._index("gather_axis")
+
+
+@_cext.register_operation(MeshDialect)
+class AllReduceOp(CollectiveOpView):
+    """Reduces over each group; the result's element type is the one that accumulates."""
+
+    OPERATION_NAME = "mesh.all_reduce"
+
+
+@_cext.register_operation(MeshDialect)
+class AllSliceOp(CollectiveOpView):
+    """Each device keeps its piece along `slice_axis`; no communication."""
+
+    OPERATION_NAME = "mesh.all_slice"
+
+    @property
+    def slice_axis(self) -> int:
+        return self._index("slice_axis")
+
+
+@_cext.register_operation(MeshDialect)
+class AllToAllOp(CollectiveOpView):
+    """Splits along `split_axis`, exchanges, concatenates along `concat_axis`."""
+
+    OPERATION_NAME = "mesh.all_to_all"
+
+    @property
+    def split_axis(self) -> int:
+        return self._index("split_axis")
+
+    @property
+    def concat_axis(self) -> int:
+        return self._index("concat_axis")
+
+
+@_cext.register_operation(MeshDialect)
+class BroadcastOp(CollectiveOpView):
+    """The root's tensor on every device of its group."""
+
+    OPERATION_NAME = "mesh.broadcast"
+
+
+@_cext.register_operation(MeshDialect)
+class GatherOp(CollectiveOpView):
+    """`all_gather` whose result is defined on the root alone."""
+
+    OPERATION_NAME = "mesh.gather"
+
+    @property
+    def gather_axis(self) -> int:
+        return self._index("gather_axis")
+
+
+@_cext.register_operation(MeshDialect)
+class ReduceOp(CollectiveOpView):
+    """`all_reduce` whose result is defined on the root alone."""
+
+    OPERATION_NAME = "mesh.reduce"
+
+
+@_cext.register_operation(MeshDialect)
+class ReduceScatterOp(CollectiveOpView):
+    """Reduces over each group and leaves every device its piece along `scatter_axis`."""
+
+    OPERATION_NAME = "mesh.reduce_scatter"
+
+    @property
+    def scatter_axis(self) -> int:
+        return self._index("scatter_axis")
+
+
+@_cext.register_operation(MeshDialect)
+class ScatterOp(CollectiveOpView):
+    """Splits the root's tensor along `scatter_axis` over its group."""
+
+    OPERATION_NAME = "mesh.scatter"
+
+    @property
+    def scatter_axis(self) -> int:
+        return self._index("scatter_axis")
+
+
+@_cext.register_operation(MeshDialect)
+class SendOp(CollectiveOpView):
+    """Sends to `destination` within the group."""
+
+    OPERATION_NAME = "mesh.send"
+
+
+@_cext.register_operation(MeshDialect)
+class RecvOp(CollectiveOpView):
+    """Receives from `source` within the group."""
+
+    OPERATION_NAME = "mesh.recv"
+
+
+@_cext.register_operation(MeshDialect)
+class ShiftOp(CollectiveOpView):
+    """Moves data by `offset` devices along `shift_axis`, wrapping around with `rotate`."""
+
+    OPERATION_NAME = "mesh.shift"
+
+    @property
+    def shift_axis(self) -> int:
+        return self._index("shift_axis")
+
+    @property
+    def offset(self) -> int:
+        return self._index("offset")
+
+    @property
+    def rotate(self) -> bool:
+        return "rotate" in self.operation.attributes
+
+
+@_cext.register_operation(MeshDialect)
+class UpdateHaloOp(MeshOpView):
+    """Refreshes the halo regions of a shard from the neighbours."""
+
+    OPERATION_NAME = "mesh.update_halo"
+
+    @property
+    def split_axes(self) -> Split:
+        return attributes.axis_array(self.operation.attributes["split_axes"])
+
+    @property
+    def halo_sizes(self) -> tuple[int, ...]:
+        return self._axes("static_halo_sizes")
+
+
+@_cext.register_operation(MeshDialect)
+class PermuteOp(CollectiveOpView):
+    """`mesh.permute`: meshbridge's one addition to the dialect, a relabelling of equal shards that seed 003 needs.
+
+    The device whose row-major number along `target_axes` is L receives from the device whose number along `mesh_axes` is L.
+    Both lists hold the same axes in different orders.
+    """
+
+    OPERATION_NAME = "mesh.permute"
+
+    @property
+    def target_axes(self) -> Axes:
+        return self._axes("target_axes")

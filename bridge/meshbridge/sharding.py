@@ -1,0 +1,123 @@
+"""Meshes and shardings as frozen values, and their arithmetic: shard shapes, group sizes, device groups.
+
+Seed 002: a mesh has axes 0, 1, …; a sharding says for each tensor dimension along which mesh axes it is split, outer axis
+first, and along which axes the value is partial.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+DYNAMIC = -(2**63)
+"""A size that is only known at run time, as MLIR stores it in static lists."""
+
+REDUCTION_KINDS = ("sum", "max", "min", "product", "average", "bitwise_and", "bitwise_or", "bitwise_xor", "generic")
+"""Seed 002's `#mesh.partial` kinds."""
+
+Axes = tuple[int, ...]
+"""Mesh axes from outer to inner."""
+
+Split = tuple[Axes, ...]
+"""Per tensor dimension, the mesh axes that split it."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A device mesh. `device_ids` in row-major order of the mesh where it differs from 0, 1, 2, …"""
+
+    name: str
+    shape: tuple[int, ...]
+    axis_names: tuple[str, ...] = ()
+    device_ids: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return prod(self.shape)
+
+    def group_size(self, axes: Axes) -> int:
+        """Number of devices in one group along `axes`."""
+        return prod(self.shape[axis] for axis in axes)
+
+    def axis_name(self, axis: int) -> str:
+        """The user's name of an axis, or its number."""
+        return self.axis_names[axis] if self.axis_names else str(axis)
+
+    def ordered_devices(self) -> tuple[int, ...]:
+        """Device ids in row-major order of the mesh."""
+        return self.device_ids or tuple(range(self.size))
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How one tensor lies on a mesh. `split_axes` has one entry per dimension of the tensor (see `padded`).
+
+    `halo_sizes` and `offsets` are flat, as in seed 002; entries may be DYNAMIC.
+    """
+
+    mesh: str
+    split_axes: Split
+    partial_axes: Axes = ()
+    partial_kind: str = "sum"
+    halo_sizes: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+
+    @property
+    def is_replicated(self) -> bool:
+        return not self.partial_axes and not any(self.split_axes)
+
+    @property
+    def used_axes(self) -> Axes:
+        """All axes that split a dimension, in order of dimensions."""
+        return tuple(itertools.chain.from_iterable(self.split_axes))
+
+    def padded(self, rank: int) -> Sharding:
+        """The same sharding with exactly `rank` entries in `split_axes`; the dialect lets trailing empty ones be left out."""
+        if len(self.split_axes) == rank:
+            return self
+        return replace(self, split_axes=(self.split_axes + ((),) * rank)[:rank])
+
+    def without_partial(self) -> Sharding:
+        return replace(self, partial_axes=(), partial_kind="sum") if self.partial_axes else self
+
+
+def replicated(mesh: Mesh, rank: int) -> Sharding:
+    """Every device holds the whole tensor."""
+    return Sharding(mesh.name, ((),) * rank)
+
+
+@lru_cache(maxsize=65536)
+def local_shape(shape: tuple[int, ...], mesh: Mesh, split: Split) -> tuple[int, ...]:
+    """The shard's shape: ceiling division, the last shards padded."""
+    return tuple(-(-size // mesh.group_size(axes)) for size, axes in zip(shape, split, strict=True))
+
+
+def is_even(shape: tuple[int, ...], mesh: Mesh, split: Split) -> bool:
+    """Whether every dimension divides by the devices that split it."""
+    return all(size % mesh.group_size(axes) == 0 for size, axes in zip(shape, split, strict=True))
+
+
+def device_groups(mesh: Mesh, axes: Axes) -> list[list[int]]:
+    """Device ids of every group along `axes`; within a group in the order of `axes`, outer to inner (seed 002, "Device groups").
+
+    `axes` empty means groups of one device each; the caller resolves the dialect's "empty means all".
+    """
+    strides = [prod(mesh.shape[axis + 1 :]) for axis in range(mesh.rank)]
+    outside = [axis for axis in range(mesh.rank) if axis not in axes]
+    devices = mesh.ordered_devices()
+
+    def offsets(along: Axes) -> list[int]:
+        return [
+            sum(index * strides[axis] for index, axis in zip(position, along, strict=True))
+            for position in itertools.product(*(range(mesh.shape[axis]) for axis in along))
+        ]
+
+    inner = offsets(axes)
+    return [[devices[base + offset] for offset in inner] for base in offsets(tuple(outside))]
