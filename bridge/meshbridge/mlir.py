@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from jaxlib._jax import mlir as artifacts
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
@@ -21,6 +22,7 @@ __all__ = [
     "ParseError",
     "VerifyError",
     "_cext",
+    "artifacts",
     "attribute",
     "context",
     "func",

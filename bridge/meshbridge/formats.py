@@ -1,0 +1,220 @@
+"""The registry of file formats and sharding notations: the mesh side meets its converters here, and only here.
+
+A *format* is how a program lies in a file (MLIR text, bytecode, a `jax.export` artifact); it is recognised by content.
+A *notation* is how a StableHLO module carries shardings (`sdy`, `mhlo.sharding`); it is turned into mesh IR and back.
+
+Both come from the entry-point group `meshbridge.converters`: an entry point names a Format or a Notation, so that anyone can
+add one without meshbridge importing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import entry_points
+from io import BytesIO
+from typing import TypeVar
+
+from meshbridge import mlir
+from meshbridge.dialect import assembly
+from meshbridge.mlir import MeshError, ParseError, ir
+
+ENTRY_POINTS = "meshbridge.converters"
+
+BYTECODE_MAGIC = b"ML\xefR"
+"""The first four bytes of MLIR bytecode, and so of StableHLO's portable artifacts."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`."""
+
+    module: ir.Module
+    format: Format
+    envelope: object = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a program lies in a file.
+
+    `detect` looks at the content. `read(data, filename, context)` raises ParseError. `write` gives the file's content;
+    `suffixes` are the file names that ask for it where the input's own format does not decide.
+    Where the format also exists as a Python value, `holds` recognises one, `unpack` opens it and `pack` makes one.
+    """
+
+    name: str
+    summary: str
+    detect: Callable[[bytes], bool]
+    read: Callable[[bytes, str, ir.Context], Program]
+    write: Callable[[Program], bytes]
+    suffixes: tuple[str, ...] = ()
+    holds: Callable[[object], bool] = field(default=lambda value: False)
+    unpack: Callable[[object, ir.Context], Program] | None = None
+    pack: Callable[[Program], object] | None = None
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How a StableHLO module carries shardings.
+
+    `detect` says whether a module uses it, `to_mesh` turns it into annotated mesh IR in place, `from_mesh` goes back.
+    `wrap_local`, where the notation has the means, makes one callable program on global shapes out of a lowered local one.
+    """
+
+    name: str
+    summary: str
+    detect: Callable[[ir.Module], bool]
+    to_mesh: Callable[[ir.Module], None]
+    from_mesh: Callable[[ir.Module], None]
+    wrap_local: Callable[[ir.Module], None] | None = None
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def bytecode_producer(data: bytes) -> bytes | None:
+    """Who wrote this MLIR bytecode (`MLIR22.1.0`, `StableHLO_v1.15.0`), or None if it is not bytecode.
+
+    The header is the magic, a version as a variable-length integer (one byte so far), and the producer up to a zero byte.
+    """
+    if not data.startswith(BYTECODE_MAGIC):
+        return None
+    return data[len(BYTECODE_MAGIC) + 1 :].split(b"\0", 1)[0]
+
+
+def to_bytecode(module: ir.Module) -> bytes:
+    """MLIR bytecode of `module`."""
+    buffer = BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    return Program(assembly.read(data.decode(), filename, ctx), TEXT)
+
+
+def _read_bytecode(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    return Program(mlir.parse(data, filename, ctx), BYTECODE)
+
+
+TEXT = Format(
+    name="mlir",
+    summary="MLIR text, the mesh dialect's own syntax included",
+    detect=_is_text,
+    read=_read_text,
+    write=lambda program: assembly.write(program.module).encode(),
+    suffixes=(".mlir",),
+)
+
+BYTECODE = Format(
+    name="bytecode",
+    summary="MLIR bytecode",
+    detect=lambda data: not (bytecode_producer(data) or b"StableHLO").startswith(b"StableHLO"),
+    read=_read_bytecode,
+    write=lambda program: to_bytecode(program.module),
+    suffixes=(".mlirbc",),
+)
+
+EntryT = TypeVar("EntryT", Format, Notation)
+
+
+def collect(entries: list[EntryT]) -> dict[str, EntryT]:
+    """By name; refuses two entries of one name and entries without a summary."""
+    table: dict[str, EntryT] = {}
+    for entry in entries:
+        if not entry.summary.strip():
+            raise ValueError(f"converter {entry.name} has no summary")
+        if table.setdefault(entry.name, entry) is not entry:
+            raise ValueError(f"two converters are named {entry.name}")
+    return table
+
+
+@cache
+def _installed() -> tuple[object, ...]:
+    return tuple(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """Every format by name. Text comes last: anything that decodes could be text."""
+    found = [entry for entry in _installed() if isinstance(entry, Format)]
+    return collect([*found, BYTECODE, TEXT])
+
+
+@cache
+def notations() -> dict[str, Notation]:
+    """Every notation by name."""
+    return collect([entry for entry in _installed() if isinstance(entry, Notation)])
+
+
+def recognise(data: bytes, filename: str) -> Format:
+    """The format of `data`, told by content alone.
+
+    Raises ParseError where no format claims it.
+    """
+    if not data.strip():
+        raise ParseError(f"{filename}: error: the input is empty, expected one of: {_known()}")
+    for candidate in formats().values():
+        if candidate.detect(data):
+            return candidate
+    raise ParseError(f"{filename}: error: unknown kind of input, expected one of: {_known()}")
+
+
+def _known() -> str:
+    return "; ".join(entry.summary for entry in formats().values())
+
+
+def read(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    """Reads a program in any known format. `filename` is for diagnostics.
+
+    Raises ParseError.
+    """
+    return recognise(data, filename).read(data, filename, ctx)
+
+
+def unpack(value: object, ctx: ir.Context) -> Program:
+    """Opens a Python value that holds a program, e.g. a `jax.export.Exported`.
+
+    Raises MeshError where no format knows such values.
+    """
+    for candidate in formats().values():
+        if candidate.unpack is not None and candidate.holds(value):
+            return candidate.unpack(value, ctx)
+    raise MeshError(f"error: expected an MLIR module or a jax.export.Exported, found {type(value).__name__}")
+
+
+def pack(program: Program) -> object:
+    """The Python value for a program that `unpack` opened."""
+    if program.format.pack is None:
+        raise MeshError(f"error: the format {program.format.name} has no Python value")
+    return program.format.pack(program)
+
+
+def choose(program: Program, filename: str) -> Program:
+    """`program` in the format that the output's name asks for, in its own where the name says nothing."""
+    for candidate in formats().values():
+        if filename.endswith(candidate.suffixes):
+            return replace(program, format=candidate)
+    return program
+
+
+def find_notation(module: ir.Module) -> Notation | None:
+    """The notation in which `module` carries shardings, None where it carries none (or is mesh IR already)."""
+    return next((notation for notation in notations().values() if notation.detect(module)), None)
+
+
+def wrapping_notation() -> Notation:
+    """The notation that can make a callable program out of a local one.
+
+    Raises MeshError where none is installed.
+    """
+    for notation in notations().values():
+        if notation.wrap_local is not None:
+            return notation
+    raise MeshError("error: no installed converter can wrap a local program (entry-point group meshbridge.converters)")

@@ -1,0 +1,69 @@
+"""StableHLO portable artifacts: MLIR bytecode of the versioned dialect VHLO, with sdy beside it as `jax.export` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from meshbridge.formats import Format, Program, bytecode_producer
+from meshbridge.mlir import MeshError, ParseError, artifacts, ir, stablehlo
+
+
+def detect(data: bytes) -> bool:
+    """Whether `data` is bytecode whose producer is StableHLO."""
+    return (bytecode_producer(data) or b"").startswith(b"StableHLO")
+
+
+@contextmanager
+def _diagnostics(ctx: ir.Context) -> Iterator[list[str]]:
+    """Collects the messages that these entry points of StableHLO would print on standard error."""
+    messages: list[str] = []
+
+    def collect(diagnostic: ir.Diagnostic) -> bool:
+        messages.append(str(diagnostic.message))
+        return True
+
+    handler = ctx.attach_diagnostic_handler(collect)
+    try:
+        yield messages
+    finally:
+        handler.detach()
+
+
+def deserialize(data: bytes, filename: str, ctx: ir.Context) -> ir.Module:
+    """The StableHLO module of an artifact. Raises ParseError, also for an artifact that is cut off."""
+    with _diagnostics(ctx) as messages:
+        try:
+            return stablehlo.deserialize_portable_artifact(ctx, data)
+        except ValueError as error:
+            reason = messages[0] if messages else str(error)
+            raise ParseError(f"{filename}: error: not a readable StableHLO portable artifact: {reason}") from None
+
+
+def serialize(module: ir.Module) -> bytes:
+    """The artifact of `module`, readable by every StableHLO since four weeks before this one, as `jax.export` writes it.
+
+    Raises MeshError where an operation has no versioned form.
+    """
+    version = stablehlo.get_version_from_compatibility_requirement(stablehlo.StablehloCompatibilityRequirement.WEEK_4)
+    with _diagnostics(module.context) as messages:
+        try:
+            # Not stablehlo.serialize_portable_artifact: that one leaves the module itself as VHLO.
+            return bytes(artifacts.serialize_portable_artifact(module, version, True))
+        except RuntimeError as error:  # XlaRuntimeError
+            reason = messages[0] if messages else str(error)
+            raise MeshError(f"<module>: error: cannot be written as a StableHLO portable artifact: {reason}") from None
+
+
+def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    return Program(deserialize(data, filename, ctx), FORMAT)
+
+
+FORMAT = Format(
+    name="portable",
+    summary="a StableHLO portable artifact",
+    detect=detect,
+    read=_read,
+    write=lambda program: serialize(program.module),
+    suffixes=(".stablehlo", ".vhlo"),
+)
