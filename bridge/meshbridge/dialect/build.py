@@ -6,7 +6,7 @@ from `loc` and `ip`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import AXIS_NAMES, DEVICE_IDS
@@ -53,10 +53,18 @@ def sharding(value: Sharding, *, loc: ir.Location | None = None, ip: Place = Non
 
 
 def shard(
-    source: ir.Value, sharding: ir.Value, *, annotate_for_users: bool = False, loc: ir.Location | None = None, ip: Place = None
+    source: ir.Value,
+    sharding: ir.Value,
+    *,
+    annotate_for_users: bool = False,
+    extras: Mapping[str, ir.Attribute] | None = None,
+    loc: ir.Location | None = None,
+    ip: Place = None,
 ) -> ir.Value:
-    """Annotates the definition of `source`, or one of its uses."""
-    attrs = {"annotate_for_users": ir.UnitAttr.get()} if annotate_for_users else {}
+    """Annotates the definition of `source`, or one of its uses. `extras` are discardable attributes."""
+    attrs = dict(extras or {})
+    if annotate_for_users:
+        attrs["annotate_for_users"] = ir.UnitAttr.get()
     return _create("shard", [source.type], [source, sharding], attrs, loc, ip).results[0]
 
 

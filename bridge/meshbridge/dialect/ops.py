@@ -64,6 +64,21 @@ AXIS_NAMES = "meshbridge.axis_names"
 DEVICE_IDS = "meshbridge.device_ids"
 """Discardable attribute of `mesh.mesh`: device ids in row-major order, where they are not 0, 1, 2, …"""
 
+OPEN_DIMS = "meshbridge.open_dims"
+"""Discardable attribute of `mesh.shard`: tensor dimensions that propagation may split further. Those not listed are closed."""
+
+PRIORITIES = "meshbridge.priorities"
+"""Discardable attribute of `mesh.shard`: per tensor dimension the round (0 first) in which it propagates, or -1 for none given."""
+
+REPLICATED_AXES = "meshbridge.replicated_axes"
+"""Discardable attribute of `mesh.shard`: mesh axes that must not split the value, open dimensions or not."""
+
+SOURCE = "meshbridge.source"
+"""Discardable attribute of `mesh.shard`: the source operation it stands for, where its place alone does not say so."""
+
+MANUAL_AXES = "meshbridge.manual_axes"
+"""Discardable attribute of an operation whose region is already local along these mesh axes."""
+
 
 @_cext.register_operation(MeshDialect)
 class MeshShapeOp(MeshOpView):
