@@ -1,0 +1,68 @@
+"""What the lowering of one operation works with, and the table of lowerings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from meshbridge.dialect.ops import MeshOpView
+from meshbridge.lowering.emit import Emitter
+from meshbridge.lowering.groups import Groups
+from meshbridge.lowering.position import Positions
+from meshbridge.mlir import OpError, ir
+from meshbridge.sharding import Axes, Mesh
+
+
+@dataclass(frozen=True)
+class Site:
+    """One operation about to be replaced: its mesh and axes, and where its replacement is written."""
+
+    op: ir.Operation
+    mesh: Mesh
+    axes: Axes
+    """The axes of the device group from outer to inner; the dialect's empty list is all of them."""
+    emit: Emitter
+    groups: Groups
+    positions: Positions
+
+    @property
+    def group_size(self) -> int:
+        return self.mesh.group_size(self.axes)
+
+    @property
+    def result_type(self) -> ir.RankedTensorType:
+        return ir.RankedTensorType(self.op.results[0].type)
+
+    def in_group(self) -> ir.Value:
+        """This device's number in its group, `tensor<i32>`."""
+        return self.positions.in_group(self.mesh, self.axes, self.emit)
+
+    def permute(self, value: ir.Value, pairs: list[tuple[int, int]]) -> ir.Value:
+        """`value` moved from sources to targets (logical devices); zeros on devices that are no target."""
+        return self.emit.value("collective_permute", value.type, [value], self.groups.permutation(pairs))
+
+    def error(self, message: str, hint: str = "") -> OpError:
+        """A diagnostic about this operation."""
+        return OpError(self.op, message, hint)
+
+
+OpT = TypeVar("OpT", bound=MeshOpView)
+Lowering = Callable[[OpT, Site], Sequence[ir.Value]]
+
+LOWERINGS: dict[str, Lowering[Any]] = {}
+"""Operation name to the function that writes its replacement and returns the values that stand for its results."""
+
+
+def lowers(cls: type[OpT]) -> Callable[[Lowering[OpT]], Lowering[OpT]]:
+    """Enters a lowering in LOWERINGS; refuses a second one and one without documentation."""
+
+    def register(function: Lowering[OpT]) -> Lowering[OpT]:
+        name = cls.OPERATION_NAME
+        if not (function.__doc__ or "").strip():
+            raise ValueError(f"the lowering of {name} has no docstring")
+        if LOWERINGS.setdefault(name, function) is not function:
+            raise ValueError(f"{name} has two lowerings")
+        return function
+
+    return register
