@@ -1,0 +1,31 @@
+"""Every test program by name. Building one traces nothing; `Program.lower` and `Program.export` do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from testdata.gpt import gpt
+from testdata.llama import llama
+from testdata.program import Program
+
+BUILDERS: dict[str, Callable[[], Program]] = {
+    "gpt3": partial(gpt, 3),
+    "gpt12": partial(gpt, 12),
+    "gpt48": partial(gpt, 48),
+    "llama_fsdp": llama,
+    "llama_fsdp_tp": partial(llama, tensor_parallel=True),
+    "llama_scan_fsdp": partial(llama, scan=True),
+    "llama_scan_fsdp_tp": partial(llama, scan=True, tensor_parallel=True),
+    "llama_fsdp_tp_annot": partial(llama, tensor_parallel=True, annotated=True),
+    "llama_scan_fsdp_annot": partial(llama, scan=True, annotated=True),
+    "llama_scan_fsdp_tp_annot": partial(llama, scan=True, tensor_parallel=True, annotated=True),
+}
+"""Name to maker."""
+
+
+def build(name: str) -> Program:
+    """The program of that name. Raises ValueError with the known names if there is none."""
+    if name not in BUILDERS:
+        raise ValueError(f"no program is named {name!r}; there are {', '.join(BUILDERS)}")
+    return BUILDERS[name]()

@@ -1,0 +1,113 @@
+"""A test program: a JAX function, its mesh, its arguments with their shardings, and the communication of an expert's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from testdata.ring import Term, total
+
+Tree = Any
+"""A pytree: nested dicts, lists and tuples."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One array that a program takes: its shape, how it lies on the mesh, and what a seeded example holds.
+
+    Floating-point examples are normal with standard deviation `scale` around `centre`; integer ones are below `below`.
+    """
+
+    shape: tuple[int, ...]
+    spec: PartitionSpec
+    scale: float = 1.0
+    centre: float = 0.0
+    below: int = 0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.int32 if self.below else np.float32)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the whole array."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def example(self, rng: np.random.Generator) -> np.ndarray:
+        if self.below:
+            return rng.integers(0, self.below, self.shape, dtype=np.int32)
+        return (self.centre + self.scale * rng.standard_normal(self.shape)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A sharded JAX program. `arguments` is a tuple of pytrees of Argument; `out_specs` is a pytree prefix of the results.
+
+    `ideal` is a communication plan derived by hand: what the intended scheme costs, not a proven lower bound.
+    """
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    function: Callable[..., Tree]
+    arguments: tuple[Tree, ...]
+    out_specs: Tree
+    ideal: tuple[Term, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        return prod(size for _, size in self.axes)
+
+    @property
+    def ideal_bytes(self) -> float:
+        """Wire bytes per device of the hand-derived plan."""
+        return total(self.ideal)
+
+    def mesh(self) -> Mesh:
+        """The mesh over the first devices of the default backend. Raises ValueError if there are too few."""
+        devices = jax.devices()
+        if len(devices) < self.devices:
+            raise ValueError(f"{self.name} needs {self.devices} devices, {devices[0].platform} has {len(devices)}")
+        return self._mesh(np.array(devices[: self.devices]).reshape([size for _, size in self.axes]))
+
+    def one_device_mesh(self) -> Mesh:
+        """A mesh with the same axes and one device: what the program computes without any partitioning."""
+        return self._mesh(np.array(jax.devices()[:1]).reshape([1] * len(self.axes)))
+
+    def _mesh(self, devices: np.ndarray) -> Mesh:
+        return Mesh(devices, tuple(name for name, _ in self.axes))
+
+    def jit(self, mesh: Mesh) -> Any:
+        """The jitted function with its shardings on `mesh`; lower it inside `with mesh:` so that constraints find their axes."""
+        return jax.jit(
+            self.function,
+            in_shardings=jax.tree.map(lambda argument: NamedSharding(mesh, argument.spec), self.arguments),
+            out_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.out_specs),
+        )
+
+    def avals(self) -> tuple[Tree, ...]:
+        """Shapes and types of the arguments."""
+        return tuple(jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self.arguments))
+
+    def lower(self, mesh: Mesh | None = None) -> Any:
+        """The lowered program on `mesh`, its own if none is given."""
+        mesh = mesh or self.mesh()
+        with mesh:
+            return self.jit(mesh).lower(*self.avals())
+
+    def export(self) -> jax.export.Exported:
+        """The program as a jax.export artifact for its mesh."""
+        mesh = self.mesh()
+        with mesh:
+            return jax.export.export(self.jit(mesh))(*self.avals())
+
+    def example_arguments(self, seed: int = 0) -> tuple[Tree, ...]:
+        """Seeded numpy arrays, the same on every machine."""
+        rng = np.random.default_rng(seed)
+        return tuple(jax.tree.map(lambda argument: argument.example(rng), self.arguments))
