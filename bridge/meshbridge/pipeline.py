@@ -1,0 +1,165 @@
+"""From a sharded program to an explicit one: which passes run, in which order, and what is checked and timed in between."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from meshbridge import passes as pass_package
+from meshbridge.dialect import verifier
+from meshbridge.mlir import MeshError, diagnostics_text, ir
+from meshbridge.passes.base import PASSES, Pass, run_passes
+
+ANNOTATED = "import-shardings,inline-calls,sharding-propagation"
+"""Stage 2: mesh IR on global shapes, every operand and result annotated."""
+
+SPLIT = "mesh-spmdization"
+"""Stages 3 and 4: local shapes, every communication a mesh collective."""
+
+PIPELINES = {
+    "annotated": ANNOTATED,
+    "mesh": f"{ANNOTATED},{SPLIT}",
+    "local": f"{ANNOTATED},{SPLIT},lower-collectives{{form=local}}",
+    "exported": f"{ANNOTATED},{SPLIT},lower-collectives,wrap-local",
+}
+"""What can be emitted, and the passes that lead there, as `mesh-opt --pass-pipeline` takes them."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one pass took, in seconds, and the verification after it."""
+
+    name: str
+    seconds: float
+    verify_seconds: float
+
+
+OnPass = Callable[[Pass, ir.Module], None]
+
+
+@cache
+def registered_passes() -> dict[str, type[Pass]]:
+    """Every pass by name: each file in `passes/` registers its own."""
+    for module in pkgutil.iter_modules(pass_package.__path__):
+        importlib.import_module(f"{pass_package.__name__}.{module.name}")
+    return dict(sorted(PASSES.items()))
+
+
+def partition_module(module: ir.Module, *, emit: str = "exported", on_pass: OnPass | None = None) -> list[Timing]:
+    """Partitions `module` in place as far as `emit` says (a key of PIPELINES), and says how long each pass took.
+
+    `on_pass` sees the module after each pass. Raises MeshError with a located diagnostic.
+    """
+    if emit not in PIPELINES:
+        raise MeshError(f"error: unknown form '{emit}', expected one of {', '.join(PIPELINES)}")
+    verify(module)
+    return run(parse_pipeline(PIPELINES[emit]), module, on_pass=on_pass)
+
+
+def verify(module: ir.Module) -> None:
+    """Checks `module` by MLIR's verifier and by the mesh dialect's.
+
+    Raises MeshError with a located diagnostic.
+    """
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise MeshError(diagnostics_text(error, "<module>")) from None
+    verifier.verify(module)
+
+
+def run(steps: Sequence[Pass], module: ir.Module, *, verify_each: bool = True, on_pass: OnPass | None = None) -> list[Timing]:
+    """Runs `steps` in order, verifying after each; returns their timings."""
+    timings: list[Timing] = []
+    started = time.perf_counter()
+
+    def after_each(step: Pass, module: ir.Module) -> None:
+        nonlocal started
+        done = time.perf_counter()
+        if verify_each:
+            verify(module)
+        timings.append(Timing(step.name, done - started, time.perf_counter() - done))
+        if on_pass is not None:
+            on_pass(step, module)
+        started = time.perf_counter()
+
+    run_passes(steps, module, after_each)
+    return timings
+
+
+_PASS = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
+
+
+def parse_pipeline(text: str) -> tuple[Pass, ...]:
+    """`a,b{option=value other=value}`, bare or within `builtin.module(…)`, as mlir-opt writes pipelines.
+
+    Raises MeshError for an unknown pass or option.
+    """
+    inner = re.fullmatch(r"\s*builtin\.module\s*\((.*)\)\s*", text, re.S)
+    return tuple(make_pass(name, options) for name, options in _entries(inner.group(1) if inner else text))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    position = 0
+    while position < len(text):
+        found = _PASS.match(text, position)
+        if found is None:
+            raise MeshError(f"error: expected 'pass' or 'pass{{option=value}}' in pass pipeline, found '{text[position:]}'")
+        yield found.group(1), found.group(2) or ""
+        position = found.end()
+
+
+def make_pass(name: str, options: str = "") -> Pass:
+    """The pass `name` with `options` as `option=value` pairs separated by spaces.
+
+    Raises MeshError for an unknown pass, an unknown option, or a value that is not one of the option's.
+    """
+    known = registered_passes()
+    if name not in known:
+        raise MeshError(f"error: unknown pass '{name}', expected one of {', '.join(known)}")
+    step = known[name]()
+    for entry in options.split():
+        option, equals, value = entry.partition("=")
+        step = _with_option(step, option, value if equals else "true")
+    return step
+
+
+def _with_option(step: Pass, option: str, text: str) -> Pass:
+    """`step` with one option set from its text; dashes and underscores in option names are the same."""
+    instance: Any = step
+    key = option.replace("-", "_")
+    names = [field.name for field in fields(instance)]
+    if key not in names:
+        known = f"expected one of {', '.join(names)}" if names else "it has none"
+        raise MeshError(f"error: pass '{step.name}' has no option '{option}', {known}")
+    kind = get_type_hints(type(step))[key]
+    try:
+        changed: Pass = replace(instance, **{key: _value(kind, text)})
+    except (KeyError, ValueError):
+        raise MeshError(f"error: option '{option}' of pass '{step.name}' cannot be '{text}', {_expectation(kind)}") from None
+    return changed
+
+
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def _value(kind: Any, text: str) -> object:
+    if kind is bool:
+        return _BOOLEANS[text]
+    if choices := get_args(kind):
+        return {str(choice): choice for choice in choices}[text]
+    return kind(text)
+
+
+def _expectation(kind: Any) -> str:
+    if kind is bool:
+        return "expected true or false"
+    if choices := get_args(kind):
+        return f"expected one of {', '.join(map(str, choices))}"
+    return f"expected {kind.__name__}"

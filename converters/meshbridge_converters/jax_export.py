@@ -1,0 +1,178 @@
+"""`jax.export` artifacts: `jax.export.Exported` values and the files that `Exported.serialize` writes.
+
+`pack` gives back what `unpack` opened with another module inside: same calling convention, pytrees, names, platforms and effects.
+Shardings that the caller left open come back filled in with those of the module's `main`. An artifact that can give its vjp
+gives a partitioned vjp.
+
+JAX is imported where it is needed only: recognising a file must not cost its start-up time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from meshbridge import pipeline
+from meshbridge.formats import Format, Program
+from meshbridge.mlir import MeshError, ParseError, context, ir, main_function
+
+from meshbridge_converters import jax_shardings, portable
+
+if TYPE_CHECKING:
+    from jax.export import Exported
+
+MODULE_SLOT = 13
+"""Where a serialized artifact's table keeps `mlir_module_serialized`; the schema only ever grows at its end."""
+
+
+class _Whole(bytes):
+    """Bytes that refuse to be read past their end: a slice of plain bytes would silently come out shorter."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice) and (key.stop or 0) > len(self):
+            raise ValueError(f"expected {key.stop} bytes, found {len(self)}")
+        return super().__getitem__(key)
+
+
+def detect(data: bytes) -> bool:
+    """Whether `data` starts like the flatbuffer of an artifact: a root table with a format version and a module in it.
+
+    The table stands at the front, so that this also recognises an artifact that is cut off later on.
+    """
+    try:
+        (table,) = struct.unpack_from("<I", data, 0)
+        vtable = table - struct.unpack_from("<i", data, table)[0]
+        vtable_size, table_size = struct.unpack_from("<HH", data, vtable)
+        version, *_, module = struct.unpack_from(f"<{MODULE_SLOT + 1}H", data, vtable + 4)
+    except struct.error:
+        return False
+    return vtable_size > 4 + 2 * MODULE_SLOT and 0 < version < table_size and 0 < module < table_size
+
+
+def deserialize(data: bytes, filename: str) -> Exported:
+    """The artifact that `data` holds.
+
+    Raises ParseError for one that is damaged or cut off.
+    """
+    from jax import export
+
+    if len(data) % 4:
+        raise ParseError(f"{filename}: error: not a readable jax.export artifact: {len(data)} bytes, expected a multiple of 4")
+    try:
+        return export.deserialize(_Whole(data))  # type: ignore[arg-type]  # it says bytearray, and reads any buffer
+    except Exception as error:  # whatever flatbuffers, numpy and jax raise over bytes that make no sense
+        raise ParseError(f"{filename}: error: not a readable jax.export artifact: {error}") from None
+
+
+def _vjp_order(exported: Any) -> int:
+    """How many vjps a deserialized artifact holds. One made by `jax.export.export` could go on for ever and counts as 0."""
+    order = 0
+    while exported._get_vjp is not None and exported._get_vjp.__module__ == "jax._src.export.serialization":
+        order, exported = order + 1, exported.vjp()
+    return order
+
+
+def _holds(value: object) -> bool:
+    if "jax" not in sys.modules:  # nobody can have made an Exported
+        return False
+    from jax.export import Exported
+
+    return isinstance(value, Exported)
+
+
+def unpack(value: object, ctx: ir.Context) -> Program:
+    """Opens an Exported.
+
+    Raises MeshError for an artifact with symbolic dimensions.
+    """
+    exported: Any = value
+    for aval in (*exported.in_avals, *exported.out_avals):
+        if not all(isinstance(size, int) for size in aval.shape):
+            raise MeshError(f"{exported.fun_name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes")
+    return Program(portable.deserialize(exported.mlir_module_serialized, exported.fun_name, ctx), FORMAT, exported)
+
+
+def pack(program: Program) -> Exported:
+    """The Exported that `program` came in, with its present module inside and with the shardings of the module's `main` where
+    none were specified.
+
+    Raises MeshError for a program that came in something else.
+    """
+    exported: Any = program.envelope
+    if exported is None or program.format is not FORMAT:
+        raise MeshError("<module>: error: a jax.export artifact is only made from one: a module does not hold pytrees and types")
+    main = main_function(program.module)
+    meshes = jax_shardings.abstract_meshes(program.module, [*_named(exported, "in"), *_named(exported, "out")])
+    # A platform index and tokens come before the arrays, on both sides; arguments that nothing reads are not in the module.
+    kept: Sequence[int] = exported.module_kept_var_idx
+    arguments = jax_shardings.boundary(main, "arg_attrs", meshes)
+    inside = dict(zip(kept, arguments[len(arguments) - len(kept) :], strict=True))
+    results = jax_shardings.boundary(main, "res_attrs", meshes)
+    return dataclasses.replace(
+        exported,
+        mlir_module_serialized=portable.serialize(program.module),
+        _get_vjp=None if exported._get_vjp is None else _PartitionedVjp(exported._get_vjp),
+        **_filled(exported, "in", [inside.get(index) for index in range(len(exported.in_avals))]),
+        **_filled(exported, "out", results[len(results) - len(exported.out_avals) :]),
+    )
+
+
+def _named(exported: Any, side: str) -> Sequence[Any]:
+    """The NamedShardings that the artifact carries; older JAX kept HloShardings alone."""
+    return getattr(exported, f"_{side}_named_shardings", ())
+
+
+def _filled(exported: Any, side: str, found: Sequence[Any]) -> dict[str, object]:
+    """The dataclass fields that say how `side` is sharded: what was specified stays, what was open becomes `found`."""
+    if hasattr(exported, "_has_named_shardings"):
+        named = [new if given is None else given for given, new in zip(_named(exported, side), found, strict=True)]
+        return {f"_{side}_named_shardings": tuple(named), "_has_named_shardings": True}
+    given = getattr(exported, f"{side}_shardings_hlo")
+    ranks = [len(aval.shape) for aval in getattr(exported, f"{side}_avals")]
+    hlo = [None if new is None else new._to_xla_hlo_sharding(rank) for new, rank in zip(found, ranks, strict=True)]
+    return {f"{side}_shardings_hlo": tuple(new if old is None else old for old, new in zip(given, hlo, strict=True))}
+
+
+@dataclasses.dataclass(frozen=True)
+class _PartitionedVjp:
+    """What `Exported._get_vjp` calls: the vjp of the original, partitioned when somebody asks for it."""
+
+    original: Any
+
+    def __call__(self, primal: Exported) -> Exported:
+        return partition(self.original(primal))
+
+
+def partition(exported: Exported) -> Exported:
+    """`exported` with every collective explicit: the same function for JAX, and nothing left for XLA's partitioner to decide.
+
+    Raises MeshError with a located diagnostic where the program cannot be partitioned.
+    """
+    program = unpack(exported, context())
+    pipeline.partition_module(program.module, emit="exported")
+    return pack(program)
+
+
+def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    return unpack(deserialize(data, filename), ctx)
+
+
+def _write(program: Program) -> bytes:
+    """The artifact's bytes, with as many vjps as the file had that it came from."""
+    return bytes(pack(program).serialize(vjp_order=_vjp_order(program.envelope)))
+
+
+FORMAT = Format(
+    name="jax-export",
+    summary="a serialized jax.export artifact",
+    detect=detect,
+    read=_read,
+    write=_write,
+    suffixes=(".jax_export",),
+    holds=_holds,
+    unpack=unpack,
+    pack=pack,
+)

@@ -1,0 +1,64 @@
+"""The sdy shardings on the boundary of a module's `main` as JAX's NamedShardings over abstract meshes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from meshbridge.mlir import ir, sdy
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh, NamedSharding
+
+
+def abstract_meshes(module: ir.Module, known: Iterable[NamedSharding | None]) -> dict[str, Any]:
+    """The AbstractMesh of every `sdy.mesh` of `module` by symbol.
+
+    A mesh of the same axes that one of the `known` shardings is over is taken as it is: it knows axis types and device kind.
+    """
+    from jax.sharding import AbstractMesh
+
+    used: dict[tuple[tuple[int, ...], tuple[str, ...]], AbstractMesh] = {
+        (sharding.mesh.axis_sizes, sharding.mesh.axis_names): sharding.mesh.abstract_mesh
+        for sharding in known
+        if sharding is not None
+    }
+    meshes: dict[str, AbstractMesh] = {}
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
+            sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
+            symbol = ir.StringAttr(op.operation.attributes["sym_name"]).value
+            meshes[symbol] = used[sizes, names] if (sizes, names) in used else AbstractMesh(sizes, names)
+    return meshes
+
+
+def boundary(function: ir.Operation, attributes: str, meshes: Mapping[str, Any]) -> list[NamedSharding | None]:
+    """The shardings in `arg_attrs` or `res_attrs` of a `func.func`, one for each argument or result.
+
+    None where there is none, or one that a PartitionSpec cannot say: over a part of an axis, or over a mesh without a symbol.
+    """
+    if attributes not in function.attributes:
+        kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        return [None] * len(kind.inputs if attributes == "arg_attrs" else kind.results)
+    found = []
+    for entry in ir.ArrayAttr(function.attributes[attributes]):
+        each = ir.DictAttr(entry)
+        found.append(_named(sdy.TensorShardingAttr(each["sdy.sharding"]), meshes) if "sdy.sharding" in each else None)
+    return found
+
+
+def _named(sharding: Any, meshes: Mapping[str, Any]) -> NamedSharding | None:
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    mesh = sharding.mesh_or_ref
+    symbol = ir.FlatSymbolRefAttr(mesh).value if ir.FlatSymbolRefAttr.isinstance(mesh) else None
+    if symbol not in meshes:
+        return None
+    spec: list[tuple[str, ...] | None] = []
+    for dimension in sharding.dimension_shardings:
+        axes = [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dimension).axes]
+        if any(axis.sub_axis_info is not None for axis in axes):
+            return None
+        spec.append(tuple(axis.name for axis in axes) or None)
+    return NamedSharding(meshes[symbol], PartitionSpec(*spec))
