@@ -28,6 +28,7 @@ __all__ = [
     "func",
     "function_type",
     "ir",
+    "passmanager",
     "main_function",
     "parse",
     "run_stock_passes",

@@ -68,6 +68,20 @@ def shard(
     return _create("shard", [source.type], [source, sharding], attrs, loc, ip).results[0]
 
 
+def shard_definition(
+    source: ir.Value,
+    sharding: ir.Value,
+    *,
+    extras: Mapping[str, ir.Attribute] | None = None,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value:
+    """Annotates the definition of `source`; everything that used `source` uses the annotated value from then on."""
+    op = _create("shard", [source.type], [source, sharding], dict(extras or {}), loc, ip)
+    source.replace_all_uses_except(op.results[0], op)
+    return op.results[0]
+
+
 def process_multi_index(mesh: Mesh, axes: Axes, *, loc: ir.Location | None = None, ip: Place = None) -> list[ir.Value]:
     """This device's coordinates along `axes`, all of them if empty."""
     count = len(axes) or mesh.rank

@@ -68,7 +68,7 @@ OPEN_DIMS = "meshbridge.open_dims"
 """Discardable attribute of `mesh.shard`: tensor dimensions that propagation may split further. Those not listed are closed."""
 
 PRIORITIES = "meshbridge.priorities"
-"""Discardable attribute of `mesh.shard`: per tensor dimension the round (0 first) in which it propagates, or -1 for none given."""
+"""Discardable attribute of `mesh.shard`: per tensor dimension the round (0 first) in which it propagates, -1 if none given."""
 
 REPLICATED_AXES = "meshbridge.replicated_axes"
 """Discardable attribute of `mesh.shard`: mesh axes that must not split the value, open dimensions or not."""

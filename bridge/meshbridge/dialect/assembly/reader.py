@@ -1,0 +1,278 @@
+"""Reads MLIR text whose mesh operations stand in the dialect's syntax.
+
+Each mesh operation is rewritten into generic form where it stands, line by line, and MLIR parses the result: operation locations
+come out right by themselves, and the column of a diagnostic is mapped back to the text that the user wrote.
+
+In:   %1 = mesh.all_reduce %0 on @m mesh_axes = [1] reduction = <max> : tensor<4xf32> -> tensor<4xf32>
+Out:  %1 = "mesh.all_reduce"(%0) {mesh = @m, mesh_axes = array<i16: 1>, reduction = #mesh.partial<max>} : (tensor<4xf32>) -> …
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshbridge.dialect.assembly.parse_op import OPERAND, Piece, parse_op
+from meshbridge.dialect.assembly.scanner import Scanner, place
+from meshbridge.dialect.assembly.source_map import Edit, SourceMap, parse_module
+from meshbridge.dialect.assembly.spelling import CANONICAL, Spelling
+from meshbridge.mlir import ParseError, ir
+from meshbridge.mlir import parse as parse_bytecode
+
+_BYTECODE = b"ML\xefR"
+
+
+def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling = CANONICAL) -> ir.Module:
+    """Reads MLIR text, or bytecode, that holds mesh operations in `spelling`'s custom form or in generic form.
+
+    Raises ParseError with the exact `filename:line:col` of the text.
+    """
+    if isinstance(source, bytes):
+        if source.startswith(_BYTECODE):
+            return parse_bytecode(source, filename, ctx)
+        try:
+            source = source.decode()
+        except UnicodeDecodeError as error:
+            raise ParseError(f"{filename}: error: neither MLIR bytecode nor UTF-8 text: {error}") from None
+    _refuse_unreadable(source, filename)
+    rewriter = _Rewriter(source, filename, spelling)
+    rewriter.run()
+    return parse_module(SourceMap(source, filename, rewriter.edits), rewriter.rewritten(), ctx)
+
+
+def split_input(text: str) -> list[str]:
+    """The modules between lines of `// -----`, each preceded by empty lines, so that its line numbers are those of the file."""
+    parts: list[str] = []
+    line = 0
+    for part in re.split(r"(?m)^// -----[^\n]*", text):
+        parts.append("\n" * line + part)
+        line += part.count("\n")
+    return parts
+
+
+_DEPTH_LIMIT = 512
+"""Brackets open at once. MLIR's parser recurses on the C++ stack; real programs stay below 50."""
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"()<>{}[]"))
+
+_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|([(<{\[])|([)>}\]])')
+
+
+def _refuse_unreadable(text: str, filename: str) -> None:
+    """Raises ParseError on what MLIR's C++ parser cannot take: lone surrogates, NUL characters, endless nesting."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ParseError(f"{place(text, error.start, filename)}: error: not a Unicode character") from None
+    if (nul := text.find("\0")) >= 0:
+        raise ParseError(f"{place(text, nul, filename)}: error: NUL character")
+    if _nests_deeply(text):
+        _refuse_deep_nesting(text, filename)
+
+
+def _nests_deeply(text: str) -> bool:
+    """Whether brackets may nest beyond the limit: takes innermost pairs away, a layer at a time, at C speed."""
+    left = text.encode().replace(b"->", b"").translate(None, _NO_BRACKETS)
+    for _ in range(_DEPTH_LIMIT):
+        if len(left) <= _DEPTH_LIMIT:
+            return False
+        inner = left.replace(b"()", b"").replace(b"<>", b"").replace(b"{}", b"").replace(b"[]", b"")
+        if len(inner) == len(left):
+            break
+        left = inner
+    return True
+
+
+def _refuse_deep_nesting(text: str, filename: str) -> None:
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        if found.group(1):
+            depth += 1
+            if depth > _DEPTH_LIMIT:
+                raise ParseError(f"{place(text, found.start(), filename)}: error: more than {_DEPTH_LIMIT} brackets are open")
+        elif found.group(2):
+            depth -= 1
+
+
+@dataclass(frozen=True)
+class _Template:
+    """The generic form of an operation's line with its operands taken out: `head operands tail`, operands in `order`."""
+
+    head: str
+    order: tuple[int, ...] | None
+    tail: str
+
+    def fill(self, operands: list[str]) -> str:
+        chosen = operands if self.order is None else [operands[index] for index in self.order]
+        return f"{self.head}{', '.join(chosen)}{self.tail}"
+
+
+_GOES_ON = re.compile(r"\s*[,{<(:\-]")
+"""What the next line begins with where an operation goes on there."""
+
+
+class _Rewriter:
+    """Turns the mesh operations of one text into generic form.
+
+    A module repeats itself: lines that differ in their operands alone share one template, so that most operations cost a look-up.
+    """
+
+    def __init__(self, text: str, filename: str, spelling: Spelling) -> None:
+        self.text = text
+        self.filename = filename
+        self.spelling = spelling
+        self.edits: list[Edit] = []
+        self._templates: dict[str, _Template] = {}
+
+    def run(self) -> None:
+        """Collects the edits."""
+        text, position = self.text, 0
+        search = self.spelling.mention.search
+        while found := search(text, position):
+            position = self._visit(found.start(), found.end())
+        self.edits.sort(key=lambda edit: edit.start)
+
+    def rewritten(self) -> str:
+        """The text with all edits made."""
+        pieces: list[str] = []
+        last = 0
+        for edit in self.edits:
+            pieces += [self.text[last : edit.start], edit.text]
+            last = edit.end
+        return "".join([*pieces, self.text[last:]])
+
+    def _visit(self, start: int, end: int) -> int:
+        """Handles one mention of the dialect's name; returns where to look on."""
+        text = self.text
+        line_start = text.rfind("\n", 0, start) + 1
+        before = text[start - 1] if start > line_start else ""
+        if before == "!" or (before and (before.isalnum() or before in "_$.%@-^")):
+            if before == "!" and self.spelling.prefix != "mesh":
+                self.edits.append(Edit(start, start + len(self.spelling.prefix), "mesh"))
+            return end
+        if self._in_comment_or_string(line_start, start):
+            return self._generic_op(start, end) if before == '"' else end
+        if before == "#":
+            return self._attribute(start, end)
+        if text[end - 1] != "." or text[start : start + 1] == "":
+            return end
+        return self._custom_op(start, end)
+
+    def _in_comment_or_string(self, line_start: int, position: int) -> bool:
+        """Whether `position` lies behind `//` or inside quotes; neither crosses a line."""
+        text = self.text
+        if '"' not in (line := text[line_start:position]):
+            return "//" in line
+        end = 0
+        for found in _QUOTED.finditer(line):
+            if found.group().startswith("//"):
+                return True
+            end = found.end()
+        return '"' in line[end:]
+
+    def _attribute(self, start: int, end: int) -> int:
+        """`#mesh<partial max>` and `#mesh<axisarray[[0]]>`, LLVM 21's generic form, to `#mesh.partial<max>` and so on."""
+        prefix = len(self.spelling.prefix)
+        if found := _OPAQUE.match(self.text, start + prefix):
+            self.edits.append(Edit(start, found.end(), f"mesh.{found.group(1)}<"))
+            return found.end()
+        if prefix != len("mesh"):
+            self.edits.append(Edit(start, start + prefix, "mesh"))
+        return end
+
+    def _generic_op(self, start: int, end: int) -> int:
+        """`"mesh.x"(…) <{a}> {b}`: unregistered operations keep all their attributes in one dictionary."""
+        found = _GENERIC.match(self.text, start)
+        if found is None:
+            return end
+        name = self.spelling.names.get(found.group(1))
+        if name is None:
+            Scanner(self.text, start, self.filename).fail(f"unknown operation '{found.group(1)}'", start - 1)
+        if name != found.group(1):
+            self.edits.append(Edit(start, start + len(found.group(1)), name))
+        scanner = Scanner(self.text, found.end() - 1, self.filename)
+        scanner.balanced()
+        if not scanner.at("<"):
+            self._rename_keys(scanner.position, end=None)
+            return found.end()
+        outer_start, outer_end = scanner.balanced()
+        inherent = self.text[outer_start + 2 : outer_end - 2].strip()
+        self.edits.append(Edit(outer_start, outer_start + 2, " {"))
+        self._rename_keys(outer_start + 1, outer_end)
+        if scanner.at("{"):
+            inner_start, inner_end = scanner.balanced()
+            comma = ", " if inherent and self.text[inner_start + 1 : inner_end - 1].strip() else " "
+            self.edits.append(Edit(outer_end - 2, inner_start + 1, comma))
+        else:
+            self.edits.append(Edit(outer_end - 2, outer_end, "} "))
+        return found.end()
+
+    def _rename_keys(self, start: int, end: int | None) -> None:
+        """Renames the spelling's attribute names inside a generic operation's dictionary."""
+        if not self.spelling.keys:
+            return
+        if end is None:
+            scanner = Scanner(self.text, start, self.filename)
+            if not scanner.at("{"):
+                return
+            start, end = scanner.balanced()
+        for found in _KEY.finditer(self.text, start, end):
+            if renamed := self.spelling.keys.get(found.group(1)):
+                self.edits.append(Edit(found.start(1), found.end(1), renamed))
+
+    def _custom_op(self, start: int, end: int) -> int:
+        text = self.text
+        line_end = text.find("\n", end)
+        if line_end < 0:
+            line_end = len(text)
+        line = text[start:line_end]
+        if (cut := line.find(" loc(")) >= 0:
+            line = line[:cut]
+        key = OPERAND.sub("%", line)
+        template = self._templates.get(key)
+        if template is not None and not _GOES_ON.match(text, start + len(line)):
+            stop = start + len(line)
+            self.edits.append(Edit(start, stop, template.fill(OPERAND.findall(line))))
+            return stop
+        pieces, stop = self.parse(start)
+        if not pieces:
+            return end
+        generic = "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in pieces)
+        if stop == start + len(line.rstrip()):
+            self._templates[key] = self._template(start, line, pieces)
+        # The lines that the operation spanned stay, so that everything below keeps its line number.
+        self.edits.append(Edit(start, stop, generic.replace("\n", " ") + "\n" * text.count("\n", start, stop)))
+        return stop
+
+    def _template(self, start: int, line: str, pieces: list[Piece]) -> _Template:
+        places = [found.span() for found in OPERAND.finditer(line)]
+        order = [
+            places.index((piece[0] - start, piece[1] - start))
+            for piece in pieces
+            if not isinstance(piece, str) and self.text[piece[0]] == "%"
+        ]
+        first = 2 * len(order) or 1
+        texts = [piece if isinstance(piece, str) else self.text[piece[0] : piece[1]] for piece in pieces]
+        return _Template(texts[0], None if order == list(range(len(places))) else tuple(order), "".join(texts[first:]))
+
+    def parse(self, start: int) -> tuple[list[Piece], int]:
+        """The pieces of the operation whose name begins at `start`, and where it ends; no pieces if it is an attribute's name."""
+        found = _NAME.match(self.text, start)
+        if found is None or _ATTRIBUTE_KEY.match(self.text, found.end()):
+            return [], start
+        name = found.group()
+        if name not in self.spelling.formats:
+            Scanner(self.text, start, self.filename).fail(f"custom op '{name}' is unknown", start)
+        forms = self.spelling.formats[name]
+        scanner = Scanner(self.text, found.end(), self.filename)
+        form = next((form for form in forms[1:] if scanner.at(form.leading)), forms[0])
+        return parse_op(scanner, self.spelling.names[name], form), scanner.position
+
+
+_QUOTED = re.compile(r'//|"(?:[^"\\\n]|\\.)*"')
+_OPAQUE = re.compile(r"<\s*(partial|axisarray)\s*")
+_GENERIC = re.compile(r'([\w.]+)"\s*\(')
+_NAME = re.compile(r"[\w$.]+")
+_ATTRIBUTE_KEY = re.compile(r"\s*[=,}]")
+_KEY = re.compile(r"[{,]\s*(\w+)(?=\s*[=,}])")

@@ -1,0 +1,136 @@
+"""A cursor over MLIR text that skips blanks and comments, steps over balanced brackets and types, and fails at an exact place."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from meshbridge.mlir import ParseError
+
+Span = tuple[int, int]
+"""Start and end offset of a piece of the text."""
+
+_BLANKS = re.compile(r"(?:\s+|//[^\n]*)*")
+_TOKEN = re.compile(r"[%@#!^]?[\w$.-]+|\S")
+_WORD = re.compile(r"[\w$.-]")
+_TYPE_NAME = re.compile(r"[!\w][\w$.]*")
+_INTEGER = re.compile(r"-?\d+")
+_NEXT_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[()<>{}\[\]]')
+_CLOSING = {"(": ")", "<": ">", "{": "}", "[": "]"}
+
+
+def place(text: str, offset: int, filename: str) -> str:
+    """`file:line:col` of an offset; columns count bytes, as MLIR's do."""
+    start = text.rfind("\n", 0, offset) + 1
+    return f"{filename}:{text.count(chr(10), 0, offset) + 1}:{len(text[start:offset].encode('utf-8', 'replace')) + 1}"
+
+
+class Scanner:
+    """Reads `text` from `position` on."""
+
+    def __init__(self, text: str, position: int, filename: str) -> None:
+        self.text = text
+        self.position = position
+        self.filename = filename
+
+    def fail(self, message: str, at: int | None = None) -> NoReturn:
+        """Raises ParseError at offset `at`, or at the next token."""
+        if at is None:
+            self.skip()
+        raise ParseError(f"{place(self.text, self.position if at is None else at, self.filename)}: error: {message}")
+
+    def unexpected(self, expected: str) -> NoReturn:
+        """Raises ParseError that says what was expected and what stands there."""
+        self.skip()
+        found = _TOKEN.match(self.text, self.position)
+        self.fail(f"expected {expected}, found {f'{found.group()!r}' if found else 'the end of the input'}")
+
+    def skip(self) -> None:
+        """Moves to the next token."""
+        found = _BLANKS.match(self.text, self.position)
+        assert found is not None  # the pattern matches the empty string
+        self.position = found.end()
+
+    def at(self, token: str) -> bool:
+        """Whether `token` comes next, as a whole word if it is one."""
+        self.skip()
+        end = self.position + len(token)
+        if not self.text.startswith(token, self.position):
+            return False
+        return not (_WORD.match(token[-1]) and end < len(self.text) and _WORD.match(self.text[end]))
+
+    def accept(self, token: str) -> bool:
+        """Steps over `token` if it comes next."""
+        if found := self.at(token):
+            self.position += len(token)
+        return found
+
+    def expect(self, token: str) -> None:
+        """Steps over `token`."""
+        if not self.accept(token):
+            self.unexpected(f"'{token}'")
+
+    def match(self, pattern: re.Pattern[str], expected: str) -> Span:
+        """Steps over what `pattern` matches and returns where it stood."""
+        self.skip()
+        found = pattern.match(self.text, self.position)
+        if found is None:
+            self.unexpected(expected)
+        self.position = found.end()
+        return found.span()
+
+    def word(self, pattern: re.Pattern[str], expected: str) -> str:
+        """Like `match`, but returns the text."""
+        start, end = self.match(pattern, expected)
+        return self.text[start:end]
+
+    def integer(self, bits: int) -> int:
+        """A decimal integer that fits `bits` bits, two's complement."""
+        start, end = self.match(_INTEGER, "an integer")
+        digits = self.text[start:end]
+        # 20 characters hold every 64-bit integer; longer ones are refused before Python spends time on them.
+        if len(digits) > 20 or not -(1 << (bits - 1)) <= int(digits) < 1 << (bits - 1):
+            self.fail(f"integer {digits[:40]} does not fit {bits} bits", start)
+        return int(digits)
+
+    def balanced(self) -> Span:
+        """Steps over a bracketed group, strings, comments and arrows inside it included; returns where it stood."""
+        self.skip()
+        start = self.position
+        open_brackets = [_CLOSING[self.text[start]]]
+        position = start + 1
+        while open_brackets:
+            found = _NEXT_BRACKET.search(self.text, position)
+            if found is None:
+                self.fail(f"'{self.text[start]}' is never closed", start)
+            token, position = found.group(), found.end()
+            if token in _CLOSING:
+                open_brackets.append(_CLOSING[token])
+            elif token in ")>}]" and token != open_brackets.pop():
+                self.fail(f"'{token}' closes no '{self.text[start]}'", found.start())
+        self.position = position
+        return start, position
+
+    def type(self) -> Span:
+        """Steps over one type: a name with its parameters, or a function type."""
+        self.skip()
+        start = self.position
+        if self.at("("):
+            self.balanced()
+            self.expect("->")
+            if self.at("("):
+                self.balanced()
+            else:
+                self.type()
+            return start, self.position
+        self.match(_TYPE_NAME, "a type")
+        if self.text.startswith("<", self.position):
+            self.balanced()
+        return start, self.position
+
+    def types(self) -> list[Span]:
+        """Steps over one or more types with commas between them."""
+        found = [self.type()]
+        while self.accept(","):
+            found.append(self.type())
+        return found

@@ -1,0 +1,60 @@
+"""What differs between the spellings of the dialect: its name, its operations' and attributes' names, and its formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from meshbridge.dialect.assembly.formats import FORMATS, Format
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One spelling. `table`: by operation name without prefix, the forms that it may take, the canonical one first.
+
+    `operations` and `keys` translate its operation names and attribute names to ours, where they differ.
+    """
+
+    prefix: str
+    table: Mapping[str, tuple[Format, ...]]
+    operations: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def formats(self) -> dict[str, tuple[Format, ...]]:
+        """By full operation name."""
+        return {f"{self.prefix}.{name}": forms for name, forms in self.table.items()}
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """From this spelling's full operation names to ours."""
+        return {f"{self.prefix}.{name}": f"mesh.{self.operations.get(name, name)}" for name in self.table}
+
+    @cached_property
+    def spelled(self) -> dict[str, str]:
+        """From our operation names to this spelling's."""
+        return {ours: theirs for theirs, ours in self.names.items()}
+
+    @cached_property
+    def hints(self) -> dict[str, str]:
+        """By our operation names, the name that results get in print."""
+        return {
+            self.names[name]: hint
+            for name, forms in self.formats.items()
+            if (hint := next(iter(forms[0].hints), None)) is not None
+        }
+
+    def finish(self, text: str) -> str:
+        """The printed text with the types and attributes outside of mesh operations spelled this spelling's way."""
+        return text
+
+    @cached_property
+    def mention(self) -> re.Pattern[str]:
+        """Where the dialect's name stands, as an operation's prefix or an attribute's."""
+        return re.compile(rf"{self.prefix}[.<]")
+
+
+CANONICAL = Spelling("mesh", FORMATS)
+"""LLVM 20's; its reader takes LLVM 21's variants as well."""

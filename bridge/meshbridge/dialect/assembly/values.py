@@ -1,0 +1,174 @@
+"""Attribute values in custom and generic text: axis lists, reduction kinds, shapes, numbers.
+
+Each syntax turns custom text, read with a Scanner, into generic text, and back. Both are plain text: most values of a module
+repeat, and their conversions are memoised with the operation's text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshbridge.dialect.assembly.scanner import Scanner
+from meshbridge.sharding import DYNAMIC, REDUCTION_KINDS
+
+
+class Mismatch(Exception):
+    """Generic text that the custom form cannot say. The printer then leaves the operation in generic form, as MLIR does."""
+
+
+class Syntax:
+    """How one kind of attribute value is written."""
+
+    def read(self, scanner: Scanner) -> str:
+        """Custom text to generic text. Raises ParseError."""
+        raise NotImplementedError
+
+    def write(self, generic: str) -> str:
+        """Generic text to custom text. Raises Mismatch."""
+        raise NotImplementedError
+
+
+def listed(generic: str, element: str) -> list[str]:
+    """The entries of `array<element: …>`."""
+    found = re.fullmatch(rf"array<{element}(?:: (.*))?>", generic)
+    if found is None:
+        raise Mismatch(f"expected array<{element}: …>, found {generic}")
+    return found.group(1).split(", ") if found.group(1) else []
+
+
+def dense(element: str, entries: list[int]) -> str:
+    """`array<element: …>`."""
+    return f"array<{element}: {', '.join(map(str, entries))}>" if entries else f"array<{element}>"
+
+
+def read_integers(scanner: Scanner, bits: int) -> list[int]:
+    """`[0, 1]`."""
+    scanner.expect("[")
+    entries: list[int] = []
+    while not scanner.at("]"):
+        if entries:
+            scanner.expect(",")
+        entries.append(scanner.integer(bits))
+    scanner.expect("]")
+    return entries
+
+
+class _Axes(Syntax):
+    """`[0, 1]` for `array<i16: 0, 1>`."""
+
+    def read(self, scanner: Scanner) -> str:
+        return dense("i16", read_integers(scanner, 16))
+
+    def write(self, generic: str) -> str:
+        return f"[{', '.join(listed(generic, 'i16'))}]"
+
+
+_KEYWORD = re.compile(r"\w+")
+_KIND = re.compile(r"#mesh(?:\.partial<|<partial )(\w+)>")
+
+
+def read_kind(scanner: Scanner) -> str:
+    """`max`, or `<max>`."""
+    bracketed = scanner.accept("<")
+    scanner.skip()
+    start = scanner.position
+    kind = scanner.word(_KEYWORD, "a reduction kind")
+    if kind not in REDUCTION_KINDS:
+        scanner.fail(f"expected a reduction kind to be one of: {', '.join(REDUCTION_KINDS)}; found '{kind}'", start)
+    if bracketed:
+        scanner.expect(">")
+    return kind
+
+
+def written_kind(generic: str) -> str:
+    """The keyword in `#mesh.partial<max>`."""
+    found = _KIND.fullmatch(generic)
+    if found is None:
+        raise Mismatch(f"expected #mesh.partial<kind>, found {generic}")
+    return found.group(1)
+
+
+@dataclass(frozen=True)
+class KindSyntax(Syntax):
+    """`<max>` for `#mesh.partial<max>`; `template` is how the spelling writes the keyword."""
+
+    template: str = "<{}>"
+
+    def read(self, scanner: Scanner) -> str:
+        return f"#mesh.partial<{read_kind(scanner)}>"
+
+    def write(self, generic: str) -> str:
+        return self.template.format(written_kind(generic))
+
+
+@dataclass(frozen=True)
+class _Integer(Syntax):
+    """`1` for `1 : index`."""
+
+    type: str
+
+    def read(self, scanner: Scanner) -> str:
+        return f"{scanner.integer(64)} : {self.type}"
+
+    def write(self, generic: str) -> str:
+        number, _, type_name = generic.partition(" : ")
+        # MLIR leaves out `: i64`, the type that an integer has by itself.
+        if (type_name or "i64") != self.type:
+            raise Mismatch(f"expected an attribute of type {self.type}, found {generic}")
+        return number
+
+
+_AXIS_ARRAY = re.compile(r"#mesh(?:\.axisarray<|<axisarray)\s*(\[.*\])>", re.S)
+
+
+class _AxisArray(Syntax):
+    """`[[0, 1], []]` for `#mesh.axisarray<[[0, 1], []]>`. Upstream prints `[]` for scalars but cannot
+    read it: we read it, and print `[[]]`, which says the same."""
+
+    def read(self, scanner: Scanner) -> str:
+        scanner.expect("[")
+        lists: list[list[int]] = []
+        while not scanner.at("]"):
+            if lists:
+                scanner.expect(",")
+            lists.append(read_integers(scanner, 16))
+        scanner.expect("]")
+        return f"#mesh.axisarray<{lists}>"
+
+    def write(self, generic: str) -> str:
+        found = _AXIS_ARRAY.fullmatch(generic)
+        if found is None:
+            raise Mismatch(f"expected #mesh.axisarray<[[…]]>, found {generic}")
+        return "[[]]" if found.group(1) == "[]" else found.group(1)
+
+
+_DIMENSIONS = re.compile(r"(?:\?|\d+)(?:x(?:\?|\d+))*|-\d+")
+
+
+class _Dimensions(Syntax):
+    """`2x?x4` for `array<i64: 2, -9223372036854775808, 4>`, `[]` for none."""
+
+    def read(self, scanner: Scanner) -> str:
+        if scanner.accept("["):
+            scanner.expect("]")
+            return dense("i64", [])
+        start, end = scanner.match(_DIMENSIONS, "a shape such as 2x?x4, or [] for rank 0")
+        digits = scanner.text[start:end].split("x")
+        if any(len(size) > 18 for size in digits):
+            scanner.fail("a dimension size does not fit 64 bits", start)
+        return dense("i64", [DYNAMIC if size == "?" else int(size) for size in digits])
+
+    def write(self, generic: str) -> str:
+        sizes = listed(generic, "i64")
+        if any(size.startswith("-") and int(size) != DYNAMIC for size in sizes):
+            raise Mismatch("negative dimension")
+        return "x".join("?" if int(size) == DYNAMIC else size for size in sizes) or "[]"
+
+
+AXES = _Axes()
+KIND = KindSyntax()
+INDEX = _Integer("index")
+OFFSET = _Integer("i64")
+AXIS_ARRAY = _AxisArray()
+DIMENSIONS = _Dimensions()
