@@ -1,0 +1,5 @@
+"""The sdy end: StableHLO with Shardy's attributes in, annotated mesh IR out (`import_module`), and back (`export_module`)."""
+
+from meshbridge_converters.sdy_import import import_module
+
+__all__ = ["import_module"]

@@ -1,0 +1,405 @@
+"""StableHLO + sdy -> annotated mesh IR (stage 0 -> stage 1), in place.
+
+    sdy.mesh @m = <["x"=2]>
+    func.func @main(%arg0: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {?}]>}) -> tensor<8x4xf32> {
+      %0 = stablehlo.tanh %arg0 : tensor<8x4xf32>
+      %1 = sdy.sharding_constraint %0 <@m, [{}, {}]> : tensor<8x4xf32>
+      return %1 : tensor<8x4xf32>
+==>
+    mesh.mesh @m(shape = 2) {meshbridge.axis_names = ["x"]}
+    func.func @main(%arg0: tensor<8x4xf32>) -> tensor<8x4xf32> {
+      %s = mesh.sharding @m split_axes = [[0], []] : !mesh.sharding
+      %0 = mesh.shard %arg0 to %s {meshbridge.open_dims = array<i64: 1>} : tensor<8x4xf32>
+      %1 = stablehlo.tanh %0 : tensor<8x4xf32>
+      %t = mesh.sharding @m split_axes = [[], []] : !mesh.sharding
+      %2 = mesh.shard %1 to %t annotate_for_users {meshbridge.source = "sdy.sharding_constraint"} : tensor<8x4xf32>
+      return %2 : tensor<8x4xf32>
+
+A `mesh.shard` without `meshbridge.source` stands for an `sdy.sharding` attribute: on a function argument where it annotates one,
+on a function result where it annotates for the users and feeds the `return`, on an operation otherwise.
+
+Each distinct sharding is one `mesh.sharding` at the top of the function. Operations that sdy alone has stay as they are; the
+shardings they must carry name the mesh by its contents, because its symbol now belongs to `mesh.mesh`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeAlias
+
+from meshbridge.dialect import attributes, build
+from meshbridge.dialect.ops import AXIS_NAMES, MANUAL_AXES, SOURCE
+from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, sdy, tensor_type
+from meshbridge.sharding import Sharding
+
+from meshbridge_converters import sdy_attributes
+from meshbridge_converters.axes import AxisRef
+from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
+
+SHARDING = "sdy.sharding"
+"""The attribute that carries a sharding on function arguments and results, and shardings per result on operations."""
+
+SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
+"""Discardable attribute of `mesh.shard`: what its source operation said besides the sharding."""
+
+INLINED = "meshbridge.inlined"
+"""Discardable attribute of `mesh.mesh`: sdy had the mesh inside its shardings, without a symbol."""
+
+ISOLATED = frozenset({"func.func", "sdy.manual_computation"})
+"""Operations whose regions cannot use values from outside."""
+
+Value: TypeAlias = "ir.Value[Any]"
+
+Source = dict[str, ir.Attribute]
+"""The discardable attributes that tell a `mesh.shard` which operation it stands for; empty where its place does."""
+
+# Attribute names under which operations of sdy keep one sharding, or one per value.
+ONE = ("sharding", "out_sharding")
+PER_VALUE = ("in_shardings", "out_shardings", SHARDING)
+
+
+def import_module(module: ir.Module) -> None:
+    """Turns every sdy sharding of `module` into mesh annotations, in place. A module without any is left as it is.
+
+    Raises MeshError, with the location of the offender, where a sharding is malformed: wrong rank, an axis used twice, an unknown
+    mesh or axis, overlapping sub-axes, sub-axes that no factorisation of their axis has.
+    """
+    _verify(module)
+    with module.context, ir.Location.unknown():
+        sites = list(_sites(module.body, None))
+        meshes = _Meshes.of(module, sites)
+        _Import(meshes).run(sites)
+
+
+def _verify(module: ir.Module) -> None:
+    """Lets sdy's own verifier speak first; modules built by programs have not met it yet."""
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise MeshError(diagnostics_text(error, "<module>")) from None
+
+
+@dataclass(eq=False)
+class _Scope:
+    """A region that is isolated from above: where its `mesh.sharding` values stand, one per sharding."""
+
+    block: ir.Block
+    top: ir.InsertionPoint
+    values: dict[Sharding, Value] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Site:
+    """An operation that carries shardings, and the scope it stands in (of a function: its own)."""
+
+    op: ir.Operation
+    name: str
+    scope: _Scope
+
+
+def _sites(block: ir.Block, scope: _Scope | None) -> Iterator[_Site]:
+    """Operations below `block` that the import changes, outer ones first."""
+    for child in block.operations:
+        op = child.operation
+        name = op.name
+        inner = scope
+        if name in ISOLATED and len(op.regions[0].blocks):
+            entry = op.regions[0].blocks[0]
+            inner = _Scope(entry, ir.InsertionPoint.at_block_begin(entry))
+        if name in _IMPORTERS or SHARDING in op.attributes:
+            here = inner if name == "func.func" else scope
+            yield _Site(op, name, here or _Scope(block, ir.InsertionPoint(op)))
+        for region in op.regions:
+            for nested in region.blocks:
+                yield from _sites(nested, inner)
+
+
+def _shardings(site: _Site) -> Iterator[ir.Attribute]:
+    """Every `#sdy.sharding<…>` at a site."""
+    attrs = site.op.attributes
+    if site.name == "func.func":
+        for listed in ("arg_attrs", "res_attrs"):
+            if listed in attrs:
+                entries = map(ir.DictAttr, ir.ArrayAttr(attrs[listed]))
+                yield from (entry[SHARDING] for entry in entries if SHARDING in entry)
+        return
+    for name in ONE:
+        if name in attrs and name != SHARDING:
+            yield attrs[name]
+    for name in PER_VALUE:
+        if name in attrs:
+            yield from sdy_attributes.per_value(attrs[name])
+
+
+@dataclass
+class _Meshes:
+    """The meshes of a module, by symbol and, for those that sdy has inlined, by contents; memoised readings of shardings."""
+
+    by_key: dict[str | ir.Attribute, SdyMesh]
+    read: dict[tuple[ir.Attribute, int], Annotation] = field(default_factory=dict)
+    rewritten: dict[ir.Attribute, ir.Attribute] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: ir.Module, sites: list[_Site]) -> _Meshes:
+        """Declares each mesh of `module` as `mesh.mesh`, its axes factored for the sub-axes in use; erases the `sdy.mesh`."""
+        used = _references(sites)
+        declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
+        taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations if "sym_name" in op.attributes}
+        free = (name for name in (f"inlined_mesh_{number}" for number in count()) if name not in taken)
+        by_key: dict[str | ir.Attribute, SdyMesh] = {}
+        for op in declared:
+            symbol = ir.StringAttr(op.attributes["sym_name"]).value
+            by_key[symbol] = _located(op, symbol, op.attributes["mesh"], used.pop(symbol, ({}, op))[0])
+            others = {name: op.attributes[name] for name in op.attributes if name not in ("sym_name", "mesh")}
+            _declare(by_key[symbol], others, op.location, ir.InsertionPoint(op))
+            op.erase()
+        top = ir.InsertionPoint.at_block_begin(module.body)
+        for attr, (refs, op) in used.items():
+            assert isinstance(attr, ir.Attribute), f"the verifier lets no unknown mesh @{attr} through"
+            by_key[attr] = _located(op, next(free), attr, refs, inlined=True)
+            _declare(by_key[attr], {INLINED: ir.UnitAttr.get()}, op.location, top)
+        return cls(by_key)
+
+    def of_sharding(self, attr: ir.Attribute) -> SdyMesh:
+        return self.by_key[_key(attr)]
+
+    def annotation(self, attr: ir.Attribute, rank: int) -> Annotation:
+        """What a sharding says of a tensor of `rank` dimensions."""
+        found = self.read.get((attr, rank))
+        if found is None:
+            found = self.read[attr, rank] = sdy_attributes.read(attr, self.of_sharding(attr), rank)
+        return found
+
+    def without_symbols(self, attr: ir.Attribute) -> ir.Attribute:
+        """A sharding that names its mesh by its contents."""
+        found = self.rewritten.get(attr)
+        if found is None:
+            found = self.rewritten[attr] = sdy_attributes.inlined(attr, self.of_sharding(attr))
+        return found
+
+
+def _key(sharding: ir.Attribute) -> str | ir.Attribute:
+    """The symbol of a sharding's mesh, or the mesh itself where it is inlined."""
+    mesh = sdy.TensorShardingAttr(sharding).mesh_or_ref
+    return mesh.value if isinstance(mesh, ir.FlatSymbolRefAttr) else mesh
+
+
+def _references(sites: Iterable[_Site]) -> dict[str | ir.Attribute, tuple[dict[AxisRef, None], ir.Operation]]:
+    """Per mesh, the axis references in use (in order, without repeats) and the first operation that uses the mesh."""
+    seen: set[ir.Attribute] = set()
+    used: dict[str | ir.Attribute, tuple[dict[AxisRef, None], ir.Operation]] = {}
+    for site in sites:
+        for attr in _shardings(site):
+            if attr not in seen:
+                seen.add(attr)
+                refs, _ = used.setdefault(_key(attr), ({}, site.op))
+                refs |= dict.fromkeys(sdy_attributes.axis_refs(attr))
+    return used
+
+
+def _located(op: ir.Operation, symbol: str, attr: ir.Attribute, refs: Iterable[AxisRef], inlined: bool = False) -> SdyMesh:
+    try:
+        return sdy_attributes.sdy_mesh(symbol, attr, refs, inlined)
+    except MeshError as error:
+        raise OpError(op, str(error)) from None
+
+
+def _declare(mesh: SdyMesh, others: dict[str, ir.Attribute], loc: ir.Location, ip: ir.InsertionPoint) -> None:
+    op = build.mesh(mesh.value, loc=loc, ip=ip)
+    if not mesh.factored.parts:
+        op.attributes[AXIS_NAMES] = ir.ArrayAttr.get([])
+    for name, attr in others.items():
+        op.attributes[name] = attr
+
+
+@dataclass
+class _Import:
+    """Rewrites one site after the other. Operations that a `mesh.shard` replaces go at the end, as they may mark a place."""
+
+    meshes: _Meshes
+    replaced: list[ir.Operation] = field(default_factory=list)
+
+    def run(self, sites: list[_Site]) -> None:
+        for site in sites:
+            _IMPORTERS.get(site.name, _Import.op_attribute)(self, site)
+        for op in self.replaced:
+            op.erase()
+
+    def sharding(self, value: Value, attr: ir.Attribute, site: _Site) -> tuple[Value, dict[str, ir.Attribute]]:
+        """The `mesh.sharding` of what `attr` says of `value`, and the attributes for what that has no word for."""
+        tensor = tensor_type(value)
+        sharding, extras = self.meshes.annotation(attr, tensor.rank if tensor else 0)
+        found = site.scope.values.get(sharding)
+        if found is None:
+            found = site.scope.values[sharding] = build.sharding(sharding, loc=site.op.location, ip=site.scope.top)
+        return found, extras
+
+    def annotate_use(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Source) -> Value:
+        """`value` as it is sharded for the use that takes the returned value."""
+        sharding, extras = self.sharding(value, attr, site)
+        return build.shard(value, sharding, annotate_for_users=True, extras=extras | source, loc=site.op.location, ip=ip)
+
+    def annotate(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Source) -> None:
+        """Annotates the definition of `value`."""
+        sharding, extras = self.sharding(value, attr, site)
+        build.shard_definition(value, sharding, extras=extras | source, loc=site.op.location, ip=ip)
+
+    def function(self, site: _Site) -> None:
+        """Arguments at the top of the body, results before each `return`; a declaration keeps its attributes."""
+        attrs = site.op.attributes
+        if not len(site.op.regions[0].blocks):
+            self._inline_in_declaration(site.op)
+            return
+        if "arg_attrs" in attrs:
+            for argument, attr in zip(site.scope.block.arguments, _take(site.op, "arg_attrs"), strict=True):
+                if attr is not None and tensor_type(argument):
+                    self.annotate(argument, attr, site, site.scope.top, {})
+        if "res_attrs" in attrs:
+            results = _take(site.op, "res_attrs")
+            for block in site.op.regions[0].blocks:
+                self._annotate_results(block.operations[-1].operation, results, site)
+
+    def _annotate_results(self, terminator: ir.Operation, results: list[ir.Attribute | None], site: _Site) -> None:
+        if terminator.name != "func.return":
+            return
+        ip = ir.InsertionPoint(terminator)
+        for index, attr in enumerate(results):
+            if attr is not None and tensor_type(terminator.operands[index]):
+                value = terminator.operands[index]
+                terminator.operands[index] = self.annotate_use(value, attr, site, ip, {})
+
+    def _inline_in_declaration(self, op: ir.Operation) -> None:
+        for listed in ("arg_attrs", "res_attrs"):
+            if listed in op.attributes:
+                entries = [_named(entry) for entry in ir.ArrayAttr(op.attributes[listed])]
+                for entry in entries:
+                    if SHARDING in entry:
+                        entry[SHARDING] = self.meshes.without_symbols(entry[SHARDING])
+                op.attributes[listed] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
+
+    def op_attribute(self, site: _Site) -> None:
+        """`sdy.sharding` on an operation: one annotation per tensor result. Other values (tokens, none at all) keep theirs."""
+        op = site.op
+        attrs = sdy_attributes.per_value(op.attributes[SHARDING])
+        ip = ir.InsertionPoint.after(op)
+        tensors = [tensor_type(result) is not None for result in op.results]
+        for result, attr, tensor in zip(list(op.results), attrs, tensors, strict=False):
+            if tensor:
+                self.annotate(result, attr, site, ip, {})
+        if tensors and all(tensors):
+            del op.attributes[SHARDING]
+        else:
+            self._inline(op, SHARDING)
+
+    def constraint(self, site: _Site) -> None:
+        """An operation that says how its operand's uses are sharded or, if it has no uses itself, its operand's definition."""
+        op = site.op
+        name = next(name for name in ONE if name in op.attributes)
+        source = _source(op, name)
+        value, result = op.operands[0], op.results[0]
+        if next(iter(result.uses), None) is None and site.name == "sdy.sharding_constraint":
+            self.annotate(value, op.attributes[name], site, _place_for_definition(op, value, site.scope), source)
+        else:
+            result.replace_all_uses_with(self.annotate_use(value, op.attributes[name], site, ir.InsertionPoint(op), source))
+        self.replaced.append(op)
+
+    def manual_computation(self, site: _Site) -> None:
+        """Operands and results annotated around the operation, which stays and says which mesh axes are manual."""
+        op = site.op
+        ins, outs = (sdy_attributes.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings"))
+        source: Source = {SOURCE: ir.StringAttr.get(site.name)}
+        before, after = ir.InsertionPoint(op), ir.InsertionPoint.after(op)
+        for index, attr in enumerate(ins):
+            if tensor_type(op.operands[index]):
+                op.operands[index] = self.annotate_use(op.operands[index], attr, site, before, source)
+        for result, attr in zip(list(op.results), outs, strict=True):
+            if tensor_type(result):
+                self.annotate(result, attr, site, after, source)
+        manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+        if ins or outs:
+            mesh = self.meshes.of_sharding((ins + outs)[0])
+            axes = [axis for index in range(len(manual)) for axis in mesh.factored.axes_of(AxisRef(manual[index]))]
+            op.attributes[MANUAL_AXES] = attributes.axes_attr(axes)
+            op.attributes["meshbridge.mesh"] = ir.FlatSymbolRefAttr.get(mesh.value.name)
+        self._inline(op, "in_shardings")
+        self._inline(op, "out_shardings")
+
+    def stays(self, site: _Site) -> None:
+        """An operation that only sdy has."""
+        for name in PER_VALUE:
+            if name in site.op.attributes:
+                self._inline(site.op, name)
+        for name in ONE:
+            if name in site.op.attributes:
+                site.op.attributes[name] = self.meshes.without_symbols(site.op.attributes[name])
+
+    def _inline(self, op: ir.Operation, name: str) -> None:
+        shardings = sdy_attributes.per_value(op.attributes[name])
+        op.attributes[name] = sdy.TensorShardingPerValueAttr.get([self.meshes.without_symbols(attr) for attr in shardings])
+
+
+def _named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
+    entries = ir.DictAttr(attr)
+    return {entries[index].name: entries[index].attr for index in range(len(entries))}
+
+
+def _take(function: ir.Operation, listed: str) -> list[ir.Attribute | None]:
+    """Removes the shardings from a function's argument or result attributes and returns them, None where there was none."""
+    entries = [_named(entry) for entry in ir.ArrayAttr(function.attributes[listed])]
+    taken = [entry.pop(SHARDING, None) for entry in entries]
+    function.attributes[listed] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
+    return taken
+
+
+def _source(op: ir.Operation, sharding: str) -> Source:
+    """Name of `op`, and what it says besides the attribute `sharding`."""
+    others = {name: op.attributes[name] for name in op.attributes if name != sharding}
+    source: Source = {SOURCE: ir.StringAttr.get(op.name)}
+    return {**source, SOURCE_ATTRIBUTES: ir.DictAttr.get(others)} if others else source
+
+
+def _place_for_definition(op: ir.Operation, value: Value, scope: _Scope) -> ir.InsertionPoint:
+    """Where `op` stands if that comes before all other uses of its operand, otherwise right after the operand's definition."""
+    owner = value.owner
+    block = owner if isinstance(owner, ir.Block) else owner.operation.block
+    if op.block == block:
+        users = [_ancestor_in(block, use.owner.operation) for use in value.uses]
+        if all(user == op or op.is_before_in_block(user) for user in users):
+            return ir.InsertionPoint(op)
+    if not isinstance(owner, ir.Block):
+        return ir.InsertionPoint.after(owner.operation)
+    return scope.top if owner == scope.block else ir.InsertionPoint.at_block_begin(owner)
+
+
+def _ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
+    """The operation of `block` that is `op` or holds it."""
+    while op.block != block:
+        outer = op.parent
+        assert outer is not None, "the block that defines a value holds its uses"
+        op = outer.operation
+    return op
+
+
+_IMPORTERS: dict[str, Callable[[_Import, _Site], None]] = {
+    "func.func": _Import.function,
+    "sdy.manual_computation": _Import.manual_computation,
+    "sdy.named_computation": _Import.stays,
+    "sdy.data_flow_edge": _Import.stays,
+}
+_IMPORTERS |= dict.fromkeys(
+    (
+        "sdy.sharding_constraint",
+        "sdy.reshard",
+        "sdy.all_gather",
+        "sdy.all_reduce",
+        "sdy.all_slice",
+        "sdy.all_to_all",
+        "sdy.collective_permute",
+        "sdy.reduce_scatter",
+        "sdy.replicated_to_unreduced",
+        "sdy.sharded_to_unreduced",
+    ),
+    _Import.constraint,
+)
