@@ -16,7 +16,7 @@ from meshbridge.dialect import verifier
 from meshbridge.mlir import MeshError, diagnostics_text, ir
 from meshbridge.passes.base import PASSES, Pass, run_passes
 
-ANNOTATED = "import-shardings,inline-calls,sharding-propagation"
+ANNOTATED = "import-shardings,inline-calls,split-constants,sharding-propagation"
 """Stage 2: mesh IR on global shapes, every operand and result annotated."""
 
 SPLIT = "mesh-spmdization"

@@ -76,6 +76,21 @@ REPLICATED_AXES = "meshbridge.replicated_axes"
 SOURCE = "meshbridge.source"
 """Discardable attribute of `mesh.shard`: the source operation it stands for, where its place alone does not say so."""
 
+OPTION = "meshbridge.sharding_option"
+"""Discardable attribute of a payload op: the mesh axes of each of its loops (seed 000, ShardingOption)."""
+
+BOUNDARY_GLOBAL = "meshbridge.global"
+"""Attribute of an argument or result of a partitioned function: the type of the whole tensor."""
+
+BOUNDARY_MESH = "meshbridge.mesh"
+"""Attribute of an argument or result of a partitioned function: the mesh that it lies on."""
+
+BOUNDARY_SPLIT = "meshbridge.split_axes"
+"""Attribute of an argument or result of a partitioned function: how its shards make up the whole."""
+
+GATHERED = "meshbridge.gathered"
+"""Unit attribute of an op that runs replicated on gathered operands, because nothing says how to partition it."""
+
 MANUAL_AXES = "meshbridge.manual_axes"
 """Discardable attribute of an operation whose region is already local along these mesh axes."""
 

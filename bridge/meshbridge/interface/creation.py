@@ -1,0 +1,52 @@
+"""Ops that make tensors out of nothing: constants and iota."""
+
+from __future__ import annotations
+
+from meshbridge.interface.local import Localizer, broadcast_scalar, local_form
+from meshbridge.interface.loops import LoopNest, NestBuilder, loops_of, shape_of
+from meshbridge.interface.option import Option, result_sharding
+from meshbridge.mlir import ir, stablehlo
+from meshbridge.sharding import Sharding
+
+
+@loops_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty")
+def creation(op: ir.Operation) -> LoopNest:
+    """One parallel loop per dimension of the result; the local form slices or offsets the values."""
+    build = NestBuilder()
+    dims = tuple(build.loop(size) for size in shape_of(op.results[0]))
+    return build.nest([() for _ in op.operands], [dims])
+
+
+@local_form("stablehlo.constant", "arith.constant")
+def local_constant(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """A splat is made in the shard's shape; other constants are whole on every device and sliced."""
+    result = op.results[0]
+    wanted = result_sharding(nest, option, 0, at.mesh)
+    value = op.attributes["value"]
+    if not any(wanted.split_axes):
+        at.define(result, wanted)
+    elif isinstance(value, ir.DenseElementsAttr) and value.is_splat:
+        tensor = at.local_type(result, wanted.split_axes)
+        op.attributes["value"] = ir.DenseElementsAttr.get_splat(tensor, value.get_splat_value())
+        at.define(result, wanted)
+    else:
+        at.define(result, Sharding(at.mesh.name, ((),) * len(wanted.split_axes)))
+
+
+@local_form("stablehlo.iota")
+def local_iota(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Counts from where the shard begins: the local iota plus the shard's offset."""
+    result = op.results[0]
+    wanted = result_sharding(nest, option, 0, at.mesh)
+    axes = wanted.split_axes[ir.IntegerAttr(op.attributes["iota_dimension"]).value]
+    at.define(result, wanted)
+    if not axes:
+        return
+    tensor = ir.RankedTensorType(result.type)
+    dimension = ir.IntegerAttr(op.attributes["iota_dimension"]).value
+    with ir.InsertionPoint.after(op), op.location:
+        start = stablehlo.convert(ir.RankedTensorType.get([], tensor.element_type), at.offset(axes, tensor.shape[dimension]))
+        shifted = stablehlo.add(result, broadcast_scalar(start, tuple(tensor.shape)))
+    shape = at.global_shape(result)
+    result.replace_all_uses_except(shifted, shifted.owner.operation)
+    at.adopt(shifted, shape, wanted)

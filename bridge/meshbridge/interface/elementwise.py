@@ -1,0 +1,51 @@
+"""Elementwise ops: every dimension is a parallel loop that all operands and results share."""
+
+from __future__ import annotations
+
+from meshbridge.interface.loops import LoopNest, NestBuilder, loops_of, rank_of, shape_of
+from meshbridge.mlir import ir
+
+UNARY = (
+    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log log_plus_one "
+    "logistic negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
+).split()
+BINARY = (
+    "add and atan2 compare complex divide maximum minimum multiply or power remainder shift_left shift_right_arithmetic "
+    "shift_right_logical subtract xor"
+).split()
+MIXED = "clamp select map".split()  # some operands may be scalars
+CHLO = (
+    "acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma next_after "
+    "polygamma sinh square tan zeta _asin_acos_kernel"
+).split()
+ARITH = (
+    "addf addi andi cmpf cmpi divf divsi divui extf extsi extui fptosi fptoui maximumf maxnumf maxsi maxui minimumf minnumf minsi "
+    "minui mulf muli negf ori remf remsi remui select shli shrsi shrui sitofp subf subi truncf trunci uitofp xori"
+).split()
+MATH = (
+    "absf absi atan atan2 cbrt ceil copysign cos erf exp exp2 expm1 floor fma log log10 log1p log2 powf round roundeven rsqrt sin sqrt "
+    "tan tanh trunc"
+).split()
+
+ELEMENTWISE = frozenset(
+    f"{dialect}.{name}"
+    for dialect, names in (("stablehlo", [*UNARY, *BINARY, *MIXED]), ("chlo", CHLO), ("arith", ARITH), ("math", MATH))
+    for name in names
+)
+"""Names of all elementwise ops."""
+
+
+@loops_of(*ELEMENTWISE)
+def elementwise(op: ir.Operation) -> LoopNest:
+    """One parallel loop per dimension; operands of rank 0 are scalars that every element reads."""
+    build = NestBuilder()
+    dims = tuple(build.loop(size) for size in shape_of(op.results[0]))
+    return build.nest([dims if rank_of(value) else () for value in op.operands], [dims] * len(op.results))
+
+
+@loops_of("stablehlo.optimization_barrier")
+def barrier(op: ir.Operation) -> LoopNest:
+    """Each operand passes to its result; operands have nothing to do with each other."""
+    build = NestBuilder()
+    dims = [tuple(build.loop(size) for size in shape_of(value)) for value in op.operands]
+    return build.nest(dims, dims)

@@ -1,0 +1,182 @@
+"""Local forms: what an op becomes on one device's shards.
+
+For most ops only the types change: `default_form`. A family whose ops hold sizes or positions registers a form of its own beside
+its loops. When a form runs, the operands are shards already, resharded to what the option needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from meshbridge import resharding
+from meshbridge.dialect import build
+from meshbridge.interface.linear import carried_axes
+from meshbridge.interface.loops import LoopNest
+from meshbridge.interface.option import Option, result_sharding
+from meshbridge.mlir import ir, stablehlo
+from meshbridge.sharding import Axes, Mesh, Sharding, Split, local_shape
+
+LocalForm = Callable[[ir.Operation, LoopNest, Option, "Localizer"], None]
+_FORMS: dict[str, LocalForm] = {}
+
+
+def local_form(*op_names: str) -> Callable[[LocalForm], LocalForm]:
+    """Registers a function as the local form of the named ops; refuses a second one for a name and one without docstring."""
+
+    def register(form: LocalForm) -> LocalForm:
+        if not form.__doc__:
+            raise ValueError(f"local form {form.__name__} has no docstring")
+        for name in op_names:
+            if _FORMS.setdefault(name, form) is not form:
+                raise ValueError(f"{name} has two local forms: {_FORMS[name].__name__}, {form.__name__}")
+        return form
+
+    return register
+
+
+def localize(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Turns `op` into its local form and records the shardings of its results."""
+    _FORMS.get(op.name, default_form)(op, nest, option, at)
+
+
+def default_form(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """The same op on smaller types; partial operands of a linear op leave its result partial."""
+    kept = carried_axes(op.name, nest, [at.partial_axes(operand) for operand in op.operands])
+    for index, result in enumerate(op.results):
+        computed = result_sharding(nest, option, index, at.mesh)
+        if kept:
+            computed = dataclasses.replace(computed, partial_axes=tuple(sorted({*computed.partial_axes, *kept})))
+        at.define(result, computed)
+
+
+class Localizer:
+    """The state of partitioning one function: how every value lies, and the reshardings that exist already."""
+
+    def __init__(self, mesh: Mesh, global_shapes: dict[ir.Value, tuple[int, ...]], entry: ir.Block) -> None:
+        self.mesh = mesh
+        self.shardings: dict[ir.Value, Sharding] = {}
+        self._global = global_shapes
+        self._entry = ir.InsertionPoint.at_block_begin(entry)
+        self._indices: dict[Axes, ir.Value] = {}
+        self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
+        self._types: dict[tuple[ir.Type, Split], ir.Type] = {}
+
+    def enter_block(self) -> None:
+        """Reshardings made from here on are only visible in this block and below."""
+        self._resharded.append({})
+
+    def leave_block(self) -> None:
+        self._resharded.pop()
+
+    def partial_axes(self, value: ir.Value) -> Axes:
+        """The axes along which `value` is a partial sum."""
+        sharding = self.shardings.get(value)
+        return sharding.partial_axes if sharding else ()
+
+    def global_shape(self, value: ir.Value) -> tuple[int, ...]:
+        """The shape of the whole tensor of which `value` is a shard."""
+        return self._global[value]
+
+    def local_type(self, value: ir.Value, split: Split) -> ir.Type:
+        """The shard's type of a value that still has its global type."""
+        key = (value.type, split)
+        found = self._types.get(key)
+        if found is None:
+            whole = ir.RankedTensorType(value.type)
+            shape = local_shape(tuple(whole.shape), self.mesh, split)
+            found = self._types[key] = ir.RankedTensorType.get(list(shape), whole.element_type, loc=ir.Location.unknown())
+        return found
+
+    def define(self, value: ir.Value, sharding: Sharding) -> None:
+        """Gives `value`, which still has its global type, the type of its shard."""
+        if isinstance(value.type, ir.RankedTensorType):
+            if any(sharding.split_axes):
+                value.set_type(self.local_type(value, sharding.split_axes))
+            self.shardings[value] = sharding
+
+    def adopt(self, value: ir.Value, shape: tuple[int, ...], sharding: Sharding) -> ir.Value:
+        """Registers a value made here: a shard, lying as `sharding`, of a tensor of `shape`."""
+        self._global[value] = shape
+        self.shardings[value] = sharding
+        return value
+
+    def reshard(self, value: ir.Value, target: Sharding, before: ir.Operation) -> ir.Value:
+        """`value` as `target`: what an earlier use has made, or new collectives before an op."""
+        source = self.shardings[value]
+        if source == target:
+            return value
+        for made in reversed(self._resharded):
+            if (found := made.get((value, target))) is not None:
+                return found
+        shape = self._global[value]
+        dtype = str(ir.RankedTensorType(value.type).element_type)
+        plan = resharding.plan(shape, dtype, self.mesh, source, target)
+        result = resharding.emit(plan, value, self.mesh, loc=before.location, ip=ir.InsertionPoint(before))
+        self._resharded[-1][value, target] = self.adopt(result, shape, target)
+        return result
+
+    def group_index(self, axes: Axes) -> ir.Value:
+        """This device's number within its group along `axes`, as a tensor<i32>, made once at the top of the function.
+
+        A slice of an iota says it in the dialect's own words and needs no arithmetic on `index` values.
+        """
+        found = self._indices.get(axes)
+        if found is None:
+            with self._entry, ir.Location.unknown():
+                i32 = ir.IntegerType.get_signless(32)
+                count = self.mesh.group_size(axes)
+                numbers = stablehlo.iota(ir.RankedTensorType.get([count], i32), ir.IntegerAttr.get(_i64(), 0))
+                own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0)
+                found = self._indices[axes] = stablehlo.reshape(ir.RankedTensorType.get([], i32), own)
+        return found
+
+    def offset(self, axes: Axes, size: int) -> ir.Value:
+        """Where this device's shard of `size` elements begins in a dimension split along `axes`: tensor<i32>."""
+        return stablehlo.multiply(self.group_index(axes), splat(size, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))))
+
+    def is_first(self, axes: Axes) -> ir.Value:
+        """Whether this device is the first of its group along `axes`: tensor<i1>."""
+        index = self.group_index(axes)
+        return compare(index, splat(0, index.type), "EQ")
+
+
+def _i64() -> ir.Type:
+    return ir.IntegerType.get_signless(64)
+
+
+def splat(value: float | int, of: ir.Type) -> ir.Value:
+    """A constant tensor of type `of` whose elements are all `value`."""
+    tensor = ir.RankedTensorType(of)
+    if isinstance(tensor.element_type, ir.ComplexType):
+        return stablehlo.constant(ir.Attribute.parse(f"dense<({float(value)}, 0.0)> : {tensor}"))
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor, scalar_attr(value, tensor.element_type)))
+
+
+def scalar_attr(value: float | int, element: ir.Type) -> ir.Attribute:
+    """`value` as an attribute of element type `element` (integers and floats)."""
+    if isinstance(element, ir.IntegerType | ir.IndexType):
+        return ir.IntegerAttr.get(element, int(value))
+    return ir.FloatAttr.get(element, float(value))
+
+
+def compare(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
+    """Elementwise comparison of two tensors."""
+    return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))
+
+
+def broadcast_scalar(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """A rank-0 tensor spread over `shape`; the value itself for rank 0."""
+    if not shape:
+        return value
+    element = ir.RankedTensorType(value.type).element_type
+    return stablehlo.broadcast_in_dim(
+        ir.RankedTensorType.get(list(shape), element), value, ir.DenseI64ArrayAttr.get([])
+    )
+
+
+def replace(op: ir.Operation, value: ir.Value) -> None:
+    """Puts `value` in place of the op's only result and removes the op."""
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+

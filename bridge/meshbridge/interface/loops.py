@@ -1,0 +1,155 @@
+"""ShardingInterface: what each operation iterates over (seed 000, "ShardingInterface").
+
+A LoopNest lists an op's loops and says, for every dimension of every operand and result, which loops walk along it:
+
+    stablehlo.dot_general (8x16, 16x32) -> 8x32
+    loops: parallel 8, parallel 32, reduction_sum 16       maps: (d0, d2), (d2, d1) -> (d0, d1)
+
+A dimension walked by several loops, major first, is their product (a reshape that merges 8 and 4 has `(0, 1)` on the dimension
+of 32); a dimension walked by none cannot be split. Each op family registers one function under its op names; descriptions are
+memoised by signature, so layer 2 of a model costs what a dictionary look-up costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshbridge.mlir import ir
+
+Dims = tuple[tuple[int, ...], ...]
+"""Per dimension of one tensor, the loops along it, major to minor."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop: its trip count, and the reduction that joins its iterations ("" for a parallel loop)."""
+
+    size: int
+    reduction: str = ""
+
+
+@dataclass(frozen=True, eq=False)  # memoised by signature, so identity is equality and hashing is free
+class LoopNest:
+    """The loops of one op signature and the maps of its tensors. Values that are no ranked tensors have `()`."""
+
+    loops: tuple[Loop, ...]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    has_rule: bool = True
+    "False: nothing is known about the op; its operands are gathered and it runs replicated."
+
+    @cached_property
+    def partial_operands(self) -> tuple[int, ...]:
+        return tuple(range(len(self.operands)))
+
+
+NestFn = Callable[[ir.Operation], LoopNest]
+_NESTS: dict[str, NestFn] = {}
+
+
+def loops_of(*op_names: str) -> Callable[[NestFn], NestFn]:
+    """Registers a function as the description of the named ops; refuses a second one for a name and one without docstring."""
+
+    def register(fn: NestFn) -> NestFn:
+        if not fn.__doc__:
+            raise ValueError(f"{fn.__name__} describes ops but has no docstring")
+        for name in op_names:
+            if _NESTS.setdefault(name, fn) is not fn:
+                raise ValueError(f"{name} has two descriptions: {_NESTS[name].__name__}, {fn.__name__}")
+        return fn
+
+    return register
+
+
+Signature = tuple[object, ...]
+
+
+def signature(op: ir.Operation) -> Signature:
+    """Everything about `op` that its description may depend on; equal signatures shard alike."""
+    attributes = op.attributes
+    return (
+        op.name,
+        *[value.type for value in op.operands],
+        None,
+        *[value.type for value in op.results],
+        *[attributes[name] for name in attributes if not name.startswith(("sdy.", "meshbridge.", "mhlo."))],
+        *_region_names(op),
+    )
+
+
+def _region_names(op: ir.Operation) -> list[object]:
+    """Names of the ops in the bodies of reducers and comparators: `add` or `maximum` decides the kind of a reduction."""
+    return [(inner.operation.name, tuple(inner.operation.operands[i].type for i in range(len(inner.operation.operands))))
+            for region in op.regions for block in region.blocks for inner in block.operations]  # fmt: skip
+
+
+class Interface:
+    """Descriptions of the ops of one module. Signatures hold MLIR types and attributes, which live as long as their context."""
+
+    def __init__(self) -> None:
+        self._memo: dict[Signature, LoopNest] = {}
+
+    def nest(self, op: ir.Operation) -> LoopNest:
+        """The loop nest of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
+        key = signature(op)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = _NESTS.get(op.name, opaque)(op)
+        return found
+
+
+def opaque(op: ir.Operation) -> LoopNest:
+    """An op that nobody has described: no loops, no dimension may be split."""
+    return LoopNest((), unsplittable(op.operands), unsplittable(op.results), has_rule=False)
+
+
+def unsplittable(values: ir.OpOperandList | ir.OpResultList) -> tuple[Dims, ...]:
+    """Maps in which no dimension is walked by a loop."""
+    return tuple(((),) * rank_of(value) for value in values)
+
+
+def rank_of(value: ir.Value) -> int:
+    """Rank of a ranked tensor, 0 for anything else."""
+    return ir.RankedTensorType(value.type).rank if isinstance(value.type, ir.RankedTensorType) else 0
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """Shape of a ranked tensor, () for anything else."""
+    return tuple(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else ()
+
+
+class NestBuilder:
+    """Collects loops; the families use it to write their maps down."""
+
+    def __init__(self) -> None:
+        self.loops: list[Loop] = []
+
+    def loop(self, size: int, reduction: str = "") -> tuple[int, ...]:
+        """Adds a loop and returns the map entry of a dimension that it walks; size 1 cannot be split and gets no loop."""
+        if size == 1:
+            return ()
+        self.loops.append(Loop(size, reduction))
+        return (len(self.loops) - 1,)
+
+    def nest(self, operands: list[Dims], results: list[Dims]) -> LoopNest:
+        return LoopNest(tuple(self.loops), tuple(operands), tuple(results))
+
+
+def affine_maps(nest: LoopNest) -> list[ir.AffineMap]:
+    """The indexing maps as MLIR writes them: operands, then results. Unwalked dimensions are the constant 0."""
+    count = len(nest.loops)
+
+    def expression(loops: tuple[int, ...]) -> ir.AffineExpr:
+        total: ir.AffineExpr = ir.AffineConstantExpr.get(0)
+        for loop in loops:
+            total = total * nest.loops[loop].size + ir.AffineDimExpr.get(loop)
+        return total
+
+    return [ir.AffineMap.get(count, 0, [expression(loops) for loops in dims]) for dims in (*nest.operands, *nest.results)]
+
+
+def loop_types(nest: LoopNest) -> list[str]:
+    """`parallel` or `reduction_<kind>` per loop, as seed 000 prints them."""
+    return [f"reduction_{loop.reduction}" if loop.reduction else "parallel" for loop in nest.loops]

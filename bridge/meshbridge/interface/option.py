@@ -1,0 +1,85 @@
+"""Sharding options: which mesh axes each loop of an op is split along, and what that means for its tensors.
+
+Seed 000's `getShardingOption` and `setShardingAnnotations` in arithmetic: `operand_split` and `result_sharding` go from an
+option to shardings, `loop_candidates` from shardings to the options worth considering.
+"""
+
+from __future__ import annotations
+
+from meshbridge.interface.loops import Dims, LoopNest
+from meshbridge.sharding import Axes, Mesh, Sharding, Split
+
+Option = tuple[Axes, ...]
+"""Per loop, the mesh axes that split it."""
+
+
+def tensor_split(dims: Dims, option: Option) -> Split:
+    """How a tensor walked by `dims` is split under `option`; a merged dimension is split by its major loops first."""
+    return tuple(
+        option[loops[0]] if len(loops) == 1 else tuple(axis for loop in loops for axis in option[loop]) for loops in dims
+    )
+
+
+def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh) -> dict[int, Axes]:
+    """Distributes the axes of one dimension over the loops along it.
+
+    A minor loop can be split only once every loop major to it is split down to size 1; axes that do not fit evenly are left out.
+    """
+    if len(loops) == 1 and nest.loops[loops[0]].size % mesh.group_size(axes) == 0:
+        return {loops[0]: axes}
+    taken: dict[int, Axes] = {}
+    remaining = list(axes)
+    for loop in loops:
+        left = nest.loops[loop].size
+        while remaining and left % mesh.shape[remaining[0]] == 0:
+            left //= mesh.shape[remaining[0]]
+            taken[loop] = (*taken.get(loop, ()), remaining.pop(0))
+        if left != 1:
+            break
+    return taken
+
+
+def is_legal(nest: LoopNest, option: Option, mesh: Mesh) -> bool:
+    """Whether no axis splits two loops, sizes divide, and merged dimensions are split major loop first."""
+    used = [axis for axes in option for axis in axes]
+    if len(set(used)) != len(used):
+        return False
+    if any(loop.size % mesh.group_size(axes) for loop, axes in zip(nest.loops, option, strict=True)):
+        return False
+    return all(
+        _major_first(loops, nest, option, mesh)
+        for dims in (*nest.operands, *nest.results)
+        for loops in dims
+        if len(loops) > 1
+    )
+
+
+def _major_first(loops: tuple[int, ...], nest: LoopNest, option: Option, mesh: Mesh) -> bool:
+    return all(
+        not option[minor] or mesh.group_size(option[major]) == nest.loops[major].size
+        for position, major in enumerate(loops)
+        for minor in loops[position + 1 :]
+    )
+
+
+def result_sharding(nest: LoopNest, option: Option, index: int, mesh: Mesh) -> Sharding:
+    """What the op computes for its result `index` under `option`: splits by parallel loops, partial by split reductions."""
+    partial: list[int] = []
+    kind = "sum"
+    for loop, axes in zip(nest.loops, option, strict=True):
+        if axes and loop.reduction:
+            partial += axes
+            kind = loop.reduction
+    return Sharding(mesh.name, tensor_split(nest.results[index], option), tuple(sorted(partial)), kind)
+
+
+def loop_candidates(nest: LoopNest, splits: list[tuple[Dims, Split]], mesh: Mesh) -> list[list[Axes]]:
+    """Per loop, the axis lists that some annotated tensor suggests (and their prefixes), always with () last."""
+    found: list[dict[Axes, None]] = [{} for _ in nest.loops]
+    for dims, split in splits:
+        for loops, axes in zip(dims, split, strict=True):
+            if axes and loops:
+                for loop, taken in axes_by_loop(loops, axes, nest, mesh).items():
+                    for length in range(len(taken), 0, -1):
+                        found[loop][taken[:length]] = None
+    return [[*candidates, ()] for candidates in found]

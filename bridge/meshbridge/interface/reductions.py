@@ -1,0 +1,149 @@
+"""Ops that reduce, scan or order along some dimensions and pass the others through."""
+
+from __future__ import annotations
+
+from meshbridge.dialect.attributes import integers
+from meshbridge.interface.local import Localizer, default_form, local_form, splat
+from meshbridge.interface.loops import Dims, LoopNest, NestBuilder, loops_of, rank_of, shape_of
+from meshbridge.interface.option import Option, result_sharding
+from meshbridge.interface.shapes import passing
+from meshbridge.mlir import ir, stablehlo
+from meshbridge.sharding import Axes
+
+KINDS = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "product", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}  # fmt: skip
+"""The reduction kind that a body of one StableHLO op computes."""
+
+
+def body_kind(op: ir.Operation) -> str:
+    """The reduction kind of a two-argument body `op(a, b)`; "" if the body is anything else."""
+    blocks = list(op.regions[0].blocks)
+    if len(blocks) != 1 or len(blocks[0].arguments) != 2:
+        return ""
+    body = [inner.operation for inner in blocks[0].operations]
+    if len(body) != 2 or set(body[0].operands) != set(blocks[0].arguments) or list(body[1].operands) != list(body[0].results):
+        return ""
+    kind = KINDS.get(body[0].name.removeprefix("stablehlo."), "")
+    # On i1, `add` is `or` and `multiply` is `and`: the mesh collective must not sum bits.
+    if kind in ("sum", "product") and "i1" == str(ir.RankedTensorType(body[0].results[0].type).element_type):
+        return {"sum": "bitwise_xor", "product": "bitwise_and"}[kind]
+    return kind
+
+
+@loops_of("stablehlo.reduce")
+def reduce(op: ir.Operation) -> LoopNest:
+    """Reduced dimensions are reduction loops if the body is one known op, else they stay whole; the others pass through."""
+    reduced = integers(op.attributes["dimensions"])
+    count = len(op.results)
+    kind = body_kind(op)
+    build = NestBuilder()
+    shape = shape_of(op.operands[0])
+    parallel = {dim: build.loop(size) for dim, size in enumerate(shape) if dim not in reduced}
+    operand = tuple(parallel[dim] if dim in parallel else build.loop(shape[dim], kind) if kind else () for dim in range(len(shape)))
+    return build.nest([operand] * count + [()] * count, [tuple(parallel.values())] * count)
+
+
+@loops_of("stablehlo.reduce_window")
+def reduce_window(op: ir.Operation) -> LoopNest:
+    """Dimensions with a window of one element and no padding pass through; windowed ones stay whole."""
+    window = integers(op.attributes["window_dimensions"])
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    padding = _padding(op, len(source))
+    strides = integers(op.attributes["window_strides"]) if "window_strides" in op.attributes else (1,) * len(source)
+    return passing(
+        op, lambda dim: window[dim] == 1 and source[dim] == result[dim] and strides[dim] == 1 and padding[dim] == (0, 0)
+    )
+
+
+def _padding(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
+    if "padding" not in op.attributes:
+        return [(0, 0)] * rank
+    flat = [int(entry) for entry in ir.DenseIntElementsAttr(op.attributes["padding"])]
+    if len(flat) == 1:  # a splat iterates as one entry in some bindings
+        flat *= 2 * rank
+    return [(flat[2 * dim], flat[2 * dim + 1]) for dim in range(rank)]
+
+
+@loops_of("stablehlo.sort")
+def sort(op: ir.Operation) -> LoopNest:
+    """All dimensions but the sorted one pass through."""
+    rank = rank_of(op.operands[0])
+    along = ir.IntegerAttr(op.attributes["dimension"]).value % rank if "dimension" in op.attributes else rank - 1
+    return passing(op, lambda dim: dim != along)
+
+
+def _leading(op: ir.Operation, whole: int) -> LoopNest:
+    """All but the last `whole` dimensions of every tensor pass through."""
+    build = NestBuilder()
+    shape = shape_of(op.operands[0])
+    batch = tuple(build.loop(size) for size in shape[: len(shape) - whole])
+
+    def dims(value: ir.Value) -> Dims:
+        return batch + ((),) * (rank_of(value) - len(batch))
+
+    return build.nest([dims(value) for value in op.operands], [dims(value) for value in op.results])
+
+
+@loops_of("stablehlo.cholesky", "stablehlo.triangular_solve")
+def matrix_decomposition(op: ir.Operation) -> LoopNest:
+    """Batch dimensions pass through; the two matrix dimensions stay whole."""
+    return _leading(op, 2)
+
+
+@loops_of("stablehlo.fft")
+def fft(op: ir.Operation) -> LoopNest:
+    """Dimensions that are not transformed pass through."""
+    return _leading(op, len(integers(op.attributes["fft_length"])))
+
+
+@loops_of("chlo.top_k")
+def top_k(op: ir.Operation) -> LoopNest:
+    """All dimensions but the last pass through."""
+    return _leading(op, 1)
+
+
+IDEMPOTENT = frozenset(("max", "min", "bitwise_and", "bitwise_or"))
+"""Kinds for which an initial value may enter once per shard."""
+
+_NEUTRAL = {"sum": 0, "product": 1, "bitwise_xor": 0}
+
+
+def once_per_group(value: ir.Value, kind: str, axes: Axes, at: Localizer) -> ir.Value:
+    """`value` on the first device of each group along `axes`, the neutral element of `kind` on the others.
+
+    What enters a reduction that is finished over `axes` must enter it once: adding a `reduce`'s initial value on every shard
+    would count it several times.
+    """
+    if not axes or kind in IDEMPOTENT or is_splat(value, _NEUTRAL[kind]):
+        return value
+    neutral = splat(_NEUTRAL[kind], value.type)
+    return stablehlo.select(at.is_first(axes), value, neutral)
+
+
+def is_splat(value: ir.Value, of: int) -> bool:
+    """Whether `value` is a constant, or a broadcast constant, all of whose elements are `of`."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return False
+    op = owner.operation
+    if op.name == "stablehlo.broadcast_in_dim":
+        return is_splat(op.operands[0], of)
+    if op.name != "stablehlo.constant" or not isinstance(op.attributes["value"], ir.DenseElementsAttr):
+        return False
+    constant = op.attributes["value"]
+    if not constant.is_splat:
+        return False
+    element = constant.get_splat_value()
+    return isinstance(element, ir.IntegerAttr | ir.FloatAttr | ir.BoolAttr) and element.value == of
+
+
+@local_form("stablehlo.reduce")
+def local_reduce(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Each shard reduces what it holds; the initial value enters on one device of each group."""
+    count = len(op.results)
+    computed = result_sharding(nest, option, 0, at.mesh)
+    carried = at.shardings[op.operands[0]].partial_axes
+    axes = tuple(sorted({*computed.partial_axes, *carried}))
+    with ir.InsertionPoint(op), op.location:
+        for index in range(count, 2 * count):
+            op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
+    default_form(op, nest, option, at)

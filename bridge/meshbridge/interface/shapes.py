@@ -1,0 +1,179 @@
+"""Ops that move elements without computing: broadcast, transpose, reshape, slice, pad, concatenate, reverse, dynamic slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.interface.local import Localizer, default_form, local_form
+from meshbridge.interface.loops import Dims, LoopNest, NestBuilder, loops_of, shape_of
+from meshbridge.interface.option import Option
+from meshbridge.mlir import ir
+
+
+@loops_of("stablehlo.broadcast_in_dim")
+def broadcast_in_dim(op: ir.Operation) -> LoopNest:
+    """Every result dimension is a loop; an operand dimension shares it unless it is stretched from size 1."""
+    build = NestBuilder()
+    result = tuple(build.loop(size) for size in shape_of(op.results[0]))
+    targets = integers(op.attributes["broadcast_dimensions"])
+    operand = tuple(
+        result[target] if size != 1 else () for size, target in zip(shape_of(op.operands[0]), targets, strict=True)
+    )
+    return build.nest([operand], [result])
+
+
+@loops_of("stablehlo.transpose")
+def transpose(op: ir.Operation) -> LoopNest:
+    """A loop per dimension; the result walks them permuted."""
+    build = NestBuilder()
+    operand = tuple(build.loop(size) for size in shape_of(op.operands[0]))
+    return build.nest([operand], [tuple(operand[dim] for dim in integers(op.attributes["permutation"]))])
+
+
+@loops_of("stablehlo.reshape")
+def reshape(op: ir.Operation) -> LoopNest:
+    """Loops are the common factors of both shapes: 32 -> 4x8 has loops 4 and 8, and the operand's dimension walks both."""
+    build = NestBuilder()
+    source, target = shape_of(op.operands[0]), shape_of(op.results[0])
+    if 0 in source:
+        return build.nest([((),) * len(source)], [((),) * len(target)])
+    return build.nest(*map(list, zip(_factor(build, source, target), strict=True)))
+
+
+def _factor(build: NestBuilder, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Dims, Dims]:
+    """Cuts both shapes at the products that they share; where the cut is inside both dimensions, the minor rest stays whole."""
+    maps: tuple[list[list[int]], list[list[int]]] = ([[] for _ in source], [[] for _ in target])
+    left = right = 0  # the dimensions in work, minor last; both walked from the major end
+    rest = [source[0] if source else 1, target[0] if target else 1]
+    blocked = [False, False]  # a minor factor that does not divide has been met in this dimension
+    while left < len(source) and right < len(target):
+        if rest[0] == 1 and left + 1 <= len(source):
+            left, rest[0], blocked[0] = left + 1, source[left + 1] if left + 1 < len(source) else 1, False
+            continue
+        if rest[1] == 1:
+            right, rest[1], blocked[1] = right + 1, target[right + 1] if right + 1 < len(target) else 1, False
+            continue
+        small = min(rest)
+        if rest[0] % small or rest[1] % small:
+            # e.g. 6x4 -> 4x6: only the common divisor of the major parts can be split alike
+            return _common_divisor(build, maps, (left, right), rest, source, target)
+        for loop in build.loop(small):
+            maps[0][left].append(loop)
+            maps[1][right].append(loop)
+        rest = [rest[0] // small, rest[1] // small]
+    return _freeze(maps[0]), _freeze(maps[1])
+
+
+def _common_divisor(
+    build: NestBuilder,
+    maps: tuple[list[list[int]], list[list[int]]],
+    at: tuple[int, int],
+    rest: list[int],
+    source: tuple[int, ...],
+    target: tuple[int, ...],
+) -> tuple[Dims, Dims]:
+    from math import gcd
+
+    for loop in build.loop(gcd(*rest)):
+        maps[0][at[0]].append(loop)
+        maps[1][at[1]].append(loop)
+    # What lies minor of the misfit up to the next common boundary cannot be split; after it, factoring starts afresh.
+    for left, right in _boundaries(source, target):
+        if left > at[0] and right > at[1]:
+            tail = _factor(build, source[left:], target[right:])
+            return _freeze(maps[0][:left]) + tail[0], _freeze(maps[1][:right]) + tail[1]
+    return _freeze(maps[0]), _freeze(maps[1])
+
+
+def _boundaries(source: tuple[int, ...], target: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Pairs of dimensions before which both shapes have seen equally many elements."""
+    left = right = 0
+    products = [1, 1]
+    while left < len(source) and right < len(target):
+        if products[0] == products[1] and left and right:
+            yield left, right
+        if products[0] <= products[1]:
+            products[0] *= source[left]
+            left += 1
+        else:
+            products[1] *= target[right]
+            right += 1
+    if products[0] == products[1] and left and right:
+        yield left, right
+
+
+def _freeze(maps: list[list[int]]) -> Dims:
+    return tuple(tuple(loops) for loops in maps)
+
+
+def passing(op: ir.Operation, passes: Callable[[int], bool]) -> LoopNest:
+    """All tensors of one rank; dimensions for which `passes` are shared loops, the others stay whole."""
+    build = NestBuilder()
+    shape = shape_of(op.results[0])
+    dims = tuple(build.loop(size) if passes(dim) else () for dim, size in enumerate(shape))
+    rank = len(shape)
+    operands = [dims if len(shape_of(value)) == rank and rank else ((),) * len(shape_of(value)) for value in op.operands]
+    return build.nest(operands, [dims] * len(op.results))
+
+
+@loops_of("stablehlo.slice")
+def slice_(op: ir.Operation) -> LoopNest:
+    """Dimensions that are kept whole pass through."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    return passing(op, lambda dim: source[dim] == result[dim])
+
+
+@loops_of("stablehlo.pad")
+def pad(op: ir.Operation) -> LoopNest:
+    """Dimensions that are not padded pass through."""
+    attrs = [integers(op.attributes[f"{edge}_padding_{end}"]) for edge, end in (("edge", "low"), ("edge", "high"))]
+    interior = integers(op.attributes["interior_padding"])
+    return passing(op, lambda dim: not (attrs[0][dim] or attrs[1][dim] or interior[dim]))
+
+
+@loops_of("stablehlo.concatenate")
+def concatenate(op: ir.Operation) -> LoopNest:
+    """All dimensions but the concatenated one pass through."""
+    along = ir.IntegerAttr(op.attributes["dimension"]).value
+    return passing(op, lambda dim: dim != along)
+
+
+@loops_of("stablehlo.reverse")
+def reverse(op: ir.Operation) -> LoopNest:
+    """Dimensions that are not reversed pass through."""
+    reversed_dims = integers(op.attributes["dimensions"])
+    return passing(op, lambda dim: dim not in reversed_dims)
+
+
+@loops_of("stablehlo.dynamic_slice")
+def dynamic_slice(op: ir.Operation) -> LoopNest:
+    """Dimensions that are kept whole pass through (their start is clamped to 0); start indices are scalars."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    return passing(op, lambda dim: source[dim] == result[dim])
+
+
+@loops_of("stablehlo.dynamic_update_slice")
+def dynamic_update_slice(op: ir.Operation) -> LoopNest:
+    """Dimensions that the update covers whole pass through; start indices are scalars."""
+    update, result = shape_of(op.operands[1]), shape_of(op.results[0])
+    return passing(op, lambda dim: update[dim] == result[dim])
+
+
+@local_form("stablehlo.slice")
+def local_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Split dimensions are kept whole: the slice ends where the shard does."""
+    limits = list(integers(op.attributes["limit_indices"]))
+    for dim, size in enumerate(shape_of(op.operands[0])):
+        limits[dim] = min(limits[dim], size)
+    op.attributes["limit_indices"] = integers_attr(limits)
+    default_form(op, nest, option, at)
+
+
+@local_form("stablehlo.dynamic_slice")
+def local_dynamic_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Split dimensions are kept whole: their slice has the shard's size."""
+    sizes = integers(op.attributes["slice_sizes"])
+    operand = shape_of(op.operands[0])
+    op.attributes["slice_sizes"] = integers_attr(map(min, sizes, operand))
+    default_form(op, nest, option, at)

@@ -1,0 +1,81 @@
+"""Inlining of `func.call` (the stock `inline` pass parses in these bindings but inlines nothing)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.mlir import OpError, ir, main_function, walk
+from meshbridge.passes.base import Pass, register
+
+
+@register
+@dataclass(frozen=True)
+class InlineCalls(Pass):
+    """Replaces every call below the entry point by the callee's body and removes the private functions.
+
+    Input:   %0 = call @silu(%x) : (tensor<8xf32>) -> tensor<8xf32>
+    Output:  %1 = stablehlo.logistic %x : tensor<8xf32>
+             %0 = stablehlo.multiply %x, %1 : tensor<8xf32>
+    """
+
+    name: ClassVar[str] = "inline-calls"
+
+    def run(self, module: ir.Module) -> None:
+        functions = {
+            ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
+            for view in module.body.operations
+            if view.operation.name == "func.func"
+        }
+        if len(functions) == 1:
+            return
+        entry = main_function(module)
+        with module.context:
+            inliner = _Inliner(functions)
+            inliner.flatten(entry, ())
+            for function in functions.values():
+                if function != entry and "sym_visibility" in function.attributes:
+                    function.erase()
+
+
+class _Inliner:
+    """Flattens callees before callers, so that each body is copied once per call and never walked again."""
+
+    def __init__(self, functions: dict[str, ir.Operation]) -> None:
+        self.functions = functions
+        self._flat: set[str] = set()
+
+    def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
+        """Inlines all calls in `function`; `stack` names the callers, to refuse recursion."""
+        calls = [op for op in walk(function) if op.name == "func.call"]
+        for call in calls:
+            name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+            if name in stack:
+                raise OpError(call, f"calls @{name} recursively, which a partitioned program cannot")
+            callee = self.functions.get(name)
+            if callee is None or not len(callee.regions[0].blocks):
+                raise OpError(call, f"calls @{name}, which has no body")
+            if name not in self._flat:
+                self.flatten(callee, (*stack, name))
+                self._flat.add(name)
+            _inline(call, callee)
+
+
+def _inline(call: ir.Operation, callee: ir.Operation) -> None:
+    """Copies the callee's ops before `call` and replaces the call's results by what it returns."""
+    block = callee.regions[0].blocks[0]
+    mapped: dict[ir.Value, ir.Value] = dict(zip(block.arguments, call.operands, strict=True))
+    place = ir.InsertionPoint(call)
+    for view in block.operations:
+        op = view.operation
+        if op.name == "func.return":
+            for result, value in zip(list(call.results), op.operands, strict=True):
+                result.replace_all_uses_with(mapped[value])
+        else:
+            copy = op.clone(ip=place).operation
+            for inner in walk(copy) if len(copy.regions) else (copy,):
+                for index, operand in enumerate(inner.operands):
+                    if operand in mapped:
+                        inner.operands[index] = mapped[operand]
+            mapped.update(zip(op.results, copy.results, strict=True))
+    call.erase()

@@ -1,0 +1,278 @@
+"""Partitioning: stage 2 to stage 3, one device's program with every communication written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.dialect.attributes import axis_array, axis_array_attr
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, GATHERED, OPTION, ShardingOp
+from meshbridge.interface.linear import carried_axes
+from meshbridge.interface.local import Localizer, localize
+from meshbridge.interface.loops import Interface, LoopNest, shape_of
+from meshbridge.interface.option import Option, is_legal, loop_candidates, tensor_split
+from meshbridge.mlir import OpError, function_type, ir, walk
+from meshbridge.passes.base import Pass, register
+from meshbridge.propagation.graph import REGION_OPS, find_mesh
+from meshbridge.sharding import Mesh, Sharding, replicated
+
+_EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
+"""Ops that would happen once per device instead of once."""
+
+
+@register
+@dataclass(frozen=True)
+class MeshSpmdization(Pass):
+    """Turns annotated functions into the program of one device: local shapes, and collectives where shardings differ.
+
+    Input:   %0 = mesh.shard %arg0 to %columns : tensor<8x16xf32>
+             %1 = mesh.shard %0 to %whole annotate_for_users : tensor<8x16xf32>
+             %2 = stablehlo.tanh %1 : tensor<8x16xf32>
+    Output:  %0 = mesh.all_gather %arg0 on @m mesh_axes = [0] gather_axis = 1 : tensor<8x8xf32> -> tensor<8x16xf32>
+             %1 = stablehlo.tanh %0 : tensor<8x16xf32>
+
+    Arguments and results become shards; what they are shards of is kept in their attributes `meshbridge.global`,
+    `meshbridge.mesh` and `meshbridge.split_axes`. Also works on partly annotated functions: an operand without annotation is taken
+    as it lies.
+    """
+
+    name: ClassVar[str] = "mesh-spmdization"
+
+    def run(self, module: ir.Module) -> None:
+        mesh = find_mesh(module)
+        if mesh is None:
+            return
+        with module.context, ir.Location.unknown():
+            for view in list(module.body.operations):
+                function = view.operation
+                if function.name == "func.func" and len(function.regions[0].blocks):
+                    _FunctionPartitioner(function, mesh).run()
+
+
+class _FunctionPartitioner:
+    """Partitions one function in place."""
+
+    def __init__(self, function: ir.Operation, mesh: Mesh) -> None:
+        self.function = function
+        self.mesh = mesh
+        self.block = function.regions[0].blocks[0]
+        self._nests: list[LoopNest] = []
+        self._shapes: dict[ir.Value, tuple[int, ...]] = {}
+        self._annotated: dict[ir.Value, Sharding] = {}
+        self._shardings: dict[ir.Value, Sharding] = {}
+        self._read(Interface())
+        self._next = 0
+        self.at = Localizer(mesh, self._shapes, self.block)
+
+    def _read(self, interface: Interface) -> None:
+        """One walk over the global program: loop nests in order, shapes of all tensors, annotated definitions."""
+        self._read_block(self.block, interface)
+
+    def _read_block(self, block: ir.Block, interface: Interface) -> None:
+        self._shapes.update((argument, shape_of(argument)) for argument in block.arguments)
+        for view in block.operations:
+            op = view.operation
+            name = op.name
+            for result in op.results:
+                self._shapes[result] = shape_of(result)
+            if name == "mesh.sharding":
+                self._shardings[op.results[0]] = ShardingOp(op).value
+            elif name == "mesh.shard":
+                if "annotate_for_users" not in op.attributes:
+                    self._annotated.setdefault(op.operands[0], self._target(op))
+            elif name in REGION_OPS:
+                for region in op.regions:
+                    self._read_block(region.blocks[0], interface)
+            elif not name.startswith(("mesh.", "func.")) and name != "stablehlo.return":
+                self._nests.append(interface.nest(op))
+
+    def _target(self, op: ir.Operation) -> Sharding:
+        """The sharding that a `mesh.shard` names, with an entry per dimension."""
+        sharding = self._shardings.get(op.operands[1])
+        if sharding is None:
+            raise OpError(op, "takes its sharding from something other than mesh.sharding")
+        if sharding.halo_sizes or sharding.offsets:
+            raise OpError(op, "has halo sizes or explicit offsets, which partitioning does not support")
+        return sharding.padded(len(shape_of(op.results[0])))
+
+    def run(self) -> None:
+        types = function_type(self.function)
+        arguments = [self._annotated.get(argument) or self._whole(argument) for argument in self.block.arguments]
+        for argument, sharding in zip(self.block.arguments, arguments, strict=True):
+            self.at.define(argument, sharding.without_partial())
+        results = self._partition(self.block)
+        self._set_boundary("arg_attrs", list(types.inputs), arguments)
+        self._set_boundary("res_attrs", list(types.results), results)
+        inputs = [argument.type for argument in self.block.arguments]
+        outputs = [value.type for value in list(self.block.operations)[-1].operation.operands]
+        self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
+
+    def _whole(self, value: ir.Value) -> Sharding:
+        return replicated(self.mesh, len(self._shapes[value]))
+
+    def _set_boundary(self, name: str, types: list[ir.Type], shardings: list[Sharding]) -> None:
+        """Writes down what each argument or result is a shard of."""
+        old = list(self.function.attributes[name]) if name in self.function.attributes else [ir.DictAttr.get({})] * len(types)
+        new = []
+        for attrs, whole, sharding in zip(old, types, shardings, strict=True):
+            entries = {entry.name: entry.attr for entry in ir.DictAttr(attrs)}
+            if isinstance(whole, ir.RankedTensorType):
+                entries[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
+                entries[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(sharding.mesh)
+                entries[BOUNDARY_SPLIT] = axis_array_attr(sharding.split_axes)
+            new.append(ir.DictAttr.get(entries))
+        self.function.attributes[name] = ir.ArrayAttr.get(new)
+
+    def _partition(self, block: ir.Block) -> list[Sharding]:
+        """Partitions a block's ops in order; returns how what its terminator names lies."""
+        annotations = []
+        for view in list(block.operations):
+            op = view.operation
+            name = op.name
+            if name == "mesh.shard":
+                value = self.at.reshard(op.operands[0], self._target(op), op)
+                op.results[0].replace_all_uses_with(value)
+                op.erase()
+            elif name == "mesh.sharding":
+                annotations.append(op)
+            elif name == "func.return":
+                yielded = self._finish(op)
+            elif name == "stablehlo.return":
+                yielded = [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in op.operands]
+            elif name == "stablehlo.while":
+                self._while(op)
+            elif name in REGION_OPS:
+                self._branches(op)
+            elif name.startswith("mesh."):
+                raise OpError(op, "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may")
+            else:
+                self._payload(op)
+        for annotation in annotations:
+            annotation.erase()
+        return yielded
+
+    def _finish(self, op: ir.Operation) -> list[Sharding]:
+        """Results of a function are never left partial."""
+        for index, value in enumerate(op.operands):
+            if value in self.at.shardings:
+                op.operands[index] = self.at.reshard(value, self.at.shardings[value].without_partial(), op)
+        return [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in op.operands]
+
+    def _payload(self, op: ir.Operation) -> None:
+        nest = self._nests[self._next]
+        self._next += 1
+        if op.name in _EFFECTS or (op.name == "stablehlo.custom_call" and _has_effect(op)):
+            raise OpError(op, "has a side effect that would happen once per device", "keep it out of the partitioned program")
+        option = self._option(op, nest)
+        partial = [self.at.partial_axes(operand) for operand in op.operands]
+        kept = carried_axes(op.name, nest, partial)
+        if kept and set(kept) & {axis for axes in option for axis in axes}:
+            kept = ()
+        gathered = False
+        for index, (dims, axes) in enumerate(zip(nest.operands, partial, strict=True)):
+            value = op.operands[index]
+            source = self.at.shardings.get(value)
+            if source is not None:
+                need = Sharding(self.mesh.name, tensor_split(dims, option), axes if axes == kept else ())
+                gathered |= not nest.has_rule and not source.is_replicated
+                if source != need:
+                    op.operands[index] = self.at.reshard(value, need, op)
+        if not nest.has_rule:
+            gathered |= self._gather_captured(op)
+            if gathered:
+                op.attributes[GATHERED] = ir.UnitAttr.get()
+        if OPTION in op.attributes:
+            del op.attributes[OPTION]
+        localize(op, nest, option, self.at)
+
+    def _gather_captured(self, op: ir.Operation) -> bool:
+        """Makes whole what the regions of an op without a rule use from outside."""
+        found = False
+        for inner in list(walk(op))[1:]:
+            for index, value in enumerate(inner.operands):
+                source = self.at.shardings.get(value)
+                if source is not None and not source.is_replicated:
+                    inner.operands[index] = self.at.reshard(value, self._whole(value), op)
+                    found = True
+        return found
+
+    def _option(self, op: ir.Operation, nest: LoopNest) -> Option:
+        """The op's own sharding option, else the first legal one that its operands (or its annotated result) suggest."""
+        if OPTION in op.attributes:
+            option = axis_array(op.attributes[OPTION])
+            if len(option) != len(nest.loops) or not is_legal(nest, option, self.mesh):
+                raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
+            return option
+        splits = [
+            (dims, self.at.shardings[value].split_axes)
+            for dims, value in zip(nest.operands, op.operands, strict=True)
+            if value in self.at.shardings
+        ]
+        splits += [
+            (dims, self._annotated[value].split_axes)
+            for dims, value in zip(nest.results, op.results, strict=True)
+            if value in self._annotated
+        ]
+        partial = {axis for operand in op.operands for axis in self.at.partial_axes(operand)}
+        option: list[tuple[int, ...]] = [()] * len(nest.loops)
+        for loop, candidates in enumerate(loop_candidates(nest, splits, self.mesh)):
+            for axes in candidates:
+                tried = [*option[:loop], axes, *option[loop + 1 :]]
+                if not partial & set(axes) and is_legal(nest, tuple(tried), self.mesh):
+                    option = tried
+                    break
+        return tuple(option)
+
+    def _while(self, op: ir.Operation) -> None:
+        """Initial values, region arguments, yielded values and results of a loop lie alike."""
+        blocks = [region.blocks[0] for region in op.regions]
+        carried: list[Sharding | None] = []
+        for index, (init, result) in enumerate(zip(op.operands, op.results, strict=True)):
+            source = self.at.shardings.get(init)
+            if source is None:
+                carried.append(None)
+                continue
+            target = (self._annotated.get(result) or self._annotated.get(blocks[1].arguments[index]) or source).without_partial()
+            carried.append(target)
+            op.operands[index] = self.at.reshard(init, target, op)
+            for block in blocks:
+                self.at.define(block.arguments[index], target)
+        for block in blocks:
+            self.at.enter_block()
+            self._partition(block)
+            if block == blocks[1]:
+                self._yield(block, carried)
+            self.at.leave_block()
+        for result, sharding in zip(op.results, carried, strict=True):
+            if sharding is not None:
+                self.at.define(result, sharding)
+
+    def _branches(self, op: ir.Operation) -> None:
+        """Every branch yields what the result's annotation says; the predicate is whole."""
+        predicate = op.operands[0]
+        if predicate in self.at.shardings:
+            op.operands[0] = self.at.reshard(predicate, self._whole(predicate), op)
+        targets = [
+            (self._annotated.get(result) or self._whole(result)).without_partial()
+            if isinstance(result.type, ir.RankedTensorType)
+            else None
+            for result in op.results
+        ]
+        for region in op.regions:
+            self.at.enter_block()
+            self._partition(region.blocks[0])
+            self._yield(region.blocks[0], targets)
+            self.at.leave_block()
+        for result, target in zip(op.results, targets, strict=True):
+            if target is not None:
+                self.at.define(result, target)
+
+    def _yield(self, block: ir.Block, targets: list[Sharding | None]) -> None:
+        terminator = list(block.operations)[-1].operation
+        for index, (value, target) in enumerate(zip(terminator.operands, targets, strict=True)):
+            if target is not None:
+                terminator.operands[index] = self.at.reshard(value, target, terminator)
+
+
+def _has_effect(op: ir.Operation) -> bool:
+    return "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value

@@ -1,0 +1,108 @@
+"""Writing decisions back: every result gets a `mesh.shard` on its definition, every operand one for its use, every op its option.
+
+    %s0 = mesh.sharding @mesh split_axes = [[0], [1]]      one per distinct sharding, at the top of the function
+    %1 = stablehlo.add %a, %b {meshbridge.sharding_option = …}
+    %2 = mesh.shard %1 to %s0                              the definition
+    %3 = mesh.shard %2 to %s1 annotate_for_users           one per use
+"""
+
+from __future__ import annotations
+
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import axis_array_attr
+from meshbridge.dialect.ops import OPTION
+from meshbridge.interface.option import Option
+from meshbridge.mlir import ir
+from meshbridge.propagation.graph import REGION_OPS, Graph, Node
+from meshbridge.propagation.settle import Settled
+from meshbridge.sharding import Sharding
+
+
+class Annotator:
+    """Annotates one function."""
+
+    def __init__(self, graph: Graph, defined: dict[int, Sharding]) -> None:
+        self.graph = graph
+        self.defined = defined
+        self.block = graph.function.regions[0].blocks[0]
+        self._top = ir.InsertionPoint.at_block_begin(self.block)
+        self._values: dict[Sharding, ir.Value] = {}
+        self._options: dict[Option, ir.Attribute] = {}
+
+    def sharding(self, value: Sharding) -> ir.Value:
+        """The SSA value of a sharding, declared at the top of the function."""
+        found = self._values.get(value)
+        if found is None:
+            found = self._values[value] = build.sharding(value, ip=self._top)
+        return found
+
+    def run(self, settled: list[Settled]) -> None:
+        """Uses first: they still name the original values, which `slot_of` knows; definitions then slip in under them."""
+        for node, decision in zip(self.graph.nodes, settled, strict=True):
+            if node.is_identity:
+                self._use_identity(node, decision)
+            else:
+                self._use_payload(node, decision)
+        for op in self.graph.returns:
+            self._returns(op)
+        self._definitions(self.block)
+
+    def _use_identity(self, node: Node, decision: Settled) -> None:
+        target = decision.operands[0]
+        assert target is not None
+        if node.op.name == "mesh.shard":
+            node.op.operands[1] = self.sharding(target)
+        else:
+            self._use(node.op, node.operand_index, target)
+
+    def _use_payload(self, node: Node, decision: Settled) -> None:
+        if decision.option is not None and any(decision.option):
+            attr = self._options.get(decision.option)
+            if attr is None:
+                attr = self._options[decision.option] = axis_array_attr(decision.option)
+            node.op.attributes[OPTION] = attr
+        for index, need in enumerate(decision.operands):
+            if need is not None:
+                self._use(node.op, index, need)
+
+    def _use(self, op: ir.Operation, index: int, need: Sharding) -> None:
+        ip = ir.InsertionPoint(op)
+        op.operands[index] = build.shard(op.operands[index], self.sharding(need), annotate_for_users=True, loc=op.location, ip=ip)
+
+    def _definitions(self, block: ir.Block) -> None:
+        """Annotates the arguments of a block and the results of its ops."""
+        top = self._top if block == self.block else ir.InsertionPoint.at_block_begin(block)
+        for view in list(block.operations):
+            op = view.operation
+            if op.name == "mesh.shard":
+                self._refresh(op)
+            elif not op.name.startswith("mesh."):
+                results = op.results
+                if len(results):
+                    after = ir.InsertionPoint.after(op)
+                    for result in results:
+                        self._define(result, op.location, after)
+                if op.name in REGION_OPS:
+                    for region in op.regions:
+                        self._definitions(region.blocks[0])
+        for argument in block.arguments:
+            self._define(argument, argument.location, top)
+
+    def _refresh(self, op: ir.Operation) -> None:
+        """A definition that the user annotated with open dimensions may have been split further."""
+        slot = self.graph.slot_of.get(op.results[0])
+        if slot is not None and "annotate_for_users" not in op.attributes:
+            op.operands[1] = self.sharding(self.defined[slot])
+
+    def _returns(self, op: ir.Operation) -> None:
+        for index, value in enumerate(op.operands):
+            slot = self.graph.slot_of.get(value, -1)
+            if slot >= 0:
+                self._use(op, index, self.defined[slot])
+
+    def _define(self, value: ir.Value, loc: ir.Location, ip: ir.InsertionPoint) -> None:
+        slot = self.graph.slot_of.get(value, -1)
+        if slot < 0 or value in self.graph.annotated:
+            return
+        shard = ir.Operation.create("mesh.shard", [value.type], [value, self.sharding(self.defined[slot])], loc=loc, ip=ip)
+        value.replace_all_uses_except(shard.results[0], shard)

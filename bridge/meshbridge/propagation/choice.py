@@ -1,0 +1,82 @@
+"""Choosing an op's sharding option: of all options that its annotated tensors suggest, the one that moves the fewest bytes.
+
+The cost of an option is the resharding of every operand to what the option needs and of every result from what the option
+computes, in bytes on the wire per device, plus a small price for computing the same element on several devices.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+from meshbridge import resharding
+from meshbridge.interface.loops import LoopNest
+from meshbridge.interface.option import Option, is_legal, loop_candidates, result_sharding, tensor_split
+from meshbridge.sharding import Axes, Mesh, Sharding, Split
+
+REDUNDANT_FLOP = 1e-3
+"""Bytes on the wire that one needless multiply-add is worth: accelerators do about 1,000 of them while a byte crosses a link."""
+
+MOST_OPTIONS = 2048
+"""Options tried per op; an op with more keeps each loop's first candidates."""
+
+Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
+"""Shape, element type, split so far, and which dimensions may still be split."""
+
+
+def options(nest: LoopNest, splits: list[Split], mesh: Mesh) -> list[Option]:
+    """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first."""
+    candidates = loop_candidates(nest, list(zip((*nest.operands, *nest.results), splits, strict=True)), mesh)
+    while prod(map(len, candidates)) > MOST_OPTIONS:
+        widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
+        candidates[widest] = [*candidates[widest][:-2], ()]
+    return [option for option in product(*candidates) if is_legal(nest, option, mesh)]
+
+
+def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Split:
+    """`split` with the axes of `wanted` added to its open dimensions, where `wanted` continues what is there and axes are free."""
+    if split == wanted:
+        return split
+    used = {axis for axes in split for axis in axes} | banned
+    extended: list[Axes] = []
+    for axes, more, is_open in zip(split, wanted, may_extend, strict=True):
+        added = more[len(axes) :]
+        if is_open and added and more[: len(axes)] == axes and used.isdisjoint(added):
+            used.update(added)
+            extended.append(more)
+        else:
+            extended.append(axes)
+    return tuple(extended)
+
+
+def compute_price(nest: LoopNest, option: Option, mesh: Mesh) -> float:
+    """Multiply-adds of one device, in bytes (see REDUNDANT_FLOP)."""
+    if not nest.loops:
+        return 0.0
+    return REDUNDANT_FLOP * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(nest.loops, option, strict=True))
+
+
+def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
+    """Bytes on the wire per device; 0 for equal shardings without asking the planner."""
+    return 0.0 if source == target else resharding.cost(shape, dtype, mesh, source, target)
+
+
+def spreading_cost(
+    nest: LoopNest, option: Option, operands: list[Tensor], results: list[Tensor], banned: list[frozenset[int]], mesh: Mesh
+) -> float:
+    """Cost of `option` while shardings are still being spread: what may still be extended to fit is free."""
+    total = compute_price(nest, option, mesh)
+    for (shape, dtype, split, may_extend), dims, ban in zip(operands, nest.operands, banned, strict=False):
+        needed = tensor_split(dims, option)
+        total += reshard_cost(
+            shape,
+            dtype,
+            mesh,
+            Sharding(mesh.name, extend(split, needed, may_extend, ban)),
+            Sharding(mesh.name, needed),
+        )
+    for index, (shape, dtype, split, may_extend) in enumerate(results):
+        computed = result_sharding(nest, option, index, mesh)
+        final = extend(split, computed.split_axes, may_extend, banned[len(operands) + index])
+        total += reshard_cost(shape, dtype, mesh, computed, Sharding(mesh.name, final))
+    return total

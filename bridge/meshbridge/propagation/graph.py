@@ -1,0 +1,312 @@
+"""One function as slots and nodes: plain Python values beside the IR, built in one walk.
+
+A *slot* is a tensor whose sharding is to be decided. A value and the `mesh.shard` on its definition share a slot; so do a loop's
+carried value, its region arguments and its result, which must lie alike. A *node* is anything that relates slots: an op with its
+loop nest, or an identity (a use annotated by the user, a loop's initial value, a yielded value).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshbridge.dialect.attributes import axis_array, integers
+from meshbridge.dialect.ops import OPEN_DIMS, OPTION, REPLICATED_AXES, MeshOp, ShardingOp
+from meshbridge.interface.loops import Dims, Interface, Loop, LoopNest
+from meshbridge.mlir import MeshError, OpError, ir, source_location
+from meshbridge.sharding import Axes, Mesh, Sharding, Split
+
+REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if"))
+"""Control flow: ops whose regions hold tensors to be sharded (the bodies of reducers and comparators hold scalars)."""
+
+
+@dataclass
+class Slot:
+    """One tensor: what is known of its sharding. `open` says per dimension whether propagation may add axes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    split: Split
+    open: tuple[bool, ...]
+    banned: frozenset[int] = frozenset()
+    partial: Sharding | None = None
+    "The user's annotation if it is partial."
+    user: bool = False
+    "Whether the user annotated it."
+    tied: bool = False
+    "Whether several values share it (a loop's carried value, a branch's result): its definitions must lie exactly as decided."
+    uses: int = 0
+
+
+@dataclass
+class Node:
+    """An op, or an identity between an operand and a result slot (then `op` is the annotation, call or terminator behind it)."""
+
+    op: ir.Operation
+    nest: LoopNest
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    is_identity: bool = False
+    operand_index: int = 0
+    "For identities: the operand of `op` that carries the value."
+    fixed_option: tuple[Axes, ...] | None = None
+    weight: int = 1
+    "How often it runs: trip counts of the loops around it."
+    scope: tuple[int, ...] = ()
+    "The regions around it, outermost first: what is computed in one scope can be used in it and below."
+
+
+@dataclass
+class Graph:
+    """A function's slots and nodes in program order. Slot -1 stands for values that are no ranked tensors."""
+
+    function: ir.Operation
+    mesh: Mesh
+    slots: list[Slot] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    slot_of: dict[ir.Value, int] = field(default_factory=dict)
+    annotated: set[ir.Value] = field(default_factory=set)
+    "Values on whose definition the user's `mesh.shard` stands."
+    returns: list[ir.Operation] = field(default_factory=list)
+    users: list[list[int]] = field(default_factory=list)
+    "Per slot, the nodes that mention it."
+
+    def connect(self) -> None:
+        """Fills `users` and each slot's use count once all nodes are known."""
+        self.users = [[] for _ in self.slots]
+        for index, node in enumerate(self.nodes):
+            for slot in {*node.operands, *node.results} - {-1}:
+                self.users[slot].append(index)
+            for slot in node.operands:
+                if slot >= 0:
+                    self.slots[slot].uses += 1
+
+
+def find_mesh(module: ir.Module) -> Mesh | None:
+    """The module's mesh; None if it has none.
+
+    Raises MeshError if annotations name several meshes: one program is partitioned on one mesh.
+    """
+    meshes = [op.operation.opview for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
+    if len(meshes) > 1:
+        second = meshes[1]
+        raise MeshError(
+            f"{source_location(second.operation)}: error: 'mesh.mesh' op is a second mesh, @{second.sym_name}; "
+            "a program is partitioned on one mesh"
+        )
+    return meshes[0].value if meshes else None
+
+
+class GraphBuilder:
+    """Walks a function once and builds its Graph."""
+
+    def __init__(self, function: ir.Operation, mesh: Mesh, interface: Interface) -> None:
+        self.graph = Graph(function, mesh)
+        self.interface = interface
+        self._shardings: dict[ir.Value, Sharding] = {}
+        self._identities: dict[tuple[int, ...], LoopNest] = {}
+        self._scopes = 0
+
+    def build(self) -> Graph:
+        block = self.graph.function.regions[0].blocks[0]
+        for argument in block.arguments:
+            self.slot(argument)
+        self._block(block, 1, ())
+        self.graph.connect()
+        return self.graph
+
+    def slot(self, value: ir.Value) -> int:
+        """The slot of `value`, a new one if it has none; -1 if it is no ranked tensor."""
+        found = self.graph.slot_of.get(value)
+        if found is None:
+            found = self._new_slot(value.type)
+            self.graph.slot_of[value] = found
+        return found
+
+    def _new_slot(self, of: ir.Type) -> int:
+        if not isinstance(of, ir.RankedTensorType):
+            return -1
+        shape = tuple(of.shape)
+        self.graph.slots.append(Slot(shape, str(of.element_type), ((),) * len(shape), (True,) * len(shape)))
+        return len(self.graph.slots) - 1
+
+    def identity(self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...]) -> None:
+        """Adds a node that passes slot `source`, operand `index` of `op`, on to slot `target` unchanged."""
+        if source < 0:
+            return
+        shape = self.graph.slots[source].shape
+        nest = self._identities.get(shape)
+        if nest is None:
+            nest = self._identities[shape] = _identity_nest(shape)
+        self.graph.nodes.append(Node(op, nest, (source,), (target,), True, index, None, weight, scope))
+
+    def _new_scope(self) -> int:
+        self._scopes += 1
+        return self._scopes
+
+    def _block(self, block: ir.Block, weight: int, scope: tuple[int, ...]) -> None:
+        for view in block.operations:
+            op = view.operation
+            handler = _HANDLERS.get(op.name)
+            if handler is None:
+                self._payload(op, weight, scope)
+            else:
+                handler(self, op, weight, scope)
+
+    def _payload(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        slots = self.slot
+        nest = self.interface.nest(op)
+        option = None
+        if OPTION in op.attributes:
+            option = axis_array(op.attributes[OPTION])
+            if len(option) != len(nest.loops):
+                raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(nest.loops)}")
+        self.graph.nodes.append(
+            Node(op, nest, tuple(map(slots, op.operands)), tuple(map(slots, op.results)), False, 0, option, weight, scope)
+        )
+
+    def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        self._shardings[op.results[0]] = ShardingOp(op).value
+
+    def _shard(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        source, result = op.operands[0], op.results[0]
+        sharding = self._shardings[op.operands[1]]
+        if sharding.halo_sizes or sharding.offsets:
+            raise OpError(op, "has halo sizes or explicit offsets, which partitioning does not support")
+        slots = self.graph.slots
+        origin = self.slot(source)
+        if "annotate_for_users" in op.attributes or slots[origin].user:
+            target = self._new_slot(result.type)
+            self.identity(op, 0, origin, target, weight, scope)
+        else:
+            target = origin
+            self.graph.annotated.add(source)
+        self.graph.slot_of[result] = target
+        self._annotate(op, slots[target], sharding)
+
+    def _annotate(self, op: ir.Operation, slot: Slot, sharding: Sharding) -> None:
+        mesh = self.graph.mesh
+        sharding = sharding.padded(len(slot.shape))
+        open_dims = integers(op.attributes[OPEN_DIMS]) if OPEN_DIMS in op.attributes else ()
+        slot.banned = frozenset(integers(op.attributes[REPLICATED_AXES])) if REPLICATED_AXES in op.attributes else frozenset()
+        for dim, (size, axes) in enumerate(zip(slot.shape, sharding.split_axes, strict=True)):
+            if size % mesh.group_size(axes):
+                raise OpError(
+                    op,
+                    f"splits dimension {dim} of size {size} over {mesh.group_size(axes)} devices, which does not divide it",
+                    "pad the dimension, or split it along fewer axes",
+                )
+        slot.split = sharding.split_axes
+        slot.open = tuple(dim in open_dims for dim in range(len(slot.shape)))
+        slot.partial = sharding if sharding.partial_axes else None
+        slot.user = True
+
+    def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """Results are annotated by `mesh.shard`; without one they lie as their definition does."""
+        self.graph.returns.append(op)
+        for operand in op.operands:
+            if (slot := self.slot(operand)) >= 0:
+                self.graph.slots[slot].uses += 1
+
+    def _while(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """Initial value, region arguments and result of a carried value share one slot; the yield passes into it."""
+        regions = [region.blocks[0] for region in op.regions]
+        carried: list[int] = []
+        for index, (init, result) in enumerate(zip(op.operands, op.results, strict=True)):
+            target = self.slot(result)
+            self._tie(target)
+            for block in regions:
+                self.graph.slot_of[block.arguments[index]] = target
+            self.identity(op, index, self.slot(init), target, weight, scope)
+            carried.append(target)
+        inner = weight * (trip_count(op) or 1)
+        body: tuple[int, ...] = scope
+        for block in regions:  # the condition, then the body
+            body = (*scope, self._new_scope())
+            self._block(block, inner, body)
+        terminator = list(regions[1].operations)[-1].operation
+        for index, yielded in enumerate(terminator.operands):
+            self.identity(terminator, index, self.slot(yielded), carried[index], inner, body)
+
+    def _tie(self, slot: int) -> None:
+        if slot >= 0:
+            self.graph.slots[slot].tied = True
+
+    def _branches(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """`case` and `if`: every branch yields into the result's slot."""
+        results = [self.slot(result) for result in op.results]
+        for slot in results:
+            self._tie(slot)
+        for region in op.regions:
+            block = region.blocks[0]
+            inside = (*scope, self._new_scope())
+            self._block(block, weight, inside)
+            terminator = list(block.operations)[-1].operation
+            for index, yielded in enumerate(terminator.operands):
+                self.identity(terminator, index, self.slot(yielded), results[index], weight, inside)
+
+    def _nothing(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """Terminators of regions: their loop or branch has related what they yield."""
+
+
+_HANDLERS = {
+    "mesh.sharding": GraphBuilder._sharding,
+    "mesh.shard": GraphBuilder._shard,
+    "func.return": GraphBuilder._return,
+    "stablehlo.while": GraphBuilder._while,
+    "stablehlo.case": GraphBuilder._branches,
+    "stablehlo.if": GraphBuilder._branches,
+    "stablehlo.return": GraphBuilder._nothing,
+}
+
+
+def _identity_nest(shape: tuple[int, ...]) -> LoopNest:
+    dims: Dims = tuple((dim,) for dim in range(len(shape)))
+    return LoopNest(tuple(Loop(size) for size in shape), (dims,), (dims,))
+
+
+def trip_count(op: ir.Operation) -> int | None:
+    """How often a `stablehlo.while` runs if it counts one carried integer up by a constant to a constant, as lax.scan does."""
+    condition, body = (region.blocks[0] for region in op.regions)
+    compared = [inner.operation for inner in condition.operations]
+    constants = _integer_constants(compared)
+    result = compared[-1].operands[0]
+    compare = next((inner for inner in compared if inner.name == "stablehlo.compare" and inner.results[0] == result), None)
+    if compare is None or "LT" not in str(compare.attributes["comparison_direction"]):
+        return None
+    counter = next((i for i, arg in enumerate(condition.arguments) if arg == compare.operands[0]), None)
+    limit = _constant(compare.operands[1], constants)
+    if counter is None or limit is None:
+        return None
+    start = _constant(op.operands[counter], {})
+    inner_ops = [inner.operation for inner in body.operations]
+    step = _step(inner_ops, body.arguments[counter], counter)
+    return -(-(limit - start) // step) if start is not None and step else None
+
+
+def _step(body: list[ir.Operation], counter: ir.Value, index: int) -> int | None:
+    constants = _integer_constants(body)
+    yielded = body[-1].operands[index]
+    for inner in body:
+        if inner.name == "stablehlo.add" and inner.results[0] == yielded and inner.operands[0] == counter:
+            return _constant(inner.operands[1], constants)
+    return None
+
+
+def _integer_constants(ops: list[ir.Operation]) -> dict[ir.Value, int]:
+    return {op.results[0]: value for op in ops if (value := _scalar(op)) is not None}
+
+
+def _scalar(op: ir.Operation) -> int | None:
+    if op.name != "stablehlo.constant":
+        return None
+    value = op.attributes["value"]
+    if not isinstance(value, ir.DenseIntElementsAttr) or not value.is_splat or ir.RankedTensorType(value.type).rank:
+        return None
+    return int(value.get_splat_value().value)
+
+
+def _constant(value: ir.Value, known: dict[ir.Value, int]) -> int | None:
+    if value in known:
+        return known[value]
+    owner = value.owner
+    return _scalar(owner.operation) if not isinstance(owner, ir.Block) else None

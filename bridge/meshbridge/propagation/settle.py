@@ -1,0 +1,182 @@
+"""Settling: with all slots decided, each op in program order gets its option, and each definition and use its sharding.
+
+Here values may stay partial. A sum over shards that is only added to another sum over the same shards, or passes through linear
+ops that do not make it larger, is finished once, at the end of that chain (seed 000's all-reduce reassociation, done before any
+all-reduce exists). A resharding that an earlier use has paid for is free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from meshbridge.interface.linear import carried_axes
+from meshbridge.interface.option import Option, result_sharding, tensor_split
+from meshbridge.propagation.choice import compute_price, options, reshard_cost
+from meshbridge.propagation.graph import Graph, Node
+from meshbridge.sharding import Axes, Mesh, Sharding, Split
+
+_SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
+"""Element types whose `add` is the mesh's sum (not i1, where it is xor)."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The decision for one node. Entries are None for values that are no ranked tensors."""
+
+    option: Option | None
+    operands: tuple[Sharding | None, ...]
+    "What each operand must be resharded to."
+    results: tuple[Sharding | None, ...]
+    "How each result's definition is annotated."
+
+
+class Settler:
+    """Settles one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.defined: dict[int, Sharding] = {}
+        "How each slot lies where it is defined."
+        self._available: dict[int, list[tuple[tuple[int, ...], Sharding]]] = {}
+        self._memo: dict[tuple[object, ...], Option] = {}
+        self._pending: dict[int, Axes] = {}
+
+    def run(self) -> list[Settled]:
+        """One decision per node, in order."""
+        self._pending = self._foresee()
+        for index, slot in enumerate(self.graph.slots):
+            self.defined[index] = slot.partial or Sharding(self.graph.mesh.name, slot.split)
+        return [self._identity(node) if node.is_identity else self._payload(node) for node in self.graph.nodes]
+
+    def _foresee(self) -> dict[int, Axes]:
+        """Slots that could stay partial, and over which axes, if every linear chain were left unfinished."""
+        partial: dict[int, Axes] = {}
+        plain = {
+            index: slot.partial or Sharding(self.graph.mesh.name, slot.split) for index, slot in enumerate(self.graph.slots)
+        }
+        for node in self.graph.nodes:
+            if node.is_identity or len(node.results) != 1 or node.results[0] < 0:
+                continue
+            slot = self.graph.slots[node.results[0]]
+            if slot.user or slot.tied or not slot.dtype.startswith(_SUMMED):
+                continue
+            carried = self._carried(node, partial)
+            if not carried:
+                option = self._choose(node, [plain.get(operand) for operand in node.operands], ())
+                computed = result_sharding(node.nest, option, 0, self.graph.mesh)
+                carried = computed.partial_axes if computed.partial_kind == "sum" else ()
+            if carried and not set(carried) & {axis for axes in slot.split for axis in axes}:
+                partial[node.results[0]] = carried
+        return partial
+
+    def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
+        """The axes over which the node's result stays partial because its operands are; () if it needs them finished."""
+        return carried_axes(node.op.name, node.nest, [partial.get(slot, ()) for slot in node.operands])
+
+    def _stays_partial(self, slot: int, computed: Sharding) -> bool:
+        """Whether a partial definition is left to its only user, because the user passes it on in no more bytes."""
+        description = self.graph.slots[slot]
+        if description.user or description.tied or description.uses != 1 or self._pending.get(slot) != computed.partial_axes:
+            return False
+        user = next((self.graph.nodes[i] for i in self.graph.users[slot] if slot in self.graph.nodes[i].operands), None)
+        if user is None or user.is_identity or self._pending.get(user.results[0]) != computed.partial_axes:
+            return False
+        grown = self.graph.slots[user.results[0]]
+        return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._pending) == computed.partial_axes
+
+    def _identity(self, node: Node) -> Settled:
+        target = self.defined[node.results[0]]
+        self._pay(node, node.operands[0], target)
+        return Settled(None, (target,), (target,))
+
+    def _payload(self, node: Node) -> Settled:
+        mesh = self.graph.mesh
+        carried = self._carried_now(node)
+        kept: Axes = next((axes for axes in carried if axes), ())
+        option = self._choose(node, [self.defined.get(slot) for slot in node.operands], kept)
+        needs = tuple(
+            self._need(node, index, option, carried[index], mesh) if slot >= 0 else None
+            for index, slot in enumerate(node.operands)
+        )
+        for slot, need in zip(node.operands, needs, strict=True):
+            if need is not None:
+                self._pay(node, slot, need)
+        results = tuple(
+            self._define(slot, self._computed(node, option, index, kept)) if slot >= 0 else None
+            for index, slot in enumerate(node.results)
+        )
+        return Settled(option, needs, results)
+
+    def _carried_now(self, node: Node) -> list[Axes]:
+        """Per operand, the axes over which it arrives partial and is passed on so."""
+        arriving = {slot: self.defined[slot].partial_axes for slot in node.operands if slot >= 0}
+        arriving = {slot: axes for slot, axes in arriving.items() if axes and self._pending.get(slot) == axes}
+        axes = self._carried(node, arriving) if arriving and node.results[0] >= 0 else ()
+        return [axes if axes and arriving.get(slot) == axes else () for slot in node.operands]
+
+    def _need(self, node: Node, index: int, option: Option, partial: Axes, mesh: Mesh) -> Sharding:
+        return Sharding(mesh.name, tensor_split(node.nest.operands[index], option), partial)
+
+    def _computed(self, node: Node, option: Option, index: int, kept: Axes) -> Sharding:
+        computed = result_sharding(node.nest, option, index, self.graph.mesh)
+        return replace(computed, partial_axes=tuple(sorted({*computed.partial_axes, *kept}))) if kept else computed
+
+    def _define(self, slot: int, computed: Sharding) -> Sharding:
+        """How the definition is annotated: as decided for the slot; but a conflict within the op is left to the users."""
+        description = self.graph.slots[slot]
+        if not (description.user or description.tied):
+            if not computed.partial_axes or self._stays_partial(slot, computed):
+                self.defined[slot] = computed
+        return self.defined[slot]
+
+    def _choose(self, node: Node, defined: list[Sharding | None], kept: Axes) -> Option:
+        if node.fixed_option is not None:
+            return node.fixed_option
+        slots = self.graph.slots
+        targets = tuple(slots[slot].split if slot >= 0 else () for slot in node.results)
+        ready = tuple(tuple(sharding for _, sharding in self._reachable(slot, node.scope)) for slot in node.operands)
+        key = (node.nest, tuple(defined), targets, kept, ready)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._cheapest(node, defined, targets, kept, ready)
+        return found
+
+    def _cheapest(
+        self,
+        node: Node,
+        defined: list[Sharding | None],
+        targets: tuple[Split, ...],
+        kept: Axes,
+        ready: tuple[tuple[Sharding, ...], ...],
+    ) -> Option:
+        mesh, slots, nest = self.graph.mesh, self.graph.slots, node.nest
+        splits: list[Split] = [sharding.split_axes if sharding else () for sharding in defined]
+
+        def cost(option: Option) -> float:
+            total = compute_price(nest, option, mesh)
+            for index, (slot, source) in enumerate(zip(node.operands, defined, strict=True)):
+                if source is not None:
+                    partial = source.partial_axes if kept and source.partial_axes == kept else ()
+                    need = Sharding(mesh.name, tensor_split(nest.operands[index], option), partial)
+                    if need not in ready[index]:
+                        total += reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, source, need)
+            for index, slot in enumerate(node.results):
+                if slot >= 0:
+                    computed = self._computed(node, option, index, kept)
+                    target = replace(computed, split_axes=targets[index]) if kept else Sharding(mesh.name, targets[index])
+                    total += reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, computed, target)
+            return total
+
+        tried = [
+            option for option in options(nest, [*splits, *targets], mesh) if not kept or not set(kept) & set(sum(option, ()))
+        ]
+        return min(tried, key=cost)
+
+    def _reachable(self, slot: int, scope: tuple[int, ...]) -> list[tuple[tuple[int, ...], Sharding]]:
+        return [entry for entry in self._available.get(slot, ()) if scope[: len(entry[0])] == entry[0]]
+
+    def _pay(self, node: Node, slot: int, need: Sharding) -> None:
+        """Remembers that `need` exists from here on in this scope."""
+        if slot >= 0 and need != self.defined[slot] and all(need != have for _, have in self._reachable(slot, node.scope)):
+            self._available.setdefault(slot, []).append((node.scope, need))

@@ -1,0 +1,102 @@
+"""Spreading shardings over the graph until nothing changes: backward, then forward, again and again (seed 000).
+
+Every visit picks the op's cheapest option (`choice`) and extends the open dimensions of its tensors to fit. Splits only ever grow,
+so the sweeps end. Ops that merely pass their dimensions through go first: where they can decide, a contraction should not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshbridge.interface.option import Option, result_sharding, tensor_split
+from meshbridge.propagation.choice import extend, options, spreading_cost
+from meshbridge.propagation.graph import Graph, Node
+from meshbridge.sharding import Split
+
+TRAVERSALS = {
+    "forward": (1,),
+    "backward": (-1,),
+    "forward-backward": (1, -1),
+    "backward-forward": (-1, 1),
+}
+"""Upstream's four traversal orders; -1 walks from the results."""
+
+
+class Spreader:
+    """Spreads shardings over one graph; choices are memoised by loop nest and what is known of the tensors."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._memo: dict[tuple[object, ...], tuple[Split, ...]] = {}
+
+    def run(self, traversal: str) -> None:
+        """Sweeps to the fixed point, first over pass-through ops alone, then over all."""
+        passing = [is_pass_through(node) for node in self.graph.nodes]
+        for only_passing in (True, False):
+            self._sweep(TRAVERSALS[traversal], [not only_passing or passes for passes in passing])
+
+    def _sweep(self, directions: Sequence[int], enabled: list[bool]) -> None:
+        dirty = set(range(len(self.graph.nodes)))
+        while dirty:
+            before = len(dirty)
+            for direction in directions:
+                for index in sorted(dirty, reverse=direction < 0) if before < len(enabled) // 4 else self._order(direction):
+                    if index in dirty:
+                        dirty.discard(index)
+                        if enabled[index]:
+                            for slot in self._visit(self.graph.nodes[index]):
+                                dirty.update(self.graph.users[slot])
+
+    def _order(self, direction: int) -> range:
+        count = len(self.graph.nodes)
+        return range(count) if direction > 0 else range(count - 1, -1, -1)
+
+    def _visit(self, node: Node) -> list[int]:
+        """Extends the node's tensors to its best option; returns the slots that changed."""
+        slots = self.graph.slots
+        tensors = (*node.operands, *node.results)
+        known = tuple((slots[slot].split, slots[slot].open, slots[slot].banned) if slot >= 0 else None for slot in tensors)
+        key = (node.nest, known, node.fixed_option)
+        splits = self._memo.get(key)
+        if splits is None:
+            splits = self._memo[key] = self._decide(node, tensors)
+        changed = []
+        for slot, split in zip(tensors, splits, strict=True):
+            if slot >= 0 and slots[slot].split != split:
+                slots[slot].split = split
+                changed.append(slot)
+        return changed
+
+    def _decide(self, node: Node, tensors: tuple[int, ...]) -> tuple[Split, ...]:
+        slots, mesh, nest = self.graph.slots, self.graph.mesh, node.nest
+        splits: list[Split] = [slots[slot].split if slot >= 0 else () for slot in tensors]
+        if node.fixed_option is not None:
+            option: Option = node.fixed_option
+        elif not any(map(any, splits)):
+            return tuple(splits)
+        else:
+            described = [
+                (slots[slot].shape, slots[slot].dtype, slots[slot].split, slots[slot].open) if slot >= 0 else ((), "", (), ())
+                for slot in tensors
+            ]
+            count = len(node.operands)
+            banned = [slots[slot].banned if slot >= 0 else frozenset() for slot in tensors]
+            option = min(
+                options(nest, splits, mesh),
+                key=lambda tried: spreading_cost(nest, tried, described[:count], described[count:], banned, mesh),
+            )
+        wanted = [tensor_split(dims, option) for dims in nest.operands]
+        wanted += [result_sharding(nest, option, index, mesh).split_axes for index in range(len(nest.results))]
+        return tuple(
+            extend(split, want, slots[slot].open, slots[slot].banned) if slot >= 0 else split
+            for slot, split, want in zip(tensors, splits, wanted, strict=True)
+        )
+
+
+def is_pass_through(node: Node) -> bool:
+    """Whether no loop of the node is a reduction and every tensor walks them all: elementwise ops, transposes, identities."""
+    nest = node.nest
+    if any(loop.reduction for loop in nest.loops):
+        return False
+    walked = {sum(map(len, dims)) for dims in (*nest.operands, *nest.results) if dims}
+    return len(walked) <= 1
