@@ -65,7 +65,7 @@ def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
 
 def _normalise(x: jax.Array, scale: jax.Array) -> jax.Array:
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5) * scale
+    return centred * jax.lax.rsqrt(jnp.var(x, axis=-1, keepdims=True) + 1e-5) * scale
 
 
 def _attention(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
