@@ -1,0 +1,152 @@
+"""Plans between aligned shardings: slices, one reduction, one exchange at the smallest size, one all-gather.
+
+Each digit of the device number is a link from the position it spreads in the source to the one it spreads in the target, so the
+links form disjoint paths and cycles. A path's type says what to do:
+
+    starts at no position, ends at a local one      slice the last position by the first digit (reduce-scatter a partial digit)
+    starts at a local position, ends at none        all-gather the first position
+    starts and ends at local positions              all-to-all
+    starts and ends at none, or a cycle             nothing, or a permute where two digits or more move
+
+Paths of several digits are *twisted*: their digits shift by one place, which is a permute, alone or fused with the all-to-all.
+Every byte that moves belongs to the receiver's target shard and moves once, which is the lower bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshbridge.resharding.digits import Alignment, Position
+from meshbridge.resharding.local import LocalBuffer
+from meshbridge.resharding.steps import Digit, Digits, Step
+
+Labels = dict[Position, Digit]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What distinguishes the plans for one aligned pair."""
+
+    fused: bool = True
+    "Twisted paths and all-to-alls in one exchange of n permutes, at the bound; otherwise a permute and an all-to-all."
+
+    spread: bool = False
+    "Scatter partial digits that the target does not use, and divide the reduction among replicas, then gather."
+
+
+@dataclass
+class _Exchange:
+    """The links that remain when everything is sliced, as sources and targets of a relabelling."""
+
+    sources: list[Digit] = field(default_factory=list)
+    targets: list[Digit] = field(default_factory=list)
+    moved: list[tuple[Position, Position, int]] = field(default_factory=list)
+    "Local-to-local paths: the position they leave, the one they enter, and the place of their first digit in `sources`."
+    relabelled: Labels = field(default_factory=dict)
+    "What the twisted positions are labelled with after the relabelling alone."
+
+    def add(self, first: Position | None, digits: list[Digit], last: Position | None, between: list[Position]) -> None:
+        """Adds one path; `between` are the positions between two of its digits."""
+        if first is not None and last is not None:
+            self.moved.append((first, last, len(self.sources)))
+        elif len(digits) == 1:
+            return  # a plain gather, or a digit that stays
+        self.sources += digits
+        self.targets += [digits[-1], *digits[:-1]]
+        self.relabelled |= dict(zip(between, digits, strict=False))
+        if first is not None:
+            self.relabelled[first] = digits[-1]
+
+    @property
+    def twisted(self) -> list[int]:
+        """Places at which sources and targets differ."""
+        return [i for i, pair in enumerate(zip(self.sources, self.targets, strict=True)) if pair[0] != pair[1]]
+
+
+def aligned_steps(alignment: Alignment, partial: Digits, kind: str, recipe: Recipe) -> list[Step]:
+    """The steps from source to target for local shards that divide evenly. `partial` are the digits to reduce over."""
+    labels: Labels = {position: position.source for position in alignment.positions if position.source is not None}
+    goal: Labels = {position: position.target for position in alignment.positions if position.target is not None}
+    buffer = LocalBuffer([position for position in alignment.positions if position not in labels])
+    scattered = _slices(buffer, labels, goal, set(partial))
+    waiting = tuple(digit for digit in partial if digit not in scattered.values())
+    _reduce(buffer, labels, scattered, waiting, kind)
+    _exchange(buffer, labels, goal, recipe)
+    gathered = {position: (digit,) for position, digit in labels.items() if position not in goal}
+    if gathered:
+        buffer.gather(gathered)
+    buffer.finish()
+    return buffer.steps
+
+
+def _slices(buffer: LocalBuffer, labels: Labels, goal: Labels, partial: set[Digit]) -> Labels:
+    """Slices the end of every path that starts at no position; what a partial digit would slice is returned to be scattered."""
+    entered = {digit: position for position, digit in goal.items()}
+    held = set(labels.values())
+    scattered: Labels = {}
+    sliced: Labels = {}
+    for digit in [digit for digit in entered if digit not in held]:
+        end = entered[digit]
+        while end in labels and labels[end] in entered:
+            end = entered[labels[end]]
+        if end in labels:
+            continue  # the path ends at no position: a permute
+        (scattered if digit in partial else sliced)[end] = digit
+        labels[end] = digit
+    buffer.slice({position: (digit,) for position, digit in sliced.items()})
+    return scattered
+
+
+def _reduce(buffer: LocalBuffer, labels: Labels, scattered: Labels, waiting: Digits, kind: str) -> None:
+    if scattered:
+        buffer.reduce_scatter({position: (digit,) for position, digit in scattered.items()}, kind)
+    if waiting:
+        buffer.all_reduce(waiting, kind)
+
+
+def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe) -> None:
+    """Brings every digit that the target uses to its position."""
+    exchange = _links(labels, goal)
+    twisted = exchange.twisted
+    if twisted and (not exchange.moved or not recipe.fused):
+        buffer.permute(tuple(exchange.sources[i] for i in twisted), tuple(exchange.targets[i] for i in twisted))
+        labels |= exchange.relabelled
+        exchange = _links(labels, goal)
+        twisted = exchange.twisted
+    if not exchange.moved:
+        return
+    if twisted:
+        buffer.rounds(tuple(exchange.sources), tuple(exchange.targets), exchange.moved)
+        labels |= exchange.relabelled
+    else:
+        buffer.all_to_all([(left, entered, (labels[left],)) for left, entered, _ in exchange.moved])
+    for left, entered, _ in exchange.moved:
+        labels[entered] = goal[entered]
+        del labels[left]
+
+
+def _links(labels: Labels, goal: Labels) -> _Exchange:
+    """The paths and cycles of digits between what the positions are labelled with and what they shall be."""
+    entered = {digit: position for position, digit in goal.items()}
+    exchange, seen = _Exchange(), set[Digit]()
+    starts = [digit for position, digit in labels.items() if position not in goal]  # paths that leave a position for good
+    starts += [digit for digit in entered if digit not in labels.values()]  # paths that come from no position
+    held = {digit: position for position, digit in labels.items()}
+    for start in [*starts, *held]:
+        if start in seen:
+            continue
+        digits, between, position = [start], [], entered.get(start)
+        while position in labels and labels[position] not in (*seen, *digits):
+            between.append(position)
+            digits.append(labels[position])
+            position = entered.get(digits[-1])
+        seen |= set(digits)
+        if position is not None and labels.get(position) == start:  # a cycle; it ends where it began
+            if len(digits) > 1:
+                exchange.add(None, digits, None, between)
+                exchange.relabelled[position] = digits[-1]
+            continue
+        first = held.get(start)
+        exchange.add(first if first not in goal else None, digits, position, between)
+    return exchange
+

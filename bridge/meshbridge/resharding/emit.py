@@ -1,0 +1,185 @@
+"""Writes a plan into the program.
+
+Collectives are mesh operations. Digits that are proper factors of mesh axes go through a *virtual mesh*, the same devices with finer
+axes, declared beside the real one. Exchanges in rounds, whose pairs no axis order spells, are `stablehlo.collective_permute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshbridge.dialect import build
+from meshbridge.dialect.ops import MeshOp
+from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.mlir import MeshError, ir
+from meshbridge.resharding import steps as s
+from meshbridge.resharding.identities import identity
+from meshbridge.resharding.place import Place
+from meshbridge.resharding.plan import Plan
+from meshbridge.resharding.steps import Digits, Step
+from meshbridge.resharding.virtual import refine
+from meshbridge.sharding import Axes, Mesh
+
+
+def emit(
+    plan: Plan, value: ir.Value, mesh: Mesh, *, loc: ir.Location | None = None, ip: ir.InsertionPoint | None = None
+) -> ir.Value:
+    """Builds the steps of `plan` at `loc` and `ip` (the current ones if None).
+
+    `value` is the local shard of `plan.source`, the result that of `plan.target`. Raises MeshError if the shape is another one.
+    """
+    if tuple(shape_of(value)) != plan.start:
+        raise MeshError(f"the plan starts from a shard of shape {list(plan.start)}, found {value.type}")
+    site = Site(mesh, Emitter(loc or ir.Location.current, ip or ir.InsertionPoint.current))
+    for step in plan.steps:
+        value = EMITTERS[type(step)](step, value, site)
+    return value
+
+
+@dataclass
+class Site:
+    """Where steps are written, and what several of them share."""
+
+    mesh: Mesh
+    emit: Emitter
+    _place: Place | None = field(default=None)
+
+    @property
+    def place(self) -> Place:
+        """This device's position, computed where it is first needed."""
+        if self._place is None:
+            self._place = Place(self.mesh, self.emit)
+        return self._place
+
+    @property
+    def at(self) -> dict[str, Any]:
+        """Location and insertion point as the builders take them."""
+        return {"loc": self.emit.loc, "ip": self.emit.ip}
+
+    def axes(self, *lists: Digits) -> tuple[Mesh, list[Axes]]:
+        """A mesh on which every list of digits is a list of axes: the real one if it will do, else a virtual one."""
+        found = [s.whole_axes(self.mesh, digits) for digits in lists]
+        if all(axes is not None for axes in found):
+            return self.mesh, [axes for axes in found if axes is not None]
+        virtual = refine(self.mesh, [digit for digits in lists for digit in digits])
+        self._declare(virtual.mesh)
+        return virtual.mesh, [virtual.axes(digits) for digits in lists]
+
+    def _declare(self, virtual: Mesh) -> None:
+        """Declares the virtual mesh behind the real one, once per module."""
+        op = self.emit.ip.block.owner
+        while op.parent is not None:
+            op = op.parent
+        body = op.regions[0].blocks[0]
+        names = {each.sym_name: each for each in body.operations if isinstance(each, MeshOp)}
+        if virtual.name not in names:
+            first = names.get(self.mesh.name)
+            build.mesh(virtual, loc=self.emit.loc, ip=ir.InsertionPoint(first) if first else ir.InsertionPoint.at_block_begin(body))
+
+
+Emit = Callable[[Any, ir.Value, Site], ir.Value]
+EMITTERS: dict[type[Step], Emit] = {}
+"""Step class to the function that writes it."""
+
+
+def _emits(cls: type[Step]) -> Callable[[Emit], Emit]:
+    def register(function: Emit) -> Emit:
+        if EMITTERS.setdefault(cls, function) is not function:
+            raise ValueError(f"{cls.__name__} has two emitters")
+        return function
+
+    return register
+
+
+@_emits(s.Reshape)
+def _reshape(step: s.Reshape, value: ir.Value, site: Site) -> ir.Value:
+    return site.emit.reshape(value, step.shape)
+
+
+@_emits(s.Transpose)
+def _transpose(step: s.Transpose, value: ir.Value, site: Site) -> ir.Value:
+    attrs = {"permutation": integers(step.permutation)}
+    return site.emit.value("transpose", tensor(step.shape, element_of(value)), [value], attrs)
+
+
+@_emits(s.Pad)
+def _pad(step: s.Pad, value: ir.Value, site: Site) -> ir.Value:
+    high = [after - before - low for after, before, low in zip(step.shape, shape_of(value), step.low, strict=True)]
+    attrs = {
+        "edge_padding_low": integers(step.low),
+        "edge_padding_high": integers(high),
+        "interior_padding": integers([0] * len(high)),
+    }
+    zero = site.emit.dense(identity("sum", tensor([], element_of(value))))
+    return site.emit.value("pad", tensor(step.shape, element_of(value)), [value, zero], attrs)
+
+
+@_emits(s.Crop)
+def _crop(step: s.Crop, value: ir.Value, site: Site) -> ir.Value:
+    limits = [start + size for start, size in zip(step.start, step.shape, strict=True)]
+    ones = integers([1] * len(limits))
+    attrs = {"start_indices": integers(step.start), "limit_indices": integers(limits), "strides": ones}
+    return site.emit.value("slice", tensor(step.shape, element_of(value)), [value], attrs)
+
+
+@_emits(s.Mask)
+def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
+    type_ = ir.RankedTensorType(value.type)
+    neutral = identity(step.kind, type_)
+    if neutral is None:  # reducing equal values changes nothing
+        return value
+    here = site.place.group(step.digits)
+    return site.emit.select(site.emit.compare("EQ", here, site.emit.scalar(0)), value, site.emit.dense(neutral))
+
+
+@_emits(s.Slice)
+def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
+    mesh, (axes,) = site.axes(step.digits)
+    return build.all_slice(value, mesh, mesh_axes=axes, slice_axis=step.dim, **site.at)
+
+
+@_emits(s.AllGather)
+def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
+    mesh, (axes,) = site.axes(step.digits)
+    return build.all_gather(value, mesh, mesh_axes=axes, gather_axis=step.dim, **site.at)
+
+
+@_emits(s.AllReduce)
+def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
+    mesh, (axes,) = site.axes(step.digits)
+    return build.all_reduce(value, mesh, mesh_axes=axes, reduction=step.kind, **site.at)
+
+
+@_emits(s.ReduceScatter)
+def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
+    mesh, (axes,) = site.axes(step.digits)
+    return build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, **site.at)
+
+
+@_emits(s.AllToAll)
+def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
+    mesh, (axes,) = site.axes(step.digits)
+    return build.all_to_all(value, mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, **site.at)
+
+
+@_emits(s.Permute)
+def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
+    mesh, (sources, targets) = site.axes(step.sources, step.targets)
+    return build.permute(value, mesh, mesh_axes=sources, target_axes=targets, **site.at)
+
+
+@_emits(s.Rounds)
+def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
+    """One dynamic slice, one permute and one dynamic update a round; the result starts as the input, whose pieces are all overwritten."""
+    emit, size = site.emit, step.shape[1]
+    zero = emit.scalar(0)
+    result = emit.broadcast(emit.dense(identity("sum", tensor([], element_of(value)))), step.shape)
+    for turn in step.rounds:
+        sent = site.place.rotated(tuple(step.sources[i] for i in step.rotating), tuple(-t for t in turn))
+        piece = emit.value("dynamic_slice", tensor([1, size], element_of(value)), [value, sent, zero], {"slice_sizes": integers([1, size])})
+        piece = site.place.permute(piece, [(step.sender(device, turn), device) for device in range(site.mesh.size)])
+        filed = site.place.rotated(tuple(step.targets[i] for i in step.rotating), turn)
+        result = emit.value("dynamic_update_slice", result.type, [result, piece, filed, zero])
+    return result

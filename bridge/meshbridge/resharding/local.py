@@ -1,0 +1,177 @@
+"""The local buffer while a plan is written: which positions it holds in which order, and the steps that were taken so far.
+
+A step of a plan works on dimensions of the buffer. This class finds the view in which a set of positions is one dimension, and
+transposes only where no view will do, so that the common cases (gather a dimension, slice a dimension) become a single step on the
+tensor's own dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from meshbridge.resharding import steps as s
+from meshbridge.resharding.digits import Position
+from meshbridge.resharding.steps import Digits, Shape, Step
+
+
+class LocalBuffer:
+    """A row-major array of positions, and the list `steps` that leads to it."""
+
+    def __init__(self, order: Sequence[Position]) -> None:
+        self.order = list(order)
+        self.steps: list[Step] = []
+        self._shape = self._view()
+
+    @property
+    def shape(self) -> Shape:
+        """The shape that the buffer has now."""
+        return self._shape
+
+    def _starts(self, cuts: Sequence[int], joined: int) -> list[int]:
+        """Indices into `order` at which the dimensions of a view begin: where a tensor dimension does, and at `cuts`; never at the
+        `joined` positions that follow the first cut."""
+        order, inside = self.order, range(cuts[0] + 1, cuts[0] + 1 + joined) if cuts else range(0)
+        return [
+            i
+            for i in range(len(order))
+            if i == 0 or i in cuts or not (i in inside or _continues(order[i - 1], order[i]))
+        ]
+
+    def _view(self, cuts: Sequence[int] = (), joined: int = 0) -> Shape:
+        starts = self._starts(cuts, joined)
+        ends = [*starts[1:], len(self.order)]
+        return tuple(prod(position.radix for position in self.order[a:b]) for a, b in zip(starts, ends, strict=True))
+
+    def _look(self, *cuts: int, joined: int = 0) -> list[int]:
+        """Reshapes to the view with these cuts; the index into `order` at which each of its dimensions begins."""
+        self._reshape(self._view(cuts, joined))
+        return self._starts(cuts, joined)
+
+    def _reshape(self, shape: Shape) -> None:
+        if shape != self._shape:
+            self.steps.append(s.Reshape(shape))
+            self._shape = shape
+
+    def _take(self, step: Step, order: list[Position]) -> None:
+        self.steps.append(step)
+        self._shape = step.shape
+        self.order = order
+
+    def _resized(self, dim: int, multiply: int = 1, divide: int = 1) -> Shape:
+        return (*self._shape[:dim], self._shape[dim] * multiply // divide, *self._shape[dim + 1 :])
+
+    def bring_together(self, positions: Sequence[Position]) -> list[Position]:
+        """Makes `positions` adjacent, by a transposition to the front if they are not; their order in the buffer."""
+        places = sorted(self.order.index(position) for position in positions)
+        ordered = [self.order[i] for i in places]
+        if places != list(range(places[0], places[0] + len(places))):
+            self.reorder([*ordered, *(position for position in self.order if position not in ordered)])
+        return ordered
+
+    def reorder(self, order: list[Position]) -> None:
+        """Transposes to `order`."""
+        if order == self.order:
+            return
+        place = {position: i for i, position in enumerate(self.order)}
+        breaks = {place[b] for a, b in zip(order, order[1:], strict=False) if place[b] != place[a] + 1}
+        breaks |= {place[order[0]]} | {place[a] + 1 for a, b in zip(order, order[1:], strict=False) if place[b] != place[a] + 1}
+        starts = self._look(*(breaks - {len(order)}))
+        where = {start: dim for dim, start in enumerate(starts)}
+        permutation = tuple(where[place[position]] for position in order if place[position] in where)
+        shape = tuple(self._shape[dim] for dim in permutation)
+        self._take(s.Transpose(shape, permutation), order)
+
+    def slice(self, labels: dict[Position, Digits]) -> None:
+        """Each device keeps the values of the positions in `labels` that its digits name; adjacent ones in one step."""
+        while labels:
+            first = min(self.order.index(position) for position in labels)
+            run = [self.order[first]]
+            for position in self.order[first + 1 :]:
+                if position not in labels or not _continues(run[-1], position):
+                    break
+                run.append(position)
+            dim = self._look(first).index(first)
+            digits = tuple(digit for position in run for digit in labels[position])
+            shape = self._resized(dim, divide=prod(position.radix for position in run))
+            labels = {position: digits for position, digits in labels.items() if position not in run}
+            self._take(s.Slice(shape, digits, dim), [other for other in self.order if other not in run])
+
+    def reduce_scatter(self, labels: dict[Position, Digits], kind: str) -> None:
+        """Reduces over the digits in `labels` and leaves each device the values of the positions that its digits name."""
+        run = self.bring_together(list(labels))
+        i = self.order.index(run[0])
+        dim = self._look(i, joined=len(run) - 1).index(i)
+        digits = tuple(digit for position in run for digit in labels[position])
+        shape = self._resized(dim, divide=prod(position.radix for position in run))
+        self._take(s.ReduceScatter(shape, digits, dim, kind), [other for other in self.order if other not in labels])
+
+    def all_reduce(self, digits: Digits, kind: str) -> None:
+        """Reduces over `digits`."""
+        self._take(s.AllReduce(self._shape, digits, kind), self.order)
+
+    def permute(self, sources: Digits, targets: Digits) -> None:
+        """Relabels the buffer."""
+        self._take(s.Permute(self._shape, sources, targets), self.order)
+
+    def gather(self, labels: dict[Position, Digits]) -> None:
+        """Makes the positions in `labels` local by an all-gather over their digits."""
+        inserted, run = self._insertion(self.order, list(labels))
+        dim = self._look(inserted).index(inserted)
+        digits = tuple(digit for position in run for digit in labels[position])
+        order = [*self.order[:inserted], *run, *self.order[inserted:]]
+        self._take(s.AllGather(self._resized(dim, multiply=s.group_size(digits)), digits, dim), order)
+
+    def all_to_all(self, moves: Sequence[tuple[Position, Position, Digits]]) -> None:
+        """For each (left, entered, digits): the digits leave position `left`, which becomes local, and spread `entered`."""
+        by_entered = {entered: (left, digits) for left, entered, digits in moves}
+        run = self.bring_together(list(by_entered))
+        first = self.order.index(run[0])
+        left = [by_entered[position][0] for position in run]
+        digits = tuple(digit for position in run for digit in by_entered[position][1])
+        rest = [position for position in self.order if position not in by_entered]
+        inserted, ordered = self._insertion(rest, left)
+        if ordered != left:  # the group has one order, which `run` fixes: file the pieces at the front and transpose later
+            inserted = 0
+        if inserted == first:  # right behind the positions that are split: the same dimension
+            split = concat = self._look(first, joined=len(run) - 1).index(first)
+        else:
+            concat_at = inserted if inserted < first else inserted + len(run)
+            starts = self._look(first, concat_at, joined=len(run) - 1)
+            split, concat = starts.index(first), starts.index(concat_at)
+        n = s.group_size(digits)
+        shape = list(self._shape)
+        shape[split] //= n
+        shape[concat] *= n
+        step = s.AllToAll(tuple(shape), digits, split, concat)
+        self._take(step, [*rest[:inserted], *left, *rest[inserted:]])
+
+    def rounds(self, sources: Digits, targets: Digits, moved: Sequence[tuple[Position, Position, int]]) -> None:
+        """An exchange in rounds. For each (left, entered, place) in `moved`, the position `left` becomes local, `entered` spread,
+        and the digit at `place` of the sources rotates."""
+        left = [position for position, _, _ in moved]
+        entered = [position for _, position, _ in moved]
+        rest = [position for position in self.order if position not in entered]
+        self.reorder([*entered, *rest])
+        count = prod(position.radix for position in entered)
+        pieces = (count, prod(position.radix for position in rest))
+        self._reshape(pieces)
+        self._take(s.Rounds(pieces, sources, targets, tuple(place for _, _, place in moved)), [*left, *rest])
+
+    def finish(self) -> None:
+        """Transposes to the tensor's own order and dimensions."""
+        self.reorder(sorted(self.order, key=lambda position: position.order))
+        self._look()
+
+    def _insertion(self, order: list[Position], added: list[Position]) -> tuple[int, list[Position]]:
+        """Where to insert `added` into `order`, and in which order, so that no transposition follows; the front if there is no such place."""
+        run = sorted(added, key=lambda position: position.order)
+        inner = sum(1 for position in order if position.order < run[0].order)
+        between = [position for position in order if run[0].order < position.order < run[-1].order]
+        is_sorted = all(a.order < b.order for a, b in zip(order, order[1:], strict=False))
+        return (inner, run) if is_sorted and not between else (0, run)
+
+
+def _continues(outer: Position, inner: Position) -> bool:
+    """Whether two adjacent positions count as one dimension of a view."""
+    return outer.dim == inner.dim and outer.place < inner.place

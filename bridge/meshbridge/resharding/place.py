@@ -1,0 +1,71 @@
+"""Where a device stands, and who sends to whom, as StableHLO on `partition_id`.
+
+Devices are numbered in row-major order of the mesh; `Mesh.ordered_devices` maps those numbers to partition ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshbridge.lowering.emit import Emitter, tensor
+from meshbridge.mlir import ir
+from meshbridge.resharding.steps import Digits
+from meshbridge.sharding import Mesh
+
+
+class Place:
+    """This device's position in `mesh`. Everything is `tensor<i32>`."""
+
+    def __init__(self, mesh: Mesh, emit: Emitter) -> None:
+        self.mesh = mesh
+        self.emit = emit
+        number = emit.value("partition_id", tensor([], ir.IntegerType.get_unsigned(32)), [])
+        self.partition = emit.convert(number, ir.IntegerType.get_signless(32))
+        self.linear = self.partition if not mesh.device_ids else self._looked_up(_positions(mesh))
+        "Row-major number of this device in the mesh."
+
+    def _looked_up(self, table: np.ndarray[tuple[int], np.dtype[np.int32]]) -> ir.Value:
+        """The entry of `table` for this partition."""
+        row = self.emit.dynamic_slice(self.emit.dense(ir.DenseElementsAttr.get(table)), 0, self.partition, 1)
+        return self.emit.reshape(row, [])
+
+    def group(self, digits: Digits) -> ir.Value:
+        """This device's number in its group along `digits`."""
+        return self.rotated(digits, (0,) * len(digits))
+
+    def rotated(self, digits: Digits, shifts: tuple[int, ...]) -> ir.Value:
+        """The same with `shifts[i]` added to digit i, modulo its radix."""
+        emit, index = self.emit, None
+        for digit, shift in zip(digits, shifts, strict=True):
+            value = self.linear
+            if digit.stride > 1:
+                value = emit.elementwise("divide", value, emit.scalar(digit.stride))
+            if shift % digit.radix:
+                value = emit.elementwise("add", value, emit.scalar(shift % digit.radix))
+            value = emit.elementwise("remainder", value, emit.scalar(digit.radix))
+            index = value if index is None else emit.elementwise("add", emit.elementwise("multiply", index, emit.scalar(digit.radix)), value)
+        return emit.scalar(0) if index is None else index
+
+    def table(self, values: list[int]) -> ir.Value:
+        """The entry of `values`, one per device in row-major order of the mesh, for this device; no table if all are equal."""
+        if len(set(values)) == 1:
+            return self.emit.scalar(values[0])
+        by_partition = np.empty(self.mesh.size, np.int32)
+        by_partition[list(self.mesh.ordered_devices())] = values
+        return self._looked_up(by_partition)
+
+    def permute(self, value: ir.Value, pairs: list[tuple[int, int]]) -> ir.Value:
+        """`value` moved from sources to targets, numbered in row-major order of the mesh; zeros on devices that are no target."""
+        partitions = np.array(self.mesh.ordered_devices(), np.int64)
+        attrs = {
+            "source_target_pairs": ir.DenseElementsAttr.get(partitions[np.array(pairs, np.int64)]),
+            "channel_handle": ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>"),
+        }
+        return self.emit.value("collective_permute", value.type, [value], attrs)
+
+
+def _positions(mesh: Mesh) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Row-major number by partition id."""
+    table = np.empty(mesh.size, np.int32)
+    table[list(mesh.device_ids)] = np.arange(mesh.size, dtype=np.int32)
+    return table

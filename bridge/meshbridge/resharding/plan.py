@@ -1,0 +1,131 @@
+"""A resharding plan: its steps and what they cost. A value, without IR."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import ceil, prod
+
+from meshbridge.mlir import MeshError
+from meshbridge.resharding.steps import Shape, Step
+from meshbridge.sharding import Mesh, Sharding
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to choose among plans: the one with the least `alpha * collectives + beta * bytes received`.
+
+    The defaults describe a slow link (16 GB/s) and a fast launch (1 microsecond): a collective weighs as much as 16 KB, so that
+    only tensors smaller than a few times that give up bytes for fewer collectives.
+    """
+
+    alpha: float = 1e-6
+    "Seconds per collective."
+    beta: float = 1 / 16e9
+    "Seconds per byte received by the busiest device."
+    exact: bool = False
+    "Insist on the lower bound: alpha only decides between plans of equal bytes."
+    check: bool = True
+    "Execute every plan symbolically before it is used."
+
+
+DEFAULTS = Options()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps that turn the local shard of `source` into the local shard of `target`. All bytes are per device."""
+
+    shape: Shape
+    dtype: str
+    mesh: Mesh
+    source: Sharding
+    target: Sharding
+    start: Shape
+    "Shape of the local shard of `source`."
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def _before(self) -> tuple[int, ...]:
+        """Elements of the local buffer before each step."""
+        return tuple(prod(shape) for shape in (self.start, *(step.shape for step in self.steps)))
+
+    @cached_property
+    def received_bytes(self) -> float:
+        """Bytes that the busiest device receives."""
+        return self._bytes(sum(step.received(n) for step, n in zip(self.steps, self._before, strict=False)))
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes on the wire of the busiest device in the ring model; what it receives, an all-reduce counted as its two halves."""
+        return self.received_bytes
+
+    @cached_property
+    def total_bytes(self) -> float:
+        """Bytes that all devices together receive."""
+        devices = self.mesh.size
+        return self._bytes(sum(step.total(n, devices) for step, n in zip(self.steps, self._before, strict=False)))
+
+    @cached_property
+    def peak_bytes(self) -> float:
+        """Bytes alive at the worst step: the buffer before it, the buffer after it, and what it needs beside them."""
+        sizes = self._before
+        alive = [a + b + step.scratch(a) for step, a, b in zip(self.steps, sizes, sizes[1:], strict=False)]
+        return self._bytes(max(alive, default=sizes[0]))
+
+    @cached_property
+    def collectives(self) -> int:
+        """Number of collective operations."""
+        return sum(step.collectives for step in self.steps)
+
+    def seconds(self, options: Options) -> float:
+        """Modelled time."""
+        return options.alpha * self.collectives + options.beta * self.wire_bytes
+
+    def _bytes(self, elements: float) -> float:
+        return elements * element_bytes(self.dtype)
+
+    def __str__(self) -> str:
+        head = f"{'x'.join(map(str, (*self.shape, self.dtype)))} {_text(self.source)} -> {_text(self.target)}"
+        head += f" on {'x'.join(map(str, self.mesh.shape))}: {self.collectives} collectives, {self.wire_bytes:.0f} bytes received"
+        lines = [head, f"  {'':48} {_shape(self.start)}"]
+        for step, n in zip(self.steps, self._before, strict=False):
+            moved = f"  receives {self._bytes(step.received(n)):.0f} bytes" if step.collectives else ""
+            lines.append(f"  {step.text(self.mesh):48} {_shape(step.shape)}{moved}")
+        return "\n".join(lines)
+
+
+def _shape(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _text(sharding: Sharding) -> str:
+    text = str([list(axes) for axes in sharding.split_axes])
+    if sharding.partial_axes:
+        text += f" partial {sharding.partial_kind}{list(sharding.partial_axes)}"
+    if sharding.halo_sizes:
+        text += f" halo {list(sharding.halo_sizes)}"
+    if sharding.offsets:
+        text += f" offsets {list(sharding.offsets)}"
+    return text
+
+
+_COMPLEX = re.compile(r"complex<(\w+)>")
+
+
+@lru_cache(maxsize=256)
+def element_bytes(dtype: str) -> float:
+    """Bytes of one element of an MLIR element type, as XLA stores it: whole bytes, two elements of 4 bits in one.
+
+    Raises MeshError for a type without a size.
+    """
+    if found := _COMPLEX.fullmatch(dtype):
+        return 2 * element_bytes(found.group(1))
+    if dtype == "index":
+        return 8.0
+    width = re.match(r"(?:ui|si|i|bf|tf|f)(\d+)", dtype)
+    if width is None:
+        raise MeshError(f"a tensor of {dtype} cannot be resharded: its elements have no size in bytes")
+    bits = int(width.group(1))
+    return bits / 8 if bits in (2, 4) else float(ceil(bits / 8))

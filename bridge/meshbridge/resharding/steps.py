@@ -1,0 +1,331 @@
+"""The steps of a plan: what each device does to its local buffer, in terms of digits of its row-major number in the mesh.
+
+No step names a device where digits say the same, so that plans for aligned shardings have the same size on 8 devices and on 65,536.
+Only `TileRound` (resharding.tiles) lists devices.
+
+Bytes follow the ring model, per device: an all-gather over n devices moves (n-1)/n of its result, a reduce-scatter and an all-to-all
+(n-1)/n of their input, an all-reduce twice that, a permute what crosses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from meshbridge.sharding import Axes, Mesh
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One factor of a mesh axis: the device with row-major number `d` has the value `d // stride % radix`."""
+
+    axis: int
+    radix: int
+    stride: int
+
+    def of(self, device: int) -> int:
+        """The digit's value on the device with that row-major number."""
+        return device // self.stride % self.radix
+
+
+Digits = tuple[Digit, ...]
+"""Digits from outer to inner: together they number the devices of a group."""
+
+
+def group_size(digits: Digits) -> int:
+    """Devices in one group along `digits`."""
+    return prod(digit.radix for digit in digits)
+
+
+def group_index(digits: Digits, device: int) -> int:
+    """The number of `device` in its group along `digits`."""
+    index = 0
+    for digit in digits:
+        index = index * digit.radix + digit.of(device)
+    return index
+
+
+def axis_digits(mesh: Mesh, axes: Axes) -> Digits:
+    """Whole mesh axes as digits."""
+    return tuple(Digit(axis, mesh.shape[axis], prod(mesh.shape[axis + 1 :])) for axis in axes)
+
+
+def whole_axes(mesh: Mesh, digits: Digits) -> Axes | None:
+    """The mesh axes that `digits` spell, outer to inner, or None where a digit is a proper factor that nothing completes."""
+    axes: list[int] = []
+    expected: tuple[int, int] | None = None  # axis and stride*radix of the digit that must come next
+    for digit in digits:
+        inner = prod(mesh.shape[digit.axis + 1 :])
+        top = digit.stride * digit.radix
+        if expected is None:
+            if top != inner * mesh.shape[digit.axis]:
+                return None
+            axes.append(digit.axis)
+        elif expected != (digit.axis, top):
+            return None
+        expected = None if digit.stride == inner else (digit.axis, digit.stride)
+    return None if expected else tuple(axes)
+
+
+def describe(mesh: Mesh, digits: Digits) -> str:
+    """Digits for people: axis names, a sub-axis as `x:(stride)radix` the way Shardy writes it."""
+    axes = whole_axes(mesh, digits)
+    if axes is not None:
+        return "[" + ", ".join(mesh.axis_name(axis) for axis in axes) + "]"
+
+    def one(digit: Digit) -> str:
+        inner = prod(mesh.shape[digit.axis + 1 :])
+        size = mesh.shape[digit.axis]
+        if digit.radix == size:
+            return mesh.axis_name(digit.axis)
+        return f"{mesh.axis_name(digit.axis)}:({size * inner // (digit.stride * digit.radix)}){digit.radix}"
+
+    return "[" + ", ".join(one(digit) for digit in digits) + "]"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Base of all steps; `shape` is the shape of the local buffer afterwards."""
+
+    shape: Shape
+
+    @property
+    def collectives(self) -> int:
+        """Number of collective operations."""
+        return 0
+
+    def received(self, elements: int) -> float:
+        """Elements that the busiest device receives, given the number of elements of the local buffer before the step."""
+        return 0.0
+
+    def total(self, elements: int, devices: int) -> float:
+        """Elements that all devices together receive."""
+        return self.received(elements) * devices
+
+    def scratch(self, elements: int) -> int:
+        """Elements alive during the step beside the buffer before and the buffer after."""
+        return 0
+
+    def text(self, mesh: Mesh) -> str:
+        """The step in one line."""
+        raise NotImplementedError(type(self).__name__)
+
+
+@dataclass(frozen=True)
+class Collective(Step):
+    """A step that is one collective operation."""
+
+    @property
+    def collectives(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Reshape(Step):
+    """Sees the buffer in another shape."""
+
+    def text(self, mesh: Mesh) -> str:
+        return "reshape"
+
+
+@dataclass(frozen=True)
+class Transpose(Step):
+    """Reorders the buffer's dimensions."""
+
+    permutation: tuple[int, ...] = ()
+
+    def text(self, mesh: Mesh) -> str:
+        return f"transpose {list(self.permutation)}"
+
+
+@dataclass(frozen=True)
+class Pad(Step):
+    """Grows the buffer: `low[d]` elements of undefined content before dimension d, the rest after it."""
+
+    low: tuple[int, ...] = ()
+
+    def text(self, mesh: Mesh) -> str:
+        return "pad"
+
+
+@dataclass(frozen=True)
+class Crop(Step):
+    """Keeps `shape` elements from `start` on."""
+
+    start: tuple[int, ...] = ()
+
+    def text(self, mesh: Mesh) -> str:
+        return "crop" + (f" from {list(self.start)}" if any(self.start) else "")
+
+
+@dataclass(frozen=True)
+class Mask(Step):
+    """From whole to partial: the devices whose `digits` are not all zero take the identity of the reduction."""
+
+    digits: Digits = ()
+    kind: str = "sum"
+
+    def text(self, mesh: Mesh) -> str:
+        return f"become partial {self.kind} over {describe(mesh, self.digits)}"
+
+
+@dataclass(frozen=True)
+class Slice(Step):
+    """Each device keeps the piece along `dim` that its number along `digits` names."""
+
+    digits: Digits = ()
+    dim: int = 0
+
+    def text(self, mesh: Mesh) -> str:
+        return f"slice dim {self.dim} over {describe(mesh, self.digits)}"
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """Concatenates the buffers of each group along `dim`."""
+
+    digits: Digits = ()
+    dim: int = 0
+
+    def received(self, elements: int) -> float:
+        return float((group_size(self.digits) - 1) * elements)
+
+    def text(self, mesh: Mesh) -> str:
+        return f"all-gather dim {self.dim} over {describe(mesh, self.digits)}"
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """Reduces over each group."""
+
+    digits: Digits = ()
+    kind: str = "sum"
+
+    def received(self, elements: int) -> float:
+        n = group_size(self.digits)
+        return 2 * elements * (n - 1) / n
+
+    def text(self, mesh: Mesh) -> str:
+        return f"all-reduce {self.kind} over {describe(mesh, self.digits)}"
+
+
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """Reduces over each group and leaves each device its piece along `dim`."""
+
+    digits: Digits = ()
+    dim: int = 0
+    kind: str = "sum"
+
+    def received(self, elements: int) -> float:
+        n = group_size(self.digits)
+        return elements * (n - 1) / n
+
+    def text(self, mesh: Mesh) -> str:
+        return f"reduce-scatter {self.kind} dim {self.dim} over {describe(mesh, self.digits)}"
+
+
+@dataclass(frozen=True)
+class AllToAll(Collective):
+    """Splits along `split`, exchanges within each group, concatenates along `concat`."""
+
+    digits: Digits = ()
+    split: int = 0
+    concat: int = 0
+
+    def received(self, elements: int) -> float:
+        n = group_size(self.digits)
+        return elements * (n - 1) / n
+
+    def text(self, mesh: Mesh) -> str:
+        return f"all-to-all split {self.split} concat {self.concat} over {describe(mesh, self.digits)}"
+
+
+@dataclass(frozen=True)
+class Permute(Collective):
+    """Relabels whole buffers: each device receives from the one whose number along `sources` is the receiver's along `targets`.
+
+    Both lists hold the same digits in different orders.
+    """
+
+    sources: Digits = ()
+    targets: Digits = ()
+
+    def received(self, elements: int) -> float:
+        return float(elements)
+
+    def total(self, elements: int, devices: int) -> float:
+        return float(elements * (devices - still(self.sources, self.targets, devices)))
+
+    def text(self, mesh: Mesh) -> str:
+        return f"permute {describe(mesh, self.sources)} to {describe(mesh, self.targets)}"
+
+
+@dataclass(frozen=True)
+class Rounds(Step):
+    """An all-to-all and a relabelling in one, as many permutes as the all-to-all has devices, no byte moved twice.
+
+    The buffer is a list of n = radix of `rotating` pieces along dimension 0. In round t the receiver r gets from the sender s with
+    `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the places i in `rotating`. The sender sends the piece
+    that the receiver's rotating targets number; the receiver files it under the sender's rotating sources.
+    """
+
+    sources: Digits = ()
+    targets: Digits = ()
+    rotating: tuple[int, ...] = ()
+
+    @property
+    def collectives(self) -> int:
+        """Number of rounds."""
+        return prod(self.sources[i].radix for i in self.rotating)
+
+    @property
+    def rounds(self) -> list[tuple[int, ...]]:
+        """The digits of t, for every round t."""
+        listed: list[tuple[int, ...]] = [()]
+        for i in self.rotating:
+            listed = [(*head, t) for head in listed for t in range(self.sources[i].radix)]
+        return listed
+
+    def sender(self, receiver: int, turn: tuple[int, ...]) -> int:
+        """The device that `receiver` hears in the round `turn`."""
+        shifts = dict(zip(self.rotating, turn, strict=True))
+        device = receiver
+        for i, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            value = (target.of(receiver) + shifts.get(i, 0)) % source.radix
+            device += (value - source.of(receiver)) * source.stride
+        return device
+
+    def received(self, elements: int) -> float:
+        return float(elements)
+
+    def total(self, elements: int, devices: int) -> float:
+        # Only round 0 of the untwisted places leaves anything where it is, and there only devices whose twisted digits agree.
+        twisted = [i for i, pair in enumerate(zip(self.sources, self.targets, strict=True)) if pair[0] != pair[1]]
+        same = still(tuple(self.sources[i] for i in twisted), tuple(self.targets[i] for i in twisted), devices)
+        return elements * (devices - same / self.collectives)
+
+    def scratch(self, elements: int) -> int:
+        return elements // self.collectives
+
+    def text(self, mesh: Mesh) -> str:
+        moved = f"{describe(mesh, self.sources)} to {describe(mesh, self.targets)}"
+        return f"exchange in {self.collectives} permutes {moved}"
+
+
+def still(sources: Digits, targets: Digits, devices: int) -> float:
+    """Number of devices, out of `devices`, that a relabelling leaves alone: in every cycle of digits all values agree."""
+    follow = dict(zip(sources, targets, strict=True))
+    share, seen = 1.0, set[Digit]()
+    for start in sources:
+        digit, length = start, 0
+        while digit not in seen:
+            seen.add(digit)
+            digit, length = follow[digit], length + 1
+        if length:
+            share /= start.radix ** (length - 1)
+    return devices * share
+

@@ -1,0 +1,120 @@
+"""Executes plans step by step on numpy arrays, one per device, without any of the planner's arithmetic beyond digits of a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from meshbridge.resharding import Plan
+from meshbridge.resharding import steps as s
+from meshbridge.resharding.steps import group_index
+
+Buffers = list[np.ndarray[Any, Any]]
+
+COMBINE: dict[str, Callable[..., Any]] = {
+    "sum": np.add, "average": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply,
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+}
+
+
+def groups(digits: s.Digits, devices: int) -> list[list[int]]:
+    """Device groups along `digits`, each in group order."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for device in range(devices):
+        rest = device - sum(digit.of(device) * digit.stride for digit in digits)
+        found.setdefault((rest,), []).append(device)
+    return [sorted(group, key=lambda device: group_index(digits, device)) for group in found.values()]
+
+
+def run(plan: Plan, buffers: Buffers) -> Buffers:
+    """The buffers after all steps of `plan`."""
+    for step in plan.steps:
+        buffers = RUN[type(step)](step, buffers)
+        for buffer in buffers:
+            assert buffer.shape == step.shape, (step, buffer.shape)
+    return buffers
+
+
+def _local(function: Callable[[Any, Any], Any]) -> Callable[[Any, Buffers], Buffers]:
+    return lambda step, buffers: [function(step, buffer) for buffer in buffers]
+
+
+def _pad(step: s.Pad, buffer: Any) -> Any:
+    result = np.full(step.shape, 99, buffer.dtype)
+    result[tuple(slice(low, low + size) for low, size in zip(step.low, buffer.shape, strict=True))] = buffer
+    return result
+
+
+def _crop(step: s.Crop, buffer: Any) -> Any:
+    return buffer[tuple(slice(low, low + size) for low, size in zip(step.start, step.shape, strict=True))]
+
+
+def _grouped(function: Callable[[Any, Buffers], Buffers]) -> Callable[[Any, Buffers], Buffers]:
+    def run_groups(step: Any, buffers: Buffers) -> Buffers:
+        result: list[Any] = [None] * len(buffers)
+        for group in groups(step.digits, len(buffers)):
+            for device, buffer in zip(group, function(step, [buffers[device] for device in group]), strict=True):
+                result[device] = buffer
+        return result
+
+    return run_groups
+
+
+def _combined(step: Any, group: Buffers) -> Any:
+    total = reduce(COMBINE[step.kind], group)
+    return total / len(group) if step.kind == "average" else total
+
+
+def _all_to_all(step: s.AllToAll, group: Buffers) -> Buffers:
+    pieces = [np.split(buffer, len(group), step.split) for buffer in group]
+    return [np.concatenate([pieces[sender][i] for sender in range(len(group))], step.concat) for i in range(len(group))]
+
+
+def _mask(step: s.Mask, buffers: Buffers) -> Buffers:
+    neutral = {"sum": 0, "product": 1, "bitwise_xor": 0}.get(step.kind)
+    if neutral is None:
+        return buffers
+    return [b if group_index(step.digits, d) == 0 else np.full_like(b, neutral) for d, b in enumerate(buffers)]
+
+
+def _permute(step: s.Permute, buffers: Buffers) -> Buffers:
+    senders = {}
+    for sender in range(len(buffers)):
+        rest = sender - sum(digit.of(sender) * digit.stride for digit in step.sources)
+        senders[rest, group_index(step.sources, sender)] = sender
+    result = []
+    for receiver in range(len(buffers)):
+        rest = receiver - sum(digit.of(receiver) * digit.stride for digit in step.targets)
+        result.append(buffers[senders[rest, group_index(step.targets, receiver)]])
+    return result
+
+
+def _rounds(step: s.Rounds, buffers: Buffers) -> Buffers:
+    result = [np.zeros_like(buffer) for buffer in buffers]
+    sent = tuple(step.targets[i] for i in step.rotating)
+    filed = tuple(step.sources[i] for i in step.rotating)
+    for turn in step.rounds:
+        senders = [step.sender(receiver, turn) for receiver in range(len(buffers))]
+        assert sorted(senders) == list(range(len(buffers)))
+        for receiver, sender in enumerate(senders):
+            result[receiver][group_index(filed, sender)] = buffers[sender][group_index(sent, receiver)]
+    return result
+
+
+RUN: dict[type[s.Step], Callable[[Any, Buffers], Buffers]] = {
+    s.Reshape: _local(lambda step, buffer: buffer.reshape(step.shape)),
+    s.Transpose: _local(lambda step, buffer: buffer.transpose(step.permutation)),
+    s.Pad: _local(_pad),
+    s.Crop: _local(_crop),
+    s.Mask: _mask,
+    s.Slice: _grouped(lambda step, group: [np.split(b, len(group), step.dim)[i] for i, b in enumerate(group)]),
+    s.AllGather: _grouped(lambda step, group: [np.concatenate(group, step.dim)] * len(group)),
+    s.AllReduce: _grouped(lambda step, group: [_combined(step, group)] * len(group)),
+    s.ReduceScatter: _grouped(lambda step, group: np.split(_combined(step, group), len(group), step.dim)),
+    s.AllToAll: _grouped(_all_to_all),
+    s.Permute: _permute,
+    s.Rounds: _rounds,
+}
