@@ -17,7 +17,10 @@ from meshbridge.dialect.ops import OPEN_DIMS, PRIORITIES, REPLICATED_AXES
 from meshbridge.mlir import MeshError, ir, sdy
 from meshbridge.sharding import Axes, Mesh, Sharding
 
-from meshbridge_converters.axes import AxisRef, FactoredMesh, factor, fused, looks_like_part
+from meshbridge_converters.axes import AxisRef, FactoredMesh, factor, looks_like_part
+
+SHARDING = "sdy.sharding"
+"""The attribute that carries a sharding on function arguments and results, and shardings per result on operations."""
 
 NO_PRIORITY = -1
 
@@ -71,10 +74,11 @@ def sdy_mesh(symbol: str, attr: ir.Attribute, used: Iterable[AxisRef], inlined: 
     return SdyMesh(attr, factored, Mesh(symbol, factored.shape, names, devices), inlined)
 
 
-def mesh_attr(value: Mesh, has_axes: bool = True) -> ir.Attribute:
-    """The `#sdy.mesh<…>` of a mesh, its factored axes fused; `has_axes` False for the mesh that had none."""
-    axes = fused(value).sdy_axes if has_axes else []
-    return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(name, size) for name, size in axes], list(value.device_ids))
+def mesh_attr(factored: FactoredMesh, device_ids: Sequence[int]) -> ir.Attribute:
+    """The `#sdy.mesh<…>` of a mesh, its factored axes fused. sdy leaves the device order out where it is 0, 1, 2, …"""
+    in_order = bool(factored.parts) and list(device_ids) == list(range(len(device_ids)))
+    axes = [sdy.MeshAxisAttr.get(name, size) for name, size in factored.sdy_axes]
+    return sdy.MeshAttr.get(axes, [] if in_order else list(device_ids))
 
 
 def axis_ref(attr: ir.Attribute) -> AxisRef:

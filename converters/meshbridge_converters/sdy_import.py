@@ -30,22 +30,16 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
-from meshbridge.dialect.ops import AXIS_NAMES, MANUAL_AXES, SOURCE
+from meshbridge.dialect.ops import MANUAL_AXES, SOURCE
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, sdy, tensor_type
 from meshbridge.sharding import Sharding
 
-from meshbridge_converters import sdy_attributes
+from meshbridge_converters import meshes, sdy_attributes
 from meshbridge_converters.axes import AxisRef
-from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
-
-SHARDING = "sdy.sharding"
-"""The attribute that carries a sharding on function arguments and results, and shardings per result on operations."""
+from meshbridge_converters.sdy_attributes import SHARDING, Annotation, SdyMesh
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
 """Discardable attribute of `mesh.shard`: what its source operation said besides the sharding."""
-
-INLINED = "meshbridge.inlined"
-"""Discardable attribute of `mesh.mesh`: sdy had the mesh inside its shardings, without a symbol."""
 
 ISOLATED = frozenset({"func.func", "sdy.manual_computation"})
 """Operations whose regions cannot use values from outside."""
@@ -69,8 +63,7 @@ def import_module(module: ir.Module) -> None:
     _verify(module)
     with module.context, ir.Location.unknown():
         sites = list(_sites(module.body, None))
-        meshes = _Meshes.of(module, sites)
-        _Import(meshes).run(sites)
+        _Import(_Meshes.of(module, sites)).run(sites)
 
 
 def _verify(module: ir.Module) -> None:
@@ -153,13 +146,13 @@ class _Meshes:
             symbol = ir.StringAttr(op.attributes["sym_name"]).value
             by_key[symbol] = _located(op, symbol, op.attributes["mesh"], used.pop(symbol, ({}, op))[0])
             others = {name: op.attributes[name] for name in op.attributes if name not in ("sym_name", "mesh")}
-            _declare(by_key[symbol], others, op.location, ir.InsertionPoint(op))
+            meshes.declare(by_key[symbol], others, op.location, ir.InsertionPoint(op))
             op.erase()
         top = ir.InsertionPoint.at_block_begin(module.body)
         for attr, (refs, op) in used.items():
             assert isinstance(attr, ir.Attribute), f"the verifier lets no unknown mesh @{attr} through"
             by_key[attr] = _located(op, next(free), attr, refs, inlined=True)
-            _declare(by_key[attr], {INLINED: ir.UnitAttr.get()}, op.location, top)
+            meshes.declare(by_key[attr], {}, op.location, top)
         return cls(by_key)
 
     def of_sharding(self, attr: ir.Attribute) -> SdyMesh:
@@ -204,14 +197,6 @@ def _located(op: ir.Operation, symbol: str, attr: ir.Attribute, refs: Iterable[A
         return sdy_attributes.sdy_mesh(symbol, attr, refs, inlined)
     except MeshError as error:
         raise OpError(op, str(error)) from None
-
-
-def _declare(mesh: SdyMesh, others: dict[str, ir.Attribute], loc: ir.Location, ip: ir.InsertionPoint) -> None:
-    op = build.mesh(mesh.value, loc=loc, ip=ip)
-    if not mesh.factored.parts:
-        op.attributes[AXIS_NAMES] = ir.ArrayAttr.get([])
-    for name, attr in others.items():
-        op.attributes[name] = attr
 
 
 @dataclass
@@ -273,7 +258,7 @@ class _Import:
     def _inline_in_declaration(self, op: ir.Operation) -> None:
         for listed in ("arg_attrs", "res_attrs"):
             if listed in op.attributes:
-                entries = [_named(entry) for entry in ir.ArrayAttr(op.attributes[listed])]
+                entries = [meshes.named(entry) for entry in ir.ArrayAttr(op.attributes[listed])]
                 for entry in entries:
                     if SHARDING in entry:
                         entry[SHARDING] = self.meshes.without_symbols(entry[SHARDING])
@@ -340,14 +325,9 @@ class _Import:
         op.attributes[name] = sdy.TensorShardingPerValueAttr.get([self.meshes.without_symbols(attr) for attr in shardings])
 
 
-def _named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
-    entries = ir.DictAttr(attr)
-    return {entries[index].name: entries[index].attr for index in range(len(entries))}
-
-
 def _take(function: ir.Operation, listed: str) -> list[ir.Attribute | None]:
     """Removes the shardings from a function's argument or result attributes and returns them, None where there was none."""
-    entries = [_named(entry) for entry in ir.ArrayAttr(function.attributes[listed])]
+    entries = [meshes.named(entry) for entry in ir.ArrayAttr(function.attributes[listed])]
     taken = [entry.pop(SHARDING, None) for entry in entries]
     function.attributes[listed] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
     return taken

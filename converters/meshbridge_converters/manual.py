@@ -1,0 +1,133 @@
+"""Local program -> one callable program on global shapes (stage 5, local -> exported), in place.
+
+    mesh.mesh @m(shape = 2) {meshbridge.axis_names = ["x"]}
+    func.func @main(%arg0: tensor<4xf32> {meshbridge.global = tensor<8xf32>, meshbridge.mesh = @m,
+                                          meshbridge.split_axes = #mesh.axisarray<[[0]]>}) -> (tensor<f32> {…}) {
+      …
+      return %r : tensor<f32>
+==>
+    sdy.mesh @m = <["x"=2]>
+    func.func @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}]>}) -> (tensor<f32> {…}) {
+      %0 = sdy.manual_computation(%arg0) in_shardings=[<@m, [{"x"}]>] out_shardings=[<@m, [], replicated={"x"}>]
+        manual_axes={"x"} (%arg1: tensor<4xf32>) {
+        …
+        sdy.return %r : tensor<f32>
+      } : (tensor<8xf32>) -> tensor<f32>
+      return %0 : tensor<f32>
+
+XLA partitions nothing in such a program: all axes are manual, so what stands in the body is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from meshbridge.dialect import attributes
+from meshbridge.dialect.ops import REPLICATED_AXES
+from meshbridge.mlir import OpError, ir, main_function, sdy
+from meshbridge.sharding import Sharding
+
+from meshbridge_converters import meshes, sdy_attributes
+from meshbridge_converters.sdy_attributes import SHARDING, SdyMesh
+
+GLOBAL, MESH, SPLIT_AXES = "meshbridge.global", "meshbridge.mesh", "meshbridge.split_axes"
+"""Attributes of a local program's arguments and results: the type before partitioning, the mesh, the axes per dimension."""
+
+
+@dataclass(frozen=True)
+class _Boundary:
+    """One argument or result of the local program: its global type, its sharding (tensors only), its other attributes."""
+
+    type: ir.Type
+    sharding: Sharding | None
+    others: dict[str, ir.Attribute]
+
+
+def wrap_manual(module: ir.Module) -> None:
+    """Makes `main` a function on global shapes whose body is one `sdy.manual_computation` over all axes of the mesh.
+
+    Arguments and results keep their attributes and locations and get `sdy.sharding` in place of `meshbridge.*`; every mesh is an
+    `sdy.mesh` again. A module without a mesh is left as it is.
+
+    Raises OpError where an argument or result does not say how it is sharded, or where they lie on different meshes.
+    """
+    with module.context, ir.Location.unknown():
+        restored = meshes.restore(module)
+        if restored:
+            _wrap(main_function(module), restored)
+
+
+def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
+    body = main.regions[0].blocks[0]
+    terminator = body.operations[-1].operation
+    arguments = _boundaries(main, "arg_attrs", [argument.type for argument in body.arguments])
+    results = _boundaries(main, "res_attrs", [operand.type for operand in terminator.operands])
+    mesh = _the_mesh(main, [*arguments, *results], known)
+    global_arguments, global_results = ([boundary.type for boundary in side] for side in (arguments, results))
+
+    entry = body.create_before(*global_arguments, arg_locs=[argument.location for argument in body.arguments])
+    ip = ir.InsertionPoint(entry)
+    attrs = {
+        "in_shardings": sdy.TensorShardingPerValueAttr.get([_sharding(boundary, mesh) for boundary in arguments]),
+        "out_shardings": sdy.TensorShardingPerValueAttr.get([_sharding(boundary, mesh) for boundary in results]),
+        "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name, _ in mesh.factored.sdy_axes]),
+    }
+    operands = list(entry.arguments)
+    manual = ir.Operation.create("sdy.manual_computation", global_results, operands, attrs, regions=1, loc=main.location, ip=ip)
+    ir.Operation.create("func.return", [], list(manual.results), loc=terminator.location, ip=ip)
+    body.append_to(manual.regions[0])
+    returned = list(terminator.operands)
+    ir.Operation.create("sdy.return", [], returned, loc=terminator.location, ip=ir.InsertionPoint(terminator))
+    terminator.erase()
+
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(global_arguments, global_results))
+    for listed, side in (("arg_attrs", arguments), ("res_attrs", results)):
+        main.attributes[listed] = ir.ArrayAttr.get([_attributes(boundary, mesh) for boundary in side])
+
+
+def _boundaries(main: ir.Operation, listed: str, types: list[ir.Type]) -> list[_Boundary]:
+    """The arguments (`arg_attrs`) or results (`res_attrs`) of the local program."""
+    entries = ir.ArrayAttr(main.attributes[listed]) if listed in main.attributes else [ir.DictAttr.get({})] * len(types)
+    return [
+        _boundary(main, f"{listed.partition('_')[0]} {index}", local, meshes.named(entry))
+        for index, (local, entry) in enumerate(zip(types, entries, strict=True))
+    ]
+
+
+def _boundary(main: ir.Operation, where: str, local: ir.Type, attrs: dict[str, ir.Attribute]) -> _Boundary:
+    if not isinstance(local, ir.RankedTensorType):  # a token is the same on every device
+        return _Boundary(local, None, attrs)
+    found = [attrs.pop(name, None) for name in (GLOBAL, MESH, SPLIT_AXES)]
+    whole, mesh, split = found
+    if whole is None or mesh is None or split is None:
+        raise OpError(main, f"{where} does not carry {GLOBAL}, {MESH} and {SPLIT_AXES}", hint="is the program lowered?")
+    sharding = Sharding(ir.FlatSymbolRefAttr(mesh).value, attributes.axis_array(split))
+    return _Boundary(ir.TypeAttr(whole).value, sharding, attrs)
+
+
+def _the_mesh(main: ir.Operation, boundaries: Iterable[_Boundary], known: Mapping[str, SdyMesh]) -> SdyMesh:
+    """The one mesh of the program; a program that has no tensors at its boundary lies on the first."""
+    names = {boundary.sharding.mesh: None for boundary in boundaries if boundary.sharding is not None}
+    if len(names) > 1:
+        raise OpError(main, f"has arguments and results on several meshes: {', '.join(f'@{name}' for name in names)}")
+    name = next(iter(names or known))
+    if name not in known:
+        raise OpError(main, f"lies on the unknown mesh @{name}")
+    return known[name]
+
+
+def _sharding(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:
+    """The sdy sharding, in which every axis of the mesh splits a dimension or is explicitly replicated (seed 001)."""
+    if boundary.sharding is None:
+        return sdy_attributes.write(Sharding(mesh.value.name, ()), 0, {}, mesh)
+    unused = sorted(set(range(mesh.value.rank)) - set(boundary.sharding.used_axes))
+    rank = ir.RankedTensorType(boundary.type).rank
+    return sdy_attributes.write(boundary.sharding, rank, {REPLICATED_AXES: attributes.axes_attr(unused)}, mesh)
+
+
+def _attributes(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:
+    if boundary.sharding is None:
+        return ir.DictAttr.get(boundary.others)
+    rank = ir.RankedTensorType(boundary.type).rank
+    return ir.DictAttr.get(boundary.others | {SHARDING: sdy_attributes.write(boundary.sharding, rank, {}, mesh)})

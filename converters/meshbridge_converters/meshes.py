@@ -1,0 +1,68 @@
+"""`sdy.mesh` -> `mesh.mesh` (`declare`), and back (`restore`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshbridge.dialect import build
+from meshbridge.dialect.ops import AXIS_NAMES, DEVICE_IDS, MeshOp
+from meshbridge.mlir import OpError, ir
+from meshbridge.sharding import DYNAMIC
+
+from meshbridge_converters import sdy_attributes
+from meshbridge_converters.axes import FactoredMesh, fused
+from meshbridge_converters.sdy_attributes import SdyMesh
+
+INLINED = "meshbridge.inlined"
+"""Discardable attribute of `mesh.mesh`: sdy had the mesh inside its shardings, without a symbol."""
+
+
+def declare(mesh: SdyMesh, others: Mapping[str, ir.Attribute], loc: ir.Location, ip: ir.InsertionPoint) -> None:
+    """Writes `mesh` as a `mesh.mesh` that also carries the attributes `others`, e.g. `stablehlo.mesh`."""
+    op = build.mesh(mesh.value, loc=loc, ip=ip)
+    if not mesh.factored.parts:
+        op.attributes[AXIS_NAMES] = ir.ArrayAttr.get([])
+    if mesh.inlined:
+        op.attributes[INLINED] = ir.UnitAttr.get()
+    for name, attr in others.items():
+        op.attributes[name] = attr
+
+
+def restore(module: ir.Module) -> dict[str, SdyMesh]:
+    """Replaces each `mesh.mesh` of `module` by the `sdy.mesh` that it was, and returns them by symbol.
+
+    Raises OpError for a mesh of unknown shape, and for axis names that do not fuse to whole axes.
+    """
+    declared = [op.operation for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
+    restored: dict[str, SdyMesh] = {}
+    for op in declared:
+        mesh = _restored(op)
+        restored[mesh.value.name] = mesh
+        if not mesh.inlined:
+            own = ("sym_name", "shape", AXIS_NAMES, DEVICE_IDS)
+            attrs = {name: op.attributes[name] for name in op.attributes if name not in own}
+            attrs |= {"sym_name": ir.StringAttr.get(mesh.value.name), "mesh": mesh.attr}
+            ir.Operation.create("sdy.mesh", [], [], attrs, loc=op.location, ip=ir.InsertionPoint(op))
+    for op in declared:
+        op.erase()
+    return restored
+
+
+def _restored(op: ir.Operation) -> SdyMesh:
+    value = MeshOp(op).value
+    if DYNAMIC in value.shape:
+        raise OpError(op, "has a size that is not known, which sdy cannot say")
+    if AXIS_NAMES in op.attributes and not len(ir.ArrayAttr(op.attributes[AXIS_NAMES])):
+        factored = FactoredMesh(())
+    else:
+        try:
+            factored = fused(value)
+        except ValueError as error:
+            raise OpError(op, str(error)) from None
+    return SdyMesh(sdy_attributes.mesh_attr(factored, value.device_ids), factored, value, INLINED in op.attributes)
+
+
+def named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
+    """The entries of a dictionary attribute."""
+    entries = ir.DictAttr(attr)
+    return {entries[index].name: entries[index].attr for index in range(len(entries))}
