@@ -52,18 +52,24 @@ class Scanner:
         self.position = found.end()
 
     def at(self, token: str) -> bool:
-        """Whether `token` comes next, as a whole word if it is one."""
-        self.skip()
-        end = self.position + len(token)
-        if not self.text.startswith(token, self.position):
-            return False
-        return not (_WORD.match(token[-1]) and end < len(self.text) and _WORD.match(self.text[end]))
+        """Whether `token` comes next, as a whole word if it is one. Stays where it is."""
+        return self._end_of(token) >= 0
+
+    def _end_of(self, token: str) -> int:
+        """Where `token` ends if it comes next, or -1."""
+        found = _BLANKS.match(self.text, self.position)
+        assert found is not None  # the pattern matches the empty string
+        end = found.end() + len(token)
+        if not self.text.startswith(token, found.end()):
+            return -1
+        return -1 if _WORD.match(token[-1]) and end < len(self.text) and _WORD.match(self.text[end]) else end
 
     def accept(self, token: str) -> bool:
         """Steps over `token` if it comes next."""
-        if found := self.at(token):
-            self.position += len(token)
-        return found
+        end = self._end_of(token)
+        if end >= 0:
+            self.position = end
+        return end >= 0
 
     def expect(self, token: str) -> None:
         """Steps over `token`."""

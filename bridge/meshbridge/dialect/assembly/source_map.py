@@ -26,7 +26,7 @@ class SourceMap:
     filename: str
     edits: list[Edit]
 
-    def original(self, offset: int, rewritten: str) -> int:
+    def original(self, offset: int) -> int:
         """The offset in the original of one in the rewritten text; inside an edit, of the same token or of the operation."""
         shift = 0
         for edit in self.edits:
@@ -52,10 +52,12 @@ class SourceMap:
             return edit.start
         return edit.start + (places[-1 - occurrence] if occurrence < len(places) else places[0])
 
-    @property
-    def shifts_columns(self) -> bool:
-        """Whether something other than brackets, comments and locations follows an edit on its line."""
-        return any(not self.text.startswith("\n", edit.end) and _FOLLOWED.match(self.text, edit.end) for edit in self.edits)
+    def shifted_lines(self) -> set[int]:
+        """The lines, from 1, on which an operation follows an edit, so that its column in the rewritten text is not its own."""
+        ends = [
+            edit.end for edit in self.edits if not self.text.startswith("\n", edit.end) and _FOLLOWED.match(self.text, edit.end)
+        ]
+        return {self.text.count("\n", 0, end) + 1 for end in ends}
 
 
 _TOKEN = re.compile(r"[%@#!^]?[\w$.#-]+|\S")
@@ -72,8 +74,8 @@ def parse_module(source: SourceMap, rewritten: str, ctx: ir.Context) -> ir.Modul
             module = _parse(rewritten, source.filename)
         except ir.MLIRError as error:
             raise ParseError(_diagnostics(error, source, rewritten)) from None
-        if source.shifts_columns:
-            _restore_columns(module, source, rewritten)
+        if shifted := source.shifted_lines():
+            _restore_columns(module, source, rewritten, shifted)
         return module
 
 
@@ -132,7 +134,7 @@ def _placed(location: ir.Location, source: SourceMap, rewritten: str) -> str:
     if name not in (source.filename, "-"):
         return f"{name}:{line}:{column}"
     offset = _offset(rewritten, line, column)
-    return place(source.text, source.original(offset, rewritten), source.filename)
+    return place(source.text, source.original(offset), source.filename)
 
 
 def _offset(text: str, line: int, column: int) -> int:
@@ -145,13 +147,12 @@ def _offset(text: str, line: int, column: int) -> int:
     return start + len(whole.encode()[: column - 1].decode(errors="ignore"))
 
 
-def _restore_columns(module: ir.Module, source: SourceMap, rewritten: str) -> None:
+def _restore_columns(module: ir.Module, source: SourceMap, rewritten: str, lines: set[int]) -> None:
     """Corrects the locations of operations that stand behind a rewritten one on its line."""
-    starts = [0, *(found.end() for found in re.finditer("\n", rewritten))]
     for op in walk(module.operation):
         found = _FILE_LOCATION.search(str(op.location))
-        if found is None or found.group(1) != source.filename:
+        if found is None or found.group(1) != source.filename or int(found.group(2)) not in lines:
             continue
-        offset = starts[int(found.group(2)) - 1] + int(found.group(3)) - 1
-        line, column = map(int, place(source.text, source.original(offset, rewritten), "").rsplit(":", 2)[1:])
+        offset = _offset(rewritten, int(found.group(2)), int(found.group(3)))
+        line, column = map(int, place(source.text, source.original(offset), "").rsplit(":", 2)[1:])
         op.location = ir.Location.file(source.filename, line, column)
