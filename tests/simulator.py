@@ -51,9 +51,7 @@ def root_of(group: list[Index], shape: Shape, axes: Axes, root: Index) -> Index:
 def all_gather(shape: Shape, values: Values, axes: Axes, gather_axis: int) -> Values:
     """Every device gets its group's arrays one after the other."""
     return {
-        device: np.concatenate([values[each] for each in group], gather_axis)
-        for group in groups(shape, axes)
-        for device in group
+        device: np.concatenate([values[each] for each in group], gather_axis) for group in groups(shape, axes) for device in group
     }
 
 
@@ -234,7 +232,7 @@ def neighbors_linear_indices(shape: Shape, device: Index, split_axes: Axes) -> t
 def shard_shape(
     shape: Shape, tensor: Shape, split_axes: Sequence[Axes], halo_sizes: Sequence[int], offsets: Sequence[int], device: Index
 ) -> list[int]:
-    """The shape of one device's shard: ceiling division unless `offsets` says otherwise, halos added; the last shards may be short."""
+    """The shape of one device's shard, halos added. Without `offsets` it is the ceiling division, the last shards short."""
     result = []
     halos, starts = list(halo_sizes), list(offsets)
     for size, axes in itertools.zip_longest(tensor, split_axes[: len(tensor)], fillvalue=()):

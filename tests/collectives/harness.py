@@ -42,7 +42,7 @@ def tensor_text(shape: Sequence[int], element: str) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """One body. In `lines`, `$0`, `$1`, … are the arguments, `@mesh` the mesh and names that start with `%_` are the body's own."""
+    """One body. In `lines`, `$0`, `$1`, … are the arguments, `@mesh` the mesh and names like `%_x` the body's own."""
 
     mesh: Mesh
     arguments: tuple[Values, ...]
@@ -159,9 +159,7 @@ class _Program:
 
     def results(self, outputs: list[np.ndarray], by: str) -> list[list[Values]]:
         remaining = iter(outputs)
-        return [
-            [dict(zip(_order(case.mesh, by), next(remaining), strict=True)) for _ in case.results] for case in self.cases
-        ]
+        return [[dict(zip(_order(case.mesh, by), next(remaining), strict=True)) for _ in case.results] for case in self.cases]
 
 
 def _order(mesh: Mesh, by: str) -> list[tuple[int, ...]]:

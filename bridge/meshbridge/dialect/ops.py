@@ -5,6 +5,8 @@ Builders stand in `build`, checks in `verifier`, text in `assembly`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from meshbridge.dialect import attributes
 from meshbridge.mlir import _cext, ir
 from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
@@ -20,6 +22,7 @@ class MeshDialect(ir.Dialect):
 class MeshOpView(ir.OpView):
     """What the accessors below share."""
 
+    OPERATION_NAME: ClassVar[str]
     _ODS_REGIONS = (0, True)
 
     def _axes(self, name: str) -> Axes:

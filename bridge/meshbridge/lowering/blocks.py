@@ -1,14 +1,17 @@
-"""The one walk of the lowering: every block in order, each mesh operation replaced on the spot."""
+"""The one walk of the lowering: every block in order, each operation replaced on the spot."""
 
 from __future__ import annotations
 
+from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import MeshOp, MeshOpView
-from meshbridge.lowering import exchanges, indices, reductions  # noqa: F401  fill LOWERINGS
+from meshbridge.lowering import exchanges, indices, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
 from meshbridge.lowering.emit import Emitter
 from meshbridge.lowering.groups import Groups
+from meshbridge.lowering.messages import lower_pair, pairs
 from meshbridge.lowering.position import Positions
+from meshbridge.lowering.scalars import FORMS, check_users, is_scalar, lower_scalar, retype_arguments, retype_signature
 from meshbridge.lowering.site import LOWERINGS, Site
-from meshbridge.mlir import OpError, ir
+from meshbridge.mlir import OpError, function_type, ir
 from meshbridge.sharding import Axes, Mesh
 
 _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get_sharding"})
@@ -23,36 +26,68 @@ def lower_module(module: ir.Module, groups: Groups) -> None:
 
 
 class _Walk:
+    """Blocks inside of a block come after what stands before them, so operands are always lowered first."""
+
     def __init__(self, meshes: dict[str, Mesh], groups: Groups) -> None:
         self.meshes = meshes
         self.groups = groups
+        self.constants: dict[ir.Value, int] = {}
 
     def block(self, block: ir.Block) -> None:
+        views = list(block.operations)
+        names = [view.operation.name for view in views]
         positions = Positions(self.groups.form)
-        for view in list(block.operations):
-            op = view.operation
-            if op.name.startswith("mesh."):
-                if op.name not in _DECLARATIONS:
-                    self.replace(view, positions)
-            else:
-                for region in op.regions:
-                    for inner in region.blocks:
-                        self.block(inner)
+        messages = pairs(views) if "mesh.send" in names or "mesh.recv" in names else {}
+        for number, (view, name) in enumerate(zip(views, names, strict=True)):
+            if not isinstance(view, MeshOpView):
+                self.other(view.operation, name)
+            elif name in ("mesh.send", "mesh.recv"):
+                if number in messages:  # else its other half waits for it, or has taken it along
+                    lower_pair(messages[number], self.site(view, positions))
+            elif name not in _DECLARATIONS:
+                self.replace(view, positions)
+
+    def other(self, op: ir.Operation, name: str) -> None:
+        if name.startswith("mesh."):
+            raise OpError(op, "is not an operation of the dialect")
+        if name == "func.func":
+            self.function(op)
+        elif not (name in FORMS and lower_scalar(op, self.constants)):
+            self.regions(op)
+
+    def regions(self, op: ir.Operation) -> None:
+        for region in op.regions:
+            for inner in region.blocks:
+                self.block(inner)
+
+    def function(self, op: ir.Operation) -> None:
+        type_ = function_type(op)
+        with_scalars = any(map(is_scalar, (*type_.inputs, *type_.results)))
+        if with_scalars:
+            retype_arguments(op)
+        self.regions(op)
+        if with_scalars:
+            retype_signature(op)
 
     def replace(self, view: MeshOpView, positions: Positions) -> None:
         op = view.operation
         if (lowering := LOWERINGS.get(op.name)) is None:
             raise OpError(op, "has no lowering to StableHLO")
+        check_users(op)
+        values = lowering(view, self.site(view, positions))
+        for result, value in zip(op.results, values, strict=True):
+            result.replace_all_uses_with(value)
+        op.erase()
+
+    def site(self, view: MeshOpView, positions: Positions) -> Site:
+        op = view.operation
         mesh = self.meshes.get(view.mesh)
         if mesh is None:
             raise OpError(op, f"names the mesh @{view.mesh}, which the module does not declare")
         if min(mesh.shape) < 1:
             raise OpError(op, f"runs on @{mesh.name}, whose shape is not known; XLA needs one")
         emit = Emitter(op.location, ir.InsertionPoint(op))
-        site = Site(op, mesh, _group_axes(view, mesh), emit, self.groups, positions)
-        for result, value in zip(op.results, lowering(view, site), strict=True):
-            result.replace_all_uses_with(value)
-        op.erase()
+        return Site(op, mesh, _group_axes(view, mesh), emit, self.groups, positions, self.constants)
 
 
 def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
@@ -60,5 +95,5 @@ def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
     attrs = view.operation.attributes
     for name in ("mesh_axes", "axes"):
         if name in attrs:
-            return tuple(attrs[name]) or tuple(range(mesh.rank))
+            return attributes.integers(attrs[name]) or tuple(range(mesh.rank))
     return tuple(range(mesh.rank))

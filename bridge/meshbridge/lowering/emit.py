@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from meshbridge.mlir import ir
 
@@ -26,6 +29,11 @@ def shape_of(value: ir.Value) -> list[int]:
 def element_of(value: ir.Value) -> ir.Type:
     """The element type of a tensor value."""
     return ir.RankedTensorType(value.type).element_type
+
+
+def dense(array: np.ndarray[Any, Any]) -> ir.Attribute:
+    """`dense<…>` with the array's shape and signless element type."""
+    return ir.DenseElementsAttr.get(np.ascontiguousarray(array).data)
 
 
 def integers(values: Sequence[int]) -> ir.Attribute:
@@ -62,20 +70,21 @@ class Emitter:
         self, name: str, result: ir.Type, operands: Sequence[ir.Value], attrs: dict[str, ir.Attribute] | None = None
     ) -> ir.Value:
         """The result of one StableHLO operation."""
-        return self.op(name, result, operands, attrs).results[0]
+        created: ir.Value = self.op(name, result, operands, attrs).results[0]
+        return created
 
     def elementwise(self, name: str, *operands: ir.Value) -> ir.Value:
         """An operation whose result has the type of its operands."""
         return self.value(name, operands[0].type, operands)
 
-    def dense(self, attr: ir.Attribute) -> ir.Value:
+    def constant(self, attr: ir.Attribute) -> ir.Value:
         """A constant."""
         return self.value("constant", ir.DenseElementsAttr(attr).type, [], {"value": attr})
 
     def scalar(self, value: int, width: int = 32) -> ir.Value:
         """A constant `tensor<i32>`."""
         element = ir.IntegerType.get_signless(width)
-        return self.dense(ir.DenseElementsAttr.get_splat(tensor([], element), ir.IntegerAttr.get(element, value)))
+        return self.constant(ir.DenseElementsAttr.get_splat(tensor([], element), ir.IntegerAttr.get(element, value)))
 
     def compare(self, direction: str, left: ir.Value, right: ir.Value) -> ir.Value:
         """Signed integer comparison, `direction` as StableHLO spells it: LT, GE, EQ, …"""
@@ -123,6 +132,18 @@ class Emitter:
         zero = self.scalar(0) if len(shape) > 1 else start
         starts = [start if each == dim else zero for each in range(len(shape))]
         return self.value("dynamic_slice", tensor(shape, element_of(value)), [value, *starts], {"slice_sizes": integers(shape)})
+
+    def iota(self, shape: Shape, dim: int) -> ir.Value:
+        """Each place's index along `dim`, as i32."""
+        return self.value("iota", tensor(shape, ir.IntegerType.get_signless(32)), [], {"iota_dimension": integer(dim)})
+
+    def add(self, left: ir.Value, right: int) -> ir.Value:
+        """`left + right`; `left` itself where `right` is 0."""
+        return self.elementwise("add", left, self.scalar(right)) if right else left
+
+    def multiply(self, left: ir.Value, right: int) -> ir.Value:
+        """`left * right`; `left` itself where `right` is 1."""
+        return left if right == 1 else self.elementwise("multiply", left, self.scalar(right))
 
     def concatenate(self, values: Sequence[ir.Value], dim: int) -> ir.Value:
         """`values` one after the other along `dim`; a single one is itself."""

@@ -1,4 +1,4 @@
-"""Collectives that move whole shards: all_gather, all_slice, all_to_all, permute. Groups are ordered by `mesh_axes`, outer first."""
+"""Collectives that move whole shards: all_gather, all_slice, all_to_all, permute. Group order is that of `mesh_axes`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def all_slice(op: AllSliceOp, site: Site) -> list[ir.Value]:
         return [op.input]
     emit, dim = site.emit, op.slice_axis
     size = int(site.result_type.shape[dim])
-    start = site.in_group() if size == 1 else emit.elementwise("multiply", site.in_group(), emit.scalar(size))
-    return [emit.dynamic_slice(op.input, dim, start, size)]
+    return [emit.dynamic_slice(op.input, dim, emit.multiply(site.in_group(), size), size)]
 
 
 @lowers(AllToAllOp)

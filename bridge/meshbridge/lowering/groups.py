@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from meshbridge.lowering.emit import dense
 from meshbridge.mlir import ir
 from meshbridge.sharding import Axes, Mesh, device_groups
 
@@ -25,12 +26,14 @@ Attributes = dict[str, ir.Attribute]
 class Groups:
     """Writes the groups of one module; equal ones once.
 
-    `exported`: devices are SPMD partitions; a collective then needs a channel and global device ids, as jax.shard_map writes them.
+    `exported`: devices are SPMD partitions; collectives need a channel and global device ids, as jax.shard_map writes them.
     `local`: devices are replicas; without a channel StableHLO's process groups are cross-replica.
     """
 
-    form: Form
-    spelling: Spelling
+    form: Form = "exported"
+    spelling: Spelling = "dense"
+    collective_broadcast: bool = False
+    """Whether the backend has `stablehlo.collective_broadcast`."""
     _replica_groups: dict[tuple[Mesh, Axes], ir.Attribute] = field(default_factory=dict)
     _device_groups: dict[tuple[Mesh, Axes], list[list[int]]] = field(default_factory=dict)
 
@@ -45,7 +48,15 @@ class Groups:
 
     def permutation(self, pairs: list[tuple[int, int]]) -> Attributes:
         """The attributes of a collective_permute between logical devices, sources first."""
-        attrs: Attributes = {"source_target_pairs": ir.DenseElementsAttr.get(np.array(pairs, np.int64))}
+        attrs: Attributes = {"source_target_pairs": dense(np.array(pairs, np.int64))}
+        if self.form == "exported":
+            attrs["channel_handle"] = _channel()
+        return attrs
+
+    def rooted(self, mesh: Mesh, axes: Axes, root: int) -> Attributes:
+        """The attributes of a collective_broadcast, whose groups name their root first."""
+        groups = [group[root:] + group[:root] for group in self.devices(mesh, axes)]
+        attrs: Attributes = {"replica_groups": dense(np.array(groups, np.int64))}
         if self.form == "exported":
             attrs["channel_handle"] = _channel()
         return attrs
@@ -65,7 +76,7 @@ class Groups:
         key = (mesh, axes)
         if (found := self._replica_groups.get(key)) is None:
             by_axes = self.spelling == "mesh-axes" and not mesh.device_ids
-            found = _mesh_axes(mesh, axes) if by_axes else ir.DenseElementsAttr.get(np.array(self.devices(mesh, axes), np.int64))
+            found = _mesh_axes(mesh, axes) if by_axes else dense(np.array(self.devices(mesh, axes), np.int64))
             self._replica_groups[key] = found
         return found
 
@@ -81,9 +92,7 @@ def _mesh_axes(mesh: Mesh, axes: Axes) -> ir.Attribute:
         f"#stablehlo.mesh_axis<name = {_quoted(mesh.axis_name(axis))}, size = {size}>" for axis, size in enumerate(mesh.shape)
     )
     refs = ", ".join(f"#stablehlo.axis_ref<name = {_quoted(mesh.axis_name(axis))}>" for axis in axes)
-    return ir.Attribute.parse(
-        f"#stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [{sizes}]>, axes = [{refs}]>"
-    )
+    return ir.Attribute.parse(f"#stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [{sizes}]>, axes = [{refs}]>")
 
 
 def _quoted(name: str) -> str:

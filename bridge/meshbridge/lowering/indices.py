@@ -1,19 +1,35 @@
-"""Operations that say where a device stands: mesh_shape, process_multi_index, process_linear_index.
+"""Operations that answer with indices: where a device stands, who its neighbours are, how large its shard is.
 
 Their `index` results become `tensor<i32>`; `scalars` carries those through the arithmetic that uses them.
 """
 
 from __future__ import annotations
 
-from meshbridge.dialect.ops import MeshShapeOp, ProcessLinearIndexOp, ProcessMultiIndexOp
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshbridge.dialect.attributes import SHARDING_TYPE
+from meshbridge.dialect.ops import (
+    MeshShapeOp,
+    NeighborsLinearIndicesOp,
+    ProcessLinearIndexOp,
+    ProcessMultiIndexOp,
+    ShardingOp,
+    ShardShapeOp,
+)
+from meshbridge.lowering.emit import dense
+from meshbridge.lowering.members import Member, linearize
+from meshbridge.lowering.position import in_group_index, strides
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
+from meshbridge.sharding import DYNAMIC, Axes, Sharding
 
 
 @lowers(MeshShapeOp)
 def mesh_shape(op: MeshShapeOp, site: Site) -> list[ir.Value]:
     """Constants."""
-    return [site.emit.scalar(site.mesh.shape[axis]) for axis in site.axes]
+    return [_constant(site, site.mesh.shape[axis]) for axis in site.axes]
 
 
 @lowers(ProcessMultiIndexOp)
@@ -26,3 +42,126 @@ def process_multi_index(op: ProcessMultiIndexOp, site: Site) -> list[ir.Value]:
 def process_linear_index(op: ProcessLinearIndexOp, site: Site) -> list[ir.Value]:
     """The logical number itself, unless the mesh has a device order of its own."""
     return [site.positions.linear(site.mesh, site.emit)]
+
+
+@lowers(NeighborsLinearIndicesOp)
+def neighbors_linear_indices(op: NeighborsLinearIndicesOp, site: Site) -> list[ir.Value]:
+    """The device's linear index one step down and one up along `split_axes`; -1 beyond either end."""
+    device = [site.known(value) for value in op.operation.operands]
+    if len(device) != site.mesh.rank:
+        raise site.error(f"names a device by {len(device)} coordinates on a mesh of rank {site.mesh.rank}")
+    emit, axes = site.emit, op.split_axes
+    linear = _value(site, linearize(site, device, site.mesh.shape))
+    number = _value(site, linearize(site, [device[axis] for axis in axes], [site.mesh.shape[axis] for axis in axes]))
+    stays = emit.elementwise("subtract", linear, _spread(site, number, axes))
+    none = emit.scalar(-1)
+    neighbours = []
+    for step, beyond in ((-1, emit.compare("EQ", number, emit.scalar(0))), (1, _is_last(site, number, axes))):
+        moved = emit.elementwise("add", stays, _spread(site, emit.add(number, step), axes))
+        neighbours.append(emit.select(beyond, none, moved))
+    return neighbours
+
+
+def _is_last(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
+    return site.emit.compare("EQ", number, site.emit.scalar(site.mesh.group_size(axes) - 1))
+
+
+def _spread(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
+    """What the in-group number along `axes` adds to a linear index: its digits, each times the stride of its axis."""
+    emit, mesh, weights = site.emit, site.mesh, strides(site.mesh)
+    total = emit.scalar(0)
+    for place, axis in enumerate(axes):
+        digit, inner = number, mesh.group_size(axes[place + 1 :])
+        if inner > 1:
+            digit = emit.elementwise("divide", digit, emit.scalar(inner))
+        if place:
+            digit = emit.elementwise("remainder", digit, emit.scalar(mesh.shape[axis]))
+        total = emit.elementwise("add", total, emit.multiply(digit, weights[axis]))
+    return total
+
+
+@lowers(ShardShapeOp)
+def shard_shape(op: ShardShapeOp, site: Site) -> list[ir.Value]:
+    """Per dimension the size of the device's shard: `sharded_dims_offsets` where given, else ceiling division, plus halos.
+
+    Of a dimension that does not divide, the last shards are short: what partitioning pads them with does not count.
+    """
+    operands = list(op.operation.operands)
+    position = [str(value.type) for value in operands].index(SHARDING_TYPE)
+    sharding = _static_sharding(operands[position], site)
+    shape = _static_shape(op, site, operands[:position])
+    linear = _device(op, site, operands[position + 1 :])
+    halos, offsets = list(sharding.halo_sizes), list(sharding.offsets)
+    sizes = []
+    for size, axes in zip(shape, sharding.padded(len(shape)).split_axes, strict=True):
+        if not axes:
+            sizes.append(_constant(site, size))
+            continue
+        count = site.mesh.group_size(axes)
+        starts, offsets = offsets[: count + 1], offsets[count + 1 :]
+        halo, halos = sum(halos[:2]), halos[2:]
+        sizes.append(site.emit.add(_extent(site, size, axes, starts, linear), halo))
+    return sizes
+
+
+def _extent(site: Site, size: int, axes: Axes, starts: Sequence[int], linear: ir.Value) -> ir.Value:
+    """The size without halos of one dimension's shard on the device at position `linear`."""
+    emit = site.emit
+    number = in_group_index(linear, site.mesh, axes, emit)
+    if starts:
+        table = np.diff(np.array(starts, np.int32))
+        return emit.reshape(emit.dynamic_slice(emit.constant(dense(table)), 0, number, 1), [])
+    piece = -(-size // site.mesh.group_size(axes))
+    if size == piece * site.mesh.group_size(axes):
+        return _constant(site, size // site.mesh.group_size(axes))
+    left = emit.elementwise("subtract", emit.scalar(size), emit.multiply(number, piece))
+    return emit.value("clamp", left.type, [emit.scalar(0), left, emit.scalar(piece)])
+
+
+def _static_sharding(value: ir.Value, site: Site) -> Sharding:
+    definition = value.owner
+    if isinstance(definition, ir.Block) or not isinstance(definition.opview, ShardingOp):
+        raise site.error("needs a sharding that a mesh.sharding defines")
+    sharding: Sharding = definition.opview.value
+    if DYNAMIC in sharding.halo_sizes + sharding.offsets:
+        raise site.error("needs a sharding with constant halo sizes and offsets")
+    return sharding
+
+
+def _static_shape(op: ShardShapeOp, site: Site, dynamic: list[ir.Value]) -> list[int]:
+    """The whole tensor's shape, from seed 002's `shape` or LLVM 21's `dims`."""
+    entries = iter(dynamic)
+    listed = op.shape or op._axes("dims")
+    shape = [site.known(next(entries, size)) if size == DYNAMIC else size for size in listed]
+    known = [size for size in shape if isinstance(size, int) and size != DYNAMIC]
+    if len(known) != len(shape):
+        raise site.error("needs a constant shape: XLA has no tensors of any other")
+    if max(known, default=0) > _LARGEST:
+        raise site.error(f"has a dimension of {max(known)}; indices have 32 bits")
+    return known
+
+
+_LARGEST = 2**31 - 1
+
+
+def _device(op: ShardShapeOp, site: Site, given: list[ir.Value]) -> ir.Value:
+    """The device's linear index: seed 002's operand, or LLVM 21's multi-index `device`."""
+    listed = op._axes("device")
+    if not listed:
+        return given[0]
+    entries = iter(given)
+    index = [site.known(next(entries)) if entry == DYNAMIC else entry for entry in listed]
+    if len(index) != site.mesh.rank:
+        raise site.error(f"names a device by {len(index)} coordinates on a mesh of rank {site.mesh.rank}")
+    return _value(site, linearize(site, index, site.mesh.shape))
+
+
+def _value(site: Site, number: Member) -> ir.Value:
+    return site.emit.scalar(number) if isinstance(number, int) else number
+
+
+def _constant(site: Site, number: int) -> ir.Value:
+    """A constant that dynamic index lists may refer to."""
+    value = site.emit.scalar(number)
+    site.constants[value] = number
+    return value

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from meshbridge.lowering.emit import Emitter, tensor
+from meshbridge.lowering.emit import Emitter, dense, tensor
 from meshbridge.lowering.groups import Form
 from meshbridge.mlir import ir
 from meshbridge.sharding import Axes, Mesh
@@ -48,7 +48,12 @@ class Positions:
             return logical
         table = np.empty(mesh.size, np.int32)
         table[list(mesh.device_ids)] = np.arange(mesh.size, dtype=np.int32)
-        return emit.reshape(emit.dynamic_slice(emit.dense(ir.DenseElementsAttr.get(table)), 0, logical, 1), [])
+        return emit.reshape(emit.dynamic_slice(emit.constant(dense(table)), 0, logical, 1), [])
+
+
+def strides(mesh: Mesh) -> list[int]:
+    """How far apart in row-major order neighbours along each axis are."""
+    return [prod(mesh.shape[axis + 1 :]) for axis in range(mesh.rank)]
 
 
 def in_group_index(linear: ir.Value, mesh: Mesh, axes: Axes, emit: Emitter) -> ir.Value:
@@ -57,7 +62,7 @@ def in_group_index(linear: ir.Value, mesh: Mesh, axes: Axes, emit: Emitter) -> i
     for run in _adjacent_runs(axes):
         part = _digits(linear, mesh, run, emit)
         size = mesh.group_size(run)
-        index = part if index is None else emit.elementwise("add", emit.elementwise("multiply", index, emit.scalar(size)), part)
+        index = part if index is None else emit.elementwise("add", emit.multiply(index, size), part)
     return emit.scalar(0) if index is None else index
 
 
@@ -74,7 +79,7 @@ def _adjacent_runs(axes: Axes) -> list[Axes]:
 
 def _digits(linear: ir.Value, mesh: Mesh, run: Axes, emit: Emitter) -> ir.Value:
     """(linear / stride) % size of a run of adjacent axes, leaving out what changes nothing."""
-    stride, size = prod(mesh.shape[run[-1] + 1 :]), mesh.group_size(run)
+    stride, size = strides(mesh)[run[-1]], mesh.group_size(run)
     if size == 1:
         return emit.scalar(0)
     if stride > 1:

@@ -7,7 +7,7 @@ number of devices; on integers the division truncates. On `i1`, StableHLO's sum 
 from __future__ import annotations
 
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
-from meshbridge.lowering.emit import integer
+from meshbridge.lowering.emit import Emitter, integer
 from meshbridge.lowering.emit import tensor as tensor_of
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
@@ -54,18 +54,19 @@ def _reduce(
     attrs |= site.groups.collective(site.mesh, site.axes)
     reduce = emit.op(name, result, [value], attrs, regions=1)
     add_body(reduce, COMBINERS[kind], result.element_type)
+    total: ir.Value = reduce.results[0]
     if kind != "average":
-        return reduce.results[0]
-    return emit.elementwise("divide", reduce.results[0], _splat(site, result, site.group_size))
+        return total
+    return emit.elementwise("divide", total, _splat(site, result, site.group_size))
 
 
 def add_body(reduce: ir.Operation, combiner: str, element: ir.Type) -> None:
     """Gives `reduce` the region that combines two scalars."""
     scalar = tensor_of([], element)
     block = reduce.regions[0].blocks.append(scalar, scalar, arg_locs=[reduce.location] * 2)
-    here = {"loc": reduce.location, "ip": ir.InsertionPoint(block)}
-    combined = ir.Operation.create(f"stablehlo.{combiner}", [scalar], list(block.arguments), **here)
-    ir.Operation.create("stablehlo.return", [], list(combined.results), **here)
+    emit = Emitter(reduce.location, ir.InsertionPoint(block))
+    combined = emit.value(combiner, scalar, list(block.arguments))
+    ir.Operation.create("stablehlo.return", [], [combined], loc=emit.loc, ip=emit.ip)
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:
@@ -89,4 +90,4 @@ def _splat(site: Site, type_: ir.RankedTensorType, value: int) -> ir.Value:
         text = str(value)
     else:
         text = f"({value}.0, 0.0)" if isinstance(element, ir.ComplexType) else f"{value}.0"
-    return site.emit.dense(ir.Attribute.parse(f"dense<{text}> : {type_}"))
+    return site.emit.constant(ir.Attribute.parse(f"dense<{text}> : {type_}"))

@@ -25,6 +25,8 @@ class Site:
     emit: Emitter
     groups: Groups
     positions: Positions
+    constants: dict[ir.Value, int]
+    """Scalars known to be constant, by the value that stands for them."""
 
     @property
     def group_size(self) -> int:
@@ -38,8 +40,12 @@ class Site:
         """This device's number in its group, `tensor<i32>`."""
         return self.positions.in_group(self.mesh, self.axes, self.emit)
 
+    def known(self, entry: int | ir.Value) -> int | ir.Value:
+        """An entry of a dynamic index list as an integer where its value is a constant."""
+        return entry if isinstance(entry, int) else self.constants.get(entry, entry)
+
     def permute(self, value: ir.Value, pairs: list[tuple[int, int]]) -> ir.Value:
-        """`value` moved from sources to targets (logical devices); zeros on devices that are no target."""
+        """`value` moved from sources to targets (logical devices); zeros on devices that are no target. `pairs` is not empty."""
         return self.emit.value("collective_permute", value.type, [value], self.groups.permutation(pairs))
 
     def error(self, message: str, hint: str = "") -> OpError:
@@ -58,7 +64,7 @@ def lowers(cls: type[OpT]) -> Callable[[Lowering[OpT]], Lowering[OpT]]:
     """Enters a lowering in LOWERINGS; refuses a second one and one without documentation."""
 
     def register(function: Lowering[OpT]) -> Lowering[OpT]:
-        name = cls.OPERATION_NAME
+        name = str(cls.OPERATION_NAME)
         if not (function.__doc__ or "").strip():
             raise ValueError(f"the lowering of {name} has no docstring")
         if LOWERINGS.setdefault(name, function) is not function:

@@ -29,7 +29,9 @@ class LowerCollectives(Pass):
     "How device groups are written: `dense` device numbers, or `mesh-axes`, which do not grow with the mesh."
     form: Form = "exported"
     "`exported`: devices are partitions, for a body under `sdy.manual_computation`; `local`: devices are replicas, for PJRT."
+    collective_broadcast: bool = False
+    "Write a broadcast as one `stablehlo.collective_broadcast`, which XLA's CPU backend lacks, instead of a tree of permutes."
 
     def run(self, module: ir.Module) -> None:
         """Raises OpError where an operation cannot be executed coherently."""
-        lower_module(module, Groups(self.form, self.replica_groups))
+        lower_module(module, Groups(self.form, self.replica_groups, self.collective_broadcast))

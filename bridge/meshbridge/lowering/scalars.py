@@ -1,0 +1,157 @@
+"""Index arithmetic: `arith` and `tensor` operations on scalars as StableHLO on rank-0 tensors.
+
+XLA knows no scalars and no `index`. A scalar of type T becomes `tensor<T>`, and `index` becomes i32, the type of all indices
+here. What is not in the table is refused where it uses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.mlir import OpError, ir
+
+Constants = dict[ir.Value, int]
+
+ELEMENTWISE = {
+    "arith.addi": "add",
+    "arith.subi": "subtract",
+    "arith.muli": "multiply",
+    "arith.divsi": "divide",
+    "arith.remsi": "remainder",
+    "arith.minsi": "minimum",
+    "arith.maxsi": "maximum",
+    "arith.andi": "and",
+    "arith.ori": "or",
+    "arith.xori": "xor",
+}
+"""Scalar operations whose meaning StableHLO's has on signed integers."""
+
+CASTS = frozenset({"arith.index_cast", "arith.extsi", "arith.trunci"})
+
+COMPARISONS = {0: "EQ", 1: "NE", 2: "LT", 3: "LE", 4: "GT", 5: "GE"}
+"""`arith.cmpi` predicates; the unsigned ones (6 to 9) have no counterpart on signless integers."""
+
+FORMS: dict[str, Callable[[ir.Operation, Emitter, Constants], ir.Value]] = {}
+"""Operation name to what writes its replacement."""
+
+
+def is_scalar(type_: ir.Type) -> bool:
+    """Whether XLA needs a rank-0 tensor in place of a value of this type."""
+    return isinstance(type_, ir.IndexType | ir.IntegerType)
+
+
+def tensor_for(type_: ir.Type) -> ir.Type:
+    """The tensor type that stands for a scalar type."""
+    return tensor([], ir.IntegerType.get_signless(32) if isinstance(type_, ir.IndexType) else type_)
+
+
+def lower_scalar(op: ir.Operation, constants: Constants) -> bool:
+    """Replaces `op`, which FORMS names, if it computes on scalars; says whether it did."""
+    if not _on_scalars(op):
+        return False
+    value = FORMS[op.name](op, Emitter(op.location, ir.InsertionPoint(op)), constants)
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+    return True
+
+
+def _on_scalars(op: ir.Operation) -> bool:
+    return is_scalar(op.results[0].type) or op.name in ("tensor.from_elements", "tensor.splat")
+
+
+def check_users(op: ir.Operation) -> None:
+    """Raises OpError for a user of a scalar result of `op` that has no form on tensors."""
+    for result in op.results:
+        if is_scalar(result.type):
+            for use in result.uses:
+                user = use.owner.operation
+                if not (user.name in FORMS or user.name == "func.return" or user.name.startswith("mesh.")):
+                    raise OpError(user, f"computes with an index of '{op.name}' and has no form in StableHLO")
+
+
+def _constant(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    number = int(ir.IntegerAttr(op.attributes["value"]).value)
+    element = tensor_for(op.results[0].type)
+    width = ir.IntegerType(ir.RankedTensorType(element).element_type).width
+    if isinstance(op.results[0].type, ir.IndexType) and not -(2**31) <= number < 2**31:
+        raise OpError(op, f"is {number}; indices have 32 bits")
+    value = emit.scalar(number, width)
+    constants[value] = number
+    return value
+
+
+def _compare(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    direction = COMPARISONS.get(int(ir.IntegerAttr(op.attributes["predicate"]).value))
+    if direction is None:
+        raise OpError(op, "compares unsigned; only signed comparisons have a form in StableHLO here")
+    return emit.compare(direction, *op.operands)
+
+
+def _cast(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    operand = op.operands[0]
+    value = emit.convert(operand, ir.RankedTensorType(tensor_for(op.results[0].type)).element_type)
+    if operand in constants:
+        constants[value] = constants[operand]
+    return value
+
+
+def _elementwise(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    return emit.elementwise(ELEMENTWISE[op.name], *op.operands)
+
+
+def _select(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    return emit.select(*op.operands)
+
+
+def _extract(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    """A slice of one element at run-time indices."""
+    source, *indices = op.operands
+    if indices:
+        shape = [1] * len(indices)
+        sizes = {"slice_sizes": integers(shape)}
+        source = emit.value("dynamic_slice", tensor(shape, element_of(source)), [source, *indices], sizes)
+    return emit.reshape(source, [])
+
+
+def _from_elements(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    result = ir.RankedTensorType(op.results[0].type)
+    if isinstance(result.element_type, ir.IndexType):
+        raise OpError(op, "makes a tensor of indices, which XLA does not know", "cast them with arith.index_cast first")
+    if not len(op.operands):
+        raise OpError(op, "makes a tensor of no elements")
+    whole = emit.concatenate([emit.reshape(value, [1]) for value in op.operands], 0)
+    return emit.reshape(whole, list(result.shape))
+
+
+def _splat(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    return emit.broadcast(op.operands[0], shape_of(op.results[0]))
+
+
+FORMS |= dict.fromkeys(ELEMENTWISE, _elementwise) | dict.fromkeys(CASTS, _cast)
+FORMS |= {
+    "arith.constant": _constant,
+    "arith.cmpi": _compare,
+    "arith.select": _select,
+    "tensor.extract": _extract,
+    "tensor.from_elements": _from_elements,
+    "tensor.splat": _splat,
+}
+
+
+def retype_arguments(function: ir.Operation) -> None:
+    """Scalar arguments of a function become rank-0 tensors."""
+    for block in list(function.regions[0])[:1]:
+        for argument in block.arguments:
+            if is_scalar(argument.type):
+                argument.set_type(tensor_for(argument.type))
+
+
+def retype_signature(function: ir.Operation) -> None:
+    """Writes the types of arguments and returned values into the function's type."""
+    if not len(list(function.regions[0])):
+        return
+    entry = function.regions[0].blocks[0]
+    returned = list(entry.operations)[-1].operation.operands
+    type_ = ir.FunctionType.get([each.type for each in entry.arguments], [each.type for each in returned])
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
