@@ -28,8 +28,8 @@ LOCAL = """
                           meshbridge.split_axes = #mesh.axisarray<[]>})
       -> (tensor<4x16xf32> {jax.result_info = "result[0]", meshbridge.global = tensor<8x16xf32>, meshbridge.mesh = @mesh,
                             meshbridge.split_axes = #mesh.axisarray<[[0], []]>},
-          tensor<2x8xf32> {jax.result_info = "result[1]", meshbridge.global = tensor<8x16xf32>, meshbridge.mesh = @mesh,
-                           meshbridge.split_axes = #mesh.axisarray<[[0, 1], [2]]>}) {
+          tensor<1x16xf32> {jax.result_info = "result[1]", meshbridge.global = tensor<8x16xf32>, meshbridge.mesh = @mesh,
+                           meshbridge.split_axes = #mesh.axisarray<[[0, 1, 2], []]>}) {
     %0 = "stablehlo.all_gather"(%arg0) <{all_gather_dim = 1 : i64,
       channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
       replica_groups = dense<[[0, 1, 2, 3], [4, 5, 6, 7]]> : tensor<2x4xi64>, use_global_device_ids}>
@@ -38,8 +38,8 @@ LOCAL = """
     %2 = stablehlo.multiply %0, %1 : tensor<4x16xf32>
     %3 = stablehlo.partition_id : tensor<ui32>
     %4 = stablehlo.convert %3 : (tensor<ui32>) -> tensor<f32>
-    %5 = stablehlo.broadcast_in_dim %4, dims = [] : (tensor<f32>) -> tensor<2x8xf32>
-    return %2, %5 : tensor<4x16xf32>, tensor<2x8xf32>
+    %5 = stablehlo.broadcast_in_dim %4, dims = [] : (tensor<f32>) -> tensor<1x16xf32>
+    return %2, %5 : tensor<4x16xf32>, tensor<1x16xf32>
   }
 """
 
@@ -57,7 +57,7 @@ def test_runs_in_jax_with_no_collective_added() -> None:
         jax.jit(
             lambda x, s: (x * s, x),
             in_shardings=(NamedSharding(mesh, P("x", "y")), NamedSharding(mesh, P())),
-            out_shardings=(NamedSharding(mesh, P("x")), None),
+            out_shardings=(NamedSharding(mesh, P("x")), NamedSharding(mesh, P(("x", "y")))),
         )
     )(jax.ShapeDtypeStruct((8, 16), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32))
     portable = _jax.mlir.serialize_portable_artifact(str(wrapped(LOCAL)), "1.0.0", True)
@@ -71,16 +71,15 @@ def test_runs_in_jax_with_no_collective_added() -> None:
     ]
     scaled, device = compiled(argument, np.float32(2))
     np.testing.assert_array_equal(scaled, x * 2)
-    # Rows by x and the outer half of y, columns by the inner half: the device number, read off the global array.
-    np.testing.assert_array_equal(np.asarray(device)[::2, ::8], np.arange(8).reshape(4, 2))
+    np.testing.assert_array_equal(np.asarray(device)[:, 0], np.arange(8))
 
 
 def test_keeps_attributes_locations_and_mesh() -> None:
     text = wrapped(LOCAL).operation.get_asm(enable_debug_info=True)
     assert 'sdy.mesh @mesh = <["x"=2, "y"=4]> {stablehlo.mesh' in text
     assert "jax.buffer_donor = true" in text
-    assert 'jax.result_info = "result[1]", sdy.sharding = #sdy.sharding<@mesh, [{"x", "y":(1)2}, {"y":(2)2}]>' in text
-    assert 'out_shardings=[<@mesh, [{"x"}, {}], replicated={"y"}>, <@mesh, [{"x", "y":(1)2}, {"y":(2)2}]>]' in text
+    assert 'jax.result_info = "result[1]", sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>' in text
+    assert 'out_shardings=[<@mesh, [{"x"}, {}], replicated={"y"}>, <@mesh, [{"x", "y"}, {}]>]' in text
     assert "meshbridge" not in text
     assert "mesh.mesh" not in text.replace("stablehlo.mesh", "")
     assert re.search(r'%arg0: tensor<8x16xf32>.* loc\("-":6:7\)', text) or '"-":6:7' in text
