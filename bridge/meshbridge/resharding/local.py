@@ -40,7 +40,7 @@ class LocalBuffer:
 
     def _view(self, cuts: Sequence[int] = (), joined: int = 0) -> Shape:
         starts = self._starts(cuts, joined)
-        ends = [*starts[1:], len(self.order)]
+        ends = [*starts[1:], len(self.order)] if starts else []  # a scalar has no dimensions
         return tuple(prod(position.radix for position in self.order[a:b]) for a, b in zip(starts, ends, strict=True))
 
     def _look(self, *cuts: int, joined: int = 0) -> list[int]:

@@ -44,7 +44,7 @@ def _candidates(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) ->
         yield ()
         return
     whole = _padded_shape(shape, mesh, source, target)
-    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole else None
+    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole is not None else None
     if whole is None or alignment is None:
         return
     reduced, masked = _partial_change(source, target)
