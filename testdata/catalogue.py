@@ -23,6 +23,9 @@ BUILDERS: dict[str, Callable[[], Program]] = {
 }
 """Name to maker."""
 
+MEASURED = tuple(name for name in BUILDERS if name not in ("gpt3", "gpt48"))
+"""What the benchmarks run by default: each program once, not in every size."""
+
 
 def build(name: str) -> Program:
     """The program of that name. Raises ValueError with the known names if there is none."""

@@ -16,7 +16,8 @@ from testdata.ring import Term
 
 WIDTH, HEADS, VOCABULARY, BATCH, LENGTH = 256, 8, 1024, 8, 64
 DATA, MODEL = 2, 4
-RATE = 1e-2
+RATE = 1.0
+"""Far too large to train with: a wrong gradient must show in the updated parameters."""
 
 
 def gpt(layers: int = 12) -> Program:

@@ -17,7 +17,8 @@ from testdata.program import Argument, Program, Tree
 from testdata.ring import Term
 
 LAYERS, WIDTH, HIDDEN, HEADS, KEY_HEADS, VOCABULARY, BATCH, LENGTH = 4, 256, 768, 8, 4, 1024, 16, 64
-RATE = 1e-2
+RATE = 1.0
+"""Far too large to train with: a wrong gradient must show in the updated parameters."""
 
 
 def llama(*, tensor_parallel: bool = False, scan: bool = False, annotated: bool = False) -> Program:

@@ -83,13 +83,15 @@ class Program:
     def _mesh(self, devices: np.ndarray) -> Mesh:
         return Mesh(devices, tuple(name for name, _ in self.axes))
 
+    def jit_shardings(self, mesh: Mesh) -> tuple[Tree, Tree]:
+        """The shardings of the arguments and of the results on `mesh`."""
+        arguments = jax.tree.map(lambda argument: NamedSharding(mesh, argument.spec), self.arguments)
+        return arguments, jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.out_specs)
+
     def jit(self, mesh: Mesh) -> Any:
         """The jitted function with its shardings on `mesh`; lower it inside `with mesh:` so that constraints find their axes."""
-        return jax.jit(
-            self.function,
-            in_shardings=jax.tree.map(lambda argument: NamedSharding(mesh, argument.spec), self.arguments),
-            out_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.out_specs),
-        )
+        arguments, results = self.jit_shardings(mesh)
+        return jax.jit(self.function, in_shardings=arguments, out_shardings=results)
 
     def avals(self) -> tuple[Tree, ...]:
         """Shapes and types of the arguments."""

@@ -1,0 +1,102 @@
+"""Who is compared: each contestant turns a program into a compiled JAX executable and says how long its stages took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import meshbridge
+from meshbridge import formats, mlir, pipeline
+
+from testdata.program import Program
+
+REPEATS = 3
+"""Times are the shortest of so many runs: the first one also pays for imports and empty caches."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled program. `seconds` by stage; `passes` splits the stage `partition`, where a contestant lets us see it."""
+
+    compiled: Any
+    seconds: dict[str, float]
+    passes: dict[str, float] = field(default_factory=dict)
+
+
+Contestant = Callable[[Program], Built]
+
+
+@contextmanager
+def _shardy(enabled: bool) -> Iterator[None]:
+    """Lowers and compiles with Shardy, or with GSPMD's propagation."""
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", enabled)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
+
+
+def xla(program: Program, *, shardy: bool) -> Built:
+    """XLA's own partitioner after Shardy's or GSPMD's propagation; both happen inside `compile`."""
+    with _shardy(shardy):
+        start = time.perf_counter()
+        lowered = program.lower()
+        middle = time.perf_counter()
+        compiled = lowered.compile()
+        return Built(compiled, {"lower": middle - start, "compile": time.perf_counter() - middle})
+
+
+def ours(program: Program) -> Built:
+    """`meshbridge.partition`, then XLA, which has nothing left to partition. `partition` is the time of a warm call."""
+    exported = program.export()
+    partitioned, seconds = shortest(partial(meshbridge.partition, exported))
+    arguments, results = program.jit_shardings(program.mesh())
+    call = jax.jit(partitioned.call, in_shardings=arguments, out_shardings=results)
+    start = time.perf_counter()
+    lowered = call.lower(*program.avals())
+    middle = time.perf_counter()
+    compiled = lowered.compile()
+    stages = {"partition": seconds, "lower": middle - start, "compile": time.perf_counter() - middle}
+    return Built(compiled, stages, _pass_seconds(exported))
+
+
+def _pass_seconds(exported: Any) -> dict[str, float]:
+    """Seconds of each pass, and of all verification between them."""
+    timings = pipeline.partition_module(formats.unpack(exported, mlir.context()).module)
+    return {timing.name: timing.seconds for timing in timings} | {"verification": sum(t.verify_seconds for t in timings)}
+
+
+def shortest(run: Callable[[], Any], repeats: int = REPEATS) -> tuple[Any, float]:
+    """The last result of `run`, and the seconds of its fastest run."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = run()
+        times.append(time.perf_counter() - start)
+    return result, min(times)
+
+
+def sdy_propagation_seconds(program: Program) -> float:
+    """Seconds of Shardy's own `sdy-propagation-pipeline` alone on the same module: what a C++ propagation costs."""
+    text = program.export().mlir_module()
+    times = []
+    for _ in range(REPEATS):
+        module = mlir.parse(text, f"{program.name}.mlir", mlir.context())
+        start = time.perf_counter()
+        mlir.run_stock_passes(module, "builtin.module(sdy-propagation-pipeline)")
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    "meshbridge": ours,
+    "xla-shardy": partial(xla, shardy=True),
+    "xla-gspmd": partial(xla, shardy=False),
+}
+"""By the name that the table prints."""

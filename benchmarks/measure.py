@@ -1,0 +1,90 @@
+"""One contestant on one program: what the compiled executable sends, holds and computes, and whether its numbers are right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from meshbridge.mlir import MeshError
+
+from benchmarks import flops, hlo
+from benchmarks.communication import communication
+from benchmarks.contestants import CONTESTANTS
+from testdata.program import Program, Tree
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything per device. Bytes are wire bytes in the ring model; `scattered_bytes` counts an all-reduce that is only sliced
+    as a reduce-scatter. `error` holds a diagnostic, in which case nothing else is known.
+    """
+
+    program: str
+    contestant: str
+    error: str = ""
+    wire_bytes: float = 0.0
+    scattered_bytes: float = 0.0
+    ideal_bytes: float = 0.0
+    bytes_by_kind: dict[str, float] = field(default_factory=dict)
+    count_by_kind: dict[str, int] = field(default_factory=dict)
+    collectives: int = 0
+    executed_collectives: int = 0
+    temporary_bytes: int = 0
+    flops: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    pass_seconds: dict[str, float] = field(default_factory=dict)
+    relative_error: float = 0.0
+    unknown_loops: tuple[str, ...] = ()
+
+
+def measure(program: Program, contestant: str, expected: Tree) -> Measurement:
+    """Builds and runs `program`; `expected` is what `unsharded` gave. A program that it cannot build is a result, too."""
+    try:
+        built = CONTESTANTS[contestant](program)
+        results = built.compiled(*placed(program))
+    except (MeshError, jax.errors.JaxRuntimeError) as error:
+        return Measurement(program.name, contestant, error=f"{type(error).__name__}: {error}", ideal_bytes=program.ideal_bytes)
+    module = hlo.read(built.compiled.as_text())
+    sent = communication(module)
+    return Measurement(
+        program=program.name,
+        contestant=contestant,
+        wire_bytes=sent.wire_bytes,
+        scattered_bytes=sent.scattered_bytes,
+        ideal_bytes=program.ideal_bytes,
+        bytes_by_kind=sent.bytes_by_kind(),
+        count_by_kind=sent.count_by_kind(),
+        collectives=len(sent.collectives),
+        executed_collectives=sent.executed,
+        temporary_bytes=built.compiled.memory_analysis().temp_size_in_bytes,
+        flops=flops.flops(module),
+        seconds=built.seconds,
+        pass_seconds=built.passes,
+        relative_error=relative_error(results, expected),
+        unknown_loops=sent.unknown_loops,
+    )
+
+
+def placed(program: Program) -> Tree:
+    """The example arguments on the program's mesh."""
+    return jax.device_put(program.example_arguments(), program.jit_shardings(program.mesh())[0])
+
+
+def unsharded(program: Program) -> Tree:
+    """The results on one device, as numpy arrays."""
+    return jax.tree.map(np.asarray, program.lower(program.one_device_mesh()).compile()(*program.example_arguments()))
+
+
+def relative_error(results: Tree, expected: Tree) -> float:
+    """The largest difference of any output, relative to that output's largest value; infinite where something is not finite."""
+    return max(jax.tree.leaves(jax.tree.map(_difference, results, expected)), default=0.0)
+
+
+def _difference(result: Any, expected: Any) -> float:
+    found, wanted = np.asarray(result), np.asarray(expected)
+    if found.shape != wanted.shape or not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
+        return float("inf")
+    difference = np.abs(np.where(np.isfinite(wanted), found - wanted.astype(found.dtype), 0))
+    return float(difference.max(initial=0.0) / (np.abs(np.where(np.isfinite(wanted), wanted, 0)).max(initial=0.0) or 1.0))
