@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
+from jax import sharding as jax_sharding
+from jaxlib import xla_client
 from jaxlib.mlir import ir
 
 from meshbridge.dialect import build
@@ -21,7 +24,7 @@ def program(plan: Plan) -> ir.Module:
     """A module whose `main` takes the source shard and returns the target shard."""
     with context(), ir.Location.unknown():
         module = ir.Module.create()
-        module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), plan.mesh.size)
+        module.operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), plan.mesh.size)
         with ir.InsertionPoint(module.body):
             build.mesh(plan.mesh)
             element = ir.Type.parse(plan.dtype)
@@ -42,31 +45,30 @@ def client() -> Any:
 
 def compiled(plan: Plan) -> Any:
     """The loaded executable of the lowered program."""
-    from jax._src.lib import xla_client
-
     module = program(plan)
-    LowerCollectives().run(module)
+    LowerCollectives(form="local").run(module)
+    for op in list(module.body.operations):
+        if op.operation.name == "mesh.mesh":  # a declaration, which XLA does not know
+            op.operation.erase()
     options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, plan.mesh.size
-    options.executable_build_options.num_partitions = plan.mesh.size
-    options.executable_build_options.use_spmd_partitioning = False
-    devices = client().devices()[: plan.mesh.size]
-    options.device_assignment = xla_client.DeviceAssignment.create(np.arange(plan.mesh.size).reshape(1, -1))
-    with module.context:
-        return client().compile_and_load(module, xla_client.DeviceList(tuple(devices)), options)
+    options.num_replicas = plan.mesh.size
+    devices = xla_client.DeviceList(tuple(jax.devices("cpu")[: plan.mesh.size]))
+    return client().compile_and_load(mlir_bytes(module), devices, options)
+
+
+def mlir_bytes(module: ir.Module) -> bytes:
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
 
 
 def run_on_xla(plan: Plan, buffers: list[Array]) -> list[Array]:
     """What every device, in row-major order of the mesh, holds afterwards."""
-    executable = compiled(plan)
     order = plan.mesh.ordered_devices()
-    by_partition = {partition: buffer for partition, buffer in zip(order, buffers, strict=True)}
-    devices = client().devices()
-    arrays = [jax.device_put(by_partition[p], devices[p]) for p in range(plan.mesh.size)]
-    sharded = jax.make_array_from_single_device_arrays(
-        (plan.mesh.size * arrays[0].shape[0], *arrays[0].shape[1:]),
-        jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(devices[: plan.mesh.size]), ("x",)), jax.sharding.PartitionSpec("x")),
-        arrays,
-    )
-    (result,) = executable.execute_sharded([sharded]).disassemble_into_single_device_arrays()
-    return [np.asarray(result[p]) for p in order]
+    devices = jax.devices("cpu")[: plan.mesh.size]
+    by_replica = {replica: buffer for replica, buffer in zip(order, buffers, strict=True)}
+    arrays = [jax.device_put(by_replica[replica], device) for replica, device in enumerate(devices)]
+    sharding = jax_sharding.NamedSharding(jax_sharding.Mesh(np.array(devices), ("x",)), jax_sharding.PartitionSpec("x"))
+    stacked = jax.make_array_from_single_device_arrays((len(arrays) * arrays[0].shape[0], *arrays[0].shape[1:]), sharding, arrays)
+    (result,) = compiled(plan).execute_sharded([stacked]).disassemble_into_single_device_arrays()
+    return [np.asarray(result[replica]) for replica in order]

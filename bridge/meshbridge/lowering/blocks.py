@@ -52,6 +52,8 @@ class _Walk:
             raise OpError(op, "is not an operation of the dialect")
         if name == "func.func":
             self.function(op)
+        elif self.groups.form == "local" and name in _BY_PARTITION:
+            _by_replica(op)
         elif not (name in FORMS and lower_scalar(op, self.constants)):
             self.regions(op)
 
@@ -97,3 +99,17 @@ def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
         if name in attrs:
             return attributes.integers(attrs[name]) or tuple(range(mesh.rank))
     return tuple(range(mesh.rank))
+
+
+_BY_PARTITION = frozenset({"stablehlo.partition_id", "stablehlo.collective_permute"})
+"""What resharding writes in the exported form, where no mesh operation spells its pairs of devices."""
+
+
+def _by_replica(op: ir.Operation) -> None:
+    """The same operation of the local form, in which devices are replicas."""
+    if op.name == "stablehlo.partition_id":
+        number = ir.Operation.create("stablehlo.replica_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
+        op.results[0].replace_all_uses_with(number.results[0])
+        op.erase()
+    elif "channel_handle" in op.attributes:
+        del op.attributes["channel_handle"]

@@ -112,7 +112,7 @@ def _pad(step: s.Pad, value: ir.Value, site: Site) -> ir.Value:
         "edge_padding_high": integers(high),
         "interior_padding": integers([0] * len(high)),
     }
-    zero = site.emit.dense(identity("sum", tensor([], element_of(value))))
+    zero = site.emit.constant(identity("sum", tensor([], element_of(value))))
     return site.emit.value("pad", tensor(step.shape, element_of(value)), [value, zero], attrs)
 
 
@@ -131,7 +131,7 @@ def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
     if neutral is None:  # reducing equal values changes nothing
         return value
     here = site.place.group(step.digits)
-    return site.emit.select(site.emit.compare("EQ", here, site.emit.scalar(0)), value, site.emit.dense(neutral))
+    return site.emit.select(site.emit.compare("EQ", here, site.emit.scalar(0)), value, site.emit.constant(neutral))
 
 
 @_emits(s.Slice)
@@ -175,7 +175,7 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     """One dynamic slice, one permute and one dynamic update a round; the result starts as the input, whose pieces are all overwritten."""
     emit, size = site.emit, step.shape[1]
     zero = emit.scalar(0)
-    result = emit.broadcast(emit.dense(identity("sum", tensor([], element_of(value)))), step.shape)
+    result = emit.broadcast(emit.constant(identity("sum", tensor([], element_of(value)))), step.shape)
     for turn in step.rounds:
         sent = site.place.rotated(tuple(step.sources[i] for i in step.rotating), tuple(-t for t in turn))
         piece = emit.value("dynamic_slice", tensor([1, size], element_of(value)), [value, sent, zero], {"slice_sizes": integers([1, size])})

@@ -26,7 +26,7 @@ class Place:
 
     def _looked_up(self, table: np.ndarray[tuple[int], np.dtype[np.int32]]) -> ir.Value:
         """The entry of `table` for this partition."""
-        row = self.emit.dynamic_slice(self.emit.dense(ir.DenseElementsAttr.get(table)), 0, self.partition, 1)
+        row = self.emit.dynamic_slice(self.emit.constant(ir.DenseElementsAttr.get(table)), 0, self.partition, 1)
         return self.emit.reshape(row, [])
 
     def group(self, digits: Digits) -> ir.Value:
