@@ -1,0 +1,1 @@
+"""What a partitioned program costs: communication, and what was not partitioned."""
