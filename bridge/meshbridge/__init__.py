@@ -1,0 +1,71 @@
+"""meshbridge partitions sharded StableHLO programs on MLIR's mesh dialect, with every collective explicit.
+
+    import meshbridge
+    partitioned = meshbridge.partition(exported)      # jax.export.Exported in, jax.export.Exported out
+    executable = meshbridge.compile(exported)         # runs through PJRT on global arrays
+
+Programs are `jax.export.Exported` values, or MLIR modules (`meshbridge.mlir.ir.Module`) that `load` reads from any known file.
+Every error that the user can repair is a `MeshError`, a ValueError whose text is the diagnostic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from meshbridge import formats, pipeline
+from meshbridge.formats import Program
+from meshbridge.mlir import MeshError, OpError, ParseError, VerifyError, context, ir
+
+if TYPE_CHECKING:
+    from meshbridge.pjrt import Executable
+
+__all__ = ["MeshError", "OpError", "ParseError", "Program", "VerifyError", "compile", "load", "partition", "save"]
+
+ProgramT = TypeVar("ProgramT")
+
+
+def partition(program: ProgramT) -> ProgramT:
+    """Partitions a program: the same function for its caller, every collective explicit inside.
+
+    A `jax.export.Exported` is left as it is and a new one returned; shardings of arguments and results that were open are filled
+    in with what was decided. An MLIR module is changed in place into the same form (global shapes outside, one manual
+    computation over all mesh axes inside) and returned.
+
+    Raises MeshError with a located diagnostic.
+    """
+    if isinstance(program, ir.Module):
+        pipeline.partition_module(program)
+        return program
+    opened = formats.unpack(program, context())
+    pipeline.partition_module(opened.module)
+    packed: Any = formats.pack(opened)
+    return packed  # type: ignore[no-any-return]  # the format's own kind of value, as it was given
+
+
+def load(path: str) -> Program:
+    """Reads a program from a file of any known format, told by content; `-` is standard input.
+
+    Raises ParseError.
+    """
+    from meshbridge import console
+
+    return console.read_program(path)
+
+
+def save(program: Program, path: str) -> None:
+    """Writes a program in the format that the suffix of `path` asks for, else in the one that it came in; whole or not at all.
+
+    Raises MeshError.
+    """
+    from meshbridge import console
+
+    chosen = formats.choose(program, path)
+    console.write_bytes(path, chosen.format.write(chosen))
+
+
+def compile(program: object, *, devices: Sequence[Any] | None = None) -> Executable:
+    """Compiles a program for PJRT devices, all of JAX's by default; see `meshbridge.pjrt.compile`."""
+    from meshbridge import pjrt  # imports JAX
+
+    return pjrt.compile(program, devices=devices)

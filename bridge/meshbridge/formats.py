@@ -59,7 +59,7 @@ class Format:
 class Notation:
     """How a StableHLO module carries shardings.
 
-    `detect` says whether a module uses it, `to_mesh` turns it into annotated mesh IR in place, `from_mesh` goes back.
+    `detect` says whether a module uses it, `to_mesh` turns it into annotated mesh IR in place, `from_mesh`, where it can, back.
     `wrap_local`, where the notation has the means, makes one callable program on global shapes out of a lowered local one.
     """
 
@@ -67,7 +67,7 @@ class Notation:
     summary: str
     detect: Callable[[ir.Module], bool]
     to_mesh: Callable[[ir.Module], None]
-    from_mesh: Callable[[ir.Module], None]
+    from_mesh: Callable[[ir.Module], None] | None = None
     wrap_local: Callable[[ir.Module], None] | None = None
 
 

@@ -5,10 +5,14 @@ Everything else in meshbridge imports the bindings from here, so that one file c
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+
+# As JAX itself does on import, which may come too late for it: XLA's messages of level INFO are for its developers.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 from jaxlib._jax import mlir as artifacts
 from jaxlib.mlir import ir, passmanager
@@ -28,9 +32,9 @@ __all__ = [
     "func",
     "function_type",
     "ir",
-    "passmanager",
     "main_function",
     "parse",
+    "passmanager",
     "run_stock_passes",
     "sdy",
     "source_location",
@@ -109,7 +113,9 @@ def diagnostics_text(error: ir.MLIRError, filename: str) -> str:
     lines: list[str] = []
     for diagnostic in error.error_diagnostics[:1]:
         lines.append(f"{_place(str(diagnostic.location), filename)}: error: {diagnostic.message}")
-        lines += [f"{_place(str(note.location), filename)}: note: {note.message}" for note in diagnostic.notes]
+        for note in diagnostic.notes:
+            if not note.message.startswith("see current operation"):  # a page of IR; the location says where
+                lines.append(f"{_place(str(note.location), filename)}: note: {note.message}")
     return "\n".join(lines) or f"{filename}: error: {error.message}"
 
 

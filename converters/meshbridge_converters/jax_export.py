@@ -115,8 +115,10 @@ def pack(program: Program) -> Exported:
         exported,
         mlir_module_serialized=portable.serialize(program.module),
         _get_vjp=None if exported._get_vjp is None else _PartitionedVjp(exported._get_vjp),
-        **_filled(exported, "in", [inside.get(index) for index in range(len(exported.in_avals))]),
-        **_filled(exported, "out", results[len(results) - len(exported.out_avals) :]),
+        **(
+            _filled(exported, "in", [inside.get(index) for index in range(len(exported.in_avals))])
+            | _filled(exported, "out", results[len(results) - len(exported.out_avals) :])
+        ),
     )
 
 

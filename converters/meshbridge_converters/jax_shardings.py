@@ -52,7 +52,7 @@ def _named(sharding: Any, meshes: Mapping[str, Any]) -> NamedSharding | None:
     from jax.sharding import NamedSharding, PartitionSpec
 
     mesh = sharding.mesh_or_ref
-    symbol = ir.FlatSymbolRefAttr(mesh).value if ir.FlatSymbolRefAttr.isinstance(mesh) else None
+    symbol = ir.FlatSymbolRefAttr(mesh).value if isinstance(mesh, ir.FlatSymbolRefAttr) else None
     if symbol not in meshes:
         return None
     spec: list[tuple[str, ...] | None] = []

@@ -1,0 +1,101 @@
+"""The command `meshbridge`: partitions programs and runs them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from meshbridge import console, formats, pipeline
+from meshbridge.formats import Program
+
+_INPUT_HELP = (
+    "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    return console.run("meshbridge", lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    options = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = options.command
+    return command(options)
+
+
+def _parser() -> console.Parser:
+    parser = console.Parser(prog="meshbridge", description="Partitions sharded StableHLO programs with explicit collectives.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
+    _add_partition(commands)
+    _add_run(commands)
+    return parser
+
+
+def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None:
+    parser = commands.add_parser("partition", allow_abbrev=False, help="partition a program")
+    parser.add_argument("input", help=_INPUT_HELP)
+    parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
+    parser.add_argument("--emit", choices=pipeline.PIPELINES, default="exported", help="how far to go (default: exported)")
+    parser.add_argument("--timing", action="store_true", help="print on standard error how long each pass took")
+    parser.set_defaults(command=partition)
+
+
+def _add_run(commands: argparse._SubParsersAction[console.Parser]) -> None:
+    parser = commands.add_parser("run", allow_abbrev=False, help="partition a program and run it on virtual devices")
+    parser.add_argument("input", help=_INPUT_HELP)
+    parser.add_argument("--devices", type=_count, default=8, help="virtual CPU devices (default: 8)")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
+    source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
+    parser.add_argument("--outputs", metavar="Y.npz", help="write the outputs there, named in the same way")
+    parser.add_argument("--check", action="store_true", help="compare with the unsharded program on one device")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="relative error that --check lets pass (default: 1e-4)")
+    parser.set_defaults(command=run)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
+    return int(text)
+
+
+def partition(options: argparse.Namespace) -> int:
+    """`meshbridge partition IN -o OUT`."""
+    program = console.read_program(options.input)
+    timings = pipeline.partition_module(program.module, emit=options.emit)
+    chosen = formats.choose(_presentable(program, options.emit), options.output)
+    console.write_bytes(options.output, chosen.format.write(chosen))
+    if options.timing:
+        for timing in timings:
+            print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
+    return 0
+
+
+def _presentable(program: Program, emit: str) -> Program:
+    """Mesh IR and local programs do not fit what they came in, and are text unless the output asks for something else."""
+    return program if emit == "exported" else replace(program, format=formats.TEXT)
+
+
+def run(options: argparse.Namespace) -> int:
+    """`meshbridge run IN`."""
+    _make_devices(options.devices)
+    program = console.read_program(options.input)
+    from meshbridge import trial  # imports JAX, which reads the number of devices as it starts
+
+    return trial.run(program.module, options)
+
+
+def _make_devices(count: int) -> None:
+    """Asks XLA for `count` virtual CPU devices. It reads its flags when JAX first looks for devices."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

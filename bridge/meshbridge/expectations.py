@@ -1,0 +1,108 @@
+"""`--verify-diagnostics`: the diagnostics that a test file says it expects, in mlir-opt's notation.
+
+// expected-error @+1 {{mesh axis 3 is out of range}}
+// expected-note@below {{a part of the message}}
+// expected-error-re @above {{axis {{[0-9]+}} is out of range}}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_EXPECTED = re.compile(
+    r"expected-(?P<kind>error|warning|note|remark)(?P<regex>-re)?\s*"
+    r"(?:@\s*(?P<where>[+-]\d+|above|below|unknown))?\s*\{\{(?P<text>.*?)\}\}\s*$"
+)
+_REGEX_PART = re.compile(r"\{\{(.*?)\}\}")
+_DIAGNOSTIC = re.compile(r"^(?P<file>.*?)(?::(?P<line>\d+):(?P<column>\d+))?: (?P<kind>error|warning|note|remark): (?P<text>.*)$")
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One line of a diagnostic; `line` is None where it has no place in the file."""
+
+    kind: str
+    line: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}{'' if self.line is None else f' at line {self.line}'}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a comment expects: `pattern` is found in the text of a diagnostic of that kind at that line."""
+
+    kind: str
+    line: int | None
+    pattern: re.Pattern[str]
+    written: str
+
+    def fits(self, found: Diagnostic) -> bool:
+        return self.kind == found.kind and self.line == found.line and self.pattern.search(found.text) is not None
+
+
+def expectations(text: str) -> list[Expectation]:
+    """The expectations in `text`, their lines resolved."""
+    result: list[Expectation] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
+        found = _EXPECTED.search(line)
+        if found is not None:
+            where = _line(found["where"], number, lines)
+            result.append(Expectation(found["kind"], where, _pattern(found["text"], bool(found["regex"])), found["text"]))
+    return result
+
+
+def _line(where: str | None, number: int, lines: Sequence[str]) -> int | None:
+    """`above` and `below` mean the next line that is not itself an expectation, as in mlir-opt."""
+    if where == "unknown":
+        return None
+    if where in ("above", "below"):
+        step = -1 if where == "above" else 1
+        number += step
+        while 0 < number <= len(lines) and _EXPECTED.search(lines[number - 1]):
+            number += step
+        return number
+    return number + int(where or 0)
+
+
+def _pattern(text: str, regex: bool) -> re.Pattern[str]:
+    if not regex:
+        return re.compile(re.escape(text))
+    pieces = _REGEX_PART.split(text)  # literal, expression, literal, …
+    return re.compile("".join(piece if index % 2 else re.escape(piece) for index, piece in enumerate(pieces)))
+
+
+def diagnostics(text: str) -> list[Diagnostic]:
+    """The diagnostics in the text of an error: lines `file:line:column: kind: message`; other lines continue the one before."""
+    found: list[Diagnostic] = []
+    for line in text.splitlines():
+        head = _DIAGNOSTIC.match(line)
+        if head is not None:
+            found.append(Diagnostic(head["kind"], int(head["line"]) if head["line"] else None, head["text"]))
+        elif found:
+            last = found[-1]
+            found[-1] = Diagnostic(last.kind, last.line, f"{last.text}\n{line}")
+    return found
+
+
+def mismatches(expected: Sequence[Expectation], found: Sequence[Diagnostic]) -> list[str]:
+    """What differs: diagnostics that nothing expects, and expectations that nothing meets.
+
+    A note that nothing expects is no mismatch, as in mlir-opt only errors and warnings must all be foreseen.
+    """
+    open_expectations = list(expected)
+    complaints: list[str] = []
+    for diagnostic in found:
+        met = next((entry for entry in open_expectations if entry.fits(diagnostic)), None)
+        if met is not None:
+            open_expectations.remove(met)
+        elif diagnostic.kind != "note":
+            complaints.append(f"unexpected {diagnostic}")
+    for entry in open_expectations:
+        place = "" if entry.line is None else f" at line {entry.line}"
+        complaints.append(f"expected {entry.kind}{place} was not produced: {entry.written}")
+    return complaints

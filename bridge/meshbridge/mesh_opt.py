@@ -1,0 +1,179 @@
+"""`mesh-opt`: runs passes by name over a program, as `mlir-opt` does."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from meshbridge import console, expectations, formats, pipeline
+from meshbridge.dialect import assembly
+from meshbridge.formats import Program
+from meshbridge.interface_text import interface_text
+from meshbridge.mlir import MeshError, context, ir
+from meshbridge.passes.base import Pass
+
+SEPARATOR = "// -----\n"
+"""What stands between the modules of a split input, and of its output."""
+
+_BOOLEAN = {"true": True, "1": True, "false": False, "0": False}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    return console.run("mesh-opt", lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(argv: list[str]) -> int:
+    flags, rest = _pass_flags(argv)
+    options = _parser().parse_args(rest)
+    if options.pass_pipeline is not None and flags:
+        raise MeshError("mesh-opt: error: pass flags and --pass-pipeline exclude each other")
+    steps = pipeline.parse_pipeline(options.pass_pipeline) if options.pass_pipeline is not None else tuple(flags)
+    data = console.read_bytes(options.input)
+    job = _Job(steps, options, console.display_name(options.input))
+    if options.verify_diagnostics:
+        return job.check(data)
+    job.write(job.convert(chunk) for chunk in job.chunks(data))
+    return 0
+
+
+def _pass_flags(argv: Sequence[str]) -> tuple[list[Pass], list[str]]:
+    """Takes the flags that name a pass, `--name` or `--name=option=value`, out of the command line, in order."""
+    known = pipeline.registered_passes()
+    steps: list[Pass] = []
+    rest: list[str] = []
+    for argument in argv:
+        name, _, options = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name in known:
+            steps.append(pipeline.make_pass(name, options.strip("{}")))
+        else:
+            rest.append(argument)
+    return steps, rest
+
+
+def _parser() -> console.Parser:
+    parser = console.Parser(
+        prog="mesh-opt",
+        description="Runs passes over a program: MLIR text or bytecode, a StableHLO portable artifact, or a jax.export artifact.",
+        epilog=_pass_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("input", nargs="?", default="-", help="a file, or - for standard input (the default)")
+    add("-o", dest="output", default="-", help="a file, or - for standard output (the default)")
+    add("--pass-pipeline", metavar="PIPELINE", help="'builtin.module(a,b{option=value})' in place of pass flags")
+    add("--split-input-file", action="store_true", help="the input holds several modules between lines of // -----")
+    add("--verify-diagnostics", action="store_true", help="check diagnostics against expected-error comments")
+    add(
+        "--verify-each",
+        type=_boolean,
+        default=True,
+        metavar="BOOL",
+        help="verify at the start and after each pass (default: true)",
+    )
+    add(
+        "--print-sharding-interface",
+        action="store_true",
+        help="print the loops and indexing maps of each operation",
+    )
+    add("--emit-bytecode", action="store_true", help="write MLIR bytecode")
+    add("--emit-spelling", metavar="FORMAT", default="mlir", help=f"one of {', '.join(formats.formats())} (default: mlir)")
+    add("--mlir-print-ir-after-all", action="store_true", help="print the module on standard error after each pass")
+    add("--mlir-print-op-generic", action="store_true", help="print operations in generic form")
+    add("--mlir-print-debuginfo", action="store_true", help="print locations")
+    add("--mlir-elide-elementsattrs-if-larger", type=int, dest="elide", metavar="N", help="leave out constants of more elements")
+    add("--mlir-timing", action="store_true", help="print on standard error how long each pass took")
+    return parser
+
+
+def _boolean(text: str) -> bool:
+    if text not in _BOOLEAN:
+        raise argparse.ArgumentTypeError(f"expected true or false, found '{text}'")
+    return _BOOLEAN[text]
+
+
+def _pass_help() -> str:
+    lines = ["passes, each a flag (--name, --name=option=value):"]
+    for name, step in pipeline.registered_passes().items():
+        lines.append(f"  --{name}")
+        lines.append(f"      {(inspect.getdoc(step) or '').splitlines()[0]}")
+        lines += [f"      {field.name}: default {field.default}" for field in fields(step())]  # type: ignore[arg-type]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One invocation: what to run over each module of the input."""
+
+    steps: tuple[Pass, ...]
+    options: argparse.Namespace
+    filename: str
+
+    def chunks(self, data: bytes) -> list[bytes]:
+        """The modules of the input as bytes, line numbers kept."""
+        if not self.options.split_input_file:
+            return [data]
+        if formats.recognise(data, self.filename) is not formats.TEXT:
+            raise MeshError(f"{self.filename}: error: --split-input-file needs MLIR text")
+        return [chunk.encode() for chunk in assembly.split_input(data.decode())]
+
+    def convert(self, chunk: bytes) -> bytes:
+        """Reads, runs the passes, and prints one module."""
+        program = formats.read(chunk, self.filename, context())
+        if self.options.verify_each:
+            pipeline.verify(program.module)
+        timings = pipeline.run(self.steps, program.module, verify_each=self.options.verify_each, on_pass=self._after)
+        if self.options.mlir_timing:
+            for timing in timings:
+                print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
+        return self._print(program)
+
+    def check(self, data: bytes) -> int:
+        """Converts every module, comparing diagnostics with those that the input expects."""
+        outputs: list[bytes] = []
+        complaints: list[str] = []
+        for chunk in self.chunks(data):
+            found: list[expectations.Diagnostic] = []
+            try:
+                outputs.append(self.convert(chunk))
+            except MeshError as error:
+                found = expectations.diagnostics(str(error))
+            complaints += expectations.mismatches(expectations.expectations(chunk.decode()), found)
+        if complaints:
+            raise MeshError("\n".join(f"{self.filename}: error: {complaint}" for complaint in complaints))
+        self.write(outputs)
+        return 0
+
+    def write(self, outputs: Sequence[bytes]) -> None:
+        console.write_bytes(self.options.output, SEPARATOR.encode().join(outputs))
+
+    def _after(self, step: Pass, module: ir.Module) -> None:
+        if self.options.mlir_print_ir_after_all:
+            print(f"// -----// IR Dump After {step.name} //----- //\n{self._text(module)}", file=sys.stderr)
+
+    def _text(self, module: ir.Module) -> str:
+        return assembly.write(
+            module,
+            generic=self.options.mlir_print_op_generic,
+            debuginfo=self.options.mlir_print_debuginfo,
+            elide_larger_than=self.options.elide,
+        )
+
+    def _print(self, program: Program) -> bytes:
+        if self.options.print_sharding_interface:
+            return interface_text(program.module).encode()
+        if self.options.emit_bytecode:
+            return formats.to_bytecode(program.module)
+        known = formats.formats()
+        if self.options.emit_spelling not in known:
+            raise MeshError(f"mesh-opt: error: unknown format '{self.options.emit_spelling}', expected one of {', '.join(known)}")
+        chosen = known[self.options.emit_spelling]
+        return self._text(program.module).encode() if chosen is formats.TEXT else chosen.write(program)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

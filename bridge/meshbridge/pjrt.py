@@ -1,0 +1,225 @@
+"""Compiles a local program with the PJRT client that JAX holds, and runs it on global arrays.
+
+A local program is what `lower-collectives{form=local}` leaves: `main` on the shapes of one device's shards, devices as XLA
+replicas, and on every argument and result the global type, the mesh and the axes that split it (BOUNDARY). The device at
+row-major position p of the mesh is replica `device_ids[p]`; replica r runs on the r-th of the given devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxlib import xla_client
+
+from meshbridge import formats, mlir, pipeline
+from meshbridge.dialect import attributes, ops
+from meshbridge.mlir import MeshError, OpError, ir
+from meshbridge.sharding import Mesh, Split
+
+BOUNDARY = ("meshbridge.global", "meshbridge.mesh", "meshbridge.split_axes")
+"""Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One argument or result: its global shape, its shards' shape, and how the shards lie on the mesh."""
+
+    shape: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    split: Split
+
+    def padded_shape(self, mesh: Mesh) -> tuple[int, ...]:
+        """The global shape rounded up to whole shards."""
+        return tuple(size * mesh.group_size(axes) for size, axes in zip(self.shard_shape, self.split, strict=True))
+
+    def spec(self, mesh: Mesh) -> PartitionSpec:
+        """The split as JAX writes it, by names of mesh axes."""
+        return PartitionSpec(*(tuple(mesh.axis_name(axis) for axis in axes) or None for axes in self.split))
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled local program. Call it with one global array per argument, in order."""
+
+    mesh: Mesh
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    devices: tuple[Any, ...]
+    loaded: Any
+    """What the PJRT client returned."""
+
+    @cached_property
+    def jax_mesh(self) -> jax.sharding.Mesh:
+        """The devices in mesh order, axes by the user's names."""
+        in_order = np.empty(self.mesh.size, dtype=object)
+        for position, device in enumerate(self.mesh.ordered_devices()):
+            in_order[position] = self.devices[device]
+        names = tuple(self.mesh.axis_name(axis) for axis in range(self.mesh.rank))
+        return jax.sharding.Mesh(in_order.reshape(self.mesh.shape), names)
+
+    def sharding(self, place: Place) -> NamedSharding:
+        """How JAX says where the shards of an argument or result lie."""
+        return NamedSharding(self.jax_mesh, place.spec(self.mesh))
+
+    def hlo_text(self) -> str:
+        """The optimised HLO, as XLA runs it."""
+        return "\n".join(module.to_string() for module in self.loaded.hlo_modules())
+
+    def __call__(self, *arguments: Any) -> list[jax.Array]:
+        """Runs on global numpy or JAX arrays; gives one global `jax.Array` per result, sharded as the program left it.
+
+        A result whose shards do not come out even is given without its padding, in a sharding of JAX's choice.
+        Raises MeshError for arguments of the wrong number, shape or type.
+        """
+        if len(arguments) != len(self.inputs):
+            raise MeshError(f"error: the program takes {len(self.inputs)} arguments, {len(arguments)} given")
+        sharded = [self._shard(index, argument) for index, argument in enumerate(arguments)]
+        results = self.loaded.execute_sharded(sharded).disassemble_into_single_device_arrays()
+        return [self._join(place, shards) for place, shards in zip(self.outputs, results, strict=True)]
+
+    def _shard(self, index: int, argument: Any) -> jax.Array:
+        place = self.inputs[index]
+        if tuple(np.shape(argument)) != place.shape or np.dtype(argument.dtype) != place.dtype:
+            found = f"{np.dtype(argument.dtype).name}{list(np.shape(argument))}"
+            raise MeshError(f"error: argument {index}: expected {place.dtype.name}{list(place.shape)}, found {found}")
+        padded = place.padded_shape(self.mesh)
+        if padded != place.shape:
+            argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, place.shape, strict=True)])
+        # Without this JAX would silently make 32-bit numbers of 64-bit ones.
+        with jax.enable_x64(True):
+            return jax.device_put(argument, self.sharding(place))
+
+    def _join(self, place: Place, shards: Sequence[Any]) -> jax.Array:
+        padded = place.padded_shape(self.mesh)
+        whole = jax.make_array_from_single_device_arrays(padded, self.sharding(place), list(shards))
+        return whole if padded == place.shape else whole[tuple(slice(size) for size in place.shape)]
+
+
+def compile(program: object, *, devices: Sequence[Any] | None = None) -> Executable:
+    """Compiles a program for `devices` (all of JAX's by default, as many as the mesh has).
+
+    `program` is a `jax.export.Exported`, or an MLIR module at any stage up to the local one; it is not changed.
+    Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are.
+    """
+    module = copy_module(program) if isinstance(program, ir.Module) else formats.unpack(program, mlir.context()).module
+    main = mlir.main_function(module)
+    if not _is_local(main):
+        pipeline.partition_module(module, emit="local")
+        main = mlir.main_function(module)
+    mesh = _mesh(module)
+    inputs, outputs = _places(main, "arg_attrs"), _places(main, "res_attrs")
+    available = tuple(devices if devices is not None else jax.devices())
+    if mesh.size > len(available):
+        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
+    _strip(module, main)
+    return Executable(mesh, tuple(inputs), tuple(outputs), available[: mesh.size], _load(module, available[: mesh.size]))
+
+
+def copy_module(module: ir.Module) -> ir.Module:
+    """A copy of `module` in the same context."""
+    with module.context:
+        return ir.Module.parse(formats.to_bytecode(module))
+
+
+def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:
+    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])] if side in main.attributes else []
+
+
+def _is_local(main: ir.Operation) -> bool:
+    return any(BOUNDARY[0] in entry for side in ("arg_attrs", "res_attrs") for entry in _entries(main, side))
+
+
+def _mesh(module: ir.Module) -> Mesh:
+    """The mesh of the program; the mesh of one device for a program without."""
+    found = [op for op in module.body.operations if op.operation.name == ops.MeshOp.OPERATION_NAME]
+    if len(found) > 1:
+        raise OpError(found[1].operation, "is a second mesh", hint="a local program runs on the devices of one mesh")
+    return ops.MeshOp(found[0].operation).value if found else Mesh("mesh", ())
+
+
+def _places(main: ir.Operation, side: str) -> list[Place]:
+    kind = mlir.function_type(main)
+    types = kind.inputs if side == "arg_attrs" else kind.results
+    entries: Iterable[ir.DictAttr | None] = _entries(main, side) or [None] * len(types)
+    return [_place(main, local, entry) for local, entry in zip(types, entries, strict=True)]
+
+
+def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Place:
+    if not isinstance(kind, ir.RankedTensorType):
+        raise OpError(main, f"has a boundary of type {kind}, expected ranked tensors only")
+    local = ir.RankedTensorType(kind)
+    shard_shape = tuple(local.shape)
+    dtype = _dtype(main, local.element_type)
+    if entry is None or BOUNDARY[0] not in entry:
+        return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape))
+    whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY[0]]).value)
+    split = attributes.axis_array(entry[BOUNDARY[2]])
+    return Place(tuple(whole.shape), shard_shape, dtype, (split + ((),) * len(shard_shape))[: len(shard_shape)])
+
+
+def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:
+    """The numpy type of an MLIR element type."""
+    if (name := DTYPES.get(str(element))) is None:
+        raise OpError(main, f"has a boundary of element type {element}, which numpy has no type for")
+    return jax.numpy.dtype(name)
+
+
+DTYPES = {
+    "i1": "bool",
+    **{f"i{bits}": f"int{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"ui{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+    "f4E2M1FN": "float4_e2m1fn",
+    "f8E3M4": "float8_e3m4",
+    "f8E4M3": "float8_e4m3",
+    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
+    "f8E4M3FN": "float8_e4m3fn",
+    "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2": "float8_e5m2",
+    "f8E5M2FNUZ": "float8_e5m2fnuz",
+    "f8E8M0FNU": "float8_e8m0fnu",
+}
+"""MLIR element type to numpy's (and ml_dtypes') name."""
+
+
+def _strip(module: ir.Module, main: ir.Operation) -> None:
+    """Removes what XLA does not know: mesh symbols and the `meshbridge.*` attributes of the boundary."""
+    with module.context:
+        for side in ("arg_attrs", "res_attrs"):
+            kept = [{item.name: item.attr for item in entry} for entry in _entries(main, side)]
+            if kept:
+                for entry in kept:
+                    for name in BOUNDARY:
+                        entry.pop(name, None)
+                main.attributes[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in kept])
+        for op in list(module.body.operations):
+            if op.operation.name == ops.MeshOp.OPERATION_NAME:
+                op.operation.erase()
+
+
+def _load(module: ir.Module, devices: Sequence[Any]) -> Any:
+    """Compiles for one replica on each device."""
+    count = len(devices)
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = count, 1
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = count, 1
+    ids = np.array([device.id for device in devices]).reshape(count, 1)
+    options.device_assignment = build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    with module.context:
+        i32 = ir.IntegerType.get_signless(32)
+        module.operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(i32, count)
+        module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, 1)
+    return devices[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(tuple(devices)), options)

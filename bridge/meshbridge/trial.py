@@ -1,0 +1,135 @@
+"""Runs a program on made-up or given inputs, and compares it with its unsharded self on one device."""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshbridge import pipeline, pjrt
+from meshbridge.mlir import MeshError, ir
+from meshbridge.passes.boundary import ImportShardings
+from meshbridge.passes.strip_shardings import StripShardings
+from meshbridge.pjrt import Executable, Place
+
+INTEGERS = 8
+"""Random integers stay below this: they are indices more often than not, and must then exist."""
+
+_BAD_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile)
+"""What numpy raises over a file that is no archive of arrays."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one result is from its reference: largest difference, and the same over the largest magnitude of the reference."""
+
+    absolute: float
+    relative: float
+
+
+def run(module: ir.Module, options: argparse.Namespace) -> int:
+    """The body of `meshbridge run`; see `cli` for the options. Returns the exit status.
+
+    Raises MeshError.
+    """
+    executable = pjrt.compile(module)
+    inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
+    # Donated arguments are gone after a run, so the reference gets copies of its own.
+    results = [np.asarray(result) for result in executable(*inputs)]
+    for index, (place, result) in enumerate(zip(executable.outputs, results, strict=True)):
+        print(f"result {index}: {place.dtype.name}{list(place.shape)} {place.spec(executable.mesh)} {_summary(result)}")
+    if options.outputs is not None:
+        save_arrays(options.outputs, results)
+    return _check(module, inputs, results, options.tolerance) if options.check else 0
+
+
+def _summary(result: np.ndarray[Any, Any]) -> str:
+    numbers = result.astype(np.complex128 if result.dtype.kind == "c" else np.float64)
+    return f"sum {numbers.sum():.6g}" if result.ndim else f"{numbers:.6g}"
+
+
+def random_inputs(places: Sequence[Place], seed: int) -> list[np.ndarray[Any, Any]]:
+    """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses."""
+    generator = np.random.default_rng(seed)
+    return [_draw(generator, place) for place in places]
+
+
+def _draw(generator: np.random.Generator, place: Place) -> np.ndarray[Any, Any]:
+    if place.dtype == np.bool_:
+        return generator.integers(0, 2, place.shape).astype(np.bool_)
+    if jax.numpy.issubdtype(place.dtype, np.integer):
+        return generator.integers(0, INTEGERS, place.shape).astype(place.dtype)
+    numbers = generator.standard_normal(place.shape)
+    if place.dtype.kind == "c":
+        return np.asarray(numbers + 1j * generator.standard_normal(place.shape)).astype(place.dtype)
+    return np.asarray(numbers).astype(place.dtype)
+
+
+def load_arrays(path: str) -> list[np.ndarray[Any, Any]]:
+    """The arrays `arr_0`, `arr_1`, … of an archive that `numpy.savez` wrote.
+
+    Raises MeshError.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            expected = [f"arr_{index}" for index in range(len(archive.files))]
+            if sorted(archive.files) != sorted(expected):
+                raise MeshError(f"{path}: error: expected arrays named arr_0, arr_1, …, found {', '.join(archive.files)}")
+            return [archive[name] for name in expected]
+    except MeshError:
+        raise
+    except _BAD_ARCHIVE as error:
+        raise MeshError(f"{path}: error: not an archive of arrays: {error}") from None
+
+
+def save_arrays(path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Writes an archive that `load_arrays` reads."""
+    from io import BytesIO
+
+    from meshbridge import console
+
+    buffer = BytesIO()
+    np.savez(buffer, *arrays)
+    console.write_bytes(path, buffer.getvalue())
+
+
+def unsharded(module: ir.Module) -> Executable:
+    """`module` without its shardings, compiled for one device; `module` itself is not changed.
+
+    Raises OpError for a program that communicates by itself, which has no meaning on one device.
+    """
+    copy = pjrt.copy_module(module)
+    pipeline.run((ImportShardings(), StripShardings()), copy)
+    return pjrt.compile(copy, devices=jax.devices()[:1])
+
+
+def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> Difference:
+    """Errors of `result`; NaN and infinity must stand in the same places."""
+    wide = np.complex128 if reference.dtype.kind == "c" else np.float64
+    found, expected = result.astype(wide), reference.astype(wide)
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    if same.all():
+        return Difference(0.0, 0.0)
+    with np.errstate(invalid="ignore"):
+        absolute = float(np.max(np.abs(np.where(same, 0, found - expected)), initial=0.0))
+    scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
+    if np.isnan(absolute):
+        absolute = np.inf
+    return Difference(absolute, absolute / scale if scale else np.inf)
+
+
+def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], tolerance: float) -> int:
+    references = unsharded(module)(*inputs)
+    differences = [compare(found, np.asarray(expected)) for found, expected in zip(results, references, strict=True)]
+    absolute = max((difference.absolute for difference in differences), default=0.0)
+    relative = max((difference.relative for difference in differences), default=0.0)
+    print(f"largest difference from the unsharded run: absolute {absolute:.3g}, relative {relative:.3g}")
+    if relative > tolerance:
+        worst = max(range(len(differences)), key=lambda index: differences[index].relative)
+        raise MeshError(f"error: result {worst} differs by {relative:.3g} relative, expected at most {tolerance:.3g}")
+    return 0
