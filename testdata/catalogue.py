@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from testdata.adam import adam_zero1
+from testdata.attention import attention_forward, attention_gradient
+from testdata.decode import decode_by_heads, decode_by_sequence
 from testdata.gpt import gpt
 from testdata.llama import llama
+from testdata.mlp import weight_stationary_1d, weight_stationary_2d
+from testdata.numeric import cumsum, fft2, sort
 from testdata.program import Program
+from testdata.vocabulary import vocabulary_cross_entropy
 
 BUILDERS: dict[str, Callable[[], Program]] = {
+    "mlp_ws1d": weight_stationary_1d,
+    "mlp_ws2d": weight_stationary_2d,
     "gpt3": partial(gpt, 3),
     "gpt12": partial(gpt, 12),
     "gpt48": partial(gpt, 48),
@@ -20,6 +28,15 @@ BUILDERS: dict[str, Callable[[], Program]] = {
     "llama_fsdp_tp_annot": partial(llama, tensor_parallel=True, annotated=True),
     "llama_scan_fsdp_annot": partial(llama, scan=True, annotated=True),
     "llama_scan_fsdp_tp_annot": partial(llama, scan=True, tensor_parallel=True, annotated=True),
+    "cp_attn_fwd": attention_forward,
+    "cp_attn_grad": attention_gradient,
+    "vocab_ce": vocabulary_cross_entropy,
+    "decode_heads": decode_by_heads,
+    "decode_seq": decode_by_sequence,
+    "misc_fft2": fft2,
+    "misc_sort": sort,
+    "misc_cumsum": cumsum,
+    "adam_zero1": adam_zero1,
 }
 """Name to maker."""
 

@@ -30,10 +30,12 @@ class Argument:
     scale: float = 1.0
     centre: float = 0.0
     below: int = 0
+    complex: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.int32 if self.below else np.float32)
+        """int32 below a bound, complex64, or float32."""
+        return np.dtype(np.int32 if self.below else np.complex64 if self.complex else np.float32)
 
     @property
     def bytes(self) -> int:
@@ -43,7 +45,8 @@ class Argument:
     def example(self, rng: np.random.Generator) -> np.ndarray:
         if self.below:
             return rng.integers(0, self.below, self.shape, dtype=np.int32)
-        return (self.centre + self.scale * rng.standard_normal(self.shape)).astype(np.float32)
+        parts = rng.standard_normal((2 if self.complex else 1, *self.shape))
+        return (self.centre + self.scale * (parts[0] + 1j * parts[1] if self.complex else parts[0])).astype(self.dtype)
 
 
 @dataclass(frozen=True)
