@@ -28,11 +28,12 @@ from meshbridge.dialect.ops import REPLICATED_AXES
 from meshbridge.mlir import OpError, ir, main_function, sdy
 from meshbridge.sharding import Sharding
 
-from meshbridge_converters import meshes, sdy_attributes
-from meshbridge_converters.sdy_attributes import SHARDING, SdyMesh
+from meshbridge_converters import carriers, meshes, sdy_attributes
+from meshbridge_converters.carriers import SHARDING
+from meshbridge_converters.sdy_attributes import SdyMesh
 
-GLOBAL, MESH, SPLIT_AXES = "meshbridge.global", "meshbridge.mesh", "meshbridge.split_axes"
-"""Attributes of a local program's arguments and results: the type before partitioning, the mesh, the axes per dimension."""
+GLOBAL, SPLIT_AXES = "meshbridge.global", "meshbridge.split_axes"
+"""Attributes of a local program's arguments and results: the type before partitioning, the axes per dimension."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,12 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     entry = body.create_before(*global_arguments, arg_locs=[argument.location for argument in body.arguments])
     ip = ir.InsertionPoint(entry)
     attrs = {
-        "in_shardings": sdy.TensorShardingPerValueAttr.get([_sharding(boundary, mesh) for boundary in arguments]),
-        "out_shardings": sdy.TensorShardingPerValueAttr.get([_sharding(boundary, mesh) for boundary in results]),
+        "in_shardings": carriers.per_value_attr([_sharding(boundary, mesh) for boundary in arguments]),
+        "out_shardings": carriers.per_value_attr([_sharding(boundary, mesh) for boundary in results]),
         "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name, _ in mesh.factored.sdy_axes]),
     }
     operands = list(entry.arguments)
-    manual = ir.Operation.create("sdy.manual_computation", global_results, operands, attrs, regions=1, loc=main.location, ip=ip)
+    manual = ir.Operation.create(carriers.MANUAL, global_results, operands, attrs, regions=1, loc=main.location, ip=ip)
     ir.Operation.create("func.return", [], list(manual.results), loc=terminator.location, ip=ip)
     body.append_to(manual.regions[0])
     returned = list(terminator.operands)
@@ -90,7 +91,7 @@ def _boundaries(main: ir.Operation, listed: str, types: list[ir.Type]) -> list[_
     """The arguments (`arg_attrs`) or results (`res_attrs`) of the local program."""
     entries = ir.ArrayAttr(main.attributes[listed]) if listed in main.attributes else [ir.DictAttr.get({})] * len(types)
     return [
-        _boundary(main, f"{listed.partition('_')[0]} {index}", local, meshes.named(entry))
+        _boundary(main, f"{listed.partition('_')[0]} {index}", local, carriers.named(entry))
         for index, (local, entry) in enumerate(zip(types, entries, strict=True))
     ]
 
@@ -98,10 +99,10 @@ def _boundaries(main: ir.Operation, listed: str, types: list[ir.Type]) -> list[_
 def _boundary(main: ir.Operation, where: str, local: ir.Type, attrs: dict[str, ir.Attribute]) -> _Boundary:
     if not isinstance(local, ir.RankedTensorType):  # a token is the same on every device
         return _Boundary(local, None, attrs)
-    found = [attrs.pop(name, None) for name in (GLOBAL, MESH, SPLIT_AXES)]
+    found = [attrs.pop(name, None) for name in (GLOBAL, meshes.MESH, SPLIT_AXES)]
     whole, mesh, split = found
     if whole is None or mesh is None or split is None:
-        raise OpError(main, f"{where} does not carry {GLOBAL}, {MESH} and {SPLIT_AXES}", hint="is the program lowered?")
+        raise OpError(main, f"{where} does not carry {GLOBAL}, {meshes.MESH} and {SPLIT_AXES}", hint="is the program lowered?")
     sharding = Sharding(ir.FlatSymbolRefAttr(mesh).value, attributes.axis_array(split))
     return _Boundary(ir.TypeAttr(whole).value, sharding, attrs)
 

@@ -17,6 +17,10 @@ INLINED = "meshbridge.inlined"
 """Discardable attribute of `mesh.mesh`: sdy had the mesh inside its shardings, without a symbol."""
 
 
+MESH = "meshbridge.mesh"
+"""Discardable attribute of operations that mesh axes are said of: the symbol of their mesh."""
+
+
 def declare(mesh: SdyMesh, others: Mapping[str, ir.Attribute], loc: ir.Location, ip: ir.InsertionPoint) -> None:
     """Writes `mesh` as a `mesh.mesh` that also carries the attributes `others`, e.g. `stablehlo.mesh`."""
     op = build.mesh(mesh.value, loc=loc, ip=ip)
@@ -60,9 +64,3 @@ def _restored(op: ir.Operation) -> SdyMesh:
         except ValueError as error:
             raise OpError(op, str(error)) from None
     return SdyMesh(sdy_attributes.mesh_attr(factored, value.device_ids), factored, value, INLINED in op.attributes)
-
-
-def named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
-    """The entries of a dictionary attribute."""
-    entries = ir.DictAttr(attr)
-    return {entries[index].name: entries[index].attr for index in range(len(entries))}

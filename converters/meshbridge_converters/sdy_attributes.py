@@ -19,9 +19,6 @@ from meshbridge.sharding import Axes, Mesh, Sharding
 
 from meshbridge_converters.axes import AxisRef, FactoredMesh, factor, looks_like_part
 
-SHARDING = "sdy.sharding"
-"""The attribute that carries a sharding on function arguments and results, and shardings per result on operations."""
-
 NO_PRIORITY = -1
 
 
@@ -104,11 +101,6 @@ def axis_refs(sharding: ir.Attribute) -> list[AxisRef]:
     return [axis_ref(ref) for ref in (*refs, *tensor.replicated_axes, *tensor.unreduced_axes)]
 
 
-def per_value(attr: ir.Attribute) -> list[ir.Attribute]:
-    """The shardings in an `#sdy.sharding_per_value<[…]>`."""
-    return list(sdy.TensorShardingPerValueAttr(attr).shardings)
-
-
 def read(attr: ir.Attribute, mesh: SdyMesh, rank: int) -> Annotation:
     """What an `#sdy.sharding<…>` over `mesh` says, in the mesh dialect's terms, of a tensor of `rank` dimensions."""
 
@@ -162,7 +154,19 @@ def write(sharding: Sharding, rank: int, extras: Mapping[str, ir.Attribute], mes
     return sdy.TensorShardingAttr.get(where, dims, in_mesh_order(replicated), in_mesh_order(sharding.partial_axes))
 
 
-def inlined(sharding: ir.Attribute, mesh: SdyMesh) -> ir.Attribute:
-    """`sharding` with the mesh itself in place of its symbol, for operations that stay in sdy while the symbol is not there."""
+def mesh_of(sharding: ir.Attribute) -> str | ir.Attribute:
+    """The symbol of a sharding's mesh, or the mesh itself where it is inlined."""
+    mesh = sdy.TensorShardingAttr(sharding).mesh_or_ref
+    return mesh.value if isinstance(mesh, ir.FlatSymbolRefAttr) else mesh
+
+
+def on_mesh(sharding: ir.Attribute, mesh: str | ir.Attribute) -> ir.Attribute:
+    """The same sharding with its mesh named by another symbol or by its contents."""
     tensor = sdy.TensorShardingAttr(sharding)
-    return sdy.TensorShardingAttr.get(mesh.attr, tensor.dimension_shardings, tensor.replicated_axes, tensor.unreduced_axes)
+    return sdy.TensorShardingAttr.get(mesh, tensor.dimension_shardings, tensor.replicated_axes, tensor.unreduced_axes)
+
+
+def open_sharding(mesh: SdyMesh, rank: int) -> ir.Attribute:
+    """Nothing is said: every dimension is open."""
+    dims = [] if mesh.is_maximal else [sdy.DimensionShardingAttr.get([], False)] * rank
+    return sdy.TensorShardingAttr.get(mesh.attr if mesh.inlined else mesh.value.name, dims)

@@ -24,8 +24,8 @@ shardings they must carry name the mesh by its contents, because its symbol now 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -34,24 +34,21 @@ from meshbridge.dialect.ops import MANUAL_AXES, SOURCE
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, sdy, tensor_type
 from meshbridge.sharding import Sharding
 
-from meshbridge_converters import meshes, sdy_attributes
+from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.axes import AxisRef
-from meshbridge_converters.sdy_attributes import SHARDING, Annotation, SdyMesh
+from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
+from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
 """Discardable attribute of `mesh.shard`: what its source operation said besides the sharding."""
 
-ISOLATED = frozenset({"func.func", "sdy.manual_computation"})
+ISOLATED = frozenset({"func.func", MANUAL, NAMED})
 """Operations whose regions cannot use values from outside."""
 
 Value: TypeAlias = "ir.Value[Any]"
 
-Source = dict[str, ir.Attribute]
-"""The discardable attributes that tell a `mesh.shard` which operation it stands for; empty where its place does."""
-
-# Attribute names under which operations of sdy keep one sharding, or one per value.
-ONE = ("sharding", "out_sharding")
-PER_VALUE = ("in_shardings", "out_shardings", SHARDING)
+Extras = dict[str, ir.Attribute]
+"""Discardable attributes of a `mesh.shard`."""
 
 
 def import_module(module: ir.Module) -> None:
@@ -76,7 +73,7 @@ def _verify(module: ir.Module) -> None:
 
 @dataclass(eq=False)
 class _Scope:
-    """A region that is isolated from above: where its `mesh.sharding` values stand, one per sharding."""
+    """A region that is isolated from above: its `mesh.sharding` values, one per sharding, stand at the `top` of its entry."""
 
     block: ir.Block
     top: ir.InsertionPoint
@@ -85,11 +82,12 @@ class _Scope:
 
 @dataclass(eq=False)
 class _Site:
-    """An operation that carries shardings, and the scope it stands in (of a function: its own)."""
+    """An operation that carries shardings, the scope that it stands in and, where it is isolated, the scope inside."""
 
     op: ir.Operation
     name: str
-    scope: _Scope
+    scope: _Scope | None
+    inner: _Scope | None = None
 
 
 def _sites(block: ir.Block, scope: _Scope | None) -> Iterator[_Site]:
@@ -97,33 +95,15 @@ def _sites(block: ir.Block, scope: _Scope | None) -> Iterator[_Site]:
     for child in block.operations:
         op = child.operation
         name = op.name
-        inner = scope
+        inner = None
         if name in ISOLATED and len(op.regions[0].blocks):
             entry = op.regions[0].blocks[0]
             inner = _Scope(entry, ir.InsertionPoint.at_block_begin(entry))
         if name in _IMPORTERS or SHARDING in op.attributes:
-            here = inner if name == "func.func" else scope
-            yield _Site(op, name, here or _Scope(block, ir.InsertionPoint(op)))
+            yield _Site(op, name, scope, inner)
         for region in op.regions:
             for nested in region.blocks:
-                yield from _sites(nested, inner)
-
-
-def _shardings(site: _Site) -> Iterator[ir.Attribute]:
-    """Every `#sdy.sharding<…>` at a site."""
-    attrs = site.op.attributes
-    if site.name == "func.func":
-        for listed in ("arg_attrs", "res_attrs"):
-            if listed in attrs:
-                entries = map(ir.DictAttr, ir.ArrayAttr(attrs[listed]))
-                yield from (entry[SHARDING] for entry in entries if SHARDING in entry)
-        return
-    for name in ONE:
-        if name in attrs and name != SHARDING:
-            yield attrs[name]
-    for name in PER_VALUE:
-        if name in attrs:
-            yield from sdy_attributes.per_value(attrs[name])
+                yield from _sites(nested, inner or scope)
 
 
 @dataclass
@@ -156,7 +136,7 @@ class _Meshes:
         return cls(by_key)
 
     def of_sharding(self, attr: ir.Attribute) -> SdyMesh:
-        return self.by_key[_key(attr)]
+        return self.by_key[sdy_attributes.mesh_of(attr)]
 
     def annotation(self, attr: ir.Attribute, rank: int) -> Annotation:
         """What a sharding says of a tensor of `rank` dimensions."""
@@ -169,14 +149,8 @@ class _Meshes:
         """A sharding that names its mesh by its contents."""
         found = self.rewritten.get(attr)
         if found is None:
-            found = self.rewritten[attr] = sdy_attributes.inlined(attr, self.of_sharding(attr))
+            found = self.rewritten[attr] = sdy_attributes.on_mesh(attr, self.of_sharding(attr).attr)
         return found
-
-
-def _key(sharding: ir.Attribute) -> str | ir.Attribute:
-    """The symbol of a sharding's mesh, or the mesh itself where it is inlined."""
-    mesh = sdy.TensorShardingAttr(sharding).mesh_or_ref
-    return mesh.value if isinstance(mesh, ir.FlatSymbolRefAttr) else mesh
 
 
 def _references(sites: Iterable[_Site]) -> dict[str | ir.Attribute, tuple[dict[AxisRef, None], ir.Operation]]:
@@ -184,10 +158,10 @@ def _references(sites: Iterable[_Site]) -> dict[str | ir.Attribute, tuple[dict[A
     seen: set[ir.Attribute] = set()
     used: dict[str | ir.Attribute, tuple[dict[AxisRef, None], ir.Operation]] = {}
     for site in sites:
-        for attr in _shardings(site):
+        for attr in carriers.shardings(site.op, site.name):
             if attr not in seen:
                 seen.add(attr)
-                refs, _ = used.setdefault(_key(attr), ({}, site.op))
+                refs, _ = used.setdefault(sdy_attributes.mesh_of(attr), ({}, site.op))
                 refs |= dict.fromkeys(sdy_attributes.axis_refs(attr))
     return used
 
@@ -212,76 +186,74 @@ class _Import:
         for op in self.replaced:
             op.erase()
 
-    def sharding(self, value: Value, attr: ir.Attribute, site: _Site) -> tuple[Value, dict[str, ir.Attribute]]:
+    def sharding(self, value: Value, attr: ir.Attribute, op: ir.Operation, scope: _Scope | None) -> tuple[Value, Extras]:
         """The `mesh.sharding` of what `attr` says of `value`, and the attributes for what that has no word for."""
+        if scope is None:
+            raise OpError(op, "carries a sharding outside of every function")
         tensor = tensor_type(value)
         sharding, extras = self.meshes.annotation(attr, tensor.rank if tensor else 0)
-        found = site.scope.values.get(sharding)
+        found = scope.values.get(sharding)
         if found is None:
-            found = site.scope.values[sharding] = build.sharding(sharding, loc=site.op.location, ip=site.scope.top)
+            found = scope.values[sharding] = build.sharding(sharding, loc=op.location, ip=scope.top)
         return found, extras
 
-    def annotate_use(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Source) -> Value:
+    def annotate_use(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Extras) -> Value:
         """`value` as it is sharded for the use that takes the returned value."""
-        sharding, extras = self.sharding(value, attr, site)
+        sharding, extras = self.sharding(value, attr, site.op, site.scope)
         return build.shard(value, sharding, annotate_for_users=True, extras=extras | source, loc=site.op.location, ip=ip)
 
-    def annotate(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Source) -> None:
+    def annotate(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Extras) -> None:
         """Annotates the definition of `value`."""
-        sharding, extras = self.sharding(value, attr, site)
+        sharding, extras = self.sharding(value, attr, site.op, site.scope)
         build.shard_definition(value, sharding, extras=extras | source, loc=site.op.location, ip=ip)
+
+    def annotate_arguments(self, attrs: Sequence[ir.Attribute | None], site: _Site, source: Extras) -> None:
+        """Annotates the arguments of the region of an isolated operation."""
+        assert site.inner is not None
+        inside = replace(site, scope=site.inner)
+        for argument, attr in zip(site.inner.block.arguments, attrs, strict=True):
+            if attr is not None and tensor_type(argument):
+                self.annotate(argument, attr, inside, site.inner.top, source)
 
     def function(self, site: _Site) -> None:
         """Arguments at the top of the body, results before each `return`; a declaration keeps its attributes."""
-        attrs = site.op.attributes
-        if not len(site.op.regions[0].blocks):
-            self._inline_in_declaration(site.op)
+        op = site.op
+        if site.inner is None:
+            self.stays(site)
             return
-        if "arg_attrs" in attrs:
-            for argument, attr in zip(site.scope.block.arguments, _take(site.op, "arg_attrs"), strict=True):
-                if attr is not None and tensor_type(argument):
-                    self.annotate(argument, attr, site, site.scope.top, {})
-        if "res_attrs" in attrs:
-            results = _take(site.op, "res_attrs")
-            for block in site.op.regions[0].blocks:
-                self._annotate_results(block.operations[-1].operation, results, site)
+        if "arg_attrs" in op.attributes:
+            self.annotate_arguments(carriers.take(op, "arg_attrs"), site, {})
+        if "res_attrs" in op.attributes:
+            results = carriers.take(op, "res_attrs")
+            for block in op.regions[0].blocks:
+                self._annotate_results(block.operations[-1].operation, results, replace(site, scope=site.inner))
 
-    def _annotate_results(self, terminator: ir.Operation, results: list[ir.Attribute | None], site: _Site) -> None:
+    def _annotate_results(self, terminator: ir.Operation, results: Sequence[ir.Attribute | None], inside: _Site) -> None:
         if terminator.name != "func.return":
             return
         ip = ir.InsertionPoint(terminator)
         for index, attr in enumerate(results):
             if attr is not None and tensor_type(terminator.operands[index]):
-                value = terminator.operands[index]
-                terminator.operands[index] = self.annotate_use(value, attr, site, ip, {})
-
-    def _inline_in_declaration(self, op: ir.Operation) -> None:
-        for listed in ("arg_attrs", "res_attrs"):
-            if listed in op.attributes:
-                entries = [meshes.named(entry) for entry in ir.ArrayAttr(op.attributes[listed])]
-                for entry in entries:
-                    if SHARDING in entry:
-                        entry[SHARDING] = self.meshes.without_symbols(entry[SHARDING])
-                op.attributes[listed] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
+                terminator.operands[index] = self.annotate_use(terminator.operands[index], attr, inside, ip, {})
 
     def op_attribute(self, site: _Site) -> None:
         """`sdy.sharding` on an operation: one annotation per tensor result. Other values (tokens, none at all) keep theirs."""
         op = site.op
-        attrs = sdy_attributes.per_value(op.attributes[SHARDING])
+        attrs = carriers.per_value(op.attributes[SHARDING])
         ip = ir.InsertionPoint.after(op)
-        tensors = [tensor_type(result) is not None for result in op.results]
-        for result, attr, tensor in zip(list(op.results), attrs, tensors, strict=False):
-            if tensor:
+        for result, attr in zip(list(op.results), attrs, strict=False):  # sdy gives one without results one sharding
+            if tensor_type(result):
                 self.annotate(result, attr, site, ip, {})
-        if tensors and all(tensors):
+        if len(op.results) and _all_tensors(op.results):
             del op.attributes[SHARDING]
         else:
-            self._inline(op, SHARDING)
+            self.stays(site)
 
     def constraint(self, site: _Site) -> None:
         """An operation that says how its operand's uses are sharded or, if it has no uses itself, its operand's definition."""
-        op = site.op
-        name = next(name for name in ONE if name in op.attributes)
+        op, name = site.op, CONSTRAINING[site.name]
+        if name not in op.attributes:
+            return
         source = _source(op, name)
         value, result = op.operands[0], op.results[0]
         if next(iter(result.uses), None) is None and site.name == "sdy.sharding_constraint":
@@ -293,8 +265,8 @@ class _Import:
     def manual_computation(self, site: _Site) -> None:
         """Operands and results annotated around the operation, which stays and says which mesh axes are manual."""
         op = site.op
-        ins, outs = (sdy_attributes.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings"))
-        source: Source = {SOURCE: ir.StringAttr.get(site.name)}
+        ins, outs = (carriers.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings"))
+        source: Extras = {SOURCE: ir.StringAttr.get(site.name)}
         before, after = ir.InsertionPoint(op), ir.InsertionPoint.after(op)
         for index, attr in enumerate(ins):
             if tensor_type(op.operands[index]):
@@ -307,40 +279,39 @@ class _Import:
             mesh = self.meshes.of_sharding((ins + outs)[0])
             axes = [axis for index in range(len(manual)) for axis in mesh.factored.axes_of(AxisRef(manual[index]))]
             op.attributes[MANUAL_AXES] = attributes.axes_attr(axes)
-            op.attributes["meshbridge.mesh"] = ir.FlatSymbolRefAttr.get(mesh.value.name)
-        self._inline(op, "in_shardings")
-        self._inline(op, "out_shardings")
+            op.attributes[meshes.MESH] = ir.FlatSymbolRefAttr.get(mesh.value.name)
+        self.stays(site)
+
+    def named_computation(self, site: _Site) -> None:
+        """Its arguments inside and its results outside; both lists of shardings are optional in sdy and go."""
+        op = site.op
+        source: Extras = {SOURCE: ir.StringAttr.get(NAMED)}
+        if _all_tensors(op.regions[0].blocks[0].arguments) and "in_shardings" in op.attributes:
+            self.annotate_arguments(carriers.per_value(op.attributes["in_shardings"]), site, source)
+            del op.attributes["in_shardings"]
+        if _all_tensors(op.results) and "out_shardings" in op.attributes:
+            for result, attr in zip(list(op.results), carriers.per_value(op.attributes["out_shardings"]), strict=True):
+                self.annotate(result, attr, site, ir.InsertionPoint.after(op), source)
+            del op.attributes["out_shardings"]
+        self.stays(site)
 
     def stays(self, site: _Site) -> None:
-        """An operation that only sdy has."""
-        for name in PER_VALUE:
-            if name in site.op.attributes:
-                self._inline(site.op, name)
-        for name in ONE:
-            if name in site.op.attributes:
-                site.op.attributes[name] = self.meshes.without_symbols(site.op.attributes[name])
-
-    def _inline(self, op: ir.Operation, name: str) -> None:
-        shardings = sdy_attributes.per_value(op.attributes[name])
-        op.attributes[name] = sdy.TensorShardingPerValueAttr.get([self.meshes.without_symbols(attr) for attr in shardings])
+        """An operation that only sdy has, or values that the mesh dialect cannot annotate: the symbol of the mesh goes."""
+        carriers.rewrite(site.op, site.name, self.meshes.without_symbols)
 
 
-def _take(function: ir.Operation, listed: str) -> list[ir.Attribute | None]:
-    """Removes the shardings from a function's argument or result attributes and returns them, None where there was none."""
-    entries = [meshes.named(entry) for entry in ir.ArrayAttr(function.attributes[listed])]
-    taken = [entry.pop(SHARDING, None) for entry in entries]
-    function.attributes[listed] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
-    return taken
+def _all_tensors(values: Iterable[Value]) -> bool:
+    return all(tensor_type(value) is not None for value in values)
 
 
-def _source(op: ir.Operation, sharding: str) -> Source:
+def _source(op: ir.Operation, sharding: str) -> Extras:
     """Name of `op`, and what it says besides the attribute `sharding`."""
     others = {name: op.attributes[name] for name in op.attributes if name != sharding}
-    source: Source = {SOURCE: ir.StringAttr.get(op.name)}
+    source: Extras = {SOURCE: ir.StringAttr.get(op.name)}
     return {**source, SOURCE_ATTRIBUTES: ir.DictAttr.get(others)} if others else source
 
 
-def _place_for_definition(op: ir.Operation, value: Value, scope: _Scope) -> ir.InsertionPoint:
+def _place_for_definition(op: ir.Operation, value: Value, scope: _Scope | None) -> ir.InsertionPoint:
     """Where `op` stands if that comes before all other uses of its operand, otherwise right after the operand's definition."""
     owner = value.owner
     block = owner if isinstance(owner, ir.Block) else owner.operation.block
@@ -350,7 +321,7 @@ def _place_for_definition(op: ir.Operation, value: Value, scope: _Scope) -> ir.I
             return ir.InsertionPoint(op)
     if not isinstance(owner, ir.Block):
         return ir.InsertionPoint.after(owner.operation)
-    return scope.top if owner == scope.block else ir.InsertionPoint.at_block_begin(owner)
+    return scope.top if scope and owner == scope.block else ir.InsertionPoint.at_block_begin(owner)
 
 
 def _ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
@@ -364,22 +335,7 @@ def _ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
 
 _IMPORTERS: dict[str, Callable[[_Import, _Site], None]] = {
     "func.func": _Import.function,
-    "sdy.manual_computation": _Import.manual_computation,
-    "sdy.named_computation": _Import.stays,
-    "sdy.data_flow_edge": _Import.stays,
+    MANUAL: _Import.manual_computation,
+    NAMED: _Import.named_computation,
+    **dict.fromkeys(CONSTRAINING, _Import.constraint),
 }
-_IMPORTERS |= dict.fromkeys(
-    (
-        "sdy.sharding_constraint",
-        "sdy.reshard",
-        "sdy.all_gather",
-        "sdy.all_reduce",
-        "sdy.all_slice",
-        "sdy.all_to_all",
-        "sdy.collective_permute",
-        "sdy.reduce_scatter",
-        "sdy.replicated_to_unreduced",
-        "sdy.sharded_to_unreduced",
-    ),
-    _Import.constraint,
-)

@@ -1,0 +1,103 @@
+"""Where operations keep their sdy shardings: on function arguments and results, on operations, in operations of sdy itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from meshbridge.mlir import ir, sdy
+
+SHARDING = "sdy.sharding"
+"""One sharding, on a function's argument or result; one per result, on an operation."""
+
+MANUAL = "sdy.manual_computation"
+NAMED = "sdy.named_computation"
+
+FUNCTION = ("arg_attrs", "res_attrs")
+"""The attributes of a `func.func` that hold the attributes of its arguments and results."""
+
+PER_VALUE = ("in_shardings", "out_shardings", SHARDING)
+"""Attributes that hold one sharding per value."""
+
+CONSTRAINING = {
+    "sdy.sharding_constraint": "sharding",
+    "sdy.reshard": "sharding",
+    "sdy.data_flow_edge": "sharding",
+    "sdy.all_gather": "out_sharding",
+    "sdy.all_reduce": "out_sharding",
+    "sdy.all_slice": "out_sharding",
+    "sdy.all_to_all": "out_sharding",
+    "sdy.collective_permute": "out_sharding",
+    "sdy.reduce_scatter": "out_sharding",
+    "sdy.replicated_to_unreduced": "out_sharding",
+    "sdy.sharded_to_unreduced": "out_sharding",
+}
+"""Operations of sdy that give their one operand back with another sharding, and the attribute that holds it."""
+
+
+def named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
+    """The entries of a dictionary attribute."""
+    entries = ir.DictAttr(attr)
+    return {entries[index].name: entries[index].attr for index in range(len(entries))}
+
+
+def per_value(attr: ir.Attribute) -> list[ir.Attribute]:
+    """The shardings in an `#sdy.sharding_per_value<[…]>`."""
+    return list(sdy.TensorShardingPerValueAttr(attr).shardings)
+
+
+def per_value_attr(shardings: list[ir.Attribute]) -> ir.Attribute:
+    """`#sdy.sharding_per_value<[…]>`."""
+    return sdy.TensorShardingPerValueAttr.get(shardings)
+
+
+def shardings(op: ir.Operation, name: str) -> Iterator[ir.Attribute]:
+    """Every `#sdy.sharding<…>` that `op`, of name `name`, carries."""
+    attrs = op.attributes
+    if name == "func.func":
+        for side in FUNCTION:
+            if side in attrs:
+                entries = map(ir.DictAttr, ir.ArrayAttr(attrs[side]))
+                yield from (entry[SHARDING] for entry in entries if SHARDING in entry)
+        return
+    if name in CONSTRAINING and CONSTRAINING[name] in attrs:
+        yield attrs[CONSTRAINING[name]]
+    for listed in PER_VALUE:
+        if listed in attrs:
+            yield from per_value(attrs[listed])
+
+
+def rewrite(op: ir.Operation, name: str, change: Callable[[ir.Attribute], ir.Attribute]) -> None:
+    """Replaces every sharding that `op` carries by what `change` makes of it."""
+    attrs = op.attributes
+    if name == "func.func":
+        for side in FUNCTION:
+            if side in attrs:
+                found = enumerate(take(op, side))
+                give(op, side, {index: change(attr) for index, attr in found if attr is not None})
+        return
+    if name in CONSTRAINING and CONSTRAINING[name] in attrs:
+        attrs[CONSTRAINING[name]] = change(attrs[CONSTRAINING[name]])
+    for listed in PER_VALUE:
+        if listed in attrs:
+            attrs[listed] = per_value_attr([change(attr) for attr in per_value(attrs[listed])])
+
+
+def take(function: ir.Operation, side: str) -> list[ir.Attribute | None]:
+    """Removes the shardings from a function's arguments or results and returns them, None where there was none."""
+    entries = [named(entry) for entry in ir.ArrayAttr(function.attributes[side])]
+    taken = [entry.pop(SHARDING, None) for entry in entries]
+    function.attributes[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
+    return taken
+
+
+def give(function: ir.Operation, side: str, found: Mapping[int, ir.Attribute]) -> None:
+    """Puts shardings on a function's arguments or results, by index."""
+    if not found:
+        return
+    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    count = len(kind.inputs if side == "arg_attrs" else kind.results)
+    attrs = function.attributes
+    entries = [named(entry) for entry in ir.ArrayAttr(attrs[side])] if side in attrs else [{} for _ in range(count)]
+    for index, attr in found.items():
+        entries[index][SHARDING] = attr
+    attrs[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])

@@ -1,0 +1,290 @@
+"""Annotated mesh IR -> StableHLO + sdy (stage 1 or 2 -> stage 0), in place: the inverse of `sdy_import`.
+
+What a `mesh.shard` becomes follows from where it stands, unless `meshbridge.source` names the operation that it came from:
+
+| annotates | becomes |
+|---|---|
+| a function argument | `sdy.sharding` on the argument |
+| a result of an operation | `sdy.sharding` on the operation |
+| another definition (region arguments) | an `sdy.sharding_constraint` without uses |
+| a use by `return`, and no other | `sdy.sharding` on the function's result |
+| an operand or result of `sdy.manual_computation` | its `in_shardings` or `out_shardings` |
+| another use | an `sdy.sharding_constraint` |
+
+A *closed* export leaves Shardy nothing to decide: no open dimension, no priority, and no constraint that says of a use what its
+definition says already.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from meshbridge.dialect.ops import (
+    MANUAL_AXES,
+    OPEN_DIMS,
+    PRIORITIES,
+    REPLICATED_AXES,
+    SOURCE,
+    MeshOp,
+    ShardingOp,
+    ShardOp,
+)
+from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type, walk_all
+from meshbridge.sharding import DYNAMIC, Sharding
+
+from meshbridge_converters import carriers, meshes, sdy_attributes
+from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
+from meshbridge_converters.sdy_attributes import SdyMesh
+from meshbridge_converters.sdy_import import SOURCE_ATTRIBUTES
+
+Value: TypeAlias = "ir.Value[Any]"
+
+CONSTRAINT = "sdy.sharding_constraint"
+
+Place = tuple[ir.Operation, int]
+"""An operation and the index of one of its arguments or results."""
+
+
+def export_module(module: ir.Module, *, closed: bool = False) -> None:
+    """Turns every mesh annotation of `module` into sdy shardings, in place. A module without a mesh is left as it is.
+
+    `closed` writes what the annotations say as final. Raises OpError for what sdy cannot say (halos, offsets, partial values of a
+    kind other than sum, sharding values that are only known at run time, mesh collectives), MeshError where the result breaks a
+    rule of sdy.
+    """
+    with module.context, ir.Location.unknown():
+        if not any(op.operation.name == MeshOp.OPERATION_NAME for op in module.body.operations):
+            return
+        survey = _Survey.of(module)
+        _Export(survey, meshes.restore(module), closed).run()
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise MeshError(diagnostics_text(error, "<module>")) from None
+
+
+@dataclass(eq=False)
+class _Shard:
+    """One `mesh.shard`."""
+
+    op: ir.Operation
+    sharding: Sharding
+    for_users: bool
+    source: str
+
+    @property
+    def value(self) -> Value:
+        source: Value = self.op.operands[0]
+        return source
+
+
+@dataclass
+class _Survey:
+    """What one walk over the module finds."""
+
+    shards: dict[Value, _Shard] = field(default_factory=dict)  # by result, in order
+    sharding_ops: list[ir.Operation] = field(default_factory=list)
+    functions: list[ir.Operation] = field(default_factory=list)
+    returns: list[tuple[ir.Operation, ir.Operation]] = field(default_factory=list)  # with their function
+    leftovers: list[ir.Operation] = field(default_factory=list)  # operations that still carry sdy shardings
+    definitions: dict[Value, Place] = field(default_factory=dict)
+    arguments: dict[Value, Place] = field(default_factory=dict)  # of functions and named computations
+
+    @classmethod
+    def of(cls, module: ir.Module) -> _Survey:
+        survey = cls()
+        values: dict[Value, Sharding] = {}
+        for op in walk_all(module):
+            survey._visit(op, op.name, values)
+        return survey
+
+    def _visit(self, op: ir.Operation, name: str, values: dict[Value, Sharding]) -> None:
+        if name == ShardOp.OPERATION_NAME:
+            self._visit_shard(op, values)
+        elif name == ShardingOp.OPERATION_NAME:
+            values[op.results[0]] = _static(op)
+            self.sharding_ops.append(op)
+        elif name == "func.func":
+            self.functions.append(op)
+            self._visit_arguments(op)
+        elif name == "func.return":
+            self.returns.append((op, self.functions[-1]))
+        elif name.startswith("mesh.") and name != MeshOp.OPERATION_NAME:
+            raise OpError(op, "has no counterpart in sdy", hint="only a program that is not partitioned yet can go back to sdy")
+        else:
+            self.definitions |= {result: (op, index) for index, result in enumerate(op.results)}
+            if name == NAMED:
+                self._visit_arguments(op)
+            if name.startswith("sdy.") or SHARDING in op.attributes:
+                self.leftovers.append(op)
+
+    def _visit_arguments(self, op: ir.Operation) -> None:
+        if len(op.regions[0].blocks):
+            self.arguments |= {value: (op, index) for index, value in enumerate(op.regions[0].blocks[0].arguments)}
+
+    def _visit_shard(self, op: ir.Operation, values: dict[Value, Sharding]) -> None:
+        sharding = values.get(op.operands[1])
+        if sharding is None:
+            raise OpError(op, "takes a sharding that is not a mesh.sharding, which sdy cannot say")
+        attrs = op.attributes
+        source = ir.StringAttr(attrs[SOURCE]).value if SOURCE in attrs else ""
+        self.shards[op.results[0]] = _Shard(op, sharding, "annotate_for_users" in attrs, source)
+
+
+def _static(op: ir.Operation) -> Sharding:
+    sharding = ShardingOp(op).value
+    if DYNAMIC in (*sharding.halo_sizes, *sharding.offsets):
+        raise OpError(op, "depends on values that are only known at run time, which sdy cannot say")
+    return sharding
+
+
+Pending = defaultdict[ir.Operation, dict[int, ir.Attribute]]
+"""Per operation, the shardings of its arguments or results by index."""
+
+
+@dataclass
+class _Export:
+    """Rewrites one annotation after the other; what ends up in an attribute is collected and written once, at the end."""
+
+    survey: _Survey
+    meshes: dict[str, SdyMesh]
+    closed: bool
+    on_arguments: Pending = field(default_factory=lambda: defaultdict(dict))
+    on_results: Pending = field(default_factory=lambda: defaultdict(dict))
+    said: dict[Value, Sharding] = field(default_factory=dict)  # of definitions
+    written: dict[object, ir.Attribute] = field(default_factory=dict)
+
+    def run(self) -> None:
+        self._relink()
+        for terminator, function in self.survey.returns:
+            self._results(terminator, function)
+        for op in self.survey.leftovers:
+            if op.name == MANUAL:
+                self._manual_computation(op)
+        for shard in list(self.survey.shards.values()):
+            self._place(shard)
+        for op in self.survey.sharding_ops:
+            op.erase()
+        for op, found in self.on_arguments.items():
+            self._write_arguments(op, found)
+        for op, found in self.on_results.items():
+            self._write_results(op, found)
+
+    def attribute(self, shard: _Shard) -> ir.Attribute:
+        """The `#sdy.sharding<…>` that `shard` means."""
+        attrs = shard.op.attributes
+        kept = (REPLICATED_AXES,) if self.closed else (OPEN_DIMS, PRIORITIES, REPLICATED_AXES)
+        extras = {name: attrs[name] for name in kept if name in attrs}
+        tensor = tensor_type(shard.value)
+        rank = tensor.rank if tensor else 0
+        key = (shard.sharding, rank, *extras.items())
+        if key not in self.written:
+            self.written[key] = self._write(shard, rank, extras)
+        return self.written[key]
+
+    def _write(self, shard: _Shard, rank: int, extras: dict[str, ir.Attribute]) -> ir.Attribute:
+        mesh = self.meshes.get(shard.sharding.mesh)
+        if mesh is None:
+            raise OpError(shard.op, f"names the unknown mesh @{shard.sharding.mesh}")
+        try:
+            return sdy_attributes.write(shard.sharding, rank, extras, mesh)
+        except ValueError as error:
+            raise OpError(shard.op, str(error)) from None
+
+    def _relink(self) -> None:
+        """Shardings that stayed in sdy name their mesh by its symbol again."""
+        symbols: dict[object, str] = {mesh.attr: name for name, mesh in reversed(self.meshes.items()) if not mesh.inlined}
+
+        def relinked(attr: ir.Attribute) -> ir.Attribute:
+            symbol = symbols.get(sdy_attributes.mesh_of(attr))
+            return attr if symbol is None else sdy_attributes.on_mesh(attr, symbol)
+
+        for op in (*self.survey.functions, *self.survey.leftovers):
+            carriers.rewrite(op, op.name, relinked)
+
+    def _results(self, terminator: ir.Operation, function: ir.Operation) -> None:
+        """Uses by `return` alone become the function's result shardings."""
+        operands = list(terminator.operands)
+        for index, operand in enumerate(operands):
+            shard = self.survey.shards.get(operand)
+            if shard is None or not shard.for_users or shard.source or len(list(operand.uses)) != operands.count(operand):
+                continue
+            self.on_results[function][index] = self.attribute(shard)
+            terminator.operands[index] = shard.value
+
+    def _manual_computation(self, op: ir.Operation) -> None:
+        ins = carriers.per_value(op.attributes["in_shardings"])
+        for index, operand in enumerate(list(op.operands)):
+            shard = self.survey.shards.get(operand)
+            if shard is not None and shard.for_users and shard.source in ("", MANUAL):
+                ins[index] = self.attribute(shard)
+                op.operands[index] = shard.value
+        op.attributes["in_shardings"] = carriers.per_value_attr(ins)
+        for name in (MANUAL_AXES, meshes.MESH):
+            if name in op.attributes:
+                del op.attributes[name]
+
+    def _place(self, shard: _Shard) -> None:
+        """Writes what `shard` says where sdy says it, and takes the operation out."""
+        value, result = shard.value, shard.op.results[0]
+        used = next(iter(result.uses), None) is not None
+        if shard.for_users:
+            if used and not self._is_redundant(shard):
+                result.replace_all_uses_with(self._operation(shard).results[0])
+        elif shard.source in CONSTRAINING:
+            self._operation(shard)
+        elif value in self.survey.arguments:
+            op, index = self.survey.arguments[value]
+            self.on_arguments[op][index] = self.attribute(shard)
+        elif value in self.survey.definitions:
+            op, index = self.survey.definitions[value]
+            self.on_results[op][index] = self.attribute(shard)
+        else:
+            self._operation(shard)
+        if not shard.for_users:
+            self.said[value] = shard.sharding
+        result.replace_all_uses_with(value)
+        shard.op.erase()
+
+    def _is_redundant(self, shard: _Shard) -> bool:
+        """Whether a closed export says the same of the definition already."""
+        return self.closed and self.said.get(shard.value) == shard.sharding
+
+    def _operation(self, shard: _Shard) -> ir.Operation:
+        """The sdy operation that `shard` stands for, in its place."""
+        name = shard.source if shard.source in CONSTRAINING else CONSTRAINT
+        attrs = {CONSTRAINING[name]: self.attribute(shard)}
+        if SOURCE_ATTRIBUTES in shard.op.attributes:
+            attrs |= carriers.named(shard.op.attributes[SOURCE_ATTRIBUTES])
+        value, ip = shard.value, ir.InsertionPoint(shard.op)
+        return ir.Operation.create(name, [value.type], [value], attrs, loc=shard.op.location, ip=ip)
+
+    def _write_arguments(self, op: ir.Operation, found: dict[int, ir.Attribute]) -> None:
+        if op.name == "func.func":
+            carriers.give(op, "arg_attrs", found)
+        else:
+            self._write_per_value(op, "in_shardings", list(op.regions[0].blocks[0].arguments), found)
+
+    def _write_results(self, op: ir.Operation, found: dict[int, ir.Attribute]) -> None:
+        if op.name == "func.func":
+            carriers.give(op, "res_attrs", found)
+        else:
+            self._write_per_value(op, "out_shardings" if op.name in (MANUAL, NAMED) else SHARDING, list(op.results), found)
+
+    def _write_per_value(self, op: ir.Operation, listed: str, values: list[Value], found: dict[int, ir.Attribute]) -> None:
+        """What was `found` in place of what the attribute says; a value that nothing is said of is open in every dimension."""
+        if listed in op.attributes:
+            entries = carriers.per_value(op.attributes[listed])
+        else:
+            mesh = self._mesh_of(next(iter(found.values())))
+            ranks = [tensor.rank if (tensor := tensor_type(value)) else 0 for value in values]
+            entries = [sdy_attributes.open_sharding(mesh, rank) for rank in ranks]
+        for index, attr in found.items():
+            entries[index] = attr
+        op.attributes[listed] = carriers.per_value_attr(entries)
+
+    def _mesh_of(self, attr: ir.Attribute) -> SdyMesh:
+        key = sdy_attributes.mesh_of(attr)
+        return next(mesh for name, mesh in self.meshes.items() if key == (mesh.attr if mesh.inlined else name))
