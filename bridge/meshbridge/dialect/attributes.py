@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from meshbridge.mlir import ir
 from meshbridge.sharding import Axes, Split
@@ -65,9 +66,14 @@ def axis_array_attr(split: Split) -> ir.Attribute:
 
 def axis_array(attr: ir.Attribute) -> Split:
     """The sub-lists of `#mesh.axisarray<…>` (or LLVM 21's `#mesh<axisarray…>`)."""
-    found = _AXIS_ARRAY.fullmatch(str(attr))
+    return _parse_axis_array(str(attr))
+
+
+@lru_cache(maxsize=4096)
+def _parse_axis_array(text: str) -> Split:
+    found = _AXIS_ARRAY.fullmatch(text)
     if found is None:
-        raise ValueError(f"expected #mesh.axisarray<[[…], …]>, found {attr}")
+        raise ValueError(f"expected #mesh.axisarray<[[…], …]>, found {text}")
     return tuple(tuple(axes) for axes in ast.literal_eval(found.group(1)))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 from meshbridge.mlir import ir
 
@@ -39,10 +38,6 @@ class LoopNest:
     results: tuple[Dims, ...]
     has_rule: bool = True
     "False: nothing is known about the op; its operands are gathered and it runs replicated."
-
-    @cached_property
-    def partial_operands(self) -> tuple[int, ...]:
-        return tuple(range(len(self.operands)))
 
 
 NestFn = Callable[[ir.Operation], LoopNest]
@@ -112,12 +107,14 @@ def unsplittable(values: ir.OpOperandList | ir.OpResultList) -> tuple[Dims, ...]
 
 def rank_of(value: ir.Value) -> int:
     """Rank of a ranked tensor, 0 for anything else."""
-    return ir.RankedTensorType(value.type).rank if isinstance(value.type, ir.RankedTensorType) else 0
+    kind = value.type
+    return int(kind.rank) if isinstance(kind, ir.RankedTensorType) else 0
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
     """Shape of a ranked tensor, () for anything else."""
-    return tuple(ir.RankedTensorType(value.type).shape) if isinstance(value.type, ir.RankedTensorType) else ()
+    kind = value.type
+    return tuple(kind.shape) if isinstance(kind, ir.RankedTensorType) else ()
 
 
 class NestBuilder:

@@ -6,6 +6,8 @@ option to shardings, `loop_candidates` from shardings to the options worth consi
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from meshbridge.interface.loops import Dims, LoopNest
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
@@ -13,11 +15,24 @@ Option = tuple[Axes, ...]
 """Per loop, the mesh axes that split it."""
 
 
+@lru_cache(maxsize=1 << 16)
 def tensor_split(dims: Dims, option: Option) -> Split:
     """How a tensor walked by `dims` is split under `option`; a merged dimension is split by its major loops first."""
     return tuple(
         option[loops[0]] if len(loops) == 1 else tuple(axis for loop in loops for axis in option[loop]) for loops in dims
     )
+
+
+@lru_cache(maxsize=1 << 16)
+def needed_sharding(dims: Dims, option: Option, mesh: str, partial: Axes = ()) -> Sharding:
+    """What an operand walked by `dims` must be resharded to under `option`; a linear op may take it as a partial sum."""
+    return Sharding(mesh, tensor_split(dims, option), partial)
+
+
+@lru_cache(maxsize=1 << 16)
+def split_sharding(mesh: str, split: Split) -> Sharding:
+    """The sharding with these splits and nothing else; one object per value, so that dictionaries compare it by identity."""
+    return Sharding(mesh, split)
 
 
 def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh) -> dict[int, Axes]:
@@ -39,6 +54,7 @@ def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh)
     return taken
 
 
+@lru_cache(maxsize=1 << 16)
 def is_legal(nest: LoopNest, option: Option, mesh: Mesh) -> bool:
     """Whether no axis splits two loops, sizes divide, and merged dimensions are split major loop first."""
     used = [axis for axes in option for axis in axes]
@@ -62,6 +78,7 @@ def _major_first(loops: tuple[int, ...], nest: LoopNest, option: Option, mesh: M
     )
 
 
+@lru_cache(maxsize=1 << 16)
 def result_sharding(nest: LoopNest, option: Option, index: int, mesh: Mesh) -> Sharding:
     """What the op computes for its result `index` under `option`: splits by parallel loops, partial by split reductions."""
     partial: list[int] = []

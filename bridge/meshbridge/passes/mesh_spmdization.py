@@ -10,7 +10,7 @@ from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLI
 from meshbridge.interface.linear import carried_axes
 from meshbridge.interface.local import Localizer, localize
 from meshbridge.interface.loops import Interface, LoopNest, shape_of
-from meshbridge.interface.option import Option, is_legal, loop_candidates, tensor_split
+from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding
 from meshbridge.mlir import OpError, function_type, ir, walk
 from meshbridge.passes.base import Pass, register
 from meshbridge.propagation.graph import REGION_OPS, find_mesh
@@ -93,7 +93,7 @@ class _FunctionPartitioner:
             raise OpError(op, "takes its sharding from something other than mesh.sharding")
         if sharding.halo_sizes or sharding.offsets:
             raise OpError(op, "has halo sizes or explicit offsets, which partitioning does not support")
-        return sharding.padded(len(shape_of(op.results[0])))
+        return sharding.padded(len(self._shapes[op.results[0]]))
 
     def run(self) -> None:
         types = function_type(self.function)
@@ -173,7 +173,7 @@ class _FunctionPartitioner:
             value = op.operands[index]
             source = self.at.shardings.get(value)
             if source is not None:
-                need = Sharding(self.mesh.name, tensor_split(dims, option), axes if axes == kept else ())
+                need = needed_sharding(dims, option, self.mesh.name, axes if axes == kept else ())
                 gathered |= not nest.has_rule and not source.is_replicated
                 if source != need:
                     op.operands[index] = self.at.reshard(value, need, op)

@@ -11,7 +11,7 @@ from math import prod
 
 from meshbridge import resharding
 from meshbridge.interface.loops import LoopNest
-from meshbridge.interface.option import Option, is_legal, loop_candidates, result_sharding, tensor_split
+from meshbridge.interface.option import Option, is_legal, loop_candidates, result_sharding, split_sharding, tensor_split
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
 REDUNDANT_FLOP = 1e-3
@@ -72,11 +72,11 @@ def spreading_cost(
             shape,
             dtype,
             mesh,
-            Sharding(mesh.name, extend(split, needed, may_extend, ban)),
-            Sharding(mesh.name, needed),
+            split_sharding(mesh.name, extend(split, needed, may_extend, ban)),
+            split_sharding(mesh.name, needed),
         )
     for index, (shape, dtype, split, may_extend) in enumerate(results):
         computed = result_sharding(nest, option, index, mesh)
         final = extend(split, computed.split_axes, may_extend, banned[len(operands) + index])
-        total += reshard_cost(shape, dtype, mesh, computed, Sharding(mesh.name, final))
+        total += reshard_cost(shape, dtype, mesh, computed, split_sharding(mesh.name, final))
     return total

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from meshbridge.interface.linear import carried_axes
-from meshbridge.interface.option import Option, result_sharding, tensor_split
+from meshbridge.interface.option import Option, needed_sharding, result_sharding, split_sharding
 from meshbridge.propagation.choice import compute_price, options, reshard_cost
 from meshbridge.propagation.graph import Graph, Node
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
@@ -46,14 +46,14 @@ class Settler:
         """One decision per node, in order."""
         self._pending = self._foresee()
         for index, slot in enumerate(self.graph.slots):
-            self.defined[index] = slot.partial or Sharding(self.graph.mesh.name, slot.split)
+            self.defined[index] = slot.partial or split_sharding(self.graph.mesh.name, slot.split)
         return [self._identity(node) if node.is_identity else self._payload(node) for node in self.graph.nodes]
 
     def _foresee(self) -> dict[int, Axes]:
         """Slots that could stay partial, and over which axes, if every linear chain were left unfinished."""
         partial: dict[int, Axes] = {}
         plain = {
-            index: slot.partial or Sharding(self.graph.mesh.name, slot.split) for index, slot in enumerate(self.graph.slots)
+            index: slot.partial or split_sharding(self.graph.mesh.name, slot.split) for index, slot in enumerate(self.graph.slots)
         }
         for node in self.graph.nodes:
             if node.is_identity or len(node.results) != 1 or node.results[0] < 0:
@@ -116,7 +116,7 @@ class Settler:
         return [axes if axes and arriving.get(slot) == axes else () for slot in node.operands]
 
     def _need(self, node: Node, index: int, option: Option, partial: Axes, mesh: Mesh) -> Sharding:
-        return Sharding(mesh.name, tensor_split(node.nest.operands[index], option), partial)
+        return needed_sharding(node.nest.operands[index], option, mesh.name, partial)
 
     def _computed(self, node: Node, option: Option, index: int, kept: Axes) -> Sharding:
         computed = result_sharding(node.nest, option, index, self.graph.mesh)
@@ -158,13 +158,13 @@ class Settler:
             for index, (slot, source) in enumerate(zip(node.operands, defined, strict=True)):
                 if source is not None:
                     partial = source.partial_axes if kept and source.partial_axes == kept else ()
-                    need = Sharding(mesh.name, tensor_split(nest.operands[index], option), partial)
+                    need = needed_sharding(nest.operands[index], option, mesh.name, partial)
                     if need not in ready[index]:
                         total += reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, source, need)
             for index, slot in enumerate(node.results):
                 if slot >= 0:
                     computed = self._computed(node, option, index, kept)
-                    target = replace(computed, split_axes=targets[index]) if kept else Sharding(mesh.name, targets[index])
+                    target = replace(computed, split_axes=targets[index]) if kept else split_sharding(mesh.name, targets[index])
                     total += reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, computed, target)
             return total
 
