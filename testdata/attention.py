@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from testdata.program import Argument, Program
 from testdata.ring import Term
 
-DEVICES, BATCH, LENGTH, HEADS, SIZE = 8, 1, 512, 8, 64
+DEVICES, BATCH, LENGTH, HEADS, SIZE = 8, 2, 512, 8, 32
 AXES = (("s", DEVICES),)
 SEQUENCE = P(None, "s", None, None)
 TENSOR = Argument((BATCH, LENGTH, HEADS, SIZE), SEQUENCE)

@@ -11,8 +11,10 @@ from testdata.decode import decode_by_heads, decode_by_sequence
 from testdata.gpt import gpt
 from testdata.llama import llama
 from testdata.mlp import weight_stationary_1d, weight_stationary_2d
+from testdata.moe import moe_forward, moe_gradient
 from testdata.numeric import cumsum, fft2, sort
 from testdata.program import Program
+from testdata.resnet import resnet
 from testdata.vocabulary import vocabulary_cross_entropy
 
 BUILDERS: dict[str, Callable[[], Program]] = {
@@ -28,6 +30,11 @@ BUILDERS: dict[str, Callable[[], Program]] = {
     "llama_fsdp_tp_annot": partial(llama, tensor_parallel=True, annotated=True),
     "llama_scan_fsdp_annot": partial(llama, scan=True, annotated=True),
     "llama_scan_fsdp_tp_annot": partial(llama, scan=True, tensor_parallel=True, annotated=True),
+    "moe_fwd": partial(moe_forward, annotated=True),
+    "moe_fwd_noannot": partial(moe_forward, annotated=False),
+    "moe_grad": moe_gradient,
+    "resnet_batch": partial(resnet, spatial=False),
+    "resnet_spatial": partial(resnet, spatial=True),
     "cp_attn_fwd": attention_forward,
     "cp_attn_grad": attention_gradient,
     "vocab_ce": vocabulary_cross_entropy,
