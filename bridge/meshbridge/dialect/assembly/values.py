@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshbridge.dialect.assembly.scanner import Scanner
 from meshbridge.sharding import DYNAMIC, REDUCTION_KINDS
@@ -18,7 +19,9 @@ class Mismatch(Exception):
 
 
 class Syntax:
-    """How one kind of attribute value is written."""
+    """How one kind of attribute value is written. `constraint`: what upstream's verifier calls it."""
+
+    constraint: ClassVar[str]
 
     def read(self, scanner: Scanner) -> str:
         """Custom text to generic text. Raises ParseError."""
@@ -57,6 +60,8 @@ def read_integers(scanner: Scanner, bits: int) -> list[int]:
 class _Axes(Syntax):
     """`[0, 1]` for `array<i16: 0, 1>`."""
 
+    constraint = "i16 dense array attribute"
+
     def read(self, scanner: Scanner) -> str:
         return dense("i16", read_integers(scanner, 16))
 
@@ -93,6 +98,7 @@ def written_kind(generic: str) -> str:
 class KindSyntax(Syntax):
     """`<max>` for `#mesh.partial<max>`; `template` is how the spelling writes the keyword."""
 
+    constraint = "Reduction of an iterator/mesh dimension."
     template: str = "<{}>"
 
     def read(self, scanner: Scanner) -> str:
@@ -107,6 +113,7 @@ class _Integer(Syntax):
     """`1` for `1 : index`."""
 
     type: str
+    constraint = "integer attribute"
 
     def read(self, scanner: Scanner) -> str:
         return f"{scanner.integer(64)} : {self.type}"
@@ -119,12 +126,14 @@ class _Integer(Syntax):
         return number
 
 
-_AXIS_ARRAY = re.compile(r"#mesh(?:\.axisarray<|<axisarray)\s*(\[.*\])>", re.S)
+_AXIS_ARRAY = re.compile(r"#mesh(?:\.axisarray<|<axisarray)\s*(\[(?:\[[-\d, ]*\](?:, )?)*\])>")
 
 
 class _AxisArray(Syntax):
     """`[[0, 1], []]` for `#mesh.axisarray<[[0, 1], []]>`. Upstream prints `[]` for scalars but cannot
     read it: we read it, and print `[[]]`, which says the same."""
+
+    constraint = "array of axis lists"
 
     def read(self, scanner: Scanner) -> str:
         scanner.expect("[")
@@ -148,6 +157,8 @@ _DIMENSIONS = re.compile(r"(?:\?|\d+)(?:x(?:\?|\d+))*|-\d+")
 
 class _Dimensions(Syntax):
     """`2x?x4` for `array<i64: 2, -9223372036854775808, 4>`, `[]` for none."""
+
+    constraint = "i64 dense array attribute"
 
     def read(self, scanner: Scanner) -> str:
         if scanner.accept("["):

@@ -1,0 +1,192 @@
+"""The rules of `mesh.sharding`, `mesh.shard` and the operations that read a sharding or update halos.
+
+A sharding alone must name axes of its mesh once each; with a tensor, it must also fit the tensor's dimensions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+from meshbridge.dialect import attributes
+from meshbridge.dialect.attributes import SHARDING_TYPE
+from meshbridge.dialect.constraints import check_reduction, check_split_axes, indices_only
+from meshbridge.dialect.signature import Broken, Shape, Signature, element_of, group_size, shape_of
+from meshbridge.mlir import ir
+from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+
+Rule = Callable[[Signature], None]
+
+
+def sharding_is_consistent(signature: Signature) -> None:
+    """`mesh.sharding` by itself."""
+    if len(signature.results) != 1 or str(signature.results[0]) != SHARDING_TYPE:
+        raise Broken(f"result #0 must be sharding definition, but got '{', '.join(map(str, signature.results))}'")
+    split = attributes.axis_array(signature.attributes["split_axes"])
+    halo_sizes = signature.integers("static_halo_sizes")
+    offsets = signature.integers("static_sharded_dims_offsets")
+    _check_axes_once((*split, signature.integers("partial_axes")))
+    if halo_sizes and offsets:
+        raise Broken("halo sizes and shard offsets are mutually exclusive")
+    if halo_sizes and len(halo_sizes) != 2 * sum(bool(axes) for axes in split):
+        raise Broken("halo sizes must be specified for all split axes.")
+    _check_not_negative(halo_sizes)
+    mesh = signature.mesh
+    check_split_axes((*split, signature.integers("partial_axes")), mesh)
+    if offsets:
+        _check_offsets(offsets, split, mesh)
+
+
+def _check_axes_once(lists: Split) -> None:
+    seen: set[int] = set()
+    for axis in (axis for axes in lists for axis in axes):
+        if axis < 0:
+            raise Broken("mesh axis is expected to be non-negative")
+        if axis in seen:
+            raise Broken("mesh axis duplicated")
+        seen.add(axis)
+
+
+def _check_not_negative(halo_sizes: tuple[int, ...]) -> None:
+    """Closed hole."""
+    if any(size < 0 and size != DYNAMIC for size in halo_sizes):
+        raise Broken("halo sizes are expected to be non-negative or dynamic")
+
+
+def _check_offsets(offsets: tuple[int, ...], split: Split, mesh: Mesh) -> None:
+    """One list per split dimension: from 0 up, one entry per shard and one for the end.
+
+    Closed holes: upstream counts the sum of the axes' sizes where a dimension is split along several (their product is meant),
+    accepts entries beyond the last, and lists that do not start at 0.
+    """
+    if DYNAMIC in mesh.shape:
+        raise Broken("sharded dims offsets are not allowed for devices meshes with dynamic shape.")
+    counts = [group_size(mesh, axes) + 1 for axes in split if axes]
+    if len(offsets) != sum(counts):
+        raise Broken("sharded dims offsets has wrong size.")
+    for listed in offsets_by_dimension(offsets, split, mesh):
+        if listed[0] not in (0, DYNAMIC):
+            raise Broken("sharded dims offsets of a dimension must start at 0.")
+        known = [offset for offset in listed if offset != DYNAMIC]
+        if any(before > after for before, after in itertools.pairwise(known)):
+            raise Broken("sharded dims offsets must be non-decreasing.")
+
+
+def offsets_by_dimension(offsets: tuple[int, ...], split: Split, mesh: Mesh) -> Iterator[tuple[int, ...]]:
+    """The flat list of `sharded_dims_offsets` cut into one list per split dimension."""
+    start = 0
+    for axes in split:
+        if axes:
+            count = group_size(mesh, axes) + 1
+            yield offsets[start : start + count]
+            start += count
+
+
+def check_shard(source: ir.Type, result: ir.Type, sharding: Sharding | ir.Type, meshes: Mapping[str, Mesh]) -> None:
+    """A `mesh.shard` of a tensor. `sharding` is its value, or the operand's type where the value is not known here.
+
+    Closed holes: everything about the sharding; upstream checks the types alone.
+    """
+    if not isinstance(source, ir.RankedTensorType):
+        raise Broken(f"operand #0 must be ranked tensor of any type values, but got '{source}'")
+    if source != result:
+        raise Broken("failed to verify that all of {src, result} have same type")
+    if isinstance(sharding, Sharding):
+        check_fits(shape_of(source), element_of(source), sharding, meshes[sharding.mesh])
+    elif str(sharding) != SHARDING_TYPE:
+        raise Broken(f"operand #1 must be sharding definition, but got '{sharding}'")
+
+
+def check_fits(shape: Shape, element: ir.Type, sharding: Sharding, mesh: Mesh) -> None:
+    """Raises Broken if a tensor cannot be sharded so."""
+    if any(sharding.split_axes[len(shape) :]):
+        raise Broken(f"sharding has {len(sharding.split_axes)} split axes lists, but the tensor is of rank {len(shape)}.")
+    if sharding.partial_axes:
+        check_reduction(sharding.partial_kind, element)
+    split = [(dim, axes) for dim, axes in enumerate(sharding.split_axes) if axes]
+    if sharding.halo_sizes:
+        _check_halos_fit(shape, split, sharding.halo_sizes, mesh)
+    if sharding.offsets:
+        lists = offsets_by_dimension(sharding.offsets, sharding.split_axes, mesh)
+        for (dim, _), offsets in zip(split, lists, strict=True):
+            if DYNAMIC not in (shape[dim], offsets[-1]) and offsets[-1] != shape[dim]:
+                raise Broken(
+                    f"sharded dims offsets of tensor axis {dim} end at {offsets[-1]}, but the dimension is of size {shape[dim]}."
+                )
+
+
+def _check_halos_fit(shape: Shape, split: list[tuple[int, Axes]], halo_sizes: tuple[int, ...], mesh: Mesh) -> None:
+    """A halo is the neighbour's data: it cannot exceed the neighbour's shard."""
+    for (dim, axes), before, after in zip(split, halo_sizes[::2], halo_sizes[1::2], strict=True):
+        count = group_size(mesh, axes)
+        if DYNAMIC in (shape[dim], count):
+            continue
+        shard = -(-shape[dim] // count)
+        for halo in (before, after):
+            if halo not in (DYNAMIC, 0) and halo > shard:
+                raise Broken(f"halo size {halo} of tensor axis {dim} exceeds the shard size {shard}.")
+
+
+def reads_a_sharding(signature: Signature) -> None:
+    """`mesh.get_sharding`."""
+    if len(signature.operands) != 1 or not isinstance(signature.operands[0], ir.RankedTensorType):
+        raise Broken(f"operand #0 must be ranked tensor of any type values, but got '{', '.join(map(str, signature.operands))}'")
+    if len(signature.results) != 1 or str(signature.results[0]) != SHARDING_TYPE:
+        raise Broken(f"result #0 must be sharding definition, but got '{', '.join(map(str, signature.results))}'")
+
+
+def one_size_per_dimension(signature: Signature) -> None:
+    """`mesh.shard_shape`, in both forms. Closed hole: the number of results."""
+    dims = signature.integers("shape" if "shape" in signature.attributes else "dims")
+    if len(signature.results) != len(dims):
+        raise Broken(f"Unexpected number of results {len(signature.results)}. Expected {len(dims)}.")
+    types = [str(type_) for type_ in signature.operands]
+    if types.count(SHARDING_TYPE) != 1:
+        raise Broken("expects one operand that is a sharding definition")
+    if any(type_ not in (SHARDING_TYPE, "index") for type_ in types) or any(str(type_) != "index" for type_ in signature.results):
+        raise Broken("expects index operands and results beside the sharding")
+
+
+def halo_update_is_consistent(signature: Signature) -> None:
+    """`mesh.update_halo`. Closed holes: the axes, the number of halo sizes, and halos larger than the shard around them."""
+    if not signature.operands or len(signature.results) != 1:
+        raise Broken("expects a destination and one result")
+    if signature.operands[0] != signature.results[0]:
+        raise Broken("failed to verify that all of {destination, result} have same type")
+    if not isinstance(signature.results[0], ir.RankedTensorType | ir.MemRefType) or not signature.result_shape():
+        raise Broken(
+            "operand #0 must be non-0-ranked.memref of any type values or non-0-ranked.tensor of any type values, "
+            f"but got '{signature.operands[0]}'"
+        )
+    split = attributes.axis_array(signature.attributes["split_axes"])
+    check_split_axes(split, signature.mesh)
+    if any(split[len(signature.result_shape()) :]):
+        raise Broken(f"has {len(split)} split axes lists, but the tensor is of rank {len(signature.result_shape())}.")
+    halo_sizes = signature.integers("static_halo_sizes")
+    _check_not_negative(halo_sizes)
+    if halo_sizes and len(halo_sizes) != 2 * sum(bool(axes) for axes in split):
+        raise Broken("halo sizes must be specified for all split axes.")
+    dims = [dim for dim, axes in enumerate(split) if axes]
+    for dim, before, after in zip(dims, halo_sizes[::2], halo_sizes[1::2], strict=False):
+        _check_core(signature.result_shape()[dim], dim, before, after)
+
+
+def _check_core(size: int, dim: int, before: int, after: int) -> None:
+    """The local data, what is left of the dimension between the halos, must be able to fill a neighbour's halo."""
+    if DYNAMIC in (size, before, after):
+        return
+    core = size - before - after
+    if max(before, after) > core:
+        raise Broken(f"halo sizes [{before}, {after}] of tensor axis {dim} leave a core of {core} of {size}.")
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "sharding": (sharding_is_consistent,),
+    "shard": (),
+    "get_sharding": (reads_a_sharding,),
+    "shard_shape": (one_size_per_dimension,),
+    "update_halo": (halo_update_is_consistent,),
+}
+"""By mnemonic. `shard` has `check_shard`, which needs the value of its sharding."""
+
+__all__ = ["RULES", "check_fits", "check_shard", "indices_only", "offsets_by_dimension"]

@@ -1,0 +1,158 @@
+"""What the verifier's rules look at: an operation's signature, and whether its attributes are there and of their kind.
+
+A signature is attributes, operand and result types, and the meshes; no rule sees the operation itself, so that the outcome can
+be shared by all operations that are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from meshbridge.dialect import attributes
+from meshbridge.dialect.assembly.formats import FORMATS, Flag, Format, IndexList, Partial, Symbol, Value
+from meshbridge.dialect.assembly.values import Mismatch
+from meshbridge.mlir import ir
+from meshbridge.sharding import DYNAMIC, Axes, Mesh
+
+Shape = tuple[int, ...]
+
+
+class Broken(Exception):
+    """A rule is broken; the text is the diagnostic."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All that the rules may look at."""
+
+    name: str
+    attributes: Mapping[str, ir.Attribute]
+    operands: tuple[ir.Type, ...]
+    results: tuple[ir.Type, ...]
+    meshes: Mapping[str, Mesh]
+
+    @property
+    def mnemonic(self) -> str:
+        return self.name.removeprefix("mesh.")
+
+    @property
+    def mesh_name(self) -> str:
+        return str(ir.FlatSymbolRefAttr(self.attributes["mesh"]).value)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that the operation names."""
+        mesh = self.meshes.get(self.mesh_name)
+        if mesh is None:
+            raise Broken(f'Undefined required mesh symbol "{self.mesh_name}".')
+        return mesh
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        return attributes.integers(self.attributes[name]) if name in self.attributes else ()
+
+    def index(self, name: str) -> int:
+        return int(ir.IntegerAttr(self.attributes[name]).value)
+
+    def operand_shape(self) -> Shape:
+        return shape_of(self.operands[0])
+
+    def result_shape(self) -> Shape:
+        return shape_of(self.results[0])
+
+    def group_size(self) -> int:
+        """Devices in one group, DYNAMIC if a mesh axis is."""
+        return group_size(self.mesh, self.integers("mesh_axes"))
+
+
+def shape_of(type_: ir.Type) -> Shape:
+    """The shape of a ranked type; unknown sizes are DYNAMIC."""
+    return tuple(ir.ShapedType(type_).shape)
+
+
+def element_of(type_: ir.Type) -> ir.Type:
+    return ir.ShapedType(type_).element_type
+
+
+def group_size(mesh: Mesh, axes: Axes) -> int:
+    """Devices along `axes`, DYNAMIC if one of them is. No axes: every device is a group of its own."""
+    sizes = [mesh.shape[axis] for axis in axes]
+    return DYNAMIC if DYNAMIC in sizes else prod(sizes)
+
+
+def check_attributes(signature: Signature) -> None:
+    """Every attribute that the operation's form speaks of is there and of its kind (upstream: ODS)."""
+    forms = FORMATS[signature.mnemonic]
+    form = next((form for form in forms if form.attributes & signature.attributes.keys()), forms[0])
+    for element in form.elements:
+        match element:
+            case Symbol(name, declares):
+                kind = ir.StringAttr if declares else ir.FlatSymbolRefAttr
+                _require(signature, name, kind, "string attribute" if declares else "flat symbol reference attribute")
+            case Value():
+                _require(signature, element.attribute, None, element.syntax.constraint)
+                try:
+                    element.syntax.write(str(signature.attributes[element.attribute]))
+                except Mismatch:
+                    _unsatisfied(element.attribute, element.syntax.constraint)
+            case IndexList(_, name, _, default):
+                if name in signature.attributes or default != "":
+                    _require(signature, name, ir.DenseI64ArrayAttr, "i64 dense array attribute")
+            case Flag(name):
+                if name in signature.attributes and not isinstance(signature.attributes[name], ir.UnitAttr):
+                    _unsatisfied(name, "unit attribute")
+            case Partial():
+                _check_partial(signature)
+    _check_segments(signature, form)
+
+
+def _require(signature: Signature, name: str, kind: type[ir.Attribute] | None, constraint: str) -> None:
+    if name not in signature.attributes:
+        raise Broken(f"requires attribute '{name}'")
+    if kind is not None and not isinstance(signature.attributes[name], kind):
+        _unsatisfied(name, constraint)
+
+
+def _unsatisfied(name: str, constraint: str) -> None:
+    raise Broken(f"attribute '{name}' failed to satisfy constraint: {constraint}")
+
+
+def _check_partial(signature: Signature) -> None:
+    """Closed holes: an axis list without a kind or the reverse, no axes, and the kind that the document forbids."""
+    present = {name for name in ("partial_axes", "partial_type") if name in signature.attributes}
+    if len(present) == 1:
+        raise Broken("partial axes and partial type are expected together")
+    if not present:
+        return
+    if not isinstance(signature.attributes["partial_axes"], ir.DenseI16ArrayAttr):
+        _unsatisfied("partial_axes", "i16 dense array attribute")
+    try:
+        kind = attributes.kind(signature.attributes["partial_type"])
+    except ValueError:
+        _unsatisfied("partial_type", "Reduction of an iterator/mesh dimension.")
+    if not signature.integers("partial_axes"):
+        raise Broken("partial axes are expected to be non-empty")
+    if kind == "generic":
+        raise Broken("partial type generic is not allowed in a sharding")
+
+
+def _check_segments(signature: Signature, form: Format) -> None:
+    """The dynamic entries of the static lists and the operands are as many (closed hole), segment by segment."""
+    if not form.segments:
+        return
+    sizes = signature.attributes.get("operandSegmentSizes")
+    if not isinstance(sizes, ir.DenseI32ArrayAttr):
+        raise Broken("requires attribute 'operandSegmentSizes'")
+    if sum(sizes) != len(signature.operands) or len(sizes) != form.segments:
+        raise Broken(f"operand count ({len(signature.operands)}) does not match with the total size ({sum(sizes)})")
+    for element in form.elements:
+        if isinstance(element, IndexList):
+            check_dynamic_count(signature, element.attribute, sizes[element.segment])
+
+
+def check_dynamic_count(signature: Signature, name: str, operands: int) -> None:
+    """Raises Broken if the list `name` has not as many dynamic entries as there are operands for them (closed hole)."""
+    entries = signature.integers(name).count(DYNAMIC)
+    if entries != operands:
+        raise Broken(f'"{name}" has {entries} dynamic entries, but {operands} operands for them.')
