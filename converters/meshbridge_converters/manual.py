@@ -24,9 +24,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from meshbridge.dialect import attributes
+from meshbridge.dialect.attributes import axis_lists
 from meshbridge.dialect.ops import REPLICATED_AXES
 from meshbridge.mlir import OpError, ir, main_function, sdy
-from meshbridge.sharding import Sharding
+from meshbridge.sharding import Sharding, is_even
 
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import SHARDING
@@ -51,7 +52,8 @@ def wrap_manual(module: ir.Module) -> None:
     Arguments and results keep their attributes and locations and get `sdy.sharding` in place of `meshbridge.*`; every mesh is an
     `sdy.mesh` again. A module without a mesh is left as it is.
 
-    Raises OpError where an argument or result does not say how it is sharded, or where they lie on different meshes.
+    Raises OpError where an argument or result does not say how it is sharded or lies in unequal shards, or where they lie on
+    different meshes.
     """
     with module.context, ir.Location.unknown():
         restored = meshes.restore(module)
@@ -65,6 +67,8 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     arguments = _boundaries(main, "arg_attrs", [argument.type for argument in body.arguments])
     results = _boundaries(main, "res_attrs", [operand.type for operand in terminator.operands])
     mesh = _the_mesh(main, [*arguments, *results], known)
+    for boundary in (*arguments, *results):
+        _check_even(main, boundary, mesh)
     global_arguments, global_results = ([boundary.type for boundary in side] for side in (arguments, results))
 
     entry = body.create_before(*global_arguments, arg_locs=[argument.location for argument in body.arguments])
@@ -116,6 +120,19 @@ def _the_mesh(main: ir.Operation, boundaries: Iterable[_Boundary], known: Mappin
     if name not in known:
         raise OpError(main, f"lies on the unknown mesh @{name}")
     return known[name]
+
+
+def _check_even(main: ir.Operation, boundary: _Boundary, mesh: SdyMesh) -> None:
+    """A manual computation has no padding at its boundary, and neither have JAX's arrays."""
+    if boundary.sharding is None:
+        return
+    shape, split = tuple(ir.RankedTensorType(boundary.type).shape), boundary.sharding.split_axes
+    if not is_even(shape, mesh.value, boundary.sharding.padded(len(shape)).split_axes):
+        raise OpError(
+            main,
+            f"has an argument or result of shape {list(shape)} in shards that are not equal, split_axes = {axis_lists(split)}",
+            hint="the callable form needs equal shards at the boundary; the local form does not",
+        )
 
 
 def _sharding(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:

@@ -31,12 +31,13 @@ from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, SOURCE
-from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, sdy, tensor_type
+from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type
 from meshbridge.sharding import Sharding
 
-from meshbridge_converters import carriers, meshes, sdy_attributes
+from meshbridge_converters import carriers, invariants, meshes, sdy_attributes
 from meshbridge_converters.axes import AxisRef
 from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
+from meshbridge_converters.invariants import Groups
 from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
@@ -73,10 +74,13 @@ def _verify(module: ir.Module) -> None:
 
 @dataclass(eq=False)
 class _Scope:
-    """A region that is isolated from above: its `mesh.sharding` values, one per sharding, stand at the `top` of its entry."""
+    """A region that is isolated from above: its `mesh.sharding` values, one per sharding, stand at the `top` of its entry.
+    `manual` are the names of the axes along which it is local already.
+    """
 
     block: ir.Block
     top: ir.InsertionPoint
+    manual: frozenset[str]
     values: dict[Sharding, Value] = field(default_factory=dict)
 
 
@@ -97,13 +101,21 @@ def _sites(block: ir.Block, scope: _Scope | None) -> Iterator[_Site]:
         name = op.name
         inner = None
         if name in ISOLATED and len(op.regions[0].blocks):
-            entry = op.regions[0].blocks[0]
-            inner = _Scope(entry, ir.InsertionPoint.at_block_begin(entry))
+            inner = _inside(op, name, scope)
         if name in _IMPORTERS or SHARDING in op.attributes:
             yield _Site(op, name, scope, inner)
         for region in op.regions:
             for nested in region.blocks:
                 yield from _sites(nested, inner or scope)
+
+
+def _inside(op: ir.Operation, name: str, scope: _Scope | None) -> _Scope:
+    entry = op.regions[0].blocks[0]
+    manual = scope.manual if scope else frozenset()
+    if name == MANUAL:
+        invariants.check_one_mesh(op)
+        manual |= set(invariants.manual_axes(op))
+    return _Scope(entry, ir.InsertionPoint.at_block_begin(entry), manual)
 
 
 @dataclass
@@ -178,6 +190,7 @@ class _Import:
     """Rewrites one site after the other. Operations that a `mesh.shard` replaces go at the end, as they may mark a place."""
 
     meshes: _Meshes
+    groups: Groups = field(default_factory=Groups)
     replaced: list[ir.Operation] = field(default_factory=list)
 
     def run(self, sites: list[_Site]) -> None:
@@ -274,10 +287,10 @@ class _Import:
         for result, attr in zip(list(op.results), outs, strict=True):
             if tensor_type(result):
                 self.annotate(result, attr, site, after, source)
-        manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
         if ins or outs:
             mesh = self.meshes.of_sharding((ins + outs)[0])
-            axes = [axis for index in range(len(manual)) for axis in mesh.factored.axes_of(AxisRef(manual[index]))]
+            invariants.check_manual_axes(op, mesh)
+            axes = [axis for name in invariants.manual_axes(op) for axis in mesh.factored.axes_of(AxisRef(name))]
             op.attributes[MANUAL_AXES] = attributes.axes_attr(axes)
             op.attributes[meshes.MESH] = ir.FlatSymbolRefAttr.get(mesh.value.name)
         self.stays(site)
@@ -294,6 +307,10 @@ class _Import:
                 self.annotate(result, attr, site, ir.InsertionPoint.after(op), source)
             del op.attributes["out_shardings"]
         self.stays(site)
+
+    def group(self, site: _Site) -> None:
+        """A group stays; the annotations of its members are tied by its number."""
+        self.groups.check(site.op, site.scope.manual if site.scope else frozenset())
 
     def stays(self, site: _Site) -> None:
         """An operation that only sdy has, or values that the mesh dialect cannot annotate: the symbol of the mesh goes."""
@@ -337,5 +354,6 @@ _IMPORTERS: dict[str, Callable[[_Import, _Site], None]] = {
     "func.func": _Import.function,
     MANUAL: _Import.manual_computation,
     NAMED: _Import.named_computation,
+    invariants.GROUP: _Import.group,
     **dict.fromkeys(CONSTRAINING, _Import.constraint),
 }

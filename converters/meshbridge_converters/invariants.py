@@ -1,0 +1,82 @@
+"""Rules of seed 001 that sdy's own verifier does not check.
+
+Of "every manual axis is explicitly used in all in/out shardings" no check is left: JAX writes shardings that leave replicated
+manual axes out, and Shardy reads them as replicated, as we do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshbridge.mlir import OpError, ir, sdy, source_location, tensor_type
+
+from meshbridge_converters import carriers, sdy_attributes
+from meshbridge_converters.sdy_attributes import SdyMesh
+
+GROUP = "sdy.sharding_group"
+
+
+def manual_axes(op: ir.Operation) -> list[str]:
+    """The names in a manual computation's `manual_axes`."""
+    attr = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+    return [str(attr[index]) for index in range(len(attr))]
+
+
+def check_one_mesh(op: ir.Operation) -> None:
+    """All in/out shardings of a manual computation refer to the same mesh.
+
+    Raises OpError.
+    """
+    found = {name: carriers.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings")}
+    meshes = dict.fromkeys(sdy_attributes.mesh_of(attr) for attrs in found.values() for attr in attrs)
+    if len(meshes) > 1:
+        named = " and ".join(f"@{mesh}" if isinstance(mesh, str) else str(mesh) for mesh in meshes)
+        raise OpError(op, f"expected in_shardings and out_shardings on one mesh, found {named}")
+
+
+def check_manual_axes(op: ir.Operation, mesh: SdyMesh) -> None:
+    """The manual axes of a computation stand in the order of the mesh, each once.
+
+    Raises OpError.
+    """
+    axes = manual_axes(op)
+    expected = [name for name, _ in mesh.factored.sdy_axes if name in axes]
+    if axes != expected:
+        raise OpError(op, f"expected manual_axes in the order of the mesh, {_listed(expected)}, found {_listed(axes)}")
+
+
+def _listed(axes: list[str]) -> str:
+    return "{" + ", ".join(f'"{axis}"' for axis in axes) + "}"
+
+
+@dataclass(frozen=True)
+class _Member:
+    op: ir.Operation
+    rank: int
+    manual: frozenset[str]
+
+
+@dataclass
+class Groups:
+    """The sharding groups of a module: members share one sharding, so they agree in rank and stand under the same manual axes."""
+
+    first: dict[int, _Member] = field(default_factory=dict)
+
+    def check(self, op: ir.Operation, manual: frozenset[str]) -> None:
+        """Takes in the member `op`, which stands under the axes `manual`.
+
+        Raises OpError where it cannot be sharded as the group's first member is.
+        """
+        group = int(ir.IntegerAttr(op.attributes["group_id"]).value)
+        tensor = tensor_type(op.operands[0])
+        member = _Member(op, tensor.rank if tensor else 0, manual)
+        first = self.first.setdefault(group, member)
+        where = f"the group's first member at {source_location(first.op)}"
+        if member.rank != first.rank:
+            raise OpError(op, f"in group {group} has rank {member.rank}, expected {first.rank} like {where}")
+        if member.manual != first.manual:
+            raise OpError(
+                op,
+                f"in group {group} stands under the manual axes {_listed(sorted(manual))}, "
+                f"expected {_listed(sorted(first.manual))} like {where}",
+            )
