@@ -11,6 +11,7 @@ import numpy as np
 from meshbridge.resharding import Plan
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.steps import group_index
+from meshbridge.resharding.tiles import TileExchange
 
 Buffers = list[np.ndarray[Any, Any]]
 
@@ -104,6 +105,16 @@ def _rounds(step: s.Rounds, buffers: Buffers) -> Buffers:
     return result
 
 
+def _tiles(step: TileExchange, buffers: Buffers) -> Buffers:
+    result = [np.full(step.shape, 88, buffer.dtype) for buffer in buffers]
+    for base in groups(step.digits, len(buffers)):
+        for tile in (tile for each in step.rounds for tile in each.tiles):
+            taken = tuple(slice(start, start + size) for start, size in zip(tile.taken, tile.shape, strict=True))
+            put = tuple(slice(start, start + size) for start, size in zip(tile.put, tile.shape, strict=True))
+            result[base[tile.receiver]][put] = buffers[base[tile.sender]][taken]
+    return result
+
+
 RUN: dict[type[s.Step], Callable[[Any, Buffers], Buffers]] = {
     s.Reshape: _local(lambda step, buffer: buffer.reshape(step.shape)),
     s.Transpose: _local(lambda step, buffer: buffer.transpose(step.permutation)),
@@ -117,4 +128,5 @@ RUN: dict[type[s.Step], Callable[[Any, Buffers], Buffers]] = {
     s.AllToAll: _grouped(_all_to_all),
     s.Permute: _permute,
     s.Rounds: _rounds,
+    TileExchange: _tiles,
 }

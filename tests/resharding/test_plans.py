@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from reshard_cases import assert_holds, shards, splits
+from reshard_cases import Array, assert_holds, block, coordinates, shards, splits
 from plan_simulator import run
 
 from meshbridge.resharding import plan
@@ -26,3 +26,39 @@ def test_every_even_pair(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None
     pairs = list(itertools.product(splits(mesh, len(shape)), repeat=2))
     for source, target in random.Random(0).sample(pairs, min(len(pairs), 1500)):
         check(shape, mesh, source, target)
+
+
+UNEVEN = [((2, 4), (7, 10)), ((2, 3), (7, 11)), ((3, 4), (16, 23)), ((5, 2), (27, 14)), ((2, 2, 2), (5, 9))]
+
+
+@pytest.mark.parametrize(("sizes", "shape"), UNEVEN)
+def test_every_uneven_pair(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    mesh = Mesh("m", sizes)
+    pairs = list(itertools.product(splits(mesh, len(shape)), repeat=2))
+    for source, target in random.Random(0).sample(pairs, min(len(pairs), 400)):
+        check(shape, mesh, source, target)
+
+
+def partial_buffers(whole: Array, mesh: Mesh, sharding: Sharding) -> list[Array]:
+    """Shards of terms that reduce to `whole`: random ones, and on the first device of each group what is missing."""
+    axes, rng = sharding.partial_axes, np.random.default_rng(0)
+    terms: dict[int, Array] = {}
+    count = mesh.group_size(axes)
+    for number in range(1, count):
+        terms[number] = rng.integers(1, 9, whole.shape)
+    terms[0] = whole - sum(terms.values())
+    by_number = {number: shards(term, mesh, sharding) for number, term in terms.items()}
+    return [by_number[block(mesh, axes, at)][device] for device, at in enumerate(coordinates(mesh))]
+
+
+@pytest.mark.parametrize(("sizes", "shape"), [((2, 4), (16, 8)), ((2, 3), (12, 18)), ((2, 2, 2), (8, 16)), ((2, 3), (5, 7))])
+def test_every_partial_sum(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    mesh = Mesh("m", sizes)
+    for source, target in itertools.product(splits(mesh, len(shape)), repeat=2):
+        free = [axis for axis in range(mesh.rank) if not any(axis in axes for axes in source)]
+        for count in range(1, len(free) + 1):
+            for axes in itertools.combinations(free, count):
+                given = Sharding("m", source, axes)
+                found = plan(shape, "f32", mesh, given, Sharding("m", target))
+                whole = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+                assert_holds(found, whole, run(found, partial_buffers(whole, mesh, given)))

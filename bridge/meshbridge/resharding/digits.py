@@ -7,6 +7,7 @@ position both have the same radix. All shardings over axes whose sizes are power
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from math import prod
 
@@ -75,7 +76,7 @@ class _Cuts:
 
 def _is_chain(cuts: set[int]) -> bool:
     ordered = sorted(cuts)
-    return all(inner % outer == 0 for outer, inner in zip(ordered, ordered[1:], strict=False))
+    return all(inner % outer == 0 for outer, inner in itertools.pairwise(ordered))
 
 
 def align(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> Alignment | None:
@@ -103,7 +104,7 @@ def _axis_digits(mesh: Mesh, axis: int, cuts: list[int]) -> dict[int, Digit]:
     """The digits of one axis by the product of the digits outside them."""
     below = prod(mesh.shape[axis + 1 :])
     size = mesh.shape[axis]
-    return {outer: Digit(axis, inner // outer, below * (size // inner)) for outer, inner in zip(cuts, cuts[1:], strict=False)}
+    return {outer: Digit(axis, inner // outer, below * (size // inner)) for outer, inner in itertools.pairwise(cuts)}
 
 
 def _positions(
@@ -113,7 +114,7 @@ def _positions(
     for dim, size in enumerate(shape):
         ordered = sorted(cuts[dim])
         labels = [_labels(mesh, split[dim], digits) for split in (source, target)]
-        for place, (outer, inner) in enumerate(zip(ordered, ordered[1:], strict=False)):
+        for place, (outer, inner) in enumerate(itertools.pairwise(ordered)):
             positions.append(Position(dim, place, inner // outer, labels[0].get(outer), labels[1].get(outer)))
         positions.append(Position(dim, len(ordered), size // ordered[-1], None, None))
     return positions

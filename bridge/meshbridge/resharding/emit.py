@@ -15,10 +15,12 @@ from meshbridge.dialect.ops import MeshOp
 from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
 from meshbridge.mlir import MeshError, ir
 from meshbridge.resharding import steps as s
+from meshbridge.resharding.emit_tiles import exchange_tiles
 from meshbridge.resharding.identities import identity
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.plan import Plan
 from meshbridge.resharding.steps import Digits, Step
+from meshbridge.resharding.tiles import TileExchange
 from meshbridge.resharding.virtual import refine
 from meshbridge.sharding import Axes, Mesh
 
@@ -168,6 +170,11 @@ def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
 def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
     mesh, (sources, targets) = site.axes(step.sources, step.targets)
     return build.permute(value, mesh, mesh_axes=sources, target_axes=targets, **site.at)
+
+
+@_emits(TileExchange)
+def _tile_exchange(step: TileExchange, value: ir.Value, site: Site) -> ir.Value:
+    return exchange_tiles(step, value, site.place)
 
 
 @_emits(s.Rounds)

@@ -7,6 +7,7 @@ tensor's own dimensions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from math import prod
 
@@ -74,8 +75,8 @@ class LocalBuffer:
         if order == self.order:
             return
         place = {position: i for i, position in enumerate(self.order)}
-        breaks = {place[b] for a, b in zip(order, order[1:], strict=False) if place[b] != place[a] + 1}
-        breaks |= {place[order[0]]} | {place[a] + 1 for a, b in zip(order, order[1:], strict=False) if place[b] != place[a] + 1}
+        breaks = {place[b] for a, b in itertools.pairwise(order) if place[b] != place[a] + 1}
+        breaks |= {place[order[0]]} | {place[a] + 1 for a, b in itertools.pairwise(order) if place[b] != place[a] + 1}
         starts = self._look(*(breaks - {len(order)}))
         where = {start: dim for dim, start in enumerate(starts)}
         permutation = tuple(where[place[position]] for position in order if place[position] in where)
@@ -168,7 +169,7 @@ class LocalBuffer:
         run = sorted(added, key=lambda position: position.order)
         inner = sum(1 for position in order if position.order < run[0].order)
         between = [position for position in order if run[0].order < position.order < run[-1].order]
-        is_sorted = all(a.order < b.order for a, b in zip(order, order[1:], strict=False))
+        is_sorted = all(a.order < b.order for a, b in itertools.pairwise(order))
         return (inner, run) if is_sorted and not between else (0, run)
 
 

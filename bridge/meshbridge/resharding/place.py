@@ -46,13 +46,13 @@ class Place:
             index = value if index is None else emit.elementwise("add", emit.elementwise("multiply", index, emit.scalar(digit.radix)), value)
         return emit.scalar(0) if index is None else index
 
-    def table(self, values: list[int]) -> ir.Value:
-        """The entry of `values`, one per device in row-major order of the mesh, for this device; no table if all are equal."""
-        if len(set(values)) == 1:
-            return self.emit.scalar(values[0])
-        by_partition = np.empty(self.mesh.size, np.int32)
-        by_partition[list(self.mesh.ordered_devices())] = values
-        return self._looked_up(by_partition)
+    def everywhere(self, digits: Digits, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Pairs of numbers along `digits` as pairs of devices, in every group."""
+        bases = [device for device in range(self.mesh.size) if all(digit.of(device) == 0 for digit in digits)]
+        offsets = [0]
+        for digit in digits:
+            offsets = [offset + value * digit.stride for offset in offsets for value in range(digit.radix)]
+        return [(base + offsets[sender], base + offsets[receiver]) for base in bases for sender, receiver in pairs]
 
     def permute(self, value: ir.Value, pairs: list[tuple[int, int]]) -> ir.Value:
         """`value` moved from sources to targets, numbered in row-major order of the mesh; zeros on devices that are no target."""

@@ -26,6 +26,8 @@ class Options:
     "Seconds per byte received by the busiest device."
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
+    scratch: int = 1 << 18
+    "Bytes that a plan may hold beyond `Plan.peak_bound` for the sake of fewer collectives; nothing in an exact plan."
     check: bool = True
     "Execute every plan symbolically before it is used."
 
@@ -73,6 +75,12 @@ class Plan:
         sizes = self._before
         alive = [a + b + step.scratch(a) for step, a, b in zip(self.steps, sizes, sizes[1:], strict=False)]
         return self._bytes(max(alive, default=sizes[0]))
+
+    @cached_property
+    def peak_bound(self) -> float:
+        """What a lean plan holds at most: the source shard, the target shard, and an exchange buffer no larger than the smaller."""
+        ends = (self._before[0], self._before[-1])
+        return self._bytes(sum(ends) + min(ends))
 
     @cached_property
     def collectives(self) -> int:

@@ -1,36 +1,45 @@
-"""Chooses a plan: every way known for a pair of shardings, checked, and the cheapest of them."""
+"""Chooses a plan: every way known for a pair of shardings, and the cheapest of them.
+
+A *route* is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one piece, by digits
+where the shards are aligned and by tiles where they are not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
 
 from meshbridge.mlir import MeshError
 from meshbridge.resharding.aligned import Recipe, aligned_steps
+from meshbridge.resharding.boxes import buffer_shape, layout
+from meshbridge.resharding.check import check
 from meshbridge.resharding.digits import align
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
+from meshbridge.resharding.routes import reduced_axes, routes
 from meshbridge.resharding.steps import Crop, Mask, Pad, Shape, Step, axis_digits
-from meshbridge.sharding import Axes, Mesh, Sharding, local_shape
-
-Steps = tuple[Step, ...]
+from meshbridge.resharding.tiles import tile_exchange
+from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, local_shape
 
 
 @lru_cache(maxsize=65536)
 def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options = DEFAULTS) -> Plan:
     """The cheapest plan under `options` from `source` to `target` for a tensor of `shape` and MLIR element type `dtype`.
 
-    Raises MeshError for shardings that contradict themselves or that no plan handles.
+    Raises MeshError for shardings that contradict themselves or the shape, and for sizes that are only known at run time.
     """
+    _validate(shape, mesh, source)
+    _validate(shape, mesh, target)
     source, target = source.padded(len(shape)), target.padded(len(shape))
-    found = [Plan(shape, dtype, mesh, source, target, local_shape(shape, mesh, source.split_axes), steps)
-             for steps in _candidates(shape, mesh, source, target)]
-    if not found:
-        raise MeshError(f"no plan from {source} to {target} for shape {list(shape)} on mesh {list(mesh.shape)}")
-    if options.exact:
-        return min(found, key=lambda one: (one.wire_bytes, one.total_bytes, one.collectives, one.peak_bytes))
-    return min(found, key=lambda one: (one.seconds(options), one.peak_bytes))
+    found = [
+        Plan(shape, dtype, mesh, source, target, buffer_shape(shape, mesh, source), steps)
+        for route in routes(shape, mesh, source, target)
+        if (steps := _along(shape, dtype, mesh, source, route, options)) is not None
+    ]
+    best = _cheapest(found, options)
+    if options.check:
+        check(best)
+    return best
 
 
 @lru_cache(maxsize=1 << 20)
@@ -39,39 +48,90 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     return plan(shape, dtype, mesh, source, target).wire_bytes
 
 
-def _candidates(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
-    if source == target:
-        yield ()
+def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
+    """Raises MeshError where `sharding` cannot be the sharding of a tensor of `shape` on `mesh`."""
+    if DYNAMIC in shape or DYNAMIC in mesh.shape or min(mesh.shape, default=1) < 1:
+        raise MeshError(f"resharding needs static sizes, found shape {list(shape)} on mesh {list(mesh.shape)}")
+    if len(sharding.split_axes) > len(shape):
+        raise MeshError(f"{len(sharding.split_axes)} split dimensions for a tensor of rank {len(shape)}")
+    used = (*sharding.used_axes, *sharding.partial_axes)
+    if len(set(used)) < len(used) or any(not 0 <= axis < mesh.rank for axis in used):
+        raise MeshError(f"expected each axis of the {mesh.rank}-axis mesh '{mesh.name}' at most once, found {list(used)}")
+
+
+def _along(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, route: Sequence[Sharding], options: Options
+) -> tuple[Step, ...] | None:
+    """The steps of all legs of a route; None if a leg has no plan."""
+    steps: list[Step] = []
+    for target in route:
+        leg = _leg(shape, dtype, mesh, source, target, options)
+        if leg is None:
+            return None
+        steps += leg.steps
+        source = target
+    return tuple(steps)
+
+
+@lru_cache(maxsize=65536)
+def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
+    """The cheapest plan from `source` to `target` without stopping between."""
+    start = buffer_shape(shape, mesh, source)
+    found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in _ways(shape, mesh, source, target)]
+    return _cheapest(found, options) if found else None
+
+
+def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
+    if options.exact:
+        return min(plans, key=lambda one: (one.wire_bytes, one.total_bytes, one.collectives, one.peak_bytes, len(one.steps)))
+    lean = [one for one in plans if one.peak_bytes <= one.peak_bound + options.scratch] or plans
+    return min(lean, key=lambda one: (one.seconds(options), one.peak_bytes, len(one.steps)))
+
+
+def _ways(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[tuple[Step, ...]]:
+    """Every way from `source` to `target` in one leg."""
+    reduced, masked = reduced_axes(source, target)
+    mask = (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
+    same = layout(shape, mesh, source) == layout(shape, mesh, target)
+    if same and not reduced:
+        yield mask
         return
+    if source.halo_sizes and replace(source, halo_sizes=()) == target:
+        yield (Crop(buffer_shape(shape, mesh, target), _halo_starts(source)),)
+        return
+    plain = not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets)
+    exact = False
+    if plain:
+        for steps in _aligned(shape, mesh, source, target, reduced):
+            yield (*steps, *mask)
+            exact = all(not isinstance(step, Pad | Crop) for step in steps)
+    if not reduced and not exact:
+        yield (tile_exchange(shape, mesh, source, target), *mask)
+
+
+def _halo_starts(source: Sharding) -> Shape:
+    """Where the owned part of a shard with halos begins."""
+    lows = iter(source.halo_sizes[::2])
+    return tuple(next(lows) if axes else 0 for axes in source.split_axes)
+
+
+def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[tuple[Step, ...]]:
+    """Plans by digits, the pad of an uneven whole source before them, the crop of an uneven whole target behind them."""
     whole = _padded_shape(shape, mesh, source, target)
-    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole is not None else None
+    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole else None
     if whole is None or alignment is None:
         return
-    reduced, masked = _partial_change(source, target)
+    zeros = (0,) * len(shape)
+    start, padded = (local_shape(size, mesh, source.split_axes) for size in (shape, whole))
+    before = (Pad(padded, zeros),) if padded != start else ()
+    end, padded = (local_shape(size, mesh, target.split_axes) for size in (shape, whole))
+    after = (Crop(end, zeros),) if padded != end else ()
     for recipe in (Recipe(), Recipe(fused=False)):
-        steps = aligned_steps(alignment, alignment.of(reduced), source.partial_kind, recipe)
-        yield _framed(shape, mesh, source, target, whole, steps, masked)
-
-
-def _framed(
-    shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, whole: Shape, steps: list[Step], masked: Axes
-) -> Steps:
-    """Puts the pad of an uneven replicated source before, the crop of an uneven replicated target after."""
-    rank = (0,) * len(shape)
-    before = local_shape(whole, mesh, source.split_axes)
-    after = local_shape(shape, mesh, target.split_axes)
-    framed = list(steps)
-    if before != local_shape(shape, mesh, source.split_axes):
-        framed.insert(0, Pad(before, rank))
-    if after != local_shape(whole, mesh, target.split_axes):
-        framed.append(Crop(after, rank))
-    if masked:
-        framed.append(Mask(after, axis_digits(mesh, masked), target.partial_kind))
-    return tuple(framed)
+        yield (*before, *aligned_steps(alignment, alignment.of(reduced), source.partial_kind, recipe), *after)
 
 
 def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:
-    """The shape with every dimension padded so that both shardings cut it evenly where they cut it; None if they pad differently."""
+    """The shape with every dimension padded so that both shardings cut it evenly where they cut it; None if they pad unlike."""
     padded = []
     for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
         sizes = {-(-size // n) * n for n in (mesh.group_size(before), mesh.group_size(after)) if n > 1}
@@ -79,12 +139,3 @@ def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) 
             return None
         padded.append(sizes.pop() if sizes else size)
     return tuple(padded)
-
-
-def _partial_change(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
-    """The axes to reduce over, and those over which the result becomes partial."""
-    if "generic" in (source.partial_kind, target.partial_kind):
-        raise MeshError("a partial value of kind generic cannot be resharded: nothing says how to reduce it")
-    kept = set(source.partial_axes) & set(target.partial_axes) if source.partial_kind == target.partial_kind else set()
-    reduced = tuple(axis for axis in source.partial_axes if axis not in kept)
-    return reduced, tuple(axis for axis in target.partial_axes if axis not in kept)

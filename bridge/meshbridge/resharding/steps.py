@@ -9,7 +9,6 @@ Bytes follow the ring model, per device: an all-gather over n devices moves (n-1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -135,7 +134,7 @@ class Reshape(Step):
 class Transpose(Step):
     """Reorders the buffer's dimensions."""
 
-    permutation: tuple[int, ...] = ()
+    permutation: tuple[int, ...]
 
     def text(self, mesh: Mesh) -> str:
         return f"transpose {list(self.permutation)}"
@@ -145,7 +144,7 @@ class Transpose(Step):
 class Pad(Step):
     """Grows the buffer: `low[d]` elements of undefined content before dimension d, the rest after it."""
 
-    low: tuple[int, ...] = ()
+    low: tuple[int, ...]
 
     def text(self, mesh: Mesh) -> str:
         return "pad"
@@ -155,7 +154,7 @@ class Pad(Step):
 class Crop(Step):
     """Keeps `shape` elements from `start` on."""
 
-    start: tuple[int, ...] = ()
+    start: tuple[int, ...]
 
     def text(self, mesh: Mesh) -> str:
         return "crop" + (f" from {list(self.start)}" if any(self.start) else "")
@@ -165,8 +164,8 @@ class Crop(Step):
 class Mask(Step):
     """From whole to partial: the devices whose `digits` are not all zero take the identity of the reduction."""
 
-    digits: Digits = ()
-    kind: str = "sum"
+    digits: Digits
+    kind: str
 
     def text(self, mesh: Mesh) -> str:
         return f"become partial {self.kind} over {describe(mesh, self.digits)}"
@@ -176,8 +175,8 @@ class Mask(Step):
 class Slice(Step):
     """Each device keeps the piece along `dim` that its number along `digits` names."""
 
-    digits: Digits = ()
-    dim: int = 0
+    digits: Digits
+    dim: int
 
     def text(self, mesh: Mesh) -> str:
         return f"slice dim {self.dim} over {describe(mesh, self.digits)}"
@@ -187,8 +186,8 @@ class Slice(Step):
 class AllGather(Collective):
     """Concatenates the buffers of each group along `dim`."""
 
-    digits: Digits = ()
-    dim: int = 0
+    digits: Digits
+    dim: int
 
     def received(self, elements: int) -> float:
         return float((group_size(self.digits) - 1) * elements)
@@ -201,8 +200,8 @@ class AllGather(Collective):
 class AllReduce(Collective):
     """Reduces over each group."""
 
-    digits: Digits = ()
-    kind: str = "sum"
+    digits: Digits
+    kind: str
 
     def received(self, elements: int) -> float:
         n = group_size(self.digits)
@@ -216,9 +215,9 @@ class AllReduce(Collective):
 class ReduceScatter(Collective):
     """Reduces over each group and leaves each device its piece along `dim`."""
 
-    digits: Digits = ()
-    dim: int = 0
-    kind: str = "sum"
+    digits: Digits
+    dim: int
+    kind: str
 
     def received(self, elements: int) -> float:
         n = group_size(self.digits)
@@ -232,9 +231,9 @@ class ReduceScatter(Collective):
 class AllToAll(Collective):
     """Splits along `split`, exchanges within each group, concatenates along `concat`."""
 
-    digits: Digits = ()
-    split: int = 0
-    concat: int = 0
+    digits: Digits
+    split: int
+    concat: int
 
     def received(self, elements: int) -> float:
         n = group_size(self.digits)
@@ -251,8 +250,8 @@ class Permute(Collective):
     Both lists hold the same digits in different orders.
     """
 
-    sources: Digits = ()
-    targets: Digits = ()
+    sources: Digits
+    targets: Digits
 
     def received(self, elements: int) -> float:
         return float(elements)
@@ -273,9 +272,9 @@ class Rounds(Step):
     that the receiver's rotating targets number; the receiver files it under the sender's rotating sources.
     """
 
-    sources: Digits = ()
-    targets: Digits = ()
-    rotating: tuple[int, ...] = ()
+    sources: Digits
+    targets: Digits
+    rotating: tuple[int, ...]
 
     @property
     def collectives(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -39,6 +40,6 @@ def refine(mesh: Mesh, digits: Iterable[Digit]) -> VirtualMesh:
     shape: list[int] = []
     for axis, size in enumerate(mesh.shape):
         bounds = sorted(cuts[axis], reverse=True)
-        shape += [a // b for a, b in zip(bounds, bounds[1:], strict=False)] if size > 1 else [1]
+        shape += [a // b for a, b in itertools.pairwise(bounds)] if size > 1 else [1]
     name = f"{mesh.name}_as_{'x'.join(map(str, shape))}"
     return VirtualMesh(Mesh(name, tuple(shape), (), mesh.device_ids))

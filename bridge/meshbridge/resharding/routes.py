@@ -1,0 +1,68 @@
+"""The ways round: shardings to pass through where one leg does not do, or costs more launches than a small tensor is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from meshbridge.mlir import MeshError
+from meshbridge.resharding.boxes import layout
+from meshbridge.resharding.steps import Shape
+from meshbridge.sharding import Axes, Mesh, Sharding
+
+Route = tuple[Sharding, ...]
+
+
+def reduced_axes(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
+    """The axes to reduce over, and those over which the result becomes partial. Raises MeshError for the kind `generic`."""
+    if "generic" in (source.partial_kind, target.partial_kind):
+        raise MeshError("a partial value of kind generic cannot be resharded: nothing says how to reduce it")
+    kept = set(source.partial_axes) & set(target.partial_axes) if source.partial_kind == target.partial_kind else set()
+    reduced = tuple(axis for axis in source.partial_axes if axis not in kept)
+    return reduced, tuple(axis for axis in target.partial_axes if axis not in kept)
+
+
+def routes(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Route]:
+    """Every route that may be the cheapest; the first legs take a halo or a partial value away, the last ones bring a halo."""
+    starts: list[Route] = [()]
+    if source.halo_sizes:
+        starts.append((replace(source, halo_sizes=()),))
+    ends: list[Route] = [(target,)]
+    if target.halo_sizes:
+        ends.append(_growing_halo(target))
+    for start in starts:
+        for end in ends:
+            first, last = (start or (source,))[-1], end[0]
+            for between in _between(shape, mesh, first, last):
+                yield (*start, *between, *end)
+
+
+def _growing_halo(target: Sharding) -> Route:
+    """From no halo to all halos, one dimension after the other: the corners travel with the sides."""
+    sizes = target.halo_sizes
+    zeros = [0] * len(sizes)
+    route = [replace(target, halo_sizes=())]
+    for i in range(0, len(sizes), 2):
+        if any(sizes[i : i + 2]):
+            zeros[i : i + 2] = sizes[i : i + 2]
+            route.append(replace(target, halo_sizes=tuple(zeros)))
+    return tuple(route)
+
+
+def _between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Route]:
+    """Nothing, the value reduced first, or the dimensions that differ whole."""
+    yield ()
+    reduced, _ = reduced_axes(source, target)
+    if reduced:
+        kept = tuple(axis for axis in source.partial_axes if axis not in reduced)
+        whole = replace(source, partial_axes=kept)
+        yield (whole,)
+        for dim in range(len(shape)):
+            split = (*source.split_axes[:dim], source.split_axes[dim] + reduced, *source.split_axes[dim + 1 :])
+            if shape[dim] % mesh.group_size(split[dim]) == 0 and not source.halo_sizes and not source.offsets:
+                yield (replace(whole, split_axes=split),)
+    elif not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
+        before, after = layout(shape, mesh, source), layout(shape, mesh, target)
+        split = tuple(axes if a == b else () for axes, a, b in zip(source.split_axes, before, after, strict=True))
+        if split not in (source.split_axes, target.split_axes):
+            yield (replace(source, split_axes=split),)
