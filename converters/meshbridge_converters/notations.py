@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from meshbridge.formats import Notation
 from meshbridge.mlir import ir, walk
-
 from meshbridge_converters import manual, sdy
 
 _FUNCTION_ATTRIBUTES = ("arg_attrs", "res_attrs")
@@ -37,5 +36,6 @@ SDY = Notation(
     summary="the attributes and operations of Shardy's dialect sdy",
     detect=uses_sdy,
     to_mesh=sdy.import_module,
+    from_mesh=sdy.export_module,
     wrap_local=manual.wrap_manual,
 )

@@ -12,12 +12,13 @@ What a `mesh.shard` becomes follows from where it stands, unless `meshbridge.sou
 | another use | an `sdy.sharding_constraint` |
 
 A *closed* export leaves Shardy nothing to decide: no open dimension, no priority, and no constraint that says of a use what its
-definition says already.
+definition says already. It also takes the `meshbridge.*` attributes off, which the way back to stage 2 would need.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -33,7 +34,6 @@ from meshbridge.dialect.ops import (
 )
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type, walk_all
 from meshbridge.sharding import DYNAMIC, Sharding
-
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
 from meshbridge_converters.sdy_attributes import SdyMesh
@@ -59,10 +59,20 @@ def export_module(module: ir.Module, *, closed: bool = False) -> None:
             return
         survey = _Survey.of(module)
         _Export(survey, meshes.restore(module), closed).run()
+        if closed:
+            _strip(survey.definitions.values())
     try:
         module.operation.verify()
     except ir.MLIRError as error:
         raise MeshError(diagnostics_text(error, "<module>")) from None
+
+
+def _strip(places: Iterable[Place]) -> None:
+    """Takes our discardable attributes off the operations."""
+    for op, index in places:
+        if index == 0:
+            for name in [name for name in op.attributes if name.startswith("meshbridge.")]:
+                del op.attributes[name]
 
 
 @dataclass(eq=False)

@@ -13,6 +13,7 @@ from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib import _jax
+
 from meshbridge import mlir
 from meshbridge.mlir import OpError, ir
 from meshbridge_converters import manual, sdy

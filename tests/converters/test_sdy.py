@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from meshbridge import mlir
 from meshbridge.mlir import MeshError, ir
 from meshbridge_converters import sdy
