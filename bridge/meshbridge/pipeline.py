@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from meshbridge import passes as pass_package
+from meshbridge.dialect import verifier
 from meshbridge.mlir import MeshError, diagnostics_text, ir
 from meshbridge.passes.base import PASSES, Pass, run_passes
 
@@ -72,6 +73,7 @@ def verify(module: ir.Module) -> None:
         module.operation.verify()
     except ir.MLIRError as error:
         raise MeshError(diagnostics_text(error, "<module>")) from None
+    verifier.verify(module)
 
 
 def run(steps: Sequence[Pass], module: ir.Module, *, verify_each: bool = True, on_pass: OnPass | None = None) -> list[Timing]:

@@ -94,7 +94,15 @@ class Executable:
             argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, place.shape, strict=True)])
         # Without this JAX would silently make 32-bit numbers of 64-bit ones.
         with jax.enable_x64(True):
-            return jax.device_put(argument, self.sharding(place))
+            placed = jax.device_put(argument, self.sharding(place))
+        return placed if not self.mesh.device_ids else self._in_device_order(placed)
+
+    def _in_device_order(self, placed: jax.Array) -> jax.Array:
+        """The same buffers as the client takes them: by position in `devices`, whatever the mesh's own order."""
+        buffers = {shard.device: shard.data for shard in placed.addressable_shards}
+        each = NamedSharding(jax.sharding.Mesh(np.array(self.devices), ("replica",)), PartitionSpec())
+        shape = placed.sharding.shard_shape(placed.shape)
+        return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.devices])
 
     def _join(self, place: Place, shards: Sequence[Any]) -> jax.Array:
         padded = place.padded_shape(self.mesh)

@@ -20,6 +20,9 @@ from meshbridge.pjrt import Executable, Place
 INTEGERS = 8
 """Random integers stay below this: they are indices more often than not, and must then exist."""
 
+SCALE = 0.1
+"""Standard deviation of random floats: products of many stay small, so that a saturated softmax hides no error."""
+
 _BAD_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile)
 """What numpy raises over a file that is no archive of arrays."""
 
@@ -64,9 +67,9 @@ def _draw(generator: np.random.Generator, place: Place) -> np.ndarray[Any, Any]:
         return generator.integers(0, 2, place.shape).astype(np.bool_)
     if jax.numpy.issubdtype(place.dtype, np.integer):
         return generator.integers(0, INTEGERS, place.shape).astype(place.dtype)
-    numbers = generator.standard_normal(place.shape)
+    numbers = SCALE * generator.standard_normal(place.shape)
     if place.dtype.kind == "c":
-        return np.asarray(numbers + 1j * generator.standard_normal(place.shape)).astype(place.dtype)
+        return np.asarray(numbers + 1j * SCALE * generator.standard_normal(place.shape)).astype(place.dtype)
     return np.asarray(numbers).astype(place.dtype)
 
 

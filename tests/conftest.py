@@ -1,0 +1,49 @@
+"""What all tests share. XLA's flags must stand before anything imports JAX."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import HealthCheck, settings
+from jax import export
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from meshbridge import mlir
+from meshbridge.mlir import ir
+
+settings.register_profile("short", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("MESHBRIDGE_EXAMPLES", "short"))
+
+
+@pytest.fixture
+def ctx() -> ir.Context:
+    """A new context."""
+    return mlir.context()
+
+
+@pytest.fixture(scope="session")
+def mesh() -> jax.sharding.Mesh:
+    """Eight virtual devices as 2x4: `data`, `model`."""
+    return jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.fixture(scope="session")
+def exported(mesh: jax.sharding.Mesh) -> export.Exported:
+    """A two-layer network over a dictionary of weights: input split by data, first weight by model, the rest left open."""
+
+    def network(x: jax.Array, weights: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        hidden = jnp.tanh(x @ weights["in"])
+        hidden = jax.lax.with_sharding_constraint(hidden, NamedSharding(mesh, PartitionSpec("data", "model")))
+        return {"out": hidden @ weights["out"], "sum": hidden.sum()}
+
+    rows, columns = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("data", None), (None, "model")))
+    jitted = jax.jit(network, in_shardings=(rows, {"in": columns, "out": None}))
+    weights = {"in": jax.ShapeDtypeStruct((16, 32), jnp.float32), "out": jax.ShapeDtypeStruct((32, 16), jnp.float32)}
+    return export.export(jitted)(jax.ShapeDtypeStruct((8, 16), jnp.float32), weights)

@@ -1,0 +1,155 @@
+"""A jax.export artifact in, a jax.export artifact out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import NamedSharding, PartitionSpec
+
+import meshbridge
+from meshbridge import formats, mlir
+from meshbridge.mlir import MeshError, ParseError
+from meshbridge_converters import jax_export
+
+COLLECTIVE = re.compile(r"= \S+ (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+
+
+@pytest.fixture(scope="module")
+def partitioned(exported: export.Exported) -> export.Exported:
+    return meshbridge.partition(exported)
+
+
+def arguments(program: export.Exported, mesh: jax.sharding.Mesh) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Seeded arguments of the network of conftest, placed as `program` wants them."""
+    generator = np.random.default_rng(0)
+    placed = [
+        jax.device_put(generator.standard_normal(aval.shape).astype(aval.dtype), sharding or NamedSharding(mesh, PartitionSpec()))
+        for aval, sharding in zip(program.in_avals, program.in_shardings_jax(mesh), strict=True)
+    ]
+    args, _ = jax.tree.unflatten(program.in_tree, placed)
+    return args
+
+
+def close(found: Any, expected: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)
+
+
+def test_keeps_the_calling_convention(exported: export.Exported, partitioned: export.Exported) -> None:
+    for name in ("fun_name", "in_tree", "out_tree", "in_avals", "out_avals", "nr_devices", "platforms", "module_kept_var_idx"):
+        assert getattr(partitioned, name) == getattr(exported, name)
+    assert partitioned.calling_convention_version == exported.calling_convention_version
+
+
+def test_fills_in_open_shardings_and_keeps_given_ones(partitioned: export.Exported, mesh: jax.sharding.Mesh) -> None:
+    given_rows, given_columns, filled = partitioned.in_shardings_jax(mesh)
+    assert (given_rows.spec, given_columns.spec) == (PartitionSpec("data", None), PartitionSpec(None, "model"))
+    assert filled.spec == PartitionSpec("model", None)
+    assert all(sharding is not None for sharding in partitioned.out_shardings_jax(mesh))
+
+
+def test_equals_the_original_under_jit(exported: export.Exported, partitioned: export.Exported, mesh: jax.sharding.Mesh) -> None:
+    found = jax.jit(partitioned.call)(*arguments(partitioned, mesh))
+    close(found, jax.jit(exported.call)(*arguments(exported, mesh)))
+    assert found["out"].sharding.spec == partitioned.out_shardings_jax(mesh)[0].spec
+
+
+def test_xla_runs_exactly_our_collectives(partitioned: export.Exported, mesh: jax.sharding.Mesh) -> None:
+    compiled = jax.jit(partitioned.call).lower(*arguments(partitioned, mesh)).compile()
+    written = re.findall(r"stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all)", partitioned.mlir_module())
+    run = [kind.replace("-", "_") for kind in COLLECTIVE.findall(compiled.as_text())]
+    assert sorted(run) == sorted(written) == ["all_reduce", "all_reduce"]
+
+
+def test_works_inside_a_larger_function(exported: export.Exported, partitioned: export.Exported, mesh: jax.sharding.Mesh) -> None:
+    def larger(program: export.Exported, x: jax.Array, weights: dict[str, jax.Array]) -> jax.Array:
+        doubled = {name: 2 * weight for name, weight in weights.items()}
+        return jnp.sin(program.call(x + 1, doubled)["out"]).sum()
+
+    x, weights = arguments(partitioned, mesh)
+    found = jax.jit(lambda x, w: larger(partitioned, x, w))(x, weights)
+    close(found, jax.jit(lambda x, w: larger(exported, x, w))(x, weights))
+
+
+def test_survives_serialization(partitioned: export.Exported, mesh: jax.sharding.Mesh) -> None:
+    again = export.deserialize(partitioned.serialize())
+    assert again.in_shardings_jax(mesh) == partitioned.in_shardings_jax(mesh)
+    args = arguments(partitioned, mesh)
+    close(jax.jit(again.call)(*args), jax.jit(partitioned.call)(*args))
+
+
+def test_partitions_the_vjp_too(exported: export.Exported, partitioned: export.Exported, mesh: jax.sharding.Mesh) -> None:
+    def loss(program: export.Exported) -> Any:
+        return lambda x, weights: sum((leaf**2).sum() for leaf in jax.tree.leaves(program.call(x, weights)))
+
+    args = arguments(partitioned, mesh)
+    found = jax.jit(jax.grad(loss(partitioned), argnums=1))(*args)
+    close(found, jax.jit(jax.grad(loss(exported), argnums=1))(*args))
+    assert partitioned.vjp().mlir_module().count("sdy.manual_computation") == 1
+
+
+def test_file_keeps_its_vjp(exported: export.Exported, mesh: jax.sharding.Mesh) -> None:
+    program = formats.read(bytes(exported.serialize(vjp_order=1)), "network", mlir.context())
+    data = program.format.write(program)
+    again = export.deserialize(bytearray(data))
+    assert again.has_vjp()
+    assert not again.vjp().has_vjp()
+
+
+def test_unused_arguments_stay_outside(mesh: jax.sharding.Mesh) -> None:
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    jitted = jax.jit(lambda x, unused, y: x + y, in_shardings=(rows, None, None))
+    vector = jax.ShapeDtypeStruct((8,), jnp.float32)
+    original = export.export(jitted)(vector, vector, vector)
+    partitioned = meshbridge.partition(original)
+    assert partitioned.module_kept_var_idx == original.module_kept_var_idx == (0, 2)
+    first, dropped, last = partitioned.in_shardings_jax(mesh)
+    assert dropped is None
+    assert first.spec == last.spec == PartitionSpec("data")
+    x = jax.device_put(np.arange(8, dtype=np.float32), rows)
+    close(jax.jit(partitioned.call)(x, x, x), 2 * np.arange(8))
+
+
+def test_two_platforms(mesh: jax.sharding.Mesh) -> None:
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    jitted = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos), in_shardings=(rows,))
+    original = export.export(jitted, platforms=("cpu", "tpu"))(jax.ShapeDtypeStruct((8,), jnp.float32))
+    partitioned = meshbridge.partition(original)
+    assert partitioned.platforms == ("cpu", "tpu")
+    x = jax.device_put(np.arange(8, dtype=np.float32), rows)
+    close(jax.jit(partitioned.call)(x), np.sin(np.arange(8)))
+
+
+def test_one_device_program_stays_as_it_is() -> None:
+    original = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((8,), jnp.float32))
+    partitioned = meshbridge.partition(original)
+    assert partitioned.nr_devices == 1
+    close(jax.jit(partitioned.call)(np.arange(8, dtype=np.float32)), np.sin(np.arange(8)))
+
+
+def test_symbolic_shapes_are_refused() -> None:
+    (size,) = export.symbolic_shape("b")
+    original = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((size,), jnp.float32))
+    with pytest.raises(MeshError, match=r"sin: error: the artifact has the symbolic shape \(b,\), expected fixed sizes"):
+        meshbridge.partition(original)
+
+
+def test_recognised_by_content(exported: export.Exported) -> None:
+    data = bytes(exported.serialize())
+    assert formats.recognise(data, "x").name == "jax-export"
+    assert formats.recognise(bytes(exported.mlir_module_serialized), "x").name == "portable"
+    assert formats.recognise(exported.mlir_module().encode(), "x").name == "mlir"
+    assert not jax_export.detect(b"\x08\0\0\0" * 40)
+
+
+def test_every_cut_is_noticed(exported: export.Exported) -> None:
+    """Bytes that end early would otherwise read as shorter names and smaller arrays."""
+    data = bytes(exported.serialize())
+    for length in (*range(0, len(data), 97), *range(len(data) - 24, len(data))):
+        with pytest.raises(ParseError, match=r"^cut: error: "):
+            formats.read(data[:length], "cut", mlir.context())
