@@ -24,13 +24,13 @@ def devices(shape: Shape) -> list[Index]:
 
 
 def resolve(shape: Shape, axes: Axes) -> list[int]:
-    """An empty list of mesh axes means all of them."""
+    """The axes of `mesh_shape` and the process indices: an empty list means all of them."""
     return list(axes) or list(range(len(shape)))
 
 
 def groups(shape: Shape, axes: Axes) -> list[list[Index]]:
     """Device groups: same coordinates outside `axes`; in a group the axes count from outer to inner."""
-    axes = resolve(shape, axes)
+    axes = list(axes)
     outside = [axis for axis in range(len(shape)) if axis not in axes]
     found: list[list[Index]] = []
     for fixed in itertools.product(*(range(shape[axis]) for axis in outside)):
@@ -44,7 +44,6 @@ def groups(shape: Shape, axes: Axes) -> list[list[Index]]:
 
 def root_of(group: list[Index], shape: Shape, axes: Axes, root: Index) -> Index:
     """The device of `group` whose coordinates along `axes` are `root`."""
-    axes = resolve(shape, axes)
     return next(device for device in group if tuple(device[axis] for axis in axes) == tuple(root))
 
 

@@ -107,7 +107,7 @@ def is_even(shape: tuple[int, ...], mesh: Mesh, split: Split) -> bool:
 def device_groups(mesh: Mesh, axes: Axes) -> list[list[int]]:
     """Device ids of every group along `axes`; within a group in the order of `axes`, outer to inner (seed 002, "Device groups").
 
-    `axes` empty means groups of one device each; the caller resolves the dialect's "empty means all".
+    `axes` empty means groups of one device each.
     """
     strides = [prod(mesh.shape[axis + 1 :]) for axis in range(mesh.rank)]
     outside = [axis for axis in range(mesh.rank) if axis not in axes]

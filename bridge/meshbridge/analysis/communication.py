@@ -99,7 +99,7 @@ def _collective(op: ir.Operation, kind: str, mesh: Mesh, executions: int) -> Col
         pairs = [tuple(pair) for pair in _pairs(op.attributes["source_target_pairs"])]
         moved = sum(source != target for source, target in pairs) / mesh.size
         return Collective(kind, (), mesh.size, moved * _bytes(op.operands[0]), executions, source_location(op))
-    axes = CollectiveOpView(op).axes_or_all(mesh)
+    axes = CollectiveOpView(op).mesh_axes
     count = mesh.group_size(axes)
     wire = _RING[kind](count, _bytes(op.operands[0]), _bytes(op.results[0]))
     return Collective(kind, axes, count, wire, executions, source_location(op))

@@ -115,7 +115,7 @@ def _resized(value: ir.Value, dim: int, multiply: int = 1, divide: int = 1) -> l
 
 
 def _group(mesh: Mesh, mesh_axes: Sequence[int]) -> int:
-    return mesh.group_size(tuple(mesh_axes) or tuple(range(mesh.rank)))
+    return mesh.group_size(tuple(mesh_axes))
 
 
 def all_gather(

@@ -211,14 +211,11 @@ class ShardShapeOp(MeshOpView):
 
 
 class CollectiveOpView(MeshOpView):
-    """An operation over device groups. `axes_or_all` resolves the empty list, which means all axes of the mesh (seed 002)."""
+    """An operation over device groups. Devices that differ along `mesh_axes` alone form a group; with no axes each is its own."""
 
     @property
     def mesh_axes(self) -> Axes:
         return self._axes("mesh_axes")
-
-    def axes_or_all(self, mesh: Mesh) -> Axes:
-        return self.mesh_axes or tuple(range(mesh.rank))
 
     @property
     def input(self) -> ir.Value:
