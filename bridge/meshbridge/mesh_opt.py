@@ -36,7 +36,7 @@ def _run(argv: list[str]) -> int:
     job = _Job(steps, options, console.display_name(options.input))
     if options.verify_diagnostics:
         return job.check(data)
-    job.write(job.convert(chunk) for chunk in job.chunks(data))
+    job.write([job.convert(chunk) for chunk in job.chunks(data)])
     return 0
 
 

@@ -176,7 +176,8 @@ def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:
     """The numpy type of an MLIR element type."""
     if (name := DTYPES.get(str(element))) is None:
         raise OpError(main, f"has a boundary of element type {element}, which numpy has no type for")
-    return jax.numpy.dtype(name)
+    scalar: type = getattr(jax.numpy, name).dtype.type
+    return np.dtype(scalar)
 
 
 DTYPES = {
@@ -206,15 +207,16 @@ def _strip(module: ir.Module, main: ir.Operation) -> None:
     """Removes what XLA does not know: mesh symbols and the `meshbridge.*` attributes of the boundary."""
     with module.context:
         for side in ("arg_attrs", "res_attrs"):
-            kept = [{item.name: item.attr for item in entry} for entry in _entries(main, side)]
-            if kept:
-                for entry in kept:
-                    for name in BOUNDARY:
-                        entry.pop(name, None)
-                main.attributes[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in kept])
+            if side in main.attributes:
+                main.attributes[side] = ir.ArrayAttr.get([_without_boundary(entry) for entry in _entries(main, side)])
         for op in list(module.body.operations):
             if op.operation.name == ops.MeshOp.OPERATION_NAME:
                 op.operation.erase()
+
+
+def _without_boundary(entry: ir.DictAttr) -> ir.DictAttr:
+    named = [entry[index] for index in range(len(entry))]
+    return ir.DictAttr.get({item.name: item.attr for item in named if item.name not in BOUNDARY})
 
 
 def _load(module: ir.Module, devices: Sequence[Any]) -> Any:

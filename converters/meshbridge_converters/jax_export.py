@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from meshbridge import pipeline
 from meshbridge.formats import Format, Program
 from meshbridge.mlir import MeshError, ParseError, context, ir, main_function
-
 from meshbridge_converters import jax_shardings, portable
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def detect(data: bytes) -> bool:
         version, *_, module = struct.unpack_from(f"<{MODULE_SLOT + 1}H", data, vtable + 4)
     except struct.error:
         return False
-    return vtable_size > 4 + 2 * MODULE_SLOT and 0 < version < table_size and 0 < module < table_size
+    return bool(vtable_size > 4 + 2 * MODULE_SLOT and 0 < version < table_size and 0 < module < table_size)
 
 
 def deserialize(data: bytes, filename: str) -> Exported:
@@ -62,7 +61,7 @@ def deserialize(data: bytes, filename: str) -> Exported:
     if len(data) % 4:
         raise ParseError(f"{filename}: error: not a readable jax.export artifact: {len(data)} bytes, expected a multiple of 4")
     try:
-        return export.deserialize(_Whole(data))  # type: ignore[arg-type]  # it says bytearray, and reads any buffer
+        return export.deserialize(_Whole(data))
     except Exception as error:  # whatever flatbuffers, numpy and jax raise over bytes that make no sense
         raise ParseError(f"{filename}: error: not a readable jax.export artifact: {error}") from None
 

@@ -51,9 +51,8 @@ def boundary(function: ir.Operation, attributes: str, meshes: Mapping[str, Any])
 def _named(sharding: Any, meshes: Mapping[str, Any]) -> NamedSharding | None:
     from jax.sharding import NamedSharding, PartitionSpec
 
-    mesh = sharding.mesh_or_ref
-    symbol = ir.FlatSymbolRefAttr(mesh).value if isinstance(mesh, ir.FlatSymbolRefAttr) else None
-    if symbol not in meshes:
+    reference = sharding.mesh_or_ref
+    if not isinstance(reference, ir.FlatSymbolRefAttr) or reference.value not in meshes:
         return None
     spec: list[tuple[str, ...] | None] = []
     for dimension in sharding.dimension_shardings:
@@ -61,4 +60,4 @@ def _named(sharding: Any, meshes: Mapping[str, Any]) -> NamedSharding | None:
         if any(axis.sub_axis_info is not None for axis in axes):
             return None
         spec.append(tuple(axis.name for axis in axes) or None)
-    return NamedSharding(meshes[symbol], PartitionSpec(*spec))
+    return NamedSharding(meshes[reference.value], PartitionSpec(*spec))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from meshbridge.formats import Format, Program, bytecode_producer
 from meshbridge.mlir import MeshError, ParseError, artifacts, ir, stablehlo
@@ -23,7 +24,7 @@ def _diagnostics(ctx: ir.Context) -> Iterator[list[str]]:
         messages.append(str(diagnostic.message))
         return True
 
-    handler = ctx.attach_diagnostic_handler(collect)
+    handler: Any = ctx.attach_diagnostic_handler(collect)
     try:
         yield messages
     finally:
