@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 import jax
+
 import meshbridge
 from meshbridge import formats, mlir, pipeline
-
 from testdata.program import Program
 
 REPEATS = 3

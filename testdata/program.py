@@ -92,7 +92,7 @@ class Program:
         return arguments, jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.out_specs)
 
     def jit(self, mesh: Mesh) -> Any:
-        """The jitted function with its shardings on `mesh`; lower it inside `with mesh:` so that constraints find their axes."""
+        """The jitted function with its shardings on `mesh`; lower it under `jax.set_mesh`: constraints name axes."""
         arguments, results = self.jit_shardings(mesh)
         return jax.jit(self.function, in_shardings=arguments, out_shardings=results)
 
@@ -103,13 +103,13 @@ class Program:
     def lower(self, mesh: Mesh | None = None) -> Any:
         """The lowered program on `mesh`, its own if none is given."""
         mesh = mesh or self.mesh()
-        with mesh:
+        with jax.set_mesh(mesh):
             return self.jit(mesh).lower(*self.avals())
 
     def export(self) -> jax.export.Exported:
         """The program as a jax.export artifact for its mesh."""
         mesh = self.mesh()
-        with mesh:
+        with jax.set_mesh(mesh):
             return jax.export.export(self.jit(mesh))(*self.avals())
 
     def example_arguments(self, seed: int = 0) -> tuple[Tree, ...]:
