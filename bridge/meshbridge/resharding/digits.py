@@ -122,7 +122,8 @@ def _positions(
 
 def _labels(mesh: Mesh, axes: Axes, digits: dict[int, dict[int, Digit]]) -> dict[int, Digit]:
     """Cut to the digit that begins there, for one dimension of one sharding."""
-    labels, product = {}, 1
+    labels: dict[int, Digit] = {}
+    product = 1
     for axis in axes:
         if mesh.shape[axis] > 1:
             labels |= {product * outer: digit for outer, digit in digits[axis].items()}

@@ -1,7 +1,7 @@
 """Writes a plan into the program.
 
-Collectives are mesh operations. Digits that are proper factors of mesh axes go through a *virtual mesh*, the same devices with finer
-axes, declared beside the real one. Exchanges in rounds, whose pairs no axis order spells, are `stablehlo.collective_permute`.
+Collectives are mesh operations. Digits that are proper factors of mesh axes go through a *virtual mesh*, the same devices with
+finer axes, declared beside the real one. Exchanges in rounds, whose pairs no axis order spells, are `stablehlo.collective_permute`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, te
 from meshbridge.mlir import MeshError, ir
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.emit_tiles import exchange_tiles
-from meshbridge.resharding.identities import identity
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.plan import Plan
 from meshbridge.resharding.steps import Digits, Step
@@ -71,14 +70,13 @@ class Site:
 
     def _declare(self, virtual: Mesh) -> None:
         """Declares the virtual mesh behind the real one, once per module."""
-        op = self.emit.ip.block.owner
+        op = self.emit.ip.block.owner.operation
         while op.parent is not None:
-            op = op.parent
+            op = op.parent.operation
         body = op.regions[0].blocks[0]
         names = {each.sym_name: each for each in body.operations if isinstance(each, MeshOp)}
         if virtual.name not in names:
-            first = names.get(self.mesh.name)
-            build.mesh(virtual, loc=self.emit.loc, ip=ir.InsertionPoint(first) if first else ir.InsertionPoint.at_block_begin(body))
+            build.mesh(virtual, loc=self.emit.loc, ip=ir.InsertionPoint.at_block_begin(body))
 
 
 Emit = Callable[[Any, ir.Value, Site], ir.Value]
@@ -114,7 +112,7 @@ def _pad(step: s.Pad, value: ir.Value, site: Site) -> ir.Value:
         "edge_padding_high": integers(high),
         "interior_padding": integers([0] * len(high)),
     }
-    zero = site.emit.constant(identity("sum", tensor([], element_of(value))))
+    zero = site.emit.splat(tensor([], element_of(value)), 0)
     return site.emit.value("pad", tensor(step.shape, element_of(value)), [value, zero], attrs)
 
 
@@ -126,14 +124,16 @@ def _crop(step: s.Crop, value: ir.Value, site: Site) -> ir.Value:
     return site.emit.value("slice", tensor(step.shape, element_of(value)), [value], attrs)
 
 
+_IDENTITY = {"sum": 0, "product": 1, "bitwise_xor": 0}
+"""What the reduction of a value with this number leaves as it is. The other kinds leave equal values as they are."""
+
+
 @_emits(s.Mask)
 def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
-    type_ = ir.RankedTensorType(value.type)
-    neutral = identity(step.kind, type_)
-    if neutral is None:  # reducing equal values changes nothing
+    if step.kind not in _IDENTITY:
         return value
-    here = site.place.group(step.digits)
-    return site.emit.select(site.emit.compare("EQ", here, site.emit.scalar(0)), value, site.emit.constant(neutral))
+    first = site.emit.compare("EQ", site.place.group(step.digits), site.emit.scalar(0))
+    return site.emit.select(first, value, site.emit.splat(ir.RankedTensorType(value.type), _IDENTITY[step.kind]))
 
 
 @_emits(s.Slice)
@@ -179,14 +179,15 @@ def _tile_exchange(step: TileExchange, value: ir.Value, site: Site) -> ir.Value:
 
 @_emits(s.Rounds)
 def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
-    """One dynamic slice, one permute and one dynamic update a round; the result starts as the input, whose pieces are all overwritten."""
-    emit, size = site.emit, step.shape[1]
-    zero = emit.scalar(0)
-    result = emit.broadcast(emit.constant(identity("sum", tensor([], element_of(value)))), step.shape)
+    """One dynamic slice, one permute and one dynamic update a round."""
+    emit, place, zero = site.emit, site.place, site.emit.scalar(0)
+    piece = tensor([1, step.shape[1]], element_of(value))
+    sizes = {"slice_sizes": integers(piece.shape)}
+    result = emit.broadcast(emit.splat(tensor([], element_of(value)), 0), step.shape)
+    senders, receivers = ([digits[i] for i in step.rotating] for digits in (step.sources, step.targets))
     for turn in step.rounds:
-        sent = site.place.rotated(tuple(step.sources[i] for i in step.rotating), tuple(-t for t in turn))
-        piece = emit.value("dynamic_slice", tensor([1, size], element_of(value)), [value, sent, zero], {"slice_sizes": integers([1, size])})
-        piece = site.place.permute(piece, [(step.sender(device, turn), device) for device in range(site.mesh.size)])
-        filed = site.place.rotated(tuple(step.targets[i] for i in step.rotating), turn)
-        result = emit.value("dynamic_update_slice", result.type, [result, piece, filed, zero])
+        sent = place.rotated(senders, [-shift for shift in turn])
+        moved = emit.value("dynamic_slice", piece, [value, sent, zero], sizes)
+        moved = place.permute(moved, [(step.sender(device, turn), device) for device in range(site.mesh.size)])
+        result = emit.value("dynamic_update_slice", result.type, [result, moved, place.rotated(receivers, turn), zero])
     return result

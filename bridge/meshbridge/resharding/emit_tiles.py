@@ -9,7 +9,6 @@ import numpy as np
 
 from meshbridge.lowering.emit import Emitter, element_of, integers, tensor
 from meshbridge.mlir import ir
-from meshbridge.resharding.identities import identity
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.steps import group_size
 from meshbridge.resharding.tiles import Round, TileExchange
@@ -19,7 +18,7 @@ def exchange_tiles(step: TileExchange, value: ir.Value, place: Place) -> ir.Valu
     """The buffer of the target, zeros where no tile lies."""
     emit = place.emit
     table = _Table(place, step)
-    result = emit.broadcast(emit.constant(identity("sum", tensor([], element_of(value)))), step.shape)
+    result = emit.broadcast(emit.splat(tensor([], element_of(value)), 0), step.shape)
     for each in step.rounds:
         taken = table.offsets({tile.sender: tile.taken for tile in each.tiles})
         put = table.offsets({tile.receiver: tile.put for tile in each.tiles})
@@ -64,5 +63,4 @@ class _Table:
         emit = self.place.emit
         if len(set(values)) == 1:
             return emit.scalar(values[0])
-        table = emit.constant(ir.DenseElementsAttr.get(np.array(values, np.int32)))
-        return emit.reshape(emit.dynamic_slice(table, 0, self.number, 1), [])
+        return emit.reshape(emit.dynamic_slice(emit.table(np.array(values)), 0, self.number, 1), [])

@@ -8,7 +8,7 @@ tensor's own dimensions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from meshbridge.resharding import steps as s
@@ -115,7 +115,7 @@ class LocalBuffer:
         """Relabels the buffer."""
         self._take(s.Permute(self._shape, sources, targets), self.order)
 
-    def gather(self, labels: dict[Position, Digits]) -> None:
+    def gather(self, labels: Mapping[Position, Digits]) -> None:
         """Makes the positions in `labels` local by an all-gather over their digits."""
         inserted, run = self._insertion(self.order, list(labels))
         dim = self._look(inserted).index(inserted)

@@ -5,11 +5,13 @@ Devices are numbered in row-major order of the mesh; `Mesh.ordered_devices` maps
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from meshbridge.lowering.emit import Emitter, tensor
+from meshbridge.lowering.emit import Emitter, dense, tensor
 from meshbridge.mlir import ir
-from meshbridge.resharding.steps import Digits
+from meshbridge.resharding.steps import Digit, Digits
 from meshbridge.sharding import Mesh
 
 
@@ -21,29 +23,28 @@ class Place:
         self.emit = emit
         number = emit.value("partition_id", tensor([], ir.IntegerType.get_unsigned(32)), [])
         self.partition = emit.convert(number, ir.IntegerType.get_signless(32))
-        self.linear = self.partition if not mesh.device_ids else self._looked_up(_positions(mesh))
+        self.linear = self.partition
         "Row-major number of this device in the mesh."
+        if mesh.device_ids:
+            numbers = np.empty(mesh.size, np.int32)
+            numbers[list(mesh.device_ids)] = np.arange(mesh.size)
+            self.linear = emit.reshape(emit.dynamic_slice(emit.table(numbers), 0, self.partition, 1), [])
 
-    def _looked_up(self, table: np.ndarray[tuple[int], np.dtype[np.int32]]) -> ir.Value:
-        """The entry of `table` for this partition."""
-        row = self.emit.dynamic_slice(self.emit.constant(ir.DenseElementsAttr.get(table)), 0, self.partition, 1)
-        return self.emit.reshape(row, [])
-
-    def group(self, digits: Digits) -> ir.Value:
+    def group(self, digits: Sequence[Digit]) -> ir.Value:
         """This device's number in its group along `digits`."""
-        return self.rotated(digits, (0,) * len(digits))
+        return self.rotated(digits, [0] * len(digits))
 
-    def rotated(self, digits: Digits, shifts: tuple[int, ...]) -> ir.Value:
+    def rotated(self, digits: Sequence[Digit], shifts: Sequence[int]) -> ir.Value:
         """The same with `shifts[i]` added to digit i, modulo its radix."""
-        emit, index = self.emit, None
+        emit = self.emit
+        index: ir.Value | None = None
         for digit, shift in zip(digits, shifts, strict=True):
             value = self.linear
             if digit.stride > 1:
                 value = emit.elementwise("divide", value, emit.scalar(digit.stride))
-            if shift % digit.radix:
-                value = emit.elementwise("add", value, emit.scalar(shift % digit.radix))
+            value = emit.add(value, shift % digit.radix)
             value = emit.elementwise("remainder", value, emit.scalar(digit.radix))
-            index = value if index is None else emit.elementwise("add", emit.elementwise("multiply", index, emit.scalar(digit.radix)), value)
+            index = value if index is None else emit.elementwise("add", emit.multiply(index, digit.radix), value)
         return emit.scalar(0) if index is None else index
 
     def everywhere(self, digits: Digits, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -58,14 +59,8 @@ class Place:
         """`value` moved from sources to targets, numbered in row-major order of the mesh; zeros on devices that are no target."""
         partitions = np.array(self.mesh.ordered_devices(), np.int64)
         attrs = {
-            "source_target_pairs": ir.DenseElementsAttr.get(partitions[np.array(pairs, np.int64)]),
+            "source_target_pairs": dense(partitions[np.array(pairs)]),
             "channel_handle": ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>"),
         }
         return self.emit.value("collective_permute", value.type, [value], attrs)
 
-
-def _positions(mesh: Mesh) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Row-major number by partition id."""
-    table = np.empty(mesh.size, np.int32)
-    table[list(mesh.device_ids)] = np.arange(mesh.size, dtype=np.int32)
-    return table
