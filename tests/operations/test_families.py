@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
-from tests.operations.differential import check_samples
+from tests.operations.differential import assert_close, check_samples, device_mesh, example, run_sharded
 
 F, I, B, C = "float32", "int32", "bool", "complex64"
 Shapes = list[tuple[tuple[int, ...], str]]
@@ -131,3 +132,11 @@ CASES: dict[str, Case] = {
 def test_equals_unsharded(name: str, mesh_shape: tuple[int, ...]) -> None:
     function, shapes = CASES[name]
     check_samples(function, shapes, mesh_shape=mesh_shape, samples=2)
+
+
+def test_nothing_annotated() -> None:
+    """A program without any sharding still runs on all devices, replicated."""
+    mesh = device_mesh((2, 4))
+    function, shapes = CASES["dot_chain"]
+    arguments = [example(np.random.default_rng(0), shape, dtype) for shape, dtype in shapes]
+    assert_close(*run_sharded(function, arguments, mesh, [None] * 3))

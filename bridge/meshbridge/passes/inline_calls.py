@@ -1,4 +1,4 @@
-"""Inlining of `func.call` (the stock `inline` pass parses in these bindings but inlines nothing)."""
+"""Inlining of `func.call` and `stablehlo.composite` (the stock `inline` pass parses in these bindings but inlines nothing)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshbridge.passes.base import Pass, register
 @register
 @dataclass(frozen=True)
 class InlineCalls(Pass):
-    """Replaces every call below the entry point by the callee's body and removes the private functions.
+    """Replaces every call and composite below the entry point by its body and removes the private functions.
 
     Input:   %0 = call @silu(%x) : (tensor<8xf32>) -> tensor<8xf32>
     Output:  %1 = stablehlo.logistic %x : tensor<8xf32>
@@ -38,6 +38,10 @@ class InlineCalls(Pass):
                     function.erase()
 
 
+_CALLEE = {"func.call": "callee", "stablehlo.composite": "decomposition"}
+"""Ops that stand for a function's body, and the attribute that names it."""
+
+
 class _Inliner:
     """Flattens callees before callers, so that each body is copied once per call and never walked again."""
 
@@ -47,9 +51,9 @@ class _Inliner:
 
     def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
         """Inlines all calls in `function`; `stack` names the callers, to refuse recursion."""
-        calls = [op for op in walk(function) if op.name == "func.call"]
+        calls = [op for op in walk(function) if op.name in _CALLEE]
         for call in calls:
-            name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+            name = ir.FlatSymbolRefAttr(call.attributes[_CALLEE[call.name]]).value
             if name in stack:
                 raise OpError(call, f"calls @{name} recursively, which a partitioned program cannot")
             callee = self.functions.get(name)

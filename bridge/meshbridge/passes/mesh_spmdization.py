@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.attributes import axis_array, axis_array_attr
-from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, GATHERED, OPTION, ShardingOp
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, GATHERED, OPTION
 from meshbridge.interface.linear import carried_axes
 from meshbridge.interface.local import Localizer, localize
 from meshbridge.interface.loops import Interface, LoopNest, shape_of
 from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding
 from meshbridge.mlir import OpError, function_type, ir, walk
 from meshbridge.passes.base import Pass, register
-from meshbridge.propagation.graph import REGION_OPS, find_mesh
+from meshbridge.propagation.graph import REGION_OPS, find_mesh, sharding_on
 from meshbridge.sharding import Mesh, Sharding, replicated
 
 _EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
@@ -76,7 +76,7 @@ class _FunctionPartitioner:
             for result in op.results:
                 self._shapes[result] = shape_of(result)
             if name == "mesh.sharding":
-                self._shardings[op.results[0]] = ShardingOp(op).value
+                self._shardings[op.results[0]] = sharding_on(self.mesh, op)
             elif name == "mesh.shard":
                 if "annotate_for_users" not in op.attributes:
                     self._annotated.setdefault(op.operands[0], self._target(op))
@@ -91,8 +91,6 @@ class _FunctionPartitioner:
         sharding = self._shardings.get(op.operands[1])
         if sharding is None:
             raise OpError(op, "takes its sharding from something other than mesh.sharding")
-        if sharding.halo_sizes or sharding.offsets:
-            raise OpError(op, "has halo sizes or explicit offsets, which partitioning does not support")
         return sharding.padded(len(self._shapes[op.results[0]]))
 
     def run(self) -> None:

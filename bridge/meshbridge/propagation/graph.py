@@ -7,12 +7,12 @@ loop nest, or an identity (a use annotated by the user, a loop's initial value, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.ops import OPEN_DIMS, OPTION, REPLICATED_AXES, MeshOp, ShardingOp
 from meshbridge.interface.loops import Dims, Interface, Loop, LoopNest
-from meshbridge.mlir import MeshError, OpError, ir, source_location
+from meshbridge.mlir import OpError, ir, walk_all
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
 REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if"))
@@ -82,18 +82,31 @@ class Graph:
 
 
 def find_mesh(module: ir.Module) -> Mesh | None:
-    """The module's mesh; None if it has none.
+    """The module's mesh; None if it has none. A mesh of one device, on which everything is replicated, gives way to a larger one.
 
-    Raises MeshError if annotations name several meshes: one program is partitioned on one mesh.
+    Raises MeshError if there are several: one program is partitioned on one mesh.
     """
-    meshes = [op.operation.opview for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
+    declared = [op.operation.opview.value for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
+    meshes = [mesh for mesh in declared if mesh.size != 1] or declared[:1]
     if len(meshes) > 1:
-        second = meshes[1]
-        raise MeshError(
-            f"{source_location(second.operation)}: error: 'mesh.mesh' op is a second mesh, @{second.sym_name}; "
-            "a program is partitioned on one mesh"
-        )
-    return meshes[0].value if meshes else None
+        second = next(op for op in walk_all(module) if op.name == MeshOp.OPERATION_NAME and op.opview.sym_name == meshes[1].name)
+        raise OpError(second, f"is a second mesh, @{meshes[1].name} beside @{meshes[0].name}; a program is partitioned on one mesh")
+    return meshes[0] if meshes else None
+
+
+def sharding_on(mesh: Mesh, op: ir.Operation) -> Sharding:
+    """The sharding that a `mesh.sharding` declares, on `mesh`.
+
+    Raises OpError if it lies on another mesh, or has halos or explicit offsets.
+    """
+    sharding = ShardingOp(op).value
+    if sharding.halo_sizes or sharding.offsets:
+        raise OpError(op, "has halo sizes or explicit offsets, which partitioning does not support")
+    if sharding.mesh != mesh.name:
+        if not sharding.is_replicated:
+            raise OpError(op, f"lies on the mesh @{sharding.mesh}, but the program is partitioned on @{mesh.name}")
+        return replace(sharding, mesh=mesh.name)
+    return sharding
 
 
 class GraphBuilder:
@@ -165,13 +178,11 @@ class GraphBuilder:
         )
 
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        self._shardings[op.results[0]] = ShardingOp(op).value
+        self._shardings[op.results[0]] = sharding_on(self.graph.mesh, op)
 
     def _shard(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         source, result = op.operands[0], op.results[0]
         sharding = self._shardings[op.operands[1]]
-        if sharding.halo_sizes or sharding.offsets:
-            raise OpError(op, "has halo sizes or explicit offsets, which partitioning does not support")
         slots = self.graph.slots
         origin = self.slot(source)
         if "annotate_for_users" in op.attributes or slots[origin].user:
