@@ -24,13 +24,30 @@ Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
 """Shape, element type, split so far, and which dimensions may still be split."""
 
 
-def options(nest: LoopNest, splits: list[Split], mesh: Mesh) -> list[Option]:
-    """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first."""
+def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = ()) -> list[Option]:
+    """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first.
+
+    `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave its result
+    so, only the options that do are considered (seed 000, setShardingAnnotations).
+    """
     candidates = loop_candidates(nest, list(zip((*nest.operands, *nest.results), splits, strict=True)), mesh)
+    if partial:
+        candidates = [
+            [partial, *found] if loop.reduction and partial not in found else found
+            for loop, found in zip(nest.loops, candidates, strict=True)
+        ]
     while prod(map(len, candidates)) > MOST_OPTIONS:
         widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
         candidates[widest] = [*candidates[widest][:-2], ()]
-    return [option for option in product(*candidates) if is_legal(nest, option, mesh)]
+    legal = [option for option in product(*candidates) if is_legal(nest, option, mesh)]
+    if not partial:
+        return legal
+    wanted = [option for option in legal if set(partial) <= _reduced(nest, option)]
+    return wanted or legal
+
+
+def _reduced(nest: LoopNest, option: Option) -> set[int]:
+    return {axis for loop, axes in zip(nest.loops, option, strict=True) if loop.reduction for axis in axes}
 
 
 def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Split:

@@ -70,6 +70,13 @@ class Graph:
     users: list[list[int]] = field(default_factory=list)
     "Per slot, the nodes that mention it."
 
+    def wanted_partial(self, node: Node) -> Axes:
+        """The axes along which the user wants the node's result partial."""
+        for slot in node.results:
+            if slot >= 0 and (partial := self.slots[slot].partial) is not None:
+                return partial.partial_axes
+        return ()
+
     def connect(self) -> None:
         """Fills `users` and each slot's use count once all nodes are known."""
         self.users = [[] for _ in self.slots]

@@ -136,10 +136,11 @@ class Settler:
         slots = self.graph.slots
         targets = tuple(slots[slot].split if slot >= 0 else () for slot in node.results)
         ready = tuple(tuple(sharding for _, sharding in self._reachable(slot, node.scope)) for slot in node.operands)
-        key = (node.nest, tuple(defined), targets, kept, ready)
+        partial = self.graph.wanted_partial(node)
+        key = (node.nest, tuple(defined), targets, kept, ready, partial)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._cheapest(node, defined, targets, kept, ready)
+            found = self._memo[key] = self._cheapest(node, defined, targets, kept, ready, partial)
         return found
 
     def _cheapest(
@@ -149,6 +150,7 @@ class Settler:
         targets: tuple[Split, ...],
         kept: Axes,
         ready: tuple[tuple[Sharding, ...], ...],
+        partial: Axes,
     ) -> Option:
         mesh, slots, nest = self.graph.mesh, self.graph.slots, node.nest
         splits: list[Split] = [sharding.split_axes if sharding else () for sharding in defined]
@@ -164,12 +166,15 @@ class Settler:
             for index, slot in enumerate(node.results):
                 if slot >= 0:
                     computed = self._computed(node, option, index, kept)
-                    target = replace(computed, split_axes=targets[index]) if kept else split_sharding(mesh.name, targets[index])
+                    if kept:
+                        target = replace(computed, split_axes=targets[index])
+                    else:
+                        target = slots[slot].partial or split_sharding(mesh.name, targets[index])
                     total += reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, computed, target)
             return total
 
         tried = [
-            option for option in options(nest, [*splits, *targets], mesh) if not kept or not set(kept) & set(sum(option, ()))
+            option for option in options(nest, [*splits, *targets], mesh, partial) if not kept or not set(kept) & set(sum(option, ()))
         ]
         return min(tried, key=cost)
 

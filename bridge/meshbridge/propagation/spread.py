@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from meshbridge.interface.option import Option, result_sharding, tensor_split
 from meshbridge.propagation.choice import extend, options, spreading_cost
 from meshbridge.propagation.graph import Graph, Node
-from meshbridge.sharding import Split
+from meshbridge.sharding import Axes, Split
 
 TRAVERSALS = {
     "forward": (1,),
@@ -56,10 +56,11 @@ class Spreader:
         slots = self.graph.slots
         tensors = (*node.operands, *node.results)
         known = tuple((slots[slot].split, slots[slot].open, slots[slot].banned) if slot >= 0 else None for slot in tensors)
-        key = (node.nest, known, node.fixed_option)
+        partial = self.graph.wanted_partial(node)
+        key = (node.nest, known, node.fixed_option, partial)
         splits = self._memo.get(key)
         if splits is None:
-            splits = self._memo[key] = self._decide(node, tensors)
+            splits = self._memo[key] = self._decide(node, tensors, partial)
         changed = []
         for slot, split in zip(tensors, splits, strict=True):
             if slot >= 0 and slots[slot].split != split:
@@ -67,12 +68,12 @@ class Spreader:
                 changed.append(slot)
         return changed
 
-    def _decide(self, node: Node, tensors: tuple[int, ...]) -> tuple[Split, ...]:
+    def _decide(self, node: Node, tensors: tuple[int, ...], partial: Axes) -> tuple[Split, ...]:
         slots, mesh, nest = self.graph.slots, self.graph.mesh, node.nest
         splits: list[Split] = [slots[slot].split if slot >= 0 else () for slot in tensors]
         if node.fixed_option is not None:
             option: Option = node.fixed_option
-        elif not any(map(any, splits)):
+        elif not partial and not any(map(any, splits)):
             return tuple(splits)
         else:
             described = [
@@ -82,7 +83,7 @@ class Spreader:
             count = len(node.operands)
             banned = [slots[slot].banned if slot >= 0 else frozenset() for slot in tensors]
             option = min(
-                options(nest, splits, mesh),
+                options(nest, splits, mesh, partial),
                 key=lambda tried: spreading_cost(nest, tried, described[:count], described[count:], banned, mesh),
             )
         wanted = [tensor_split(dims, option) for dims in nest.operands]
