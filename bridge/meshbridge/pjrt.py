@@ -204,8 +204,9 @@ DTYPES = {
 
 
 def _strip(module: ir.Module, main: ir.Operation) -> None:
-    """Removes what XLA does not know: mesh symbols and the `meshbridge.*` attributes of the boundary."""
+    """Removes what XLA does not know (mesh symbols, the `meshbridge.*` attributes of the boundary) and calls the entry `main`."""
     with module.context:
+        main.attributes["sym_name"] = ir.StringAttr.get("main")
         for side in ("arg_attrs", "res_attrs"):
             if side in main.attributes:
                 main.attributes[side] = ir.ArrayAttr.get([_without_boundary(entry) for entry in _entries(main, side)])
