@@ -147,4 +147,6 @@ class _ModuleCheck:
                 self._values[key] = ShardingOp(op).value
             self._shardings[op.results[0]] = self._values[key]
         elif op.name in self._messages:
-            self._messages[op.name].setdefault(_signature(key, self._meshes).mesh_name, op)
+            signature = _signature(key, self._meshes)
+            if signature.integers("mesh_axes"):  # without axes a device sends to itself
+                self._messages[op.name].setdefault(signature.mesh_name, op)
