@@ -14,7 +14,7 @@ Every byte that moves belongs to the receiver's target shard and moves once, whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshbridge.resharding.digits import Alignment, Position
 from meshbridge.resharding.local import LocalBuffer
@@ -31,7 +31,7 @@ class Recipe:
     "Twisted paths and all-to-alls in one exchange of n permutes, at the bound; otherwise a permute and an all-to-all."
 
     spread: bool = False
-    "Scatter partial digits that the target does not use, and divide the reduction among replicas, then gather."
+    "Scatter the partial digits that the target does not use, divide the reduction among copies, and gather in the end."
 
 
 @dataclass
@@ -63,14 +63,27 @@ class _Exchange:
         return [i for i, pair in enumerate(zip(self.sources, self.targets, strict=True)) if pair[0] != pair[1]]
 
 
-def aligned_steps(alignment: Alignment, partial: Digits, kind: str, recipe: Recipe) -> list[Step]:
-    """The steps from source to target for local shards that divide evenly. `partial` are the digits to reduce over."""
+def aligned_steps(alignment: Alignment, partial: Digits, unused: Digits, kind: str, recipe: Recipe) -> list[Step]:
+    """The steps from source to target for local shards that divide evenly.
+
+    `partial` are the digits to reduce over by `kind`; `unused` those along which the source holds copies.
+    """
     labels: Labels = {position: position.source for position in alignment.positions if position.source is not None}
     goal: Labels = {position: position.target for position in alignment.positions if position.target is not None}
-    buffer = LocalBuffer([position for position in alignment.positions if position not in labels])
-    scattered = _slices(buffer, labels, goal, set(partial))
+    entries = _entries(labels, goal)
+    local = [position for position in alignment.positions if position not in labels]
+    if recipe.spread:
+        idle = [digit for digit in (*partial, *unused) if digit not in entries.values()]
+        local = _with_free_places(local, idle, entries)
+    buffer = LocalBuffer(local)
+    scattered = {position: digit for position, digit in entries.items() if digit in partial}
     waiting = tuple(digit for digit in partial if digit not in scattered.values())
-    _reduce(buffer, labels, scattered, waiting, kind)
+    buffer.slice({position: (digit,) for position, digit in entries.items() if digit not in partial})
+    if scattered:
+        buffer.reduce_scatter({position: (digit,) for position, digit in scattered.items()}, kind)
+    if waiting:
+        buffer.all_reduce(waiting, kind)
+    labels |= entries
     _exchange(buffer, labels, goal, recipe)
     gathered = {position: (digit,) for position, digit in labels.items() if position not in goal}
     if gathered:
@@ -79,29 +92,35 @@ def aligned_steps(alignment: Alignment, partial: Digits, kind: str, recipe: Reci
     return buffer.steps
 
 
-def _slices(buffer: LocalBuffer, labels: Labels, goal: Labels, partial: set[Digit]) -> Labels:
-    """Slices the end of every path that starts at no position; what a partial digit would slice is returned to be scattered."""
+def _entries(labels: Labels, goal: Labels) -> Labels:
+    """The local end of every path that starts at no position, with the digit that shall cut it: the first of the path."""
     entered = {digit: position for position, digit in goal.items()}
     held = set(labels.values())
-    scattered: Labels = {}
-    sliced: Labels = {}
-    for digit in [digit for digit in entered if digit not in held]:
-        end = entered[digit]
-        while end in labels and labels[end] in entered:
-            end = entered[labels[end]]
-        if end in labels:
-            continue  # the path ends at no position: a permute
-        (scattered if digit in partial else sliced)[end] = digit
-        labels[end] = digit
-    buffer.slice({position: (digit,) for position, digit in sliced.items()})
-    return scattered
+    entries: Labels = {}
+    for digit in (digit for digit in entered if digit not in held):
+        end: Position | None = entered[digit]
+        while end in labels:
+            end = entered.get(labels[end])
+        if end is not None:  # otherwise the path ends at no position: a permute
+            entries[end] = digit
+    return entries
 
 
-def _reduce(buffer: LocalBuffer, labels: Labels, scattered: Labels, waiting: Digits, kind: str) -> None:
-    if scattered:
-        buffer.reduce_scatter({position: (digit,) for position, digit in scattered.items()}, kind)
-    if waiting:
-        buffer.all_reduce(waiting, kind)
+def _with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
+    """Cuts a place for each of `digits` out of the largest local remainder that it divides, and enters it there.
+
+    A digit for which there is none goes without.
+    """
+    local = list(local)
+    for digit in digits:
+        whole = [p for p in local if p.source is None and p.target is None and p not in entries and p.radix % digit.radix == 0]
+        if whole:
+            largest = max(whole, key=lambda position: position.radix)
+            at = local.index(largest)
+            free = replace(largest, radix=digit.radix)
+            local[at : at + 1] = [free, replace(largest, place=largest.place + 1, radix=largest.radix // digit.radix)]
+            entries[free] = digit
+    return local
 
 
 def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe) -> None:

@@ -19,7 +19,7 @@ from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.routes import reduced_axes, routes
 from meshbridge.resharding.steps import Crop, Mask, Pad, Shape, Step, axis_digits
 from meshbridge.resharding.tiles import tile_exchange
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, local_shape
+from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, is_even, local_shape
 
 
 @lru_cache(maxsize=65536)
@@ -99,13 +99,13 @@ def _ways(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Itera
     if source.halo_sizes and replace(source, halo_sizes=()) == target:
         yield (Crop(buffer_shape(shape, mesh, target), _halo_starts(source)),)
         return
-    plain = not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets)
-    exact = False
-    if plain:
+    found = False
+    if not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
         for steps in _aligned(shape, mesh, source, target, reduced):
             yield (*steps, *mask)
-            exact = all(not isinstance(step, Pad | Crop) for step in steps)
-    if not reduced and not exact:
+            found = True
+    even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
+    if not reduced and not (found and even):
         yield (tile_exchange(shape, mesh, source, target), *mask)
 
 
@@ -118,7 +118,7 @@ def _halo_starts(source: Sharding) -> Shape:
 def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[tuple[Step, ...]]:
     """Plans by digits, the pad of an uneven whole source before them, the crop of an uneven whole target behind them."""
     whole = _padded_shape(shape, mesh, source, target)
-    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole else None
+    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole is not None else None
     if whole is None or alignment is None:
         return
     zeros = (0,) * len(shape)
@@ -126,8 +126,11 @@ def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
     before = (Pad(padded, zeros),) if padded != start else ()
     end, padded = (local_shape(size, mesh, target.split_axes) for size in (shape, whole))
     after = (Crop(end, zeros),) if padded != end else ()
-    for recipe in (Recipe(), Recipe(fused=False)):
-        yield (*before, *aligned_steps(alignment, alignment.of(reduced), source.partial_kind, recipe), *after)
+    used = (*source.used_axes, *source.partial_axes)
+    unused = alignment.of(tuple(axis for axis in range(mesh.rank) if axis not in used))
+    recipes = [Recipe(fused, spread) for spread in ((False, True) if reduced else (False,)) for fused in (True, False)]
+    for recipe in recipes:
+        yield (*before, *aligned_steps(alignment, alignment.of(reduced), unused, source.partial_kind, recipe), *after)
 
 
 def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:
