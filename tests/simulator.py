@@ -42,7 +42,7 @@ def groups(shape: Shape, axes: Axes) -> list[list[Index]]:
     return found
 
 
-def root_of(group: list[Index], shape: Shape, axes: Axes, root: Index) -> Index:
+def root_of(group: list[Index], axes: Axes, root: Index) -> Index:
     """The device of `group` whose coordinates along `axes` are `root`."""
     return next(device for device in group if tuple(device[axis] for axis in axes) == tuple(root))
 
@@ -74,7 +74,7 @@ def all_to_all(shape: Shape, values: Values, axes: Axes, split_axis: int, concat
 
 def broadcast(shape: Shape, values: Values, axes: Axes, root: Index) -> Values:
     """Every device gets the array of its group's root."""
-    return {device: values[root_of(group, shape, axes, root)] for group in groups(shape, axes) for device in group}
+    return {device: values[root_of(group, axes, root)] for group in groups(shape, axes) for device in group}
 
 
 def gather(shape: Shape, values: Values, axes: Axes, gather_axis: int, root: Index) -> Values:
@@ -83,7 +83,7 @@ def gather(shape: Shape, values: Values, axes: Axes, gather_axis: int, root: Ind
 
 
 def only_roots(shape: Shape, values: Values, axes: Axes, root: Index) -> Values:
-    return {device: values[device] for group in groups(shape, axes) for device in [root_of(group, shape, axes, root)]}
+    return {device: values[device] for group in groups(shape, axes) for device in [root_of(group, axes, root)]}
 
 
 def truncated_quotient(total: np.ndarray, count: int) -> np.ndarray:
@@ -139,7 +139,7 @@ def send_recv(shape: Shape, sent: Values, kept: Values, axes: Axes, source: Inde
     """A matched pair: the destination gets the source's array; the other devices keep what they gave to the recv."""
     result = dict(kept)
     for group in groups(shape, axes):
-        result[root_of(group, shape, axes, destination)] = sent[root_of(group, shape, axes, source)]
+        result[root_of(group, axes, destination)] = sent[root_of(group, axes, source)]
     return result
 
 

@@ -14,11 +14,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib import xla_client
+from simulator import Values, devices
+
 from meshbridge import mlir
 from meshbridge.mlir import ir, sdy
 from meshbridge.passes.lower_collectives import LowerCollectives
 from meshbridge.sharding import Mesh
-from simulator import Values, devices
 
 ELEMENTS = {
     "f32": np.dtype(np.float32),
@@ -128,17 +129,25 @@ class _Program:
         """
         lines, returned = self.body()
         types, results = self.argument_types(), self.result_types()
-        order = self.cases[0].mesh.device_ids
-        assert {case.mesh.device_ids for case in self.cases} == {order}
-        ids = f", device_ids=[{', '.join(map(str, order))}]" if order else ""
-        sharding = '<@all, [{"d"}%s]>'
+        mesh = self.cases[0].mesh
+        assert {case.mesh.device_ids for case in self.cases} == {mesh.device_ids}
+        ids = f", device_ids=[{', '.join(map(str, mesh.device_ids))}]" if mesh.device_ids else ""
+        axes = ", ".join(f'"{axis}"' for axis in range(mesh.rank))
+        sizes = ", ".join(f'"{axis}"={size}' for axis, size in enumerate(mesh.shape))
+
+        def split(type_: str) -> str:
+            return f"<@all, [{{{axes}}}{', {}' * (_rank(type_) - 1)}]>"
+
+        def annotated(type_: str) -> str:
+            return f"{_stacked_type(type_, self.size)} {{sdy.sharding = #sdy.sharding{split(type_)}}}"
+
         whole = [_stacked_type(type_, self.size) for type_ in types]
         whole_results = [_stacked_type(type_, self.size) for type_ in results]
         head = (
             f"%out:{len(results)} = sdy.manual_computation({', '.join(f'%in{k}' for k in range(len(types)))})"
-            f" in_shardings=[{', '.join(sharding % (', {}' * (_rank(type_) - 1)) for type_ in types)}]"
-            f" out_shardings=[{', '.join(sharding % (', {}' * (_rank(type_) - 1)) for type_ in results)}]"
-            f' manual_axes={{"d"}} ({", ".join(f"%arg{k}: {type_}" for k, type_ in enumerate(types))}) {{'
+            f" in_shardings=[{', '.join(map(split, types))}]"
+            f" out_shardings=[{', '.join(map(split, results))}]"
+            f" manual_axes={{{axes}}} ({', '.join(f'%arg{k}: {type_}' for k, type_ in enumerate(types))}) {{"
         )
         tail = [
             f"sdy.return {', '.join(returned)} : {', '.join(results)}",
@@ -148,9 +157,9 @@ class _Program:
         body = "\n".join([head, *lines, *tail])
         return (
             f"module @cases attributes {{mhlo.num_partitions = {self.size} : i32, mhlo.num_replicas = 1 : i32}} {{\n"
-            f'sdy.mesh @all = <["d"={self.size}]{ids}>\n{self.declarations()}\n'
-            f"func.func public @main({', '.join(f'%in{k}: {type_}' for k, type_ in enumerate(whole))})"
-            f" -> ({', '.join(whole_results)}) {{\n{body}\n}}\n}}"
+            f"sdy.mesh @all = <[{sizes}]{ids}>\n{self.declarations()}\n"
+            f"func.func public @main({', '.join(f'%in{k}: {annotated(type_)}' for k, type_ in enumerate(types))})"
+            f" -> ({', '.join(map(annotated, results))}) {{\n{body}\n}}\n}}"
         )
 
     def stacked(self, by: str) -> list[np.ndarray]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshbridge.dialect import attributes
-from meshbridge.dialect.ops import MeshOp, MeshOpView
-from meshbridge.lowering import exchanges, indices, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
+from meshbridge.dialect.ops import MeshOp, MeshOpView, ShardShapeOp
+from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
 from meshbridge.lowering.emit import Emitter
 from meshbridge.lowering.groups import Groups
+from meshbridge.lowering.indices import definition_of_sharding, sharding_of
 from meshbridge.lowering.messages import lower_pair, pairs
 from meshbridge.lowering.position import Positions
 from meshbridge.lowering.scalars import FORMS, check_users, is_scalar, lower_scalar, retype_arguments, retype_signature
@@ -19,8 +22,13 @@ _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get
 
 
 def lower_module(module: ir.Module, groups: Groups) -> None:
-    """Replaces all mesh operations of `module` that run on devices. Raises OpError where one cannot."""
+    """Replaces all mesh operations of `module` that run on devices. Raises OpError where one cannot.
+
+    Groups are dense in a module of several different meshes: XLA (as of jaxlib 0.10) resolves the axes of all of them in one.
+    """
     meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
+    if len({(mesh.shape, mesh.axis_names) for mesh in meshes.values()}) > 1:
+        groups = replace(groups, spelling="dense")
     with module.context:
         _Walk(meshes, groups).block(module.body)
 
@@ -79,13 +87,17 @@ class _Walk:
         values = lowering(view, self.site(view, positions))
         for result, value in zip(op.results, values, strict=True):
             result.replace_all_uses_with(value)
+        asked = definition_of_sharding(view).operation if isinstance(view, ShardShapeOp) else None
         op.erase()
+        if asked and not any(True for _ in asked.results[0].uses):
+            asked.erase()
 
     def site(self, view: MeshOpView, positions: Positions) -> Site:
         op = view.operation
-        mesh = self.meshes.get(view.mesh)
+        name = sharding_of(view).mesh if isinstance(view, ShardShapeOp) else view.mesh
+        mesh = self.meshes.get(name)
         if mesh is None:
-            raise OpError(op, f"names the mesh @{view.mesh}, which the module does not declare")
+            raise OpError(op, f"names the mesh @{name}, which the module does not declare")
         if min(mesh.shape) < 1:
             raise OpError(op, f"runs on @{mesh.name}, whose shape is not known; XLA needs one")
         emit = Emitter(op.location, ir.InsertionPoint(op))
@@ -93,12 +105,11 @@ class _Walk:
 
 
 def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
-    """The axes that the operation names; none means all (seed 002)."""
+    """The axes that the operation names. No `axes` means all; no `mesh_axes`, groups of one device, as upstream folds them."""
     attrs = view.operation.attributes
-    for name in ("mesh_axes", "axes"):
-        if name in attrs:
-            return attributes.integers(attrs[name]) or tuple(range(mesh.rank))
-    return tuple(range(mesh.rank))
+    if "mesh_axes" in attrs:
+        return attributes.integers(attrs["mesh_axes"])
+    return (attributes.integers(attrs["axes"]) if "axes" in attrs else ()) or tuple(range(mesh.rank))
 
 
 _BY_PARTITION = frozenset({"stablehlo.partition_id", "stablehlo.collective_permute"})

@@ -77,14 +77,19 @@ class Emitter:
         """An operation whose result has the type of its operands."""
         return self.value(name, operands[0].type, operands)
 
-    def constant(self, attr: ir.Attribute) -> ir.Value:
-        """A constant."""
-        return self.value("constant", ir.DenseElementsAttr(attr).type, [], {"value": attr})
+    def constant(self, type_: ir.Type, attr: ir.Attribute) -> ir.Value:
+        """A constant of that type; `attr` are its elements."""
+        return self.value("constant", type_, [], {"value": attr})
+
+    def table(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """A constant of 32-bit integers."""
+        return self.constant(tensor(array.shape, ir.IntegerType.get_signless(32)), dense(array.astype(np.int32)))
 
     def scalar(self, value: int, width: int = 32) -> ir.Value:
-        """A constant `tensor<i32>`."""
+        """A constant rank-0 integer."""
         element = ir.IntegerType.get_signless(width)
-        return self.constant(ir.DenseElementsAttr.get_splat(tensor([], element), ir.IntegerAttr.get(element, value)))
+        type_ = tensor([], element)
+        return self.constant(type_, ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(element, value)))
 
     def compare(self, direction: str, left: ir.Value, right: ir.Value) -> ir.Value:
         """Signed integer comparison, `direction` as StableHLO spells it: LT, GE, EQ, …"""
@@ -144,6 +149,28 @@ class Emitter:
     def multiply(self, left: ir.Value, right: int) -> ir.Value:
         """`left * right`; `left` itself where `right` is 1."""
         return left if right == 1 else self.elementwise("multiply", left, self.scalar(right))
+
+    def pad_end(self, value: ir.Value, size: int) -> ir.Value:
+        """A rank-1 tensor with zeros appended up to `size`; `value` itself where it has that size."""
+        (length,) = shape_of(value)
+        if length == size:
+            return value
+        low, high, interior = "edge_padding_low", "edge_padding_high", "interior_padding"
+        attrs = {low: integers([0]), high: integers([size - length]), interior: integers([0])}
+        zero = self.splat(tensor([], element_of(value)), 0)
+        return self.value("pad", tensor([size], element_of(value)), [value, zero], attrs)
+
+    def splat(self, type_: ir.RankedTensorType, number: int) -> ir.Value:
+        """`number` in every place of a tensor of numbers of any kind."""
+        element = type_.element_type
+        if isinstance(element, ir.ComplexType):  # the bindings cannot hold a constant of complex numbers
+            part = tensor(type_.shape, element.element_type)
+            return self.value("complex", type_, [self.splat(part, number), self.splat(part, 0)])
+        if isinstance(element, ir.IntegerType):
+            text = str(bool(number)).lower() if element.width == 1 else str(number)
+        else:
+            text = f"{number}.0"
+        return self.constant(type_, ir.Attribute.parse(f"dense<{text}> : {type_}"))
 
     def concatenate(self, values: Sequence[ir.Value], dim: int) -> ir.Value:
         """`values` one after the other along `dim`; a single one is itself."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp, AllToAllOp, PermuteOp
-from meshbridge.lowering.emit import integer
+from meshbridge.lowering.emit import element_of, integer, shape_of, tensor
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
 
@@ -18,8 +21,10 @@ def gather_over(site: Site, value: ir.Value, dim: int) -> ir.Value:
     """The values of the site's groups one after the other along `dim`."""
     if site.group_size == 1:
         return value
+    shape = shape_of(value)
+    shape[dim] *= site.group_size
     attrs = {"all_gather_dim": integer(dim)} | site.groups.collective(site.mesh, site.axes)
-    return site.emit.value("all_gather", site.result_type, [value], attrs)
+    return site.emit.value("all_gather", tensor(shape, element_of(value)), [value], attrs)
 
 
 @lowers(AllSliceOp)
@@ -37,18 +42,30 @@ def all_to_all(op: AllToAllOp, site: Site) -> list[ir.Value]:
     """`stablehlo.all_to_all`."""
     if site.group_size == 1:
         return [op.input]
-    return [exchange(site, op.input, op.split_axis, op.concat_axis, site.result_type)]
+    return [exchange(site, op.input, op.split_axis, op.concat_axis)]
 
 
-def exchange(site: Site, value: ir.Value, split: int, concat: int, result: ir.RankedTensorType) -> ir.Value:
+def exchange(site: Site, value: ir.Value, split: int, concat: int) -> ir.Value:
     """Piece j of `value` along `split` to device j of the group, the pieces received one after the other along `concat`."""
+    shape = shape_of(value)
+    shape[split] //= site.group_size
+    shape[concat] *= site.group_size
     attrs = {
         "split_dimension": integer(split),
         "concat_dimension": integer(concat),
         "split_count": integer(site.group_size),
     }
     attrs |= site.groups.collective(site.mesh, site.axes, global_ids=False)
-    return site.emit.value("all_to_all", result, [value], attrs)
+    return site.emit.value("all_to_all", tensor(shape, element_of(value)), [value], attrs)
+
+
+def in_pieces(site: Site, value: ir.Value, piece_of: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """Splits work on `value` over its group: `piece_of` makes this device's piece of the result out of the whole, which it gets
+    flat and padded to a multiple of the group; the pieces are gathered into a result of the shape of `value`."""
+    emit, shape = site.emit, shape_of(value)
+    total = prod(shape)
+    flat = emit.pad_end(emit.reshape(value, [total]), -(-total // site.group_size) * site.group_size)
+    return emit.reshape(emit.slice(gather_over(site, piece_of(flat), 0), 0, 0, total), shape)
 
 
 @lowers(PermuteOp)

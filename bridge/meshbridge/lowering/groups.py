@@ -69,9 +69,9 @@ class Groups:
         return found
 
     def replica_groups(self, mesh: Mesh, axes: Axes) -> ir.Attribute:
-        """`replica_groups` in the chosen spelling.
+        """`replica_groups` in the chosen spelling; but a mesh with a device order of its own has dense groups.
 
-        A mesh with an order of its own is always spelled densely: XLA reads the axes of a mesh and drops its device ids.
+        XLA (as of jaxlib 0.10) reads the axes of a `#stablehlo.mesh` and drops its device ids.
         """
         key = (mesh, axes)
         if (found := self._replica_groups.get(key)) is None:
@@ -88,12 +88,11 @@ def _channel() -> ir.Attribute:
 
 def _mesh_axes(mesh: Mesh, axes: Axes) -> ir.Attribute:
     """`#stablehlo.replica_group_mesh_axes` with the mesh written inside, so that it needs no symbol; axes go by `axis_name`."""
-    sizes = ", ".join(
-        f"#stablehlo.mesh_axis<name = {_quoted(mesh.axis_name(axis))}, size = {size}>" for axis, size in enumerate(mesh.shape)
-    )
-    refs = ", ".join(f"#stablehlo.axis_ref<name = {_quoted(mesh.axis_name(axis))}>" for axis in axes)
+    sizes = ", ".join(f"#stablehlo.mesh_axis<name = {_name(mesh, axis)}, size = {size}>" for axis, size in enumerate(mesh.shape))
+    refs = ", ".join(f"#stablehlo.axis_ref<name = {_name(mesh, axis)}>" for axis in axes)
     return ir.Attribute.parse(f"#stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [{sizes}]>, axes = [{refs}]>")
 
 
-def _quoted(name: str) -> str:
-    return str(ir.StringAttr.get(name))
+def _name(mesh: Mesh, axis: int) -> str:
+    """The axis's name as a quoted string."""
+    return str(ir.StringAttr.get(mesh.axis_name(axis)))

@@ -18,11 +18,10 @@ from meshbridge.dialect.ops import (
     ShardingOp,
     ShardShapeOp,
 )
-from meshbridge.lowering.emit import dense
 from meshbridge.lowering.members import Member, linearize
 from meshbridge.lowering.position import in_group_index, strides
 from meshbridge.lowering.site import Site, lowers
-from meshbridge.mlir import ir
+from meshbridge.mlir import OpError, ir
 from meshbridge.sharding import DYNAMIC, Axes, Sharding
 
 
@@ -88,7 +87,7 @@ def shard_shape(op: ShardShapeOp, site: Site) -> list[ir.Value]:
     """
     operands = list(op.operation.operands)
     position = [str(value.type) for value in operands].index(SHARDING_TYPE)
-    sharding = _static_sharding(operands[position], site)
+    sharding = sharding_of(op)
     shape = _static_shape(op, site, operands[:position])
     linear = _device(op, site, operands[position + 1 :])
     halos, offsets = list(sharding.halo_sizes), list(sharding.offsets)
@@ -109,8 +108,8 @@ def _extent(site: Site, size: int, axes: Axes, starts: Sequence[int], linear: ir
     emit = site.emit
     number = in_group_index(linear, site.mesh, axes, emit)
     if starts:
-        table = np.diff(np.array(starts, np.int32))
-        return emit.reshape(emit.dynamic_slice(emit.constant(dense(table)), 0, number, 1), [])
+        table = np.diff(np.array(starts))
+        return emit.reshape(emit.dynamic_slice(emit.table(table), 0, number, 1), [])
     piece = -(-size // site.mesh.group_size(axes))
     if size == piece * site.mesh.group_size(axes):
         return _constant(site, size // site.mesh.group_size(axes))
@@ -118,13 +117,20 @@ def _extent(site: Site, size: int, axes: Axes, starts: Sequence[int], linear: ir
     return emit.value("clamp", left.type, [emit.scalar(0), left, emit.scalar(piece)])
 
 
-def _static_sharding(value: ir.Value, site: Site) -> Sharding:
-    definition = value.owner
+def definition_of_sharding(op: ShardShapeOp) -> ShardingOp:
+    """The mesh.sharding that defines what shard_shape asks about."""
+    operand = next(value for value in op.operation.operands if str(value.type) == SHARDING_TYPE)
+    definition = operand.owner
     if isinstance(definition, ir.Block) or not isinstance(definition.opview, ShardingOp):
-        raise site.error("needs a sharding that a mesh.sharding defines")
-    sharding: Sharding = definition.opview.value
+        raise OpError(op.operation, "needs a sharding that a mesh.sharding defines")
+    return definition.opview
+
+
+def sharding_of(op: ShardShapeOp) -> Sharding:
+    """The sharding that shard_shape asks about, which names the mesh too. Raises OpError if it is not constant."""
+    sharding: Sharding = definition_of_sharding(op).value
     if DYNAMIC in sharding.halo_sizes + sharding.offsets:
-        raise site.error("needs a sharding with constant halo sizes and offsets")
+        raise OpError(op.operation, "needs a sharding with constant halo sizes and offsets")
     return sharding
 
 

@@ -98,7 +98,7 @@ def _ancestor(op: ir.Operation, sibling: ir.Operation) -> ir.Operation:
 
 def lower_pair(pair: Pair, site: Site) -> None:
     """Writes the permute at `site` and removes both operations."""
-    if not pair.recv.device("source"):
+    if "source" not in pair.recv.operation.attributes:
         raise OpError(pair.recv.operation, "names no source, so what it receives is not decided")
     source = member(pair.recv, site, "source")
     destination = member(pair.send, site, "destination")

@@ -55,13 +55,13 @@ def update_halo(op: UpdateHaloOp, site: Site) -> list[ir.Value]:
     whole tensor keep what they held.
     """
     destination = op.operation.operands[0]
-    halos = [halo for halo in _halos(op, site) if halo.before + halo.after and halo.shards > 1]
-    updated = destination
-    for halo in halos:
-        updated = _exchanged(updated, halo)
-    if not halos:
+    halos = [halo for halo in _halos(op, site) if halo.before + halo.after]
+    shared = [halo for halo in halos if halo.shards > 1]
+    if not shared:
         return [destination]
-    emit = site.emit
+    emit, updated = site.emit, destination
+    for halo in shared:
+        updated = _exchanged(updated, halo)
     inside = [_inside(halo, shape_of(destination)) for halo in halos]
     mask = inside[0]
     for other in inside[1:]:

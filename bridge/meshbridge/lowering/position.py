@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from meshbridge.lowering.emit import Emitter, dense, tensor
+from meshbridge.lowering.emit import Emitter, tensor
 from meshbridge.lowering.groups import Form
 from meshbridge.mlir import ir
 from meshbridge.sharding import Axes, Mesh
@@ -48,7 +48,7 @@ class Positions:
             return logical
         table = np.empty(mesh.size, np.int32)
         table[list(mesh.device_ids)] = np.arange(mesh.size, dtype=np.int32)
-        return emit.reshape(emit.dynamic_slice(emit.constant(dense(table)), 0, logical, 1), [])
+        return emit.reshape(emit.dynamic_slice(emit.table(table), 0, logical, 1), [])
 
 
 def strides(mesh: Mesh) -> list[int]:

@@ -6,9 +6,11 @@ number of devices; on integers the division truncates. On `i1`, StableHLO's sum 
 
 from __future__ import annotations
 
+from functools import reduce as fold
+
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
-from meshbridge.lowering.emit import Emitter, integer
-from meshbridge.lowering.emit import tensor as tensor_of
+from meshbridge.lowering.emit import Emitter, integer, shape_of, tensor
+from meshbridge.lowering.exchanges import exchange, in_pieces
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
 
@@ -24,45 +26,83 @@ COMBINERS = {
 }
 """Reduction kind to the StableHLO operation that combines two elements. `generic` has no body to lower."""
 
+COMBINERS_OF_BITS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
+"""What these mean on `i1`, in the words that XLA's collectives know there."""
+
 
 @lowers(AllReduceOp)
 def all_reduce(op: AllReduceOp, site: Site) -> list[ir.Value]:
     """`stablehlo.all_reduce`; over groups of one device only the conversion of the element type is left."""
-    return [reduce_over(site, op.input, op.reduction)]
+    return [all_reduce_over(site, op.input, op.reduction)]
+
+
+def all_reduce_over(site: Site, value: ir.Value, kind: str) -> ir.Value:
+    """`value` reduced over the site's groups, in the result's element type."""
+    value, combiner = _prepared(site, value, kind)
+    if site.group_size == 1:
+        return value
+    if _in_collectives(combiner, site.result_type.element_type):
+        total = _reducing(site, "all_reduce", value, combiner, {})
+    else:
+        total = in_pieces(site, value, lambda flat: _exchanged_and_combined(site, flat, combiner, 0))
+    return _averaged(site, total) if kind == "average" else total
 
 
 @lowers(ReduceScatterOp)
 def reduce_scatter(op: ReduceScatterOp, site: Site) -> list[ir.Value]:
     """`stablehlo.reduce_scatter`."""
-    attrs = {"scatter_dimension": integer(op.scatter_axis)}
-    return [_reduce(site, "reduce_scatter", op.input, op.reduction, site.result_type, attrs)]
-
-
-def reduce_over(site: Site, value: ir.Value, kind: str) -> ir.Value:
-    """`value` reduced over the site's groups, in the result's element type."""
-    return _reduce(site, "all_reduce", value, kind, site.result_type, {})
-
-
-def _reduce(
-    site: Site, name: str, value: ir.Value, kind: str, result: ir.RankedTensorType, attrs: dict[str, ir.Attribute]
-) -> ir.Value:
-    check_kind(site, kind, result.element_type)
-    emit = site.emit
-    value = emit.convert(value, result.element_type)
+    value, combiner = _prepared(site, op.input, op.reduction)
     if site.group_size == 1:
-        return value
+        return [value]
+    if _in_collectives(combiner, site.result_type.element_type):
+        total = _reducing(site, "reduce_scatter", value, combiner, {"scatter_dimension": integer(op.scatter_axis)})
+    else:
+        total = _exchanged_and_combined(site, value, combiner, op.scatter_axis)
+    return [_averaged(site, total) if op.reduction == "average" else total]
+
+
+def _prepared(site: Site, value: ir.Value, kind: str) -> tuple[ir.Value, str]:
+    """The value in the element type that accumulates, and what combines two elements of it."""
+    element = site.result_type.element_type
+    check_kind(site, kind, element)
+    combiner = COMBINERS[kind]
+    if _is_bit(element):
+        combiner = COMBINERS_OF_BITS.get(combiner, combiner)
+    return site.emit.convert(value, element), combiner
+
+
+def _in_collectives(combiner: str, element: ir.Type) -> bool:
+    """Whether XLA's collectives can combine with it: their reductions are sum, product, max and min, and "and", "or" of bits."""
+    return combiner in ("and", "or") if _is_bit(element) else combiner not in ("and", "or", "xor")
+
+
+def _is_bit(element: ir.Type) -> bool:
+    return isinstance(element, ir.IntegerType) and element.width == 1
+
+
+def _reducing(site: Site, name: str, value: ir.Value, combiner: str, attrs: dict[str, ir.Attribute]) -> ir.Value:
     attrs |= site.groups.collective(site.mesh, site.axes)
-    reduce = emit.op(name, result, [value], attrs, regions=1)
-    add_body(reduce, COMBINERS[kind], result.element_type)
+    reduce = site.emit.op(name, site.result_type, [value], attrs, regions=1)
+    _add_body(reduce, combiner, site.result_type.element_type)
     total: ir.Value = reduce.results[0]
-    if kind != "average":
-        return total
-    return emit.elementwise("divide", total, _splat(site, result, site.group_size))
+    return total
 
 
-def add_body(reduce: ir.Operation, combiner: str, element: ir.Type) -> None:
+def _exchanged_and_combined(site: Site, value: ir.Value, combiner: str, dim: int) -> ir.Value:
+    """A reduce-scatter by hand, of as many bytes: every device receives its piece from all others and combines them itself."""
+    piece = shape_of(value)[dim] // site.group_size
+    received = exchange(site, value, dim, dim)
+    pieces = [site.emit.slice(received, dim, number * piece, piece) for number in range(site.group_size)]
+    return fold(lambda left, right: site.emit.elementwise(combiner, left, right), pieces)
+
+
+def _averaged(site: Site, total: ir.Value) -> ir.Value:
+    return site.emit.elementwise("divide", total, site.emit.splat(site.result_type, site.group_size))
+
+
+def _add_body(reduce: ir.Operation, combiner: str, element: ir.Type) -> None:
     """Gives `reduce` the region that combines two scalars."""
-    scalar = tensor_of([], element)
+    scalar = tensor([], element)
     block = reduce.regions[0].blocks.append(scalar, scalar, arg_locs=[reduce.location] * 2)
     emit = Emitter(reduce.location, ir.InsertionPoint(block))
     combined = emit.value(combiner, scalar, list(block.arguments))
@@ -79,15 +119,5 @@ def check_kind(site: Site, kind: str, element: ir.Type) -> None:
         raise site.error(f"reduction '{kind}' needs an order, got {element}")
     if kind == "average" and isinstance(element, ir.IntegerType):
         limit = 2 ** (element.width if element.is_unsigned else element.width - 1)
-        if site.group_size >= limit:
+        if site.group_size >= max(limit, 2):
             raise site.error(f"reduction 'average' over {site.group_size} devices: {element} cannot hold that divisor")
-
-
-def _splat(site: Site, type_: ir.RankedTensorType, value: int) -> ir.Value:
-    """`value` in every place of `type_`."""
-    element = type_.element_type
-    if isinstance(element, ir.IntegerType):
-        text = str(value)
-    else:
-        text = f"({value}.0, 0.0)" if isinstance(element, ir.ComplexType) else f"{value}.0"
-    return site.emit.constant(ir.Attribute.parse(f"dense<{text}> : {type_}"))

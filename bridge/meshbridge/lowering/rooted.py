@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from meshbridge.dialect.ops import BroadcastOp, GatherOp, ReduceOp, ScatterOp
-from meshbridge.lowering.emit import element_of, shape_of, tensor
-from meshbridge.lowering.exchanges import exchange, gather_over
-from meshbridge.lowering.members import Member, is_member, member, moves
-from meshbridge.lowering.reductions import add_body, reduce_over
+from meshbridge.lowering.emit import shape_of
+from meshbridge.lowering.exchanges import exchange, gather_over, in_pieces
+from meshbridge.lowering.members import Member, member, moves
+from meshbridge.lowering.reductions import all_reduce_over
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
 
 
 @lowers(BroadcastOp)
 def broadcast(op: BroadcastOp, site: Site) -> list[ir.Value]:
-    """Known root: a tree of permutes (or one `collective_broadcast`); else one all_reduce of what only the root contributes."""
+    """Known root: a tree of permutes (or one `collective_broadcast`). Else the root's pieces are scattered and then gathered."""
     return [broadcast_from(site, op.input, member(op, site, "root"))]
 
 
@@ -22,7 +22,7 @@ def broadcast_from(site: Site, value: ir.Value, root: Member) -> ir.Value:
     if site.group_size == 1:
         return value
     if not isinstance(root, int):
-        return _selected_at_run_time(site, value, root)
+        return in_pieces(site, value, lambda flat: scatter_from(site, flat, root, 0))
     if site.groups.collective_broadcast:
         return site.emit.value("collective_broadcast", value.type, [value], site.groups.rooted(site.mesh, site.axes, root))
     return _tree(site, value, root)
@@ -41,26 +41,6 @@ def _tree(site: Site, value: ir.Value, root: int) -> ir.Value:
     return value
 
 
-def _selected_at_run_time(site: Site, value: ir.Value, root: ir.Value) -> ir.Value:
-    """An all_reduce with "or" of the bits, which are 0 on all devices but the root: exact for every value of every type."""
-    element = element_of(value)
-    if isinstance(element, ir.ComplexType):
-        part = tensor(shape_of(value), element.element_type)
-        halves = [_selected_at_run_time(site, site.emit.value(half, part, [value]), root) for half in ("real", "imag")]
-        return site.emit.value("complex", value.type, halves)
-    emit = site.emit
-    bits = value
-    if not isinstance(element, ir.IntegerType):
-        integers = tensor(shape_of(value), ir.IntegerType.get_signless(ir.FloatType(element).width))
-        bits = emit.value("bitcast_convert", integers, [value])
-    zero = emit.constant(ir.Attribute.parse(f"dense<{'false' if str(element) == 'i1' else 0}> : {bits.type}"))
-    masked = emit.select(is_member(site, root), bits, zero)
-    reduce = emit.op("all_reduce", bits.type, [masked], site.groups.collective(site.mesh, site.axes), regions=1)
-    add_body(reduce, "or", element_of(bits))
-    chosen: ir.Value = reduce.results[0]
-    return chosen if isinstance(element, ir.IntegerType) else emit.value("bitcast_convert", value.type, [chosen])
-
-
 @lowers(GatherOp)
 def gather(op: GatherOp, site: Site) -> list[ir.Value]:
     """all_gather: what other devices than the root get is undefined."""
@@ -72,18 +52,20 @@ def gather(op: GatherOp, site: Site) -> list[ir.Value]:
 def reduce(op: ReduceOp, site: Site) -> list[ir.Value]:
     """all_reduce: what other devices than the root get is undefined."""
     member(op, site, "root")
-    return [reduce_over(site, op.input, op.reduction)]
+    return [all_reduce_over(site, op.input, op.reduction)]
 
 
 @lowers(ScatterOp)
 def scatter(op: ScatterOp, site: Site) -> list[ir.Value]:
     """all_to_all, of which every device keeps what the root sent."""
     root = member(op, site, "root")
-    if site.group_size == 1:
-        return [op.input]
-    emit, dim = site.emit, op.scatter_axis
-    received = exchange(site, op.input, dim, dim, ir.RankedTensorType(op.input.type))
-    piece = int(site.result_type.shape[dim])
+    return [op.input if site.group_size == 1 else scatter_from(site, op.input, root, op.scatter_axis)]
+
+
+def scatter_from(site: Site, value: ir.Value, root: Member, dim: int) -> ir.Value:
+    """This device's piece along `dim` of the value of member `root`."""
+    piece = shape_of(value)[dim] // site.group_size
+    received = exchange(site, value, dim, dim)
     if isinstance(root, int):
-        return [emit.slice(received, dim, root * piece, piece)]
-    return [emit.dynamic_slice(received, dim, emit.multiply(root, piece), piece)]
+        return site.emit.slice(received, dim, root * piece, piece)
+    return site.emit.dynamic_slice(received, dim, site.emit.multiply(root, piece), piece)

@@ -21,7 +21,7 @@ class Site:
     op: ir.Operation
     mesh: Mesh
     axes: Axes
-    """The axes of the device group from outer to inner; the dialect's empty list is all of them."""
+    """The axes of the device group from outer to inner."""
     emit: Emitter
     groups: Groups
     positions: Positions
