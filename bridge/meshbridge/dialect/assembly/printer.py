@@ -34,7 +34,17 @@ def write(
       elide_larger_than: elements attributes with more elements than this are elided.
       spelling: the spelling of the mesh dialect to print.
     """
-    operation = module.operation
+    return write_operation(module.operation, generic, debuginfo, elide_larger_than, spelling)
+
+
+def write_operation(
+    operation: ir.Operation,
+    generic: bool = False,
+    debuginfo: bool = False,
+    elide_larger_than: int | None = None,
+    spelling: Spelling = CANONICAL,
+) -> str:
+    """Like `write`, for the operation of a module."""
     if generic:
         return _asm(operation, print_generic_op_form=True, debuginfo=debuginfo, limit=elide_larger_than)
     text = _asm(_with_name_hints(operation, spelling), use_name_loc_as_prefix=True, limit=elide_larger_than)

@@ -148,7 +148,7 @@ class _Rewriter:
         line_start = text.rfind("\n", 0, start) + 1
         before = text[start - 1] if start > line_start else ""
         if before == "!" or (before and (before.isalnum() or before in "_$.%@-^")):
-            if before == "!" and self.spelling.prefix != "mesh":
+            if before == "!" and self.spelling.renames and not self._in_comment_or_string(line_start, start):
                 self.edits.append(Edit(start, start + len(self.spelling.prefix), "mesh"))
             return end
         if self._in_comment_or_string(line_start, start):
@@ -177,7 +177,7 @@ class _Rewriter:
         if found := _OPAQUE.match(self.text, start + prefix):
             self.edits.append(Edit(start, found.end(), f"mesh.{found.group(1)}<"))
             return found.end()
-        if prefix != len("mesh"):
+        if self.spelling.renames:
             self.edits.append(Edit(start, start + prefix, "mesh"))
         return end
 
@@ -238,12 +238,15 @@ class _Rewriter:
         pieces, stop = self.parse(start)
         if not pieces:
             return end
-        generic = "".join(piece if isinstance(piece, str) else text[piece[0] : piece[1]] for piece in pieces)
+        generic = self.spelling.canonical("".join(self._text_of(piece) for piece in pieces))
         if stop == start + len(line.rstrip()):
             self._templates[key] = self._template(start, line, pieces)
         # The lines that the operation spanned stay, so that everything below keeps its line number.
         self.edits.append(Edit(start, stop, generic.replace("\n", " ") + "\n" * text.count("\n", start, stop)))
         return stop
+
+    def _text_of(self, piece: Piece) -> str:
+        return piece if isinstance(piece, str) else self.text[piece[0] : piece[1]]
 
     def _template(self, start: int, line: str, pieces: list[Piece]) -> _Template:
         places = [found.span() for found in OPERAND.finditer(line)]
@@ -253,7 +256,7 @@ class _Rewriter:
             if not isinstance(piece, str) and self.text[piece[0]] == "%"
         ]
         first = 2 * len(order) or 1
-        texts = [piece if isinstance(piece, str) else self.text[piece[0] : piece[1]] for piece in pieces]
+        texts = [self.spelling.canonical(self._text_of(piece)) for piece in pieces]
         return _Template(texts[0], None if order == list(range(len(places))) else tuple(order), "".join(texts[first:]))
 
     def parse(self, start: int) -> tuple[list[Piece], int]:

@@ -47,14 +47,25 @@ class Spelling:
         }
 
     def finish(self, text: str) -> str:
-        """The printed text with the types and attributes outside of mesh operations spelled this spelling's way."""
-        return text
+        """Printed text with the dialect's types spelled this spelling's way."""
+        return _TYPE.sub(lambda found: f"!{self.prefix}." if found.group(1) else found.group(), text) if self.renames else text
+
+    def canonical(self, text: str) -> str:
+        """Text of one operation with the dialect's types and attributes spelled our way."""
+        return text.replace(f"!{self.prefix}.", "!mesh.").replace(f"#{self.prefix}", "#mesh") if self.renames else text
+
+    @property
+    def renames(self) -> bool:
+        """Whether the dialect has another name."""
+        return self.prefix != "mesh"
 
     @cached_property
     def mention(self) -> re.Pattern[str]:
         """Where the dialect's name stands, as an operation's prefix or an attribute's."""
         return re.compile(rf"{self.prefix}[.<]")
 
+
+_TYPE = re.compile(r'"(?:[^"\\\n]|\\.)*"|(!mesh\.)')
 
 CANONICAL = Spelling("mesh", FORMATS)
 """LLVM 20's; its reader takes LLVM 21's variants as well."""

@@ -1,0 +1,264 @@
+"""How LLVM 19, 21 and 22 spell the mesh dialect: as formats that are read by content and written with `--emit-spelling`.
+
+LLVM 20's spelling is our own. 21 writes reduction kinds bare; 22 calls the dialect `shard`, a mesh `grid`, and has no partial
+shardings; 19 writes a sharding as an attribute of `mesh.shard`:
+
+    19:  %1 = mesh.shard %0 to <@m, [[0]], partial = sum[1]> annotate_for_users : tensor<4x8xf32>
+    20:  %s = mesh.sharding @m split_axes = [[0]] partial = sum[1] : !mesh.sharding
+         %1 = mesh.shard %0 to %s annotate_for_users : tensor<4x8xf32>
+    21:  %s = mesh.sharding @m split_axes = [[0]] partial =  sum [1] : !mesh.sharding
+    22:  %s = shard.sharding @m split_axes = [[0]] : !shard.sharding
+         %1 = shard.shard %0 to %s annotate_for_users : tensor<4x8xf32>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from meshbridge.dialect import attributes, build
+from meshbridge.dialect.assembly import reader
+from meshbridge.dialect.assembly.formats import FORMATS, Element, Flag, Format, Literal, Operand, Partial, Types, Value
+from meshbridge.dialect.assembly.printer import write_operation
+from meshbridge.dialect.assembly.scanner import Scanner
+from meshbridge.dialect.assembly.spelling import Spelling
+from meshbridge.dialect.assembly.values import AXES, AXIS_ARRAY, KIND, KindSyntax, Mismatch, Syntax, read_kind
+from meshbridge.dialect.ops import ShardingOp, ShardOp
+from meshbridge.formats import Format as FileFormat
+from meshbridge.formats import Program
+from meshbridge.mlir import OpError, ir, walk, walk_all
+from meshbridge.sharding import Sharding
+
+
+def _respelled(
+    keywords: Mapping[str, str], kind: KindSyntax, partial: str, hints: Mapping[str, str]
+) -> dict[str, tuple[Format, ...]]:
+    """Our table with other keywords, reduction kinds and result names."""
+
+    def element(ours: Element) -> Element:
+        if isinstance(ours, Partial):
+            return replace(ours, template=partial)
+        if isinstance(ours, Value):
+            return replace(
+                ours, keyword=keywords.get(ours.keyword, ours.keyword), syntax=kind if ours.syntax is KIND else ours.syntax
+            )
+        return ours
+
+    return {
+        name: tuple(
+            Format(tuple(map(element, form.elements)), form.types, tuple(hints.get(h, h) for h in form.hints), form.segments)
+            for form in forms
+        )
+        for name, forms in FORMATS.items()
+    }
+
+
+_BARE_KIND = KindSyntax(" {}")
+"""LLVM 21 prints two blanks before a kind: `reduction =  max`."""
+
+
+def _without_ours(table: dict[str, tuple[Format, ...]]) -> dict[str, tuple[Format, ...]]:
+    """What LLVM 21 and later know: no `permute`, and of `shard_shape` the form with a multi-index alone."""
+    return {name: forms[-1:] if name == "shard_shape" else forms for name, forms in table.items() if name != "permute"}
+
+
+_ATTRIBUTE_19 = re.compile(
+    r"#mesh\.shard<@(?P<mesh>[^,]+), (?P<split>\[.*?\])(?:, partial = (?P<kind>\w+)(?P<axes>\[[^\]]*\]))?>"
+)
+_SYMBOL = re.compile(r'@(?:[A-Za-z_][\w$.]*|"[^"\n]*")')
+
+
+class _Sharding19(Syntax):
+    """`<@m, [[0]], partial = sum[1]>` for `#mesh.shard<@m, [[0]], partial = sum[1]>`."""
+
+    constraint = "mesh sharding attribute"
+
+    def read(self, scanner: Scanner) -> str:
+        scanner.expect("<")
+        mesh = scanner.word(_SYMBOL, "a mesh symbol such as @mesh0")
+        scanner.expect(",")
+        split = AXIS_ARRAY.write(AXIS_ARRAY.read(scanner))
+        partial = ""
+        if scanner.accept(","):
+            scanner.expect("partial")
+            scanner.expect("=")
+            partial = f", partial = {read_kind(scanner)}{AXES.write(AXES.read(scanner))}"
+        scanner.expect(">")
+        return f"#mesh.shard<{mesh}, {split}{partial}>"
+
+    def write(self, generic: str) -> str:
+        if _ATTRIBUTE_19.fullmatch(generic) is None:
+            raise Mismatch(f"expected #mesh.shard<…>, found {generic}")
+        return generic.removeprefix("#mesh.shard")
+
+
+_SHARD_19 = Format(
+    (Operand(), Literal("to"), Value("", "shard", _Sharding19()), Flag("annotate_for_users")),
+    Types.RESULTS,
+    ("sharding_annotated",),
+)
+_ABSENT_IN_19 = {"sharding", "get_sharding", "shard_shape", "neighbors_linear_indices", "update_halo", "permute"}
+
+SPELLING_19 = Spelling(
+    "mesh", {name: forms for name, forms in FORMATS.items() if name not in _ABSENT_IN_19} | {"shard": (_SHARD_19,)}
+)
+SPELLING_21 = Spelling("mesh", _without_ours(_respelled({}, _BARE_KIND, "partial =  {} {}", {})))
+_TABLE_22 = _without_ours(_respelled({"mesh_axes": "grid_axes"}, _BARE_KIND, "", {"mesh_shape": "grid_shape"}))
+_OPERATIONS_22 = {"grid": "mesh", "grid_shape": "mesh_shape"}
+SPELLING_22 = Spelling(
+    "shard",
+    {
+        name: _TABLE_22[_OPERATIONS_22.get(name, name)]
+        for name in [*_OPERATIONS_22, *_TABLE_22]
+        if name not in ("mesh", "mesh_shape")
+    },
+    operations=_OPERATIONS_22,
+    keys={"grid": "mesh", "grid_axes": "mesh_axes"},
+)
+
+
+def _refuse(op: ir.Operation, version: int, what: str) -> None:
+    raise OpError(op, f"cannot be written for LLVM {version}, which has no {what}")
+
+
+def _check_sayable(module: ir.Operation, version: int, spelling: Spelling) -> None:
+    """Raises OpError at the first mesh operation that the spelling has no word for."""
+    for op in walk(module):
+        if not op.name.startswith("mesh."):
+            continue
+        if op.name not in spelling.spelled:
+            _refuse(op, version, f"{op.name}")
+        if op.name == "mesh.shard_shape" and "shape" in op.attributes:
+            _refuse(op, version, "linear device number in shard_shape")
+        if version == 22 and op.name == ShardingOp.OPERATION_NAME and "partial_axes" in op.attributes:
+            _refuse(op, version, "partial shardings")
+
+
+def _shardings_as_attributes(module: ir.Operation) -> None:
+    """Writes the shardings of a module into its `mesh.shard` operations, as LLVM 19 has them."""
+    shardings: dict[ir.Value, ShardingOp] = {}
+    with module.context:
+        for op in list(walk(module)):
+            if op.name == ShardingOp.OPERATION_NAME:
+                shardings[op.results[0]] = _checked_for_19(op)
+            elif op.name == ShardOp.OPERATION_NAME:
+                sharding = shardings.get(op.operands[1])
+                if sharding is None:
+                    _refuse(op, 19, "sharding that is not given by a mesh.sharding")
+                else:
+                    _shard_19(op, sharding)
+        for sharding in shardings.values():
+            if any(True for _ in sharding.operation.results[0].uses):
+                _refuse(sharding.operation, 19, "use of a sharding outside of mesh.shard")
+            sharding.operation.erase()
+
+
+def _checked_for_19(op: ir.Operation) -> ShardingOp:
+    sharding = ShardingOp(op)
+    if sharding.halo_sizes:
+        _refuse(op, 19, "halo sizes")
+    if sharding.sharded_dims_offsets:
+        _refuse(op, 19, "sharded dims offsets")
+    return sharding
+
+
+def _shard_19(op: ir.Operation, sharding: ShardingOp) -> None:
+    split = attributes.axis_lists(sharding.split_axes) or [[]]
+    partial = f", partial = {sharding.partial_type}{list(sharding.partial_axes)}" if sharding.partial_axes else ""
+    attrs = dict(op.attributes.items()) | {"shard": ir.Attribute.parse(f"#mesh.shard<@{sharding.mesh}, {split}{partial}>")}
+    types = [op.results[0].type]
+    new = ir.Operation.create(op.name, types, [op.operands[0]], attrs, loc=op.location, ip=ir.InsertionPoint(op))
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+
+
+def _shardings_as_values(module: ir.Module) -> None:
+    """Gives every `mesh.shard` of LLVM 19 the `mesh.sharding` that its attribute describes."""
+    with module.context:
+        for op in walk_all(module):
+            if op.name == ShardOp.OPERATION_NAME and "shard" in op.attributes:
+                place = ir.InsertionPoint(op)
+                sharding = build.sharding(_sharding_of(op), loc=op.location, ip=place)
+                attrs = {name: value for name, value in op.attributes.items() if name != "shard"}
+                types = [op.results[0].type]
+                new = ir.Operation.create(op.name, types, [op.operands[0], sharding], attrs, loc=op.location, ip=place)
+                op.results[0].replace_all_uses_with(new.results[0])
+                op.erase()
+
+
+def _sharding_of(op: ir.Operation) -> Sharding:
+    found = _ATTRIBUTE_19.fullmatch(str(op.attributes["shard"]))
+    if found is None:
+        raise OpError(
+            op, f"attribute 'shard' failed to satisfy constraint: mesh sharding attribute, found {op.attributes['shard']}"
+        )
+    split = attributes.axis_array(ir.Attribute.parse(f"#mesh.axisarray<{found['split']}>"))
+    axes = tuple(int(axis) for axis in found["axes"].strip("[]").split(",") if axis.strip()) if found["axes"] else ()
+    return Sharding(found["mesh"].strip('"'), split, axes, found["kind"] or "sum")
+
+
+@dataclass(frozen=True)
+class _Version:
+    """One LLVM release's spelling, with what must be done to the IR around reading and writing it."""
+
+    number: int
+    spelling: Spelling
+    after_reading: Callable[[ir.Module], None] = field(default=lambda module: None)
+    before_writing: Callable[[ir.Operation], None] = field(default=lambda operation: None)
+
+    def read(self, text: str, filename: str, ctx: ir.Context) -> ir.Module:
+        """Reads `text` into the canonical dialect. Raises ParseError, or OpError where an operation contradicts itself."""
+        module = reader.read(text, filename, ctx, self.spelling)
+        self.after_reading(module)
+        return module
+
+    def write(self, module: ir.Module) -> str:
+        """`module` in this spelling. Raises OpError at the first operation that it has no word for. Leaves `module` as it is."""
+        with module.context:
+            copy = module.operation.clone().operation
+            self.before_writing(copy)
+            _check_sayable(copy, self.number, self.spelling)
+            return write_operation(copy, spelling=self.spelling)
+
+    def format(self, detect: re.Pattern[str]) -> FileFormat:
+        """This spelling as a file format, recognised by what `detect` finds in the text."""
+        return FileFormat(
+            name=f"llvm{self.number}",
+            summary=f"MLIR text in the spelling of LLVM {self.number}",
+            detect=lambda data: text_matches(data, detect),
+            read=lambda data, filename, ctx: Program(self.read(data.decode(), filename, ctx), FORMATS_BY_VERSION[self.number]),
+            write=lambda program: self.write(program.module).encode(),
+        )
+
+
+def text_matches(data: bytes, pattern: re.Pattern[str]) -> bool:
+    """Whether `data` is text in which `pattern` is found outside of comments and strings."""
+    if b"\0" in data:
+        return False
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    return any(_is_code(text[text.rfind("\n", 0, found.start()) + 1 : found.start()]) for found in pattern.finditer(text))
+
+
+def _is_code(before: str) -> bool:
+    """Whether what follows `before` on its line is neither commented out nor quoted."""
+    return "//" not in before and (before.endswith('"') or before.count('"') % 2 == 0)
+
+
+LLVM_19 = _Version(19, SPELLING_19, _shardings_as_values, _shardings_as_attributes)
+LLVM_21 = _Version(21, SPELLING_21)
+LLVM_22 = _Version(22, SPELLING_22)
+
+_DETECT_19 = re.compile(r"mesh\.shard\s+%[\w$.#-]+\s+to\s*<@|shard = #mesh\.shard<@")
+_DETECT_21 = re.compile(r"(?:reduction|partial) =  \w|#mesh<(?:partial|axisarray)")
+_DETECT_22 = re.compile(r"shard\.grid @|(?<=\")shard\.grid\"\(")
+
+FORMATS_BY_VERSION: dict[int, FileFormat] = {}
+FORMATS_BY_VERSION |= {
+    version.number: version.format(detect)
+    for version, detect in ((LLVM_19, _DETECT_19), (LLVM_21, _DETECT_21), (LLVM_22, _DETECT_22))
+}
+FORMAT_19, FORMAT_21, FORMAT_22 = (FORMATS_BY_VERSION[number] for number in (19, 21, 22))
