@@ -1,12 +1,14 @@
 """Resharding: from (source sharding, target sharding) to the fewest bytes, then the fewest collectives (seed 003).
 
-`plan` chooses, `cost` prices, `emit` writes. `digits` puts both shardings in one number system, `aligned` plans where there is one.
+`plan` chooses, `cost` prices, `bound` says what no plan can beat, `emit` writes. `digits` puts both shardings in one number
+system, `aligned` plans where there is one, `tiles` where there is none.
 """
 
 from __future__ import annotations
 
+from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.emit import emit
 from meshbridge.resharding.plan import Options, Plan
 from meshbridge.resharding.planner import cost, plan
 
-__all__ = ["Options", "Plan", "cost", "emit", "plan"]
+__all__ = ["Bound", "Options", "Plan", "bound", "cost", "emit", "plan"]

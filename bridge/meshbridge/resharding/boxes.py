@@ -1,4 +1,4 @@
-"""Which box of a tensor each device holds: even and uneven shards, shards with halos, shards with offsets of their own (seed 002)."""
+"""Which box of a tensor each device holds: even and uneven shards, with halos, with offsets of their own (seed 002)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class DimLayout:
     kept: tuple[Interval, ...]
     origin: tuple[int, ...]
     local: int
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every shard fills its buffer."""
+        return all(stop - start == self.local for start, stop in self.kept)
 
 
 Layout = tuple[DimLayout, ...]

@@ -1,8 +1,8 @@
 """Writes two shardings of one tensor in a common number system, if they have one.
 
 Every tensor dimension becomes a list of *positions*, outer to inner; at each position the source and the target each either hold
-a digit of the device's number (the position is spread over devices) or nothing (it is local). Two shardings are *aligned* if at every
-position both have the same radix. All shardings over axes whose sizes are powers of one prime are; 2-way against 3-way is not.
+a digit of the device's number (the position is spread over devices) or nothing (it is local). Two shardings are *aligned* if at
+every position both have the same radix. Over axes whose sizes are powers of one prime all are; 2-way against 3-way is not.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class _Cuts:
             if not all(_is_chain(cuts) for cuts in self.dims):
                 return False
             for axis, places in self.places.items():
-                inside = {cut // start for dim, start in places for cut in self.dims[dim] if start <= cut <= start * mesh.shape[axis]}
+                size = mesh.shape[axis]
+                inside = {cut // start for dim, start in places for cut in self.dims[dim] if start <= cut <= start * size}
                 for dim, start in places:
                     missing = {start * cut for cut in inside} - self.dims[dim]
                     self.dims[dim] |= missing

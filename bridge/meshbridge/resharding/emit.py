@@ -1,7 +1,8 @@
 """Writes a plan into the program.
 
 Collectives are mesh operations. Digits that are proper factors of mesh axes go through a *virtual mesh*, the same devices with
-finer axes, declared beside the real one. Exchanges in rounds, whose pairs no axis order spells, are `stablehlo.collective_permute`.
+finer axes, declared beside the real one. Exchanges in rounds, whose pairs no order of axes spells, are
+`stablehlo.collective_permute`.
 """
 
 from __future__ import annotations

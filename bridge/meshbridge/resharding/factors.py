@@ -1,7 +1,7 @@
 """Where every element of a tensor stands, as factors: what symbolic execution moves about.
 
-A factor of radix r and stride t along a tensor dimension adds `t * value` to the index along it. The value is a digit of the index into
-the local buffer, or, where the factor is spread, a digit of the device number.
+A factor of radix r and stride t along a tensor dimension adds `t * value` to the index along it. The value is a digit of the
+index into the local buffer, or, where the factor is spread, a digit of the device number.
 """
 
 from __future__ import annotations

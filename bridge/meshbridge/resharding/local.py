@@ -1,8 +1,8 @@
 """The local buffer while a plan is written: which positions it holds in which order, and the steps that were taken so far.
 
 A step of a plan works on dimensions of the buffer. This class finds the view in which a set of positions is one dimension, and
-transposes only where no view will do, so that the common cases (gather a dimension, slice a dimension) become a single step on the
-tensor's own dimensions.
+transposes only where no view will do, so that the common cases (gather a dimension, slice a dimension) become a single step on
+the tensor's own dimensions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LocalBuffer:
         return self._shape
 
     def _starts(self, cuts: Sequence[int], joined: int) -> list[int]:
-        """Indices into `order` at which the dimensions of a view begin: where a tensor dimension does, and at `cuts`; never at the
-        `joined` positions that follow the first cut."""
+        """Indices into `order` at which the dimensions of a view begin: where a tensor dimension does, and at `cuts`, but not at
+        the `joined` positions that follow the first cut."""
         order, inside = self.order, range(cuts[0] + 1, cuts[0] + 1 + joined) if cuts else range(0)
         return [
             i
@@ -165,7 +165,7 @@ class LocalBuffer:
         self._look()
 
     def _insertion(self, order: list[Position], added: list[Position]) -> tuple[int, list[Position]]:
-        """Where to insert `added` into `order`, and in which order, so that no transposition follows; the front if there is no such place."""
+        """Where to insert `added` into `order`, and in which order, so that no transposition follows; at the front if nowhere."""
         run = sorted(added, key=lambda position: position.order)
         inner = sum(1 for position in order if position.order < run[0].order)
         between = [position for position in order if run[0].order < position.order < run[-1].order]

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from math import ceil, prod
 
 from meshbridge.mlir import MeshError
-from meshbridge.resharding.steps import Shape, Step
+from meshbridge.resharding.steps import Reshape, Shape, Slice, Step
 from meshbridge.sharding import Mesh, Sharding
 
 
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes on the wire of the busiest device in the ring model; what it receives, an all-reduce counted as its two halves."""
+        """Bytes on the wire of the busiest device in the ring model: what it receives."""
         return self.received_bytes
 
     @cached_property
@@ -73,12 +73,20 @@ class Plan:
     def peak_bytes(self) -> float:
         """Bytes alive at the worst step: the buffer before it, the buffer after it, and what it needs beside them."""
         sizes = self._before
-        alive = [a + b + step.scratch(a) for step, a, b in zip(self.steps, sizes, sizes[1:], strict=False)]
-        return self._bytes(max(alive, default=sizes[0]))
+        peak, held = sizes[0], sizes[0]
+        previous: Step | None = None
+        for step, before, after in zip(self.steps, sizes, sizes[1:], strict=False):
+            if isinstance(step, Reshape):
+                continue  # the same bytes
+            if not (isinstance(step, Slice) and isinstance(previous, Slice)):  # slices in a row are one slice
+                held = before
+            previous = step
+            peak = max(peak, held + after + step.scratch(before))
+        return self._bytes(peak)
 
     @cached_property
     def peak_bound(self) -> float:
-        """What a lean plan holds at most: the source shard, the target shard, and an exchange buffer no larger than the smaller."""
+        """What a lean plan holds at most: the source shard, the target shard, and a buffer no larger than the smaller one."""
         ends = (self._before[0], self._before[-1])
         return self._bytes(sum(ends) + min(ends))
 

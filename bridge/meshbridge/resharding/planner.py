@@ -1,7 +1,7 @@
 """Chooses a plan: every way known for a pair of shardings, and the cheapest of them.
 
-A *route* is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one piece, by digits
-where the shards are aligned and by tiles where they are not.
+A *route* is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one piece, by
+digits where the shards are aligned and by tiles where they are not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshbridge.resharding.check import check
 from meshbridge.resharding.digits import align
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.routes import reduced_axes, routes
-from meshbridge.resharding.steps import Crop, Mask, Pad, Shape, Step, axis_digits
+from meshbridge.resharding.steps import Crop, Mask, Pad, Rounds, Shape, Step, axis_digits
 from meshbridge.resharding.tiles import tile_exchange
 from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, is_even, local_shape
 
@@ -30,16 +30,24 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     """
     _validate(shape, mesh, source)
     _validate(shape, mesh, target)
-    source, target = source.padded(len(shape)), target.padded(len(shape))
-    found = [
-        Plan(shape, dtype, mesh, source, target, buffer_shape(shape, mesh, source), steps)
-        for route in routes(shape, mesh, source, target)
-        if (steps := _along(shape, dtype, mesh, source, route, options)) is not None
-    ]
+    source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
+    found: list[Plan] = []
+    for route in routes(shape, mesh, source, target):
+        steps = _along(shape, dtype, mesh, source, route, options)
+        if steps is not None:
+            found.append(Plan(shape, dtype, mesh, source, target, buffer_shape(shape, mesh, source), steps))
+            if len(route) == 1 and _is_unbeatable(found[-1], options):
+                break
     best = _cheapest(found, options)
     if options.check:
         check(best)
     return best
+
+
+def _is_unbeatable(direct: Plan, options: Options) -> bool:
+    """Whether no detour can save a byte or a collective."""
+    plain = not (direct.source.partial_axes or direct.source.halo_sizes or direct.target.halo_sizes)
+    return plain and (options.exact or direct.collectives <= 1)
 
 
 @lru_cache(maxsize=1 << 20)
@@ -57,6 +65,15 @@ def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
     used = (*sharding.used_axes, *sharding.partial_axes)
     if len(set(used)) < len(used) or any(not 0 <= axis < mesh.rank for axis in used):
         raise MeshError(f"expected each axis of the {mesh.rank}-axis mesh '{mesh.name}' at most once, found {list(used)}")
+
+
+def _normal(shape: Shape, mesh: Mesh, sharding: Sharding) -> Sharding:
+    """The same sharding without axes of one device, halos of nothing, and offsets that say what the ceiling division says."""
+    sharding = sharding.padded(len(shape))
+    plain = replace(sharding, halo_sizes=(), offsets=())
+    if sharding != plain and layout(shape, mesh, sharding) != layout(shape, mesh, plain):
+        return sharding
+    return replace(plain, split_axes=tuple(tuple(axis for axis in axes if mesh.shape[axis] > 1) for axes in plain.split_axes))
 
 
 def _along(
@@ -107,6 +124,9 @@ def _ways(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Itera
     even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
     if not reduced and not (found and even):
         yield (tile_exchange(shape, mesh, source, target), *mask)
+        layouts = zip(layout(shape, mesh, source), layout(shape, mesh, target), strict=True)
+        if any(a == b and not a.is_uniform for a, b in layouts):
+            yield (tile_exchange(shape, mesh, source, target, tight=True), *mask)
 
 
 def _halo_starts(source: Sharding) -> Shape:
@@ -128,9 +148,13 @@ def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
     after = (Crop(end, zeros),) if padded != end else ()
     used = (*source.used_axes, *source.partial_axes)
     unused = alignment.of(tuple(axis for axis in range(mesh.rank) if axis not in used))
-    recipes = [Recipe(fused, spread) for spread in ((False, True) if reduced else (False,)) for fused in (True, False)]
-    for recipe in recipes:
-        yield (*before, *aligned_steps(alignment, alignment.of(reduced), unused, source.partial_kind, recipe), *after)
+    for spread in (False, True) if reduced else (False,):
+        for fused in (True, False):
+            recipe = Recipe(fused, spread)
+            steps = aligned_steps(alignment, alignment.of(reduced), unused, source.partial_kind, recipe)
+            yield (*before, *steps, *after)
+            if not any(isinstance(step, Rounds) for step in steps):
+                break  # nothing was fused
 
 
 def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:

@@ -1,10 +1,10 @@
 """The steps of a plan: what each device does to its local buffer, in terms of digits of its row-major number in the mesh.
 
-No step names a device where digits say the same, so that plans for aligned shardings have the same size on 8 devices and on 65,536.
-Only `TileRound` (resharding.tiles) lists devices.
+No step names a device where digits say the same, so that plans for aligned shardings have the same size on 8 devices and on
+65,536. Only `TileExchange` (resharding.tiles) lists devices.
 
-Bytes follow the ring model, per device: an all-gather over n devices moves (n-1)/n of its result, a reduce-scatter and an all-to-all
-(n-1)/n of their input, an all-reduce twice that, a permute what crosses.
+Bytes follow the ring model, per device: an all-gather over n devices moves (n-1)/n of its result, a reduce-scatter and an
+all-to-all (n-1)/n of their input, an all-reduce twice that, a permute what crosses.
 """
 
 from __future__ import annotations
@@ -267,9 +267,9 @@ class Permute(Collective):
 class Rounds(Step):
     """An all-to-all and a relabelling in one, as many permutes as the all-to-all has devices, no byte moved twice.
 
-    The buffer is a list of n = radix of `rotating` pieces along dimension 0. In round t the receiver r gets from the sender s with
-    `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the places i in `rotating`. The sender sends the piece
-    that the receiver's rotating targets number; the receiver files it under the sender's rotating sources.
+    The buffer is a list of pieces along dimension 0, one per value of the `rotating` digits. In round t device r gets from device s
+    with `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the places i in `rotating`. The sender sends the
+    piece that the receiver's rotating targets number; the receiver files it under the sender's rotating sources.
     """
 
     sources: Digits

@@ -1,8 +1,8 @@
-"""The exact exchange of tiles, for shards that no common number system describes: uneven ones, 2-way against 3-way, halos, offsets.
+"""The exact exchange of tiles, for shards without a common number system: uneven, 2-way against 3-way, with halos or offsets.
 
-Cut every dimension where a source or a target shard begins or ends. What one device holds of another's target is then one tile, which
-moves once, directly: the received bytes are the lower bound. A permute moves tiles of one shape, at most one from and one to each
-device, so the tiles of each shape are coloured like the edges of a bipartite graph; every colour is a round.
+Cut every dimension where a source or a target shard begins or ends. What one device holds of another's target is then one tile,
+which moves once, directly: the received bytes are the lower bound. A permute moves tiles of one shape, at most one from and one
+to each device, so the tiles of each shape are coloured like the edges of a bipartite graph; every colour is a round.
 
 Mesh axes on which both shardings agree take no part: they are as many independent copies of the same exchange.
 """
@@ -46,6 +46,8 @@ class TileExchange(Step):
 
     source: Sharding
     target: Sharding
+    dims: tuple[int, ...]
+    "The tensor dimensions that take part; a tile has all of the buffer in the others."
     digits: Digits
     rounds: tuple[Round, ...]
 
@@ -73,19 +75,17 @@ class TileExchange(Step):
         return f"exchange tiles in {self.collectives} permutes over {describe(mesh, self.digits)}"
 
 
-def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> TileExchange:
-    """The exchange that turns the buffers of `source` into those of `target`, partial axes aside."""
+def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, tight: bool = False) -> TileExchange:
+    """The exchange that turns the buffers of `source` into those of `target`, partial axes aside.
+
+    `tight` leaves the padding of dimensions that lie alike before and after behind too, at the price of more tile shapes.
+    """
     before, after = layout(shape, mesh, source), layout(shape, mesh, target)
-    axes = active_axes(mesh, before, after)
-    tiles = _Tiles(mesh, axes, before, after).all()
+    dims = tuple(d for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b or (tight and not a.is_uniform))
+    axes = tuple(sorted({axis for dim in dims for axis in (*before[dim].axes, *after[dim].axes)}))
+    tiles = _Tiles(mesh, dims, axes, before, after).all()
     local = tuple(dim.local for dim in after)
-    return TileExchange(local, source, target, axis_digits(mesh, axes), tuple(_rounds(tiles)))
-
-
-def active_axes(mesh: Mesh, before: Layout, after: Layout) -> Axes:
-    """The mesh axes, in mesh order, that split some dimension differently before and after."""
-    used = {axis for a, b in zip(before, after, strict=True) if a != b for axis in (*a.axes, *b.axes)}
-    return tuple(sorted(used))
+    return TileExchange(local, source, target, dims, axis_digits(mesh, axes), tuple(_rounds(tiles)))
 
 
 @dataclass
@@ -93,6 +93,7 @@ class _Tiles:
     """Finds who sends what to whom, on the mesh of the active axes alone."""
 
     mesh: Mesh
+    dims: tuple[int, ...]
     axes: Axes
     before: Layout
     after: Layout
@@ -100,15 +101,16 @@ class _Tiles:
     def all(self) -> list[Tile]:
         """Every tile of every receiver, a device's own ones included."""
         self.strides = {axis: prod(self.mesh.shape[a] for a in self.axes[i + 1 :]) for i, axis in enumerate(self.axes)}
-        self.fixed = {axis for dim, other in zip(self.before, self.after, strict=True) if dim != other for axis in dim.axes}
+        self.fixed = {axis for dim in self.dims for axis in self.before[dim].axes}
         self.load: dict[tuple[int, Shape], int] = {}
         places = itertools.product(*(range(self.mesh.shape[axis]) for axis in self.axes))
-        return [tile for number, place in enumerate(places) for tile in self._received(number, dict(zip(self.axes, place, strict=True)))]
+        named = [dict(zip(self.axes, place, strict=True)) for place in places]
+        return [tile for number, place in enumerate(named) for tile in self._received(number, place)]
 
     def _received(self, receiver: int, place: dict[int, int]) -> Iterator[Tile]:
         """The tiles of one receiver: per dimension, the source blocks that its target box meets."""
         meets = [
-            self._met(dim, place) if self.before[dim] != self.after[dim] else [(-1, 0, self.after[dim].local, 0, 0)]
+            self._met(dim, place) if dim in self.dims else [(-1, 0, self.after[dim].local, 0, 0)]
             for dim in range(len(self.after))
         ]
         for parts in itertools.product(*meets):
@@ -135,7 +137,7 @@ class _Tiles:
         return block
 
     def _sender(self, receiver: int, place: dict[int, int], blocks: list[int], shape: Shape) -> int:
-        """A device that holds the blocks: the receiver itself, else the least loaded one, else the one nearest to the receiver."""
+        """A device that holds the blocks: the receiver itself, else the least loaded one, the nearest of them."""
         held = dict(place)
         for dim, block in zip(self.before, blocks, strict=True):
             if block >= 0:
@@ -148,7 +150,8 @@ class _Tiles:
         holders = [nearest]
         for axis in free:
             stride, size = self.strides[axis], self.mesh.shape[axis]
-            holders = [holder + ((place[axis] + shift) % size - place[axis]) * stride for holder in holders for shift in range(size)]
+            turns = [((place[axis] + shift) % size - place[axis]) * stride for shift in range(size)]
+            holders = [holder + turn for holder in holders for turn in turns]
         sender = min(holders, key=lambda holder: self.load.get((holder, shape), 0))
         self.load[sender, shape] = self.load.get((sender, shape), 0) + 1
         return sender
