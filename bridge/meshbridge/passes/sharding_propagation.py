@@ -10,6 +10,7 @@ from meshbridge.mlir import MeshError, ir
 from meshbridge.passes.base import Pass, register
 from meshbridge.propagation.annotate import Annotator
 from meshbridge.propagation.graph import GraphBuilder, find_mesh
+from meshbridge.propagation.refine import refine
 from meshbridge.propagation.settle import Settler
 from meshbridge.propagation.spread import TRAVERSALS, Spreader
 
@@ -33,6 +34,9 @@ class ShardingPropagation(Pass):
     traversal: str = "backward-forward"
     "Order of the sweeps: forward, backward, forward-backward or backward-forward."
 
+    refine: int = 2000
+    "Moves that refinement may try after the sweeps; 0 leaves the RFC's propagation alone."
+
     def run(self, module: ir.Module) -> None:
         if self.traversal not in TRAVERSALS:
             raise MeshError(f"{self.name}: error: traversal is {self.traversal!r}, expected one of {', '.join(TRAVERSALS)}")
@@ -46,6 +50,8 @@ class ShardingPropagation(Pass):
                 if function.name == "func.func" and len(function.regions[0].blocks):
                     graph = GraphBuilder(function, mesh, interface).build()
                     Spreader(graph).run(self.traversal)
+                    if self.refine:
+                        refine(graph, self.refine)
                     settler = Settler(graph)
                     settled = settler.run()
                     Annotator(graph, settler.defined).run(settled)

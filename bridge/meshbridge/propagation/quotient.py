@@ -1,0 +1,67 @@
+"""The graph of a model with its repetitions folded: the layers of a transformer become one layer that counts twelve times.
+
+Slots and nodes that look alike, and whose neighbours look alike, are one (colour refinement, stopped after ROUNDS rounds so that
+being the first layer or the last does not set a layer apart). What is decided on the quotient is decided for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+from meshbridge.propagation.graph import Graph
+
+ROUNDS = 2
+"""Neighbourhoods compared: one op's, and that of the ops beside it. More rounds tell more layers apart and find nothing new."""
+
+
+def quotient(graph: Graph) -> tuple[Graph, list[int]]:
+    """The folded graph, and for every slot of `graph` the slot that stands for it. A node's weight counts the nodes it stands for."""
+    slots, nodes = _colours(graph)
+    folded = Graph(graph.function, graph.mesh)
+    folded.slots = [replace(graph.slots[index], uses=0) for index in _representatives(slots)]
+    counts: dict[int, int] = {}
+    for node, colour in zip(graph.nodes, nodes, strict=True):
+        counts[colour] = counts.get(colour, 0) + node.weight
+
+    def renamed(members: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(slots[slot] if slot >= 0 else -1 for slot in members)
+
+    folded.nodes = [
+        replace(graph.nodes[index], operands=renamed(node.operands), results=renamed(node.results), weight=counts[nodes[index]])
+        for index in _representatives(nodes)
+        for node in [graph.nodes[index]]
+    ]
+    folded.connect()
+    return folded, slots
+
+
+def _representatives(colours: list[int]) -> list[int]:
+    """The first member of every colour; colours are numbered in that order."""
+    first: dict[int, int] = {}
+    for index, colour in enumerate(colours):
+        first.setdefault(colour, index)
+    return list(first.values())
+
+
+def _colours(graph: Graph) -> tuple[list[int], list[int]]:
+    slots = _number(
+        [(s.shape, s.dtype, s.split, s.open, s.banned, s.partial, s.user, s.tied) for s in graph.slots]
+    )
+    nodes: list[int] = []
+    for _ in range(ROUNDS):
+        nodes = _number(
+            [
+                (n.nest, n.weight, n.is_identity, n.fixed_option, *[slots[slot] if slot >= 0 else -1 for slot in (*n.operands, *n.results)])
+                for n in graph.nodes
+            ]
+        )
+        slots = _number([(slot, frozenset([nodes[user] for user in users])) for slot, users in zip(slots, graph.users, strict=True)])
+    final = [(node, *[slots[slot] if slot >= 0 else -1 for slot in (*n.operands, *n.results)]) for node, n in zip(nodes, graph.nodes, strict=True)]
+    return slots, _number(final)
+
+
+def _number(values: list[Hashable]) -> list[int]:
+    """Equal values get equal numbers, in order of first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]

@@ -1,0 +1,243 @@
+"""Refinement: moves on dimension classes while the modelled communication falls.
+
+Whether the residual stream of a transformer is split along its width is one decision spread over a thousand ops; changing it at
+one op only adds reshards. A *class* is a set of tensor dimensions that must move together: dimensions walked by one loop of an
+op, tied across ops (union-find), cut where the user annotated. Classes exist in two sizes: *narrow* ones tie through ops that pass
+their dimensions on, *wide* ones through contractions too. Layers that repeat are folded into one first (`quotient`), so that they
+decide alike and cost one layer's time.
+
+A move gives a class other axes, taking them from the other dimensions of the tensors concerned; it stays if the total cost falls.
+Cost: for every op its cheapest option (`choice`), every distinct need of a value counted once however many uses share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+from meshbridge.interface.loops import LoopNest
+from meshbridge.interface.option import Option, needed_sharding, result_sharding, split_sharding
+from meshbridge.propagation.choice import compute_price, options, reshard_cost
+from meshbridge.propagation.graph import Graph, Node
+from meshbridge.propagation.quotient import quotient
+from meshbridge.propagation.spread import is_pass_through
+from meshbridge.sharding import Axes, Mesh, Sharding, Split
+
+LEAST_GAIN = 1e-6
+"""A move stays if it saves at least this part of the total: below it, floating-point sums in another order decide."""
+
+Place = tuple[int, int]
+"""A slot and a dimension of it."""
+
+
+@dataclass
+class _NodeCost:
+    """What an op costs under its cheapest option, apart from its operands: those are shared between users."""
+
+    own: float
+    needs: tuple[Sharding | None, ...]
+
+
+def refine(graph: Graph, budget: int) -> None:
+    """Refines the splits of `graph` in place, trying at most `budget` moves."""
+    folded, standing_for = quotient(graph)
+    Refiner(folded, budget).run()
+    for slot, colour in zip(graph.slots, standing_for, strict=True):
+        slot.split = folded.slots[colour].split
+
+
+class Refiner:
+    """Refines the splits of one folded graph in place."""
+
+    def __init__(self, graph: Graph, budget: int) -> None:
+        self.graph = graph
+        self.budget = budget
+        "Moves that may still be tried."
+        self._memo: dict[tuple[object, ...], _NodeCost] = {}
+        self._costs = [self._node_cost(node) for node in graph.nodes]
+        self._shared = [self._uses(slot) for slot in range(len(graph.slots))]
+        self._stale = set(range(len(graph.slots)))
+        "Slots near which something has changed since their classes were last tried."
+
+    def run(self) -> None:
+        """Tries the moves of all classes, wide before narrow, until none helps or the budget is spent."""
+        narrow = [node for node in self.graph.nodes if is_pass_through(node)]
+        both = [*self._classes(self.graph.nodes), *self._classes(narrow)]
+        classes = list(dict.fromkeys(both))
+        while self._stale and self.budget > 0:
+            stale, self._stale = self._stale, set()
+            for places in classes:
+                if any(slot in stale for slot, _ in places):
+                    self._improve(places)
+
+    # Classes
+
+    def _classes(self, tying: Iterable[Node]) -> list[tuple[Place, ...]]:
+        """Dimension classes through `tying` nodes, the largest first; user-annotated dimensions belong to none."""
+        parent: dict[Place, Place] = {}
+
+        def find(place: Place) -> Place:
+            while parent.setdefault(place, place) != place:
+                parent[place] = parent[parent[place]]
+                place = parent[place]
+            return place
+
+        for node in tying:
+            home: dict[int, Place] = {}
+            for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True):
+                if slot < 0:
+                    continue
+                for dim, loops in enumerate(dims):
+                    if loops and self.graph.slots[slot].open[dim]:
+                        place = find((slot, dim))
+                        parent[place] = find(home.setdefault(loops[0], place))
+        members: dict[Place, list[Place]] = {}
+        for place in parent:
+            members.setdefault(find(place), []).append(place)
+        return sorted((tuple(sorted(places)) for places in members.values()), key=lambda places: (-len(places), places))
+
+    # Moves
+
+    def _improve(self, places: tuple[Place, ...]) -> None:
+        """Gives the class the axes that save most, if any do."""
+        best: tuple[float, dict[int, Split]] | None = None
+        for axes in self._alternatives(places):
+            if self.budget <= 0:
+                break
+            self.budget -= 1
+            changed = self._changed(places, axes)
+            if changed:
+                gain = self._gain(changed)
+                if best is None or gain > best[0]:
+                    best = (gain, changed)
+        if best is not None and best[0] > LEAST_GAIN * (sum(cost.own for cost in self._costs) + sum(self._shared)):
+            self._apply(best[1])
+            near = {user for slot in best[1] for user in self.graph.users[slot]}
+            self._stale.update(slot for user in near for slot in self.graph.nodes[user].operands + self.graph.nodes[user].results)
+
+    def _alternatives(self, places: tuple[Place, ...]) -> Iterator[Axes]:
+        """Axes that a class may be split along: none, one, or two in either order."""
+        mesh = self.graph.mesh
+        slot, dim = places[0]
+        current = self.graph.slots[slot].split[dim]
+        for count in (0, 1, 2):
+            for axes in permutations(range(mesh.rank), count):
+                if axes != current and all(mesh.shape[axis] > 1 for axis in axes):
+                    yield axes
+
+    def _changed(self, places: tuple[Place, ...], axes: Axes) -> dict[int, Split] | None:
+        """New splits of the slots concerned; None where a size does not divide or the user's axes are in the way."""
+        mesh, slots = self.graph.mesh, self.graph.slots
+        size = mesh.group_size(axes)
+        dims_of: dict[int, list[int]] = {}
+        for slot, dim in places:
+            dims_of.setdefault(slot, []).append(dim)
+        changed: dict[int, Split] = {}
+        for slot, dims in dims_of.items():
+            description = slots[slot]
+            dim = dims[0]  # a tensor with two dimensions of one class is split along the first
+            if description.shape[dim] % size or description.banned & set(axes):
+                return None
+            split = [
+                axes if other == dim else tuple(axis for axis in kept if axis not in axes) if other not in dims else ()
+                for other, kept in enumerate(description.split)
+            ]
+            if any(before != after and not may for before, after, may in zip(description.split, split, description.open, strict=True)):
+                return None
+            if tuple(split) != description.split:
+                changed[slot] = tuple(split)
+        return changed
+
+    # Cost
+
+    def _gain(self, changed: dict[int, Split]) -> float:
+        """How much the total falls if the slots get these splits."""
+        splits = {slot: self.graph.slots[slot].split for slot in changed}
+        costs, shared = self._apply(changed)
+        gain = sum(cost.own - self._costs[node].own for node, cost in costs.items())
+        gain += sum(cost - self._shared[slot] for slot, cost in shared.items())
+        for slot, split in splits.items():
+            self.graph.slots[slot].split = split
+        for node, cost in costs.items():
+            self._costs[node] = cost
+        for slot, bytes_moved in shared.items():
+            self._shared[slot] = bytes_moved
+        return gain
+
+    def _apply(self, changed: dict[int, Split]) -> tuple[dict[int, _NodeCost], dict[int, float]]:
+        """Gives the slots these splits; returns the costs that changed as they were."""
+        for slot, split in changed.items():
+            self.graph.slots[slot].split = split
+        costs: dict[int, _NodeCost] = {}
+        moved = set(changed)
+        for index in {user for slot in changed for user in self.graph.users[slot]}:
+            cost, before = self._node_cost(self.graph.nodes[index]), self._costs[index]
+            if cost is not before:
+                costs[index], self._costs[index] = before, cost
+                if cost.needs != before.needs:
+                    moved.update(slot for slot in self.graph.nodes[index].operands if slot >= 0)
+        shared = {slot: self._shared[slot] for slot in moved}
+        for slot in moved:
+            self._shared[slot] = self._uses(slot)
+        return costs, shared
+
+    def _uses(self, slot: int) -> float:
+        """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user."""
+        description = self.graph.slots[slot]
+        defined = description.partial or split_sharding(self.graph.mesh.name, description.split)
+        needs: dict[Sharding, int] = {}
+        for user in self.graph.users[slot]:
+            node = self.graph.nodes[user]
+            for operand, need in zip(node.operands, self._costs[user].needs, strict=True):
+                if operand == slot and need is not None and need != defined:
+                    needs[need] = max(needs.get(need, 0), node.weight)
+        mesh = self.graph.mesh
+        return sum(
+            weight * reshard_cost(description.shape, description.dtype, mesh, defined, need) for need, weight in needs.items()
+        )
+
+    def _node_cost(self, node: Node) -> _NodeCost:
+        slots = self.graph.slots
+        partial = self.graph.wanted_partial(node)
+        splits = tuple(slots[slot].split if slot >= 0 else () for slot in (*node.operands, *node.results))
+        key = (node.nest, splits, partial, node.fixed_option, node.weight)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._cheapest(node, list(splits), partial)
+        return found
+
+    def _cheapest(self, node: Node, splits: list[Split], partial: Axes) -> _NodeCost:
+        mesh, slots, nest = self.graph.mesh, self.graph.slots, node.nest
+        if node.is_identity:
+            slot = slots[node.results[0]]
+            return _NodeCost(0.0, (slot.partial or split_sharding(mesh.name, slot.split),))
+        tried = [node.fixed_option] if node.fixed_option is not None else options(nest, splits, mesh, partial)
+        best: tuple[float, _NodeCost] | None = None
+        for option in tried:
+            needs = tuple(
+                needed_sharding(dims, option, mesh.name) if slot >= 0 else None
+                for slot, dims in zip(node.operands, nest.operands, strict=True)
+            )
+            own = node.weight * self._own(node, option, mesh)
+            total = own + node.weight * sum(
+                reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, split_sharding(mesh.name, split), need)
+                for slot, split, need in zip(node.operands, splits, needs, strict=False)
+                if need is not None
+            )
+            if best is None or total < best[0]:
+                best = (total, _NodeCost(own, needs))
+        assert best is not None, "the unsplit option is always legal"
+        return best[1]
+
+    def _own(self, node: Node, option: Option, mesh: Mesh) -> float:
+        """Computing, and bringing the results to where they are wanted."""
+        nest: LoopNest = node.nest
+        total = compute_price(nest, option, mesh)
+        for index, slot in enumerate(node.results):
+            if slot >= 0:
+                description = self.graph.slots[slot]
+                computed = result_sharding(nest, option, index, mesh)
+                wanted = description.partial or split_sharding(mesh.name, description.split)
+                total += reshard_cost(description.shape, description.dtype, mesh, computed, wanted)
+        return total
