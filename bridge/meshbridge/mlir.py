@@ -92,8 +92,9 @@ def context() -> ir.Context:
 
 @cache
 def _register_stock_passes() -> None:
-    """Registers StableHLO's passes once per process; the bindings abort on a second registration."""
+    """Registers StableHLO's and MHLO's passes once per process; the bindings abort on a second registration."""
     stablehlo.register_stablehlo_passes()
+    mhlo.register_mhlo_passes()
 
 
 def parse(source: str | bytes, filename: str, ctx: ir.Context) -> ir.Module:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.assembly import reader
@@ -137,7 +138,7 @@ def _check_sayable(module: ir.Operation, version: int, spelling: Spelling) -> No
 
 def _shardings_as_attributes(module: ir.Operation) -> None:
     """Writes the shardings of a module into its `mesh.shard` operations, as LLVM 19 has them."""
-    shardings: dict[ir.Value, ShardingOp] = {}
+    shardings: dict[ir.Value[Any], ShardingOp] = {}
     with module.context:
         for op in list(walk(module)):
             if op.name == ShardingOp.OPERATION_NAME:

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import cast
 
 from meshbridge.mlir import ir
 from meshbridge.sharding import Axes, Split
@@ -34,7 +35,7 @@ def _dense_array(element: str, values: Iterable[int]) -> ir.Attribute:
 
 def integers(attr: ir.Attribute) -> tuple[int, ...]:
     """The entries of a dense integer array attribute."""
-    return tuple(attr)
+    return tuple(cast("Iterable[int]", attr))
 
 
 def index_attr(value: int) -> ir.Attribute:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import CollectiveOpView, MeshOp, ShardingOp, ShardOp, ShiftOp
@@ -37,8 +38,8 @@ class _Facts:
     """Constants, shards and meshes by the value or name that stands for them."""
 
     def __init__(self, ops: list[ir.Operation]) -> None:
-        self.constants: dict[ir.Value, int] = {}
-        self.shards: dict[ir.Value, ShardOp] = {}
+        self.constants: dict[ir.Value[Any], int] = {}
+        self.shards: dict[ir.Value[Any], ShardOp] = {}
         self.meshes: dict[str, Mesh] = {}
         for op in ops:
             if op.name == "arith.constant" and isinstance(op.attributes["value"], ir.IntegerAttr):
@@ -62,7 +63,7 @@ def _erase_dead(ops: list[ir.Operation], facts: _Facts) -> bool:
     return erased
 
 
-def _is_used(value: ir.Value) -> bool:
+def _is_used(value: ir.Value[Any]) -> bool:
     return any(True for _ in value.uses)
 
 
@@ -74,7 +75,7 @@ def _has_effect(op: ir.Operation, facts: _Facts) -> bool:
     return any(isinstance(operand.type, ir.MemRefType) for operand in op.operands)
 
 
-def _replace(op: ir.Operation, value: ir.Value) -> bool:
+def _replace(op: ir.Operation, value: ir.Value[Any]) -> bool:
     """Uses of the operation's result become uses of `value`; the operation dies with the others that have no uses."""
     if not _is_used(op.results[0]):
         return False
@@ -144,10 +145,12 @@ def _fold_sharding(op: ir.Operation, facts: _Facts) -> bool:
     return True
 
 
-def _static(entries: tuple[int, ...], operands: list[ir.Value], facts: _Facts) -> tuple[tuple[int, ...], list[ir.Value]]:
+def _static(
+    entries: tuple[int, ...], operands: list[ir.Value[Any]], facts: _Facts
+) -> tuple[tuple[int, ...], list[ir.Value[Any]]]:
     """The list with known operands written in, and the operands that stay."""
     left = iter(operands)
-    kept: list[ir.Value] = []
+    kept: list[ir.Value[Any]] = []
     result: list[int] = []
     for entry in entries:
         operand = next(left) if entry == DYNAMIC else None

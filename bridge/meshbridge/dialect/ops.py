@@ -5,7 +5,7 @@ Builders stand in `build`, checks in `verifier`, text in `assembly`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from meshbridge.dialect import attributes
 from meshbridge.mlir import _cext, ir
@@ -28,6 +28,10 @@ class MeshOpView(ir.OpView):
     def _axes(self, name: str) -> Axes:
         attrs = self.operation.attributes
         return attributes.integers(attrs[name]) if name in attrs else ()
+
+    def _operand(self, number: int) -> ir.Value[Any]:
+        value: ir.Value[Any] = self.operation.operands[number]
+        return value
 
     def _index(self, name: str) -> int:
         return int(ir.IntegerAttr(self.operation.attributes[name]).value)
@@ -56,7 +60,7 @@ class MeshOp(MeshOpView):
     def value(self) -> Mesh:
         """The mesh with the axis names and device order that its discardable attributes carry."""
         attrs = self.operation.attributes
-        names = tuple(str(ir.StringAttr(name).value) for name in attrs[AXIS_NAMES]) if AXIS_NAMES in attrs else ()
+        names = tuple(str(ir.StringAttr(name).value) for name in ir.ArrayAttr(attrs[AXIS_NAMES])) if AXIS_NAMES in attrs else ()
         devices = attributes.integers(attrs[DEVICE_IDS]) if DEVICE_IDS in attrs else ()
         return Mesh(self.sym_name, self.shape, names, devices)
 
@@ -78,6 +82,9 @@ REPLICATED_AXES = "meshbridge.replicated_axes"
 
 SOURCE = "meshbridge.source"
 """Discardable attribute of `mesh.shard`: the source operation it stands for, where its place alone does not say so."""
+
+REQUIRED = "meshbridge.required"
+"""Discardable attribute of `mesh.shard`: false where the RFC's annotation was a hint that the compiler may disregard."""
 
 OPTION = "meshbridge.sharding_option"
 """Discardable attribute of a payload op: the mesh axes of each of its loops (seed 000, ShardingOption)."""
@@ -180,12 +187,12 @@ class ShardOp(MeshOpView):
     OPERATION_NAME = "mesh.shard"
 
     @property
-    def source(self) -> ir.Value:
-        return self.operation.operands[0]
+    def source(self) -> ir.Value[Any]:
+        return self._operand(0)
 
     @property
-    def sharding(self) -> ir.Value:
-        return self.operation.operands[1]
+    def sharding(self) -> ir.Value[Any]:
+        return self._operand(1)
 
     @property
     def annotate_for_users(self) -> bool:
@@ -218,10 +225,10 @@ class CollectiveOpView(MeshOpView):
         return self._axes("mesh_axes")
 
     @property
-    def input(self) -> ir.Value:
-        return self.operation.operands[0]
+    def input(self) -> ir.Value[Any]:
+        return self._operand(0)
 
-    def device(self, name: str) -> tuple[int | ir.Value, ...]:
+    def device(self, name: str) -> tuple[int | ir.Value[Any], ...]:
         """The in-group device that `root`, `source` or `destination` names: static entries as int, dynamic ones as values."""
         dynamic = iter(list(self.operation.operands)[1:])
         return tuple(next(dynamic) if entry == DYNAMIC else entry for entry in self._axes(name))

@@ -7,6 +7,7 @@ after every pass. It walks once; operations alike in attributes and types share 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from meshbridge.dialect import constraints, shard_constraints
 from meshbridge.dialect.assembly.formats import FORMATS
@@ -90,7 +91,7 @@ class _ModuleCheck:
         self._errors: list[VerifyError] = []
         self._checked: dict[object, str] = {}
         self._values: dict[object, Sharding] = {}
-        self._shardings: dict[ir.Value, Sharding] = {}
+        self._shardings: dict[ir.Value[Any], Sharding] = {}
         self._messages: dict[str, dict[str, ir.Operation]] = {"mesh.send": {}, "mesh.recv": {}}
         """By operation and mesh, the first such operation."""
 

@@ -45,12 +45,16 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Value:
-    """`keyword = value`, or the bare value where `keyword` is empty. `default` is filled in where the clause is left out."""
+    """`keyword = value`, or the bare value where `keyword` is empty. `default` is filled in where the clause is left out.
+
+    `lead` is what stands before the value in print, where it is not ` keyword = `.
+    """
 
     keyword: str
     attribute: str
     syntax: Syntax
     default: str | None = None
+    lead: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ FORMATS: dict[str, tuple[Format, ...]] = {
             (
                 Symbol("sym_name", declares=True),
                 Literal("(", spaced=False),
-                Value("shape", "shape", DIMENSIONS),
+                Value("shape", "shape", DIMENSIONS, lead="shape = "),
                 Literal(")", spaced=False),
             ),
             Types.NONE,

@@ -164,11 +164,8 @@ class _Writer:
         generic = self._take(element.attribute)
         if generic == element.default:
             return []
-        text = element.syntax.write(generic)
-        if not element.keyword:
-            return [f" {text}"]
-        # After an opening bracket no blank: `(shape = 2x4)`.
-        return [f"{'' if element.attribute == 'shape' else ' '}{element.keyword} = {text}"]
+        lead = element.lead if element.lead is not None else f" {element.keyword} = " if element.keyword else " "
+        return [lead + element.syntax.write(generic)]
 
     def _index_list(self, element: IndexList, segment: list[int]) -> list[Part]:
         if element.default == "" and element.attribute not in self.attributes:

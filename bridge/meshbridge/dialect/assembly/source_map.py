@@ -83,7 +83,7 @@ def _parse(text: str, filename: str) -> ir.Module:
     """A module whose locations name `filename`. A single operation can be parsed under a name, a list of them cannot."""
     if _STARTS_WITH_MODULE.match(text):
         try:
-            return _as_module(ir.Operation.parse(text, source_name=filename).operation)
+            return as_module(ir.Operation.parse(text, source_name=filename).operation)
         except ir.MLIRError as error:
             if not any(_SEVERAL in diagnostic.message for diagnostic in error.error_diagnostics):
                 raise
@@ -99,7 +99,7 @@ _SEVERAL = "source must contain a single top-level operation"
 _UNNAMED = re.compile(r'loc\("-":(\d+):(\d+)\)')
 
 
-def _as_module(op: ir.Operation) -> ir.Module:
+def as_module(op: ir.Operation) -> ir.Module:
     """The bindings make no Module of a `builtin.module` operation: its body moves to a new one."""
     module = ir.Module.create(op.location)
     for name in op.attributes:

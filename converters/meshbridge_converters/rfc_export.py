@@ -1,0 +1,152 @@
+"""From the canonical dialect to the RFC's operations, on a copy.
+
+Input:   %s = mesh.sharding @mesh0 split_axes = [[], [0]] partial = sum[1] : !mesh.sharding
+         %1 = mesh.shard %0 to %s : tensor<4x8xf32>
+Output:  %1 = mesh.annotate %0 {required = true, sharding = [[], [0], [1]]} : tensor<4x8xf32> -> tensor<4x8xf32>
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshbridge.dialect import attributes
+from meshbridge.dialect.assembly.source_map import as_module
+from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp, MeshShapeOp, ProcessMultiIndexOp, ShardingOp, ShardOp
+from meshbridge.mlir import OpError, ir, run_stock_passes, walk, walk_all
+from meshbridge.sharding import DYNAMIC, Split
+from meshbridge_converters.rfc_import import ANNOTATE, CLUSTER
+
+_ONE_AXIS = {ProcessMultiIndexOp.OPERATION_NAME: "mesh.idx", MeshShapeOp.OPERATION_NAME: "mesh.size"}
+
+
+def from_canonical(module: ir.Module) -> ir.Operation:
+    """A copy of `module` with the RFC's operations and mhlo payload.
+
+    Raises OpError at the first operation that the RFC has no word for.
+    """
+    with module.context:
+        copy = as_module(module.operation.clone().operation)
+        meshes = [op.operation for op in copy.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
+        only_mesh = MeshOp(meshes[0]).sym_name if len(meshes) == 1 else None
+        for view in list(copy.body.operations):
+            if view.operation.name == MeshOp.OPERATION_NAME:
+                _cluster(view.operation)
+            else:
+                _Exporter(view.operation, only_mesh).run()
+        if any(op.name.startswith("stablehlo.") for op in walk_all(copy)):
+            run_stock_passes(copy, "builtin.module(stablehlo-legalize-to-hlo)")
+        return copy.operation
+
+
+def _cluster(mesh: ir.Operation) -> None:
+    """`mesh.mesh @m(shape = 4x?)` to `mesh.cluster @m(rank = 2, dim_sizes = [4])`: unknown sizes are 0 or left out."""
+    sizes = [0 if size == DYNAMIC else size for size in MeshOp(mesh).shape]
+    i64 = ir.IntegerType.get_signless(64)
+    attrs = {name: value for name, value in mesh.attributes.items() if name != "shape"}
+    attrs["rank"] = ir.IntegerAttr.get(i64, len(sizes))
+    while sizes and sizes[-1] == 0:
+        sizes.pop()
+    attrs["dim_sizes"] = _array(sizes)
+    ir.Operation.create("mesh.cluster", attributes=attrs, loc=mesh.location, ip=ir.InsertionPoint(mesh))
+    mesh.erase()
+
+
+def _array(values: list[int]) -> ir.ArrayAttr:
+    i64 = ir.IntegerType.get_signless(64)
+    return ir.ArrayAttr.get([ir.IntegerAttr.get(i64, value) for value in values])
+
+
+def _arrays(split: Split) -> ir.ArrayAttr:
+    return ir.ArrayAttr.get([_array(list(axes)) for axes in split])
+
+
+class _Exporter:
+    """Rewrites the operations of one function, which the RFC lets run on one mesh."""
+
+    def __init__(self, function: ir.Operation, only_mesh: str | None) -> None:
+        self._function = function
+        self._mesh = only_mesh
+        self._shardings: dict[ir.Value[Any], ShardingOp] = {}
+
+    def run(self) -> None:
+        """Rewrites the function; its attribute then names its mesh."""
+        for op in list(walk(self._function))[1:]:
+            self._export(op)
+        for sharding in self._shardings.values():
+            if any(True for _ in sharding.operation.results[0].uses):
+                raise OpError(sharding.operation, "is used outside of mesh.shard, which the RFC's spelling cannot say")
+            sharding.operation.erase()
+        if self._mesh is not None and self._function.name == "func.func":
+            self._function.attributes[CLUSTER] = ir.FlatSymbolRefAttr.get(self._mesh)
+
+    def _export(self, op: ir.Operation) -> None:
+        if op.name == ShardingOp.OPERATION_NAME:
+            self._runs_on(op, ShardingOp(op).mesh)
+            self._shardings[op.results[0]] = _checked(op)
+        elif op.name == ShardOp.OPERATION_NAME:
+            self._annotate(op)
+        elif op.name in _ONE_AXIS:
+            self._runs_on(op, ProcessMultiIndexOp(op).mesh)
+            _indices(op, _ONE_AXIS[op.name])
+        elif op.name.startswith("mesh."):
+            raise OpError(
+                op,
+                "cannot be written in the RFC's spelling, which types collectives by whole tensors and their encodings",
+                hint="write the program before mesh-spmdization",
+            )
+        elif OPTION in op.attributes:
+            op.attributes["sharding"] = _arrays(attributes.axis_array(op.attributes[OPTION]))
+            del op.attributes[OPTION]
+
+    def _runs_on(self, op: ir.Operation, mesh: str) -> None:
+        if self._mesh is None:
+            self._mesh = mesh
+        if mesh != self._mesh:
+            raise OpError(op, f"runs on @{mesh} in a function on @{self._mesh}; the RFC's spelling has one mesh per function")
+
+    def _annotate(self, op: ir.Operation) -> None:
+        sharding = self._shardings.get(op.operands[1])
+        if sharding is None:
+            raise OpError(op, "takes its sharding from elsewhere than a mesh.sharding, which the RFC's spelling cannot say")
+        attrs = {name: value for name, value in op.attributes.items() if name not in ("annotate_for_users", REQUIRED)}
+        required = REQUIRED not in op.attributes or ir.BoolAttr(op.attributes[REQUIRED]).value
+        rank = ir.RankedTensorType(op.operands[0].type).rank
+        attrs["required"] = ir.BoolAttr.get(required)
+        attrs["sharding"] = _arrays(_rfc_lists(sharding, rank))
+        if ShardOp(op).annotate_for_users:
+            attrs["as_result"] = ir.BoolAttr.get(False)
+        types = [op.results[0].type]
+        new = ir.Operation.create(ANNOTATE, types, [op.operands[0]], attrs, loc=op.location, ip=ir.InsertionPoint(op))
+        op.results[0].replace_all_uses_with(new.results[0])
+        op.erase()
+
+
+def _rfc_lists(sharding: ShardingOp, rank: int) -> Split:
+    """One list per dimension, the partial sum's behind them; trailing empty lists go, as the RFC prints them."""
+    lists = sharding.value.padded(rank).split_axes + ((sharding.partial_axes,) if sharding.partial_axes else ())
+    while lists and not lists[-1]:
+        lists = lists[:-1]
+    return lists
+
+
+def _checked(op: ir.Operation) -> ShardingOp:
+    """The sharding, if the RFC can say it."""
+    sharding = ShardingOp(op)
+    for what, present in (
+        ("halo sizes", bool(sharding.halo_sizes)),
+        ("sharded dims offsets", bool(sharding.sharded_dims_offsets)),
+        (f"partial {sharding.partial_type}", bool(sharding.partial_axes) and sharding.partial_type != "sum"),
+    ):
+        if present:
+            raise OpError(op, f"cannot be written in the RFC's spelling, which has no {what}")
+    return sharding
+
+
+def _indices(op: ir.Operation, name: str) -> None:
+    """One `mesh.idx` or `mesh.size` for each result."""
+    axes = ProcessMultiIndexOp(op).axes or tuple(range(len(op.results)))
+    for axis, result in zip(axes, op.results, strict=True):
+        attrs = {"axis": attributes.index_attr(axis)}
+        new = ir.Operation.create(name, [result.type], [], attrs, loc=op.location, ip=ir.InsertionPoint(op))
+        result.replace_all_uses_with(new.results[0])
+    op.erase()

@@ -1,0 +1,294 @@
+"""From the RFC's operations to the canonical dialect, in place.
+
+Input:   %1 = mesh.annotate %0 {as_result = false, required = true, sharding = [[0]]} : tensor<8xf32> -> tensor<8xf32>
+Output:  %s = mesh.sharding @mesh0 split_axes = [[0]] : !mesh.sharding
+         %1 = mesh.shard %0 to %s annotate_for_users : tensor<8xf32>
+
+Materialized functions, whose types carry encodings:
+
+Input:   %1 = mesh.all_gather %0 {mesh_axis = [[0]], tensor_axis = [0]} : tensor<8xf32, #mesh.shard<[[0]]>> -> tensor<8xf32>
+Output:  %1 = mesh.all_gather %0 on @mesh0 mesh_axes = [0] gather_axis = 0 : tensor<4xf32> -> tensor<8xf32>
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import Any
+
+from meshbridge.dialect import attributes, build
+from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp
+from meshbridge.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
+from meshbridge.sharding import DYNAMIC, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
+
+CLUSTER = "mesh_cluster"
+"""The function attribute that names the mesh that the function runs on."""
+
+ANNOTATE = "mesh.annotate"
+
+
+def to_canonical(module: ir.Module) -> None:
+    """Rewrites every operation of the RFC, and mhlo into StableHLO.
+
+    Raises OpError at an operation that contradicts itself, MeshError if the payload cannot become StableHLO.
+    """
+    ops = walk_all(module)
+    if any(op.name.startswith("mhlo.") for op in ops):
+        run_stock_passes(module, "builtin.module(hlo-legalize-to-stablehlo)")
+    with module.context:
+        meshes = {}
+        for op in walk_all(module):
+            if op.name == "mesh.cluster":
+                mesh = _mesh(op)
+                meshes[mesh.name] = mesh
+        for view in list(module.body.operations):
+            if view.operation.name == "func.func":
+                _Function(view.operation, meshes).convert()
+
+
+def _mesh(cluster: ir.Operation) -> Mesh:
+    """Replaces `mesh.cluster`; sizes that are missing or not positive are unknown."""
+    rank = int(ir.IntegerAttr(cluster.attributes["rank"]).value)
+    sizes = _integers(cluster.attributes["dim_sizes"]) if "dim_sizes" in cluster.attributes else ()
+    if len(sizes) > rank:
+        raise OpError(cluster, f"is of rank {rank}, but has {len(sizes)} dim_sizes")
+    shape = tuple(size if size > 0 else DYNAMIC for size in sizes) + (DYNAMIC,) * (rank - len(sizes))
+    attrs = {name: value for name, value in cluster.attributes.items() if name not in ("rank", "dim_sizes")}
+    attrs["shape"] = attributes.integers_attr(shape)
+    new = ir.Operation.create("mesh.mesh", attributes=attrs, loc=cluster.location, ip=ir.InsertionPoint(cluster))
+    cluster.erase()
+    return MeshOp(new).value
+
+
+def _integers(attr: ir.Attribute) -> tuple[int, ...]:
+    return tuple(int(ir.IntegerAttr(entry).value) for entry in ir.ArrayAttr(attr))
+
+
+def _lists(attr: ir.Attribute) -> Split:
+    return tuple(_integers(entry) for entry in ir.ArrayAttr(attr))
+
+
+_ENCODING = re.compile(r"#mesh\.shard<\s*(\[[\[\]\d,\s]*\])\s*>")
+
+
+class _Function:
+    """One function and the mesh that it runs on."""
+
+    def __init__(self, function: ir.Operation, meshes: dict[str, Mesh]) -> None:
+        self.function = function
+        self.meshes = meshes
+
+    def convert(self) -> None:
+        """Rewrites the function's operations, then its types."""
+        ops = list(walk(self.function))[1:]
+        if not any(op.name in _CONVERSIONS for op in ops) and CLUSTER not in self.function.attributes:
+            return
+        for op in [self.function, *ops]:
+            self._retype(op)
+        for op in ops:
+            conversion = _CONVERSIONS.get(op.name)
+            if conversion is not None:
+                self._replace(op, conversion(op, self.mesh))
+            elif "sharding" in op.attributes:
+                op.attributes[OPTION] = attributes.axis_array_attr(_lists(op.attributes["sharding"]))
+                del op.attributes["sharding"]
+        self._retype_boundary()
+        if CLUSTER in self.function.attributes:
+            del self.function.attributes[CLUSTER]
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that the function names."""
+        if CLUSTER not in self.function.attributes:
+            raise OpError(self.function, f"has mesh operations, but no {CLUSTER} attribute")
+        name = str(ir.FlatSymbolRefAttr(self.function.attributes[CLUSTER]).value)
+        if name not in self.meshes:
+            raise OpError(self.function, f'Undefined required mesh symbol "{name}".')
+        return self.meshes[name]
+
+    def _replace(self, op: ir.Operation, value: ir.Value[Any]) -> None:
+        if value.type != op.results[0].type:
+            raise OpError(op, f"computes {value.type} on each device, but its type says {op.results[0].type}")
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+
+    def _retype(self, op: ir.Operation) -> None:
+        """Gives results and block arguments the types of their shards."""
+        for result in op.results:
+            self._localize(op, result)
+        for region in op.regions:
+            for block in region.blocks:
+                for argument in block.arguments:
+                    self._localize(op, argument)
+
+    def _localize(self, op: ir.Operation, value: ir.Value[Any]) -> None:
+        local = self._local_type(op, value.type)
+        if local != value.type:
+            value.set_type(local)
+
+    def _local_type(self, op: ir.Operation, type_: ir.Type) -> ir.Type:
+        """The shard's type: an encoding splits the dimensions that it names, and goes."""
+        if not isinstance(type_, ir.RankedTensorType) or type_.encoding is None:
+            return type_
+        found = _ENCODING.fullmatch(str(type_.encoding))
+        if found is None:
+            return type_
+        shape = list(type_.shape)
+        for dim, axes in enumerate(ast.literal_eval(found.group(1))[: len(shape)]):
+            if any(axis >= self.mesh.rank for axis in axes):
+                raise OpError(op, f"is sharded along mesh axes {axes}, but @{self.mesh.name} is of rank {self.mesh.rank}")
+            count = self.mesh.group_size(tuple(axes))
+            if shape[dim] % count if count > 0 else axes:
+                raise OpError(op, f"splits dimension {dim} of size {shape[dim]} over {count if count > 0 else 'unknown'} devices")
+            shape[dim] //= max(count, 1)
+        return ir.RankedTensorType.get(shape, type_.element_type, loc=op.location)
+
+    def _retype_boundary(self) -> None:
+        declared = function_type(self.function)
+        inputs = [self._local_type(self.function, type_) for type_ in declared.inputs]
+        results = [self._local_type(self.function, type_) for type_ in declared.results]
+        if (inputs, results) == (list(declared.inputs), list(declared.results)):
+            return
+        self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+
+
+def _annotate(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+    rank = ir.RankedTensorType(op.operands[0].type).rank
+    lists = _lists(op.attributes["sharding"])
+    if len(lists) > rank + 1:
+        raise OpError(op, f"has {len(lists)} lists of axes, but a tensor of rank {rank} takes {rank + 1} with the partial sum's")
+    partial = lists[rank] if len(lists) > rank else ()
+    place = ir.InsertionPoint(op)
+    sharding = build.sharding(Sharding(mesh.name, lists[:rank] or ((),), partial), loc=op.location, ip=place)
+    for_users = "as_result" in op.attributes and not ir.BoolAttr(op.attributes["as_result"]).value
+    value = build.shard(op.operands[0], sharding, annotate_for_users=for_users, loc=op.location, ip=place)
+    if "required" in op.attributes and not ir.BoolAttr(op.attributes["required"]).value:
+        op_of(value).attributes[REQUIRED] = ir.BoolAttr.get(False)
+    return value
+
+
+def op_of(value: ir.Value[Any]) -> ir.Operation:
+    """The operation that a result belongs to."""
+    return ir.OpResult(value).owner.operation
+
+
+def _each_dimension(
+    op: ir.Operation, mesh: Mesh, lists: Split, step: Callable[[ir.Value[Any], Axes, int], ir.Value[Any]]
+) -> ir.Value[Any]:
+    value: ir.Value[Any] = op.operands[0]
+    for dim, axes in enumerate(lists):
+        if axes:
+            value = _checked(op, lambda dim=dim, axes=axes, value=value: step(value, axes, dim))  # type: ignore[misc]
+    return value
+
+
+def _checked(op: ir.Operation, make: Callable[[], ir.Value[Any]]) -> ir.Value[Any]:
+    """What `make` builds. Its complaints become diagnostics about `op`."""
+    try:
+        return make()
+    except (ValueError, IndexError) as error:
+        if isinstance(error, MeshError):
+            raise
+        raise OpError(op, f"does not fit its operand: {error}") from None
+
+
+def _all_gather(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+    lists = _lists(op.attributes["mesh_axis"])
+    dims = [dim for dim, axes in enumerate(lists) if axes]
+    if "tensor_axis" in op.attributes and sorted(_integers(op.attributes["tensor_axis"])) != dims:
+        raise OpError(op, f"names the tensor axes {op.attributes['tensor_axis']}, but its mesh_axis those of {dims}")
+    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    return _each_dimension(
+        op, mesh, lists, lambda value, axes, dim: build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim, **where)
+    )
+
+
+def _local_split(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    lists = _lists(op.attributes["sharding"])
+    return _each_dimension(
+        op, mesh, lists, lambda value, axes, dim: build.all_slice(value, mesh, mesh_axes=axes, slice_axis=dim, **where)
+    )
+
+
+def _reduction(op: ir.Operation) -> str:
+    kind = str(ir.StringAttr(op.attributes["reduction"]).value)
+    if kind not in REDUCTION_KINDS:
+        raise OpError(op, f"has the unknown reduction '{kind}', expected one of {', '.join(REDUCTION_KINDS)}")
+    return kind
+
+
+def _index(op: ir.Operation, name: str) -> int:
+    return int(ir.IntegerAttr(op.attributes[name]).value)
+
+
+def _all_reduce(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+    axes = _integers(op.attributes["mesh_axis"])
+    place = ir.InsertionPoint(op)
+    return _checked(
+        op, lambda: build.all_reduce(op.operands[0], mesh, mesh_axes=axes, reduction=_reduction(op), loc=op.location, ip=place)
+    )
+
+
+def _reduce_scatter(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+    axes, dim = _integers(op.attributes["mesh_axis"]), _index(op, "tensor_axis")
+    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    kind = _reduction(op)
+    return _checked(
+        op, lambda: build.reduce_scatter(op.operands[0], mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, **where)
+    )
+
+
+def _all_to_all(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+    axes, split, concat = _integers(op.attributes["sharding"]), _index(op, "split_axis"), _index(op, "concat_axis")
+    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    return _checked(
+        op, lambda: build.all_to_all(op.operands[0], mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, **where)
+    )
+
+
+def _along_one_axis(name: str) -> Callable[[ir.Operation, Mesh], ir.Value[Any]]:
+    def convert(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+        attrs = {"mesh": ir.FlatSymbolRefAttr.get(mesh.name), "axes": attributes.axes_attr((_index(op, "axis"),))}
+        results = [ir.IndexType.get()]
+        new = ir.Operation.create(name, results, [], attrs, loc=op.location, ip=ir.InsertionPoint(op))
+        value: ir.Value[Any] = new.results[0]
+        return value
+
+    return convert
+
+
+def _required(
+    *names: str,
+) -> Callable[[Callable[[ir.Operation, Mesh], ir.Value[Any]]], Callable[[ir.Operation, Mesh], ir.Value[Any]]]:
+    """Checks that an operation has the attributes that its conversion reads."""
+
+    def wrap(convert: Callable[[ir.Operation, Mesh], ir.Value[Any]]) -> Callable[[ir.Operation, Mesh], ir.Value[Any]]:
+        def checked(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+            for name in names:
+                if name not in op.attributes:
+                    raise OpError(op, f"requires attribute '{name}'")
+            try:
+                return convert(op, mesh)
+            except (TypeError, ValueError) as error:
+                if isinstance(error, MeshError):
+                    raise
+                raise OpError(op, f"has an attribute of the wrong kind: {error}") from None
+
+        return checked
+
+    return wrap
+
+
+_CONVERSIONS: dict[str, Callable[[ir.Operation, Mesh], ir.Value[Any]]] = {
+    ANNOTATE: _required("sharding")(_annotate),
+    "mesh.idx": _required("axis")(_along_one_axis("mesh.process_multi_index")),
+    "mesh.size": _required("axis")(_along_one_axis("mesh.mesh_shape")),
+    "mesh.all_gather": _required("mesh_axis")(_all_gather),
+    "mesh.all_reduce": _required("mesh_axis", "reduction")(_all_reduce),
+    "mesh.all_to_all": _required("sharding", "split_axis", "concat_axis")(_all_to_all),
+    "mesh.local_split": _required("sharding")(_local_split),
+    "mesh.reduce_scatter": _required("mesh_axis", "reduction", "tensor_axis")(_reduce_scatter),
+}
+"""By operation of the RFC, what it becomes."""
