@@ -82,15 +82,17 @@ def rewrite(op: ir.Operation, name: str, change: Callable[[ir.Attribute], ir.Att
             attrs[listed] = per_value_attr([change(attr) for attr in per_value(attrs[listed])])
 
 
-def take(function: ir.Operation, side: str) -> list[ir.Attribute | None]:
+def take(function: ir.Operation, side: str, key: str = SHARDING) -> list[ir.Attribute | None]:
     """Removes the shardings from a function's arguments or results and returns them, None where there was none."""
+    if side not in function.attributes:
+        return []
     entries = [named(entry) for entry in ir.ArrayAttr(function.attributes[side])]
-    taken = [entry.pop(SHARDING, None) for entry in entries]
+    taken = [entry.pop(key, None) for entry in entries]
     function.attributes[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
     return taken
 
 
-def give(function: ir.Operation, side: str, found: Mapping[int, ir.Attribute]) -> None:
+def give(function: ir.Operation, side: str, found: Mapping[int, ir.Attribute], key: str = SHARDING) -> None:
     """Puts shardings on a function's arguments or results, by index."""
     if not found:
         return
@@ -99,5 +101,5 @@ def give(function: ir.Operation, side: str, found: Mapping[int, ir.Attribute]) -
     attrs = function.attributes
     entries = [named(entry) for entry in ir.ArrayAttr(attrs[side])] if side in attrs else [{} for _ in range(count)]
     for index, attr in found.items():
-        entries[index][SHARDING] = attr
+        entries[index][key] = attr
     attrs[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])

@@ -43,8 +43,8 @@ Value: TypeAlias = "ir.Value[Any]"
 
 CONSTRAINT = "sdy.sharding_constraint"
 
-Place = tuple[ir.Operation, int]
-"""An operation and the index of one of its arguments or results."""
+Place = tuple[int, int]
+"""The number of an operation in `_Survey.operations`, and the index of one of its arguments or results."""
 
 
 def export_module(module: ir.Module, *, closed: bool = False) -> None:
@@ -60,19 +60,18 @@ def export_module(module: ir.Module, *, closed: bool = False) -> None:
         survey = _Survey.of(module)
         _Export(survey, meshes.restore(module), closed).run()
         if closed:
-            _strip(survey.definitions.values())
+            _strip(survey.operations)
     try:
         module.operation.verify()
     except ir.MLIRError as error:
         raise MeshError(diagnostics_text(error, "<module>")) from None
 
 
-def _strip(places: Iterable[Place]) -> None:
+def _strip(operations: Iterable[ir.Operation]) -> None:
     """Takes our discardable attributes off the operations."""
-    for op, index in places:
-        if index == 0:
-            for name in [name for name in op.attributes if name.startswith("meshbridge.")]:
-                del op.attributes[name]
+    for op in operations:
+        for name in [name for name in op.attributes if name.startswith("meshbridge.")]:
+            del op.attributes[name]
 
 
 @dataclass(eq=False)
@@ -94,10 +93,12 @@ class _Shard:
 class _Survey:
     """What one walk over the module finds."""
 
+    operations: list[ir.Operation] = field(default_factory=list)  # an operation's own hash changes with its contents
     shards: dict[Value, _Shard] = field(default_factory=dict)  # by result, in order
     sharding_ops: list[ir.Operation] = field(default_factory=list)
     functions: list[ir.Operation] = field(default_factory=list)
-    returns: list[tuple[ir.Operation, ir.Operation]] = field(default_factory=list)  # with their function
+    returns: list[tuple[ir.Operation, int]] = field(default_factory=list)  # with the number of their function
+    function: int = 0  # the number of the function that the walk is in
     leftovers: list[ir.Operation] = field(default_factory=list)  # operations that still carry sdy shardings
     definitions: dict[Value, Place] = field(default_factory=dict)
     arguments: dict[Value, Place] = field(default_factory=dict)  # of functions and named computations
@@ -119,20 +120,25 @@ class _Survey:
         elif name == "func.func":
             self.functions.append(op)
             self._visit_arguments(op)
+            self.function = len(self.operations) - 1
         elif name == "func.return":
-            self.returns.append((op, self.functions[-1]))
+            self.returns.append((op, self.function))
         elif name.startswith("mesh.") and name != MeshOp.OPERATION_NAME:
             raise OpError(op, "has no counterpart in sdy", hint="only a program that is not partitioned yet can go back to sdy")
         else:
-            self.definitions |= {result: (op, index) for index, result in enumerate(op.results)}
+            self.definitions |= {result: (len(self.operations), index) for index, result in enumerate(op.results)}
             if name == NAMED:
                 self._visit_arguments(op)
+            else:
+                self.operations.append(op)
             if name.startswith("sdy.") or SHARDING in op.attributes:
                 self.leftovers.append(op)
 
     def _visit_arguments(self, op: ir.Operation) -> None:
         if len(op.regions[0].blocks):
-            self.arguments |= {value: (op, index) for index, value in enumerate(op.regions[0].blocks[0].arguments)}
+            arguments = op.regions[0].blocks[0].arguments
+            self.arguments |= {value: (len(self.operations), index) for index, value in enumerate(arguments)}
+        self.operations.append(op)
 
     def _visit_shard(self, op: ir.Operation, values: dict[Value, Sharding]) -> None:
         sharding = values.get(op.operands[1])
@@ -150,8 +156,8 @@ def _static(op: ir.Operation) -> Sharding:
     return sharding
 
 
-Pending = defaultdict[ir.Operation, dict[int, ir.Attribute]]
-"""Per operation, the shardings of its arguments or results by index."""
+Pending = defaultdict[int, dict[int, ir.Attribute]]
+"""Per number of an operation, the shardings of its arguments or results by index."""
 
 
 @dataclass
@@ -177,10 +183,10 @@ class _Export:
             self._place(shard)
         for op in self.survey.sharding_ops:
             op.erase()
-        for op, found in self.on_arguments.items():
-            self._write_arguments(op, found)
-        for op, found in self.on_results.items():
-            self._write_results(op, found)
+        for number, found in self.on_arguments.items():
+            self._write_arguments(self.survey.operations[number], found)
+        for number, found in self.on_results.items():
+            self._write_results(self.survey.operations[number], found)
 
     def attribute(self, shard: _Shard) -> ir.Attribute:
         """The `#sdy.sharding<…>` that `shard` means."""
@@ -214,7 +220,7 @@ class _Export:
         for op in (*self.survey.functions, *self.survey.leftovers):
             carriers.rewrite(op, op.name, relinked)
 
-    def _results(self, terminator: ir.Operation, function: ir.Operation) -> None:
+    def _results(self, terminator: ir.Operation, function: int) -> None:
         """Uses by `return` alone become the function's result shardings."""
         operands = list(terminator.operands)
         for index, operand in enumerate(operands):
@@ -246,11 +252,11 @@ class _Export:
         elif shard.source in CONSTRAINING:
             self._operation(shard)
         elif value in self.survey.arguments:
-            op, index = self.survey.arguments[value]
-            self.on_arguments[op][index] = self.attribute(shard)
+            number, index = self.survey.arguments[value]
+            self.on_arguments[number][index] = self.attribute(shard)
         elif value in self.survey.definitions:
-            op, index = self.survey.definitions[value]
-            self.on_results[op][index] = self.attribute(shard)
+            number, index = self.survey.definitions[value]
+            self.on_results[number][index] = self.attribute(shard)
         else:
             self._operation(shard)
         if not shard.for_users:

@@ -33,7 +33,6 @@ from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, SOURCE
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type
 from meshbridge.sharding import Sharding
-
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes
 from meshbridge_converters.axes import AxisRef
 from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
@@ -224,7 +223,7 @@ class _Import:
         """Annotates the arguments of the region of an isolated operation."""
         assert site.inner is not None
         inside = replace(site, scope=site.inner)
-        for argument, attr in zip(site.inner.block.arguments, attrs, strict=True):
+        for argument, attr in zip(site.inner.block.arguments, attrs, strict=False):  # a function may have none at all
             if attr is not None and tensor_type(argument):
                 self.annotate(argument, attr, inside, site.inner.top, source)
 
@@ -234,10 +233,9 @@ class _Import:
         if site.inner is None:
             self.stays(site)
             return
-        if "arg_attrs" in op.attributes:
-            self.annotate_arguments(carriers.take(op, "arg_attrs"), site, {})
-        if "res_attrs" in op.attributes:
-            results = carriers.take(op, "res_attrs")
+        self.annotate_arguments(carriers.take(op, "arg_attrs"), site, {})
+        results = carriers.take(op, "res_attrs")
+        if any(results):
             for block in op.regions[0].blocks:
                 self._annotate_results(block.operations[-1].operation, results, replace(site, scope=site.inner))
 
