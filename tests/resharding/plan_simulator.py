@@ -1,4 +1,4 @@
-"""Executes plans step by step on numpy arrays, one per device, without any of the planner's arithmetic beyond digits of a number."""
+"""Executes plans step by step on numpy arrays, one per device."""
 
 from __future__ import annotations
 

@@ -115,8 +115,9 @@ def shardings(draw: st.DrawFn, mesh: Mesh, shape: tuple[int, ...]) -> Sharding:
         if its and kind == "halo":
             halos += [draw(st.integers(0, 3)), draw(st.integers(0, 3))]
         elif its and kind == "offsets":
-            cuts = sorted(draw(st.lists(st.integers(0, size), min_size=mesh.group_size(its) - 1, max_size=mesh.group_size(its) - 1)))
-            offsets += [0, *cuts, size]
+            inside = mesh.group_size(its) - 1
+            cuts = draw(st.lists(st.integers(0, size), min_size=inside, max_size=inside))
+            offsets += [0, *sorted(cuts), size]
     return Sharding("m", split, halo_sizes=tuple(halos), offsets=tuple(offsets))
 
 

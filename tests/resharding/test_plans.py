@@ -7,8 +7,8 @@ import random
 
 import numpy as np
 import pytest
-from reshard_cases import Array, assert_holds, block, coordinates, shards, splits
 from plan_simulator import run
+from reshard_cases import Array, assert_holds, block, coordinates, shards, splits
 
 from meshbridge.resharding import plan
 from meshbridge.sharding import Mesh, Sharding, Split
@@ -20,11 +20,14 @@ def check(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> N
     assert_holds(found, whole, run(found, shards(whole, mesh, found.source)))
 
 
-@pytest.mark.parametrize(("sizes", "shape"), [((2, 2), (8, 12)), ((2, 4), (16, 8)), ((2, 2, 2), (8, 16)), ((4,), (8,)), ((2, 2), (4, 4, 4))])
+EVEN = [((2, 2), (8, 12)), ((2, 4), (16, 8)), ((2, 3), (12, 18)), ((2, 2, 2), (8, 16)), ((4,), (8,)), ((2, 2), (4, 4, 4))]
+
+
+@pytest.mark.parametrize(("sizes", "shape"), EVEN)
 def test_every_even_pair(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     mesh = Mesh("m", sizes)
     pairs = list(itertools.product(splits(mesh, len(shape)), repeat=2))
-    for source, target in random.Random(0).sample(pairs, min(len(pairs), 1500)):
+    for source, target in random.Random(0).sample(pairs, min(len(pairs), 600)):
         check(shape, mesh, source, target)
 
 
@@ -57,7 +60,7 @@ def test_every_partial_sum(sizes: tuple[int, ...], shape: tuple[int, ...]) -> No
     for source, target in itertools.product(splits(mesh, len(shape)), repeat=2):
         free = [axis for axis in range(mesh.rank) if not any(axis in axes for axes in source)]
         for count in range(1, len(free) + 1):
-            for axes in itertools.combinations(free, count):
+            for axes in random.Random(0).sample(list(itertools.combinations(free, count)), 1):
                 given = Sharding("m", source, axes)
                 found = plan(shape, "f32", mesh, given, Sharding("m", target))
                 whole = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)

@@ -66,7 +66,7 @@ def run_on_xla(plan: Plan, buffers: list[Array]) -> list[Array]:
     """What every device, in row-major order of the mesh, holds afterwards."""
     order = plan.mesh.ordered_devices()
     devices = jax.devices("cpu")[: plan.mesh.size]
-    by_replica = {replica: buffer for replica, buffer in zip(order, buffers, strict=True)}
+    by_replica = dict(zip(order, buffers, strict=True))
     arrays = [jax.device_put(by_replica[replica], device) for replica, device in enumerate(devices)]
     sharding = jax_sharding.NamedSharding(jax_sharding.Mesh(np.array(devices), ("x",)), jax_sharding.PartitionSpec("x"))
     stacked = jax.make_array_from_single_device_arrays((len(arrays) * arrays[0].shape[0], *arrays[0].shape[1:]), sharding, arrays)

@@ -186,8 +186,10 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     sizes = {"slice_sizes": integers(piece.shape)}
     result = emit.broadcast(emit.splat(tensor([], element_of(value)), 0), step.shape)
     senders, receivers = ([digits[i] for i in step.rotating] for digits in (step.sources, step.targets))
-    for turn in step.rounds:
+    for number, turn in enumerate(step.rounds):
         sent = place.rotated(senders, [-shift for shift in turn])
+        if number:
+            sent = place.after(sent, moved)
         moved = emit.value("dynamic_slice", piece, [value, sent, zero], sizes)
         moved = place.permute(moved, [(step.sender(device, turn), device) for device in range(site.mesh.size)])
         result = emit.value("dynamic_update_slice", result.type, [result, moved, place.rotated(receivers, turn), zero])

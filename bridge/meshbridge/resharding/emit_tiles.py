@@ -1,6 +1,8 @@
 """Writes an exchange of tiles: every device reads from one constant table where its tiles begin in the source and in the result.
 
-A round is a dynamic slice, a permute and a dynamic update. Devices that receive nothing in a round write back what they read.
+A round is a dynamic slice, a permute and a dynamic update. Devices that receive nothing in a round write back what they read. A
+round begins when the one before has arrived: all at once they hold another copy of both shards (temporary memory in shards of the
+larger side, XLA on CPU: 2.8 against 1.3 for 960x1920 [[0], [1]] -> [[1], [0]] on 2x3, 4.5 against 1.3 for 701x1101).
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ def exchange_tiles(step: TileExchange, value: ir.Value, place: Place) -> ir.Valu
     emit = place.emit
     table = _Table(place, step)
     result = emit.broadcast(emit.splat(tensor([], element_of(value)), 0), step.shape)
+    arrived: ir.Value | None = None
     for each in step.rounds:
         taken = table.offsets({tile.sender: tile.taken for tile in each.tiles})
         put = table.offsets({tile.receiver: tile.put for tile in each.tiles})
+        if not each.local and arrived is not None:
+            taken = [place.after(taken[0], arrived), *taken[1:]]
         tile = _read(emit, value, taken, each)
         if not each.local:
             tile = place.permute(tile, place.everywhere(step.digits, [(tile.sender, tile.receiver) for tile in each.tiles]))
+            arrived = tile
         if len(each.tiles) < table.devices:
             receives = table.column([int(device in {tile.receiver for tile in each.tiles}) for device in range(table.devices)])
             tile = emit.select(emit.compare("EQ", receives, emit.scalar(1)), tile, _read(emit, result, put, each))

@@ -73,7 +73,7 @@ class Factors:
 
     def reshape(self, shape: Shape) -> None:
         """Sees the buffer in another shape."""
-        waiting = [factor for factors in reversed(self.dims) for factor in reversed(factors) if factor.radix > 1]
+        waiting = _merged(factor for factors in self.dims for factor in factors)[::-1]
         self.dims = []
         for size in shape:
             taken: list[Factor] = []
@@ -90,7 +90,7 @@ class Factors:
 
     def scatter(self, dim: int, digits: Digits) -> list[tuple[Factor, Digit]]:
         """Takes the outer factors of `dim` away, one for each of `digits`, and returns what they are to be spread over."""
-        waiting, taken = [f for f in reversed(self.dims[dim]) if f.radix > 1], []
+        waiting, taken = _merged(self.dims[dim])[::-1], []
         for digit in digits:
             while digit.radix > 1:
                 if not waiting:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshbridge.lowering.emit import Emitter, dense, tensor
+from meshbridge.lowering.emit import Emitter, dense, element_of, integers, shape_of, tensor
 from meshbridge.mlir import ir
 from meshbridge.resharding.steps import Digit, Digits
 from meshbridge.sharding import Mesh
@@ -46,6 +46,24 @@ class Place:
             value = emit.elementwise("remainder", value, emit.scalar(digit.radix))
             index = value if index is None else emit.elementwise("add", emit.multiply(index, digit.radix), value)
         return emit.scalar(0) if index is None else index
+
+    def after(self, index: ir.Value, value: ir.Value) -> ir.Value:
+        """`index`, but not before `value` is there.
+
+        XLA drops optimization barriers before it schedules, and then starts all rounds of an exchange at once, each with buffers
+        of its own. A number that is added on devices that do not exist is a dependence that it keeps.
+        """
+        emit = self.emit
+        first = emit.reshape(self._corner(value), [])
+        if isinstance(element_of(first), ir.ComplexType):
+            first = emit.value("real", tensor([], ir.ComplexType(element_of(first)).element_type), [first])
+        never = emit.compare("GE", self.partition, emit.scalar(self.mesh.size))
+        return emit.elementwise("add", index, emit.select(never, emit.convert(first, element_of(index)), emit.scalar(0)))
+
+    def _corner(self, value: ir.Value) -> ir.Value:
+        ones = [1] * len(shape_of(value))
+        attrs = {"start_indices": integers([0] * len(ones)), "limit_indices": integers(ones), "strides": integers(ones)}
+        return self.emit.value("slice", tensor(ones, element_of(value)), [value], attrs)
 
     def everywhere(self, digits: Digits, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Pairs of numbers along `digits` as pairs of devices, in every group."""

@@ -267,8 +267,8 @@ class Permute(Collective):
 class Rounds(Step):
     """An all-to-all and a relabelling in one, as many permutes as the all-to-all has devices, no byte moved twice.
 
-    The buffer is a list of pieces along dimension 0, one per value of the `rotating` digits. In round t device r gets from device s
-    with `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the places i in `rotating`. The sender sends the
+    The buffer is a list of pieces along dimension 0, one per value of the `rotating` digits. In round t device r gets from device
+    s with `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the places i in `rotating`. The sender sends the
     piece that the receiver's rotating targets number; the receiver files it under the sender's rotating sources.
     """
 

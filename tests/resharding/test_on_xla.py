@@ -1,0 +1,100 @@
+"""Emitted plans, lowered and run by XLA on 8 virtual devices, put the right data on every device; so do the seed's examples."""
+
+from __future__ import annotations
+
+import random
+
+import jax
+import numpy as np
+import pytest
+from reshard_cases import assert_holds, shards, splits
+from xla import compiled, run_on_xla
+
+from meshbridge.resharding import Options, Plan, bound, plan
+from meshbridge.sharding import Mesh, Sharding, Split
+
+if len(jax.devices("cpu")) < 8:
+    pytest.skip("needs XLA_FLAGS=--xla_force_host_platform_device_count=8", allow_module_level=True)
+
+EXACT = Options(exact=True)
+
+
+def check(found: Plan) -> None:
+    whole = np.arange(np.prod(found.shape)).reshape(found.shape).astype(np.float32)
+    assert_holds(found, whole, run_on_xla(found, shards(whole, found.mesh, found.source)))
+
+
+SEED = [
+    ((2, 3), (12,), "[[0, 1]]", "[[1, 0]]"),
+    ((2, 3), (12,), "[[0, 1]]", "[[1]]"),
+    ((2, 3), (4, 6), "[[], [0, 1]]", "[[], [0]]"),
+    ((2, 2, 2), (4, 8), "[[0], [1, 2]]", "[[0], [2]]"),
+    ((2, 3), (6, 6), "[[0], [1]]", "[[1], [0]]"),
+    ((3,), (6, 6), "[[0], []]", "[[], [0]]"),
+    ((2, 2, 2), (4, 4), "[[0], [1, 2]]", "[[0, 1], [2]]"),
+]
+"""Seed 003's examples that 8 devices can run."""
+
+
+@pytest.mark.parametrize(("sizes", "shape", "source", "target"), SEED)
+@pytest.mark.parametrize("options", [Options(), EXACT])
+def test_examples_of_the_seed(sizes: tuple[int, ...], shape: tuple[int, ...], source: str, target: str, options: Options) -> None:
+    mesh = Mesh("m", sizes)
+    before, after = (Sharding("m", tuple(map(tuple, eval(text)))) for text in (source, target))
+    found = plan(shape, "f32", mesh, before, after, options)
+    check(found)
+    if options.exact:
+        assert found.wire_bytes == bound(shape, "f32", mesh, before, after).busiest
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "order"),
+    [
+        ((2, 4), (16, 24), ()),
+        ((2, 2, 2), (8, 4, 16), (5, 3, 0, 1, 7, 2, 6, 4)),
+        ((2, 3), (7, 11), (5, 0, 3, 1, 2, 4)),
+        ((4, 2), (10, 9), ()),
+    ],
+)
+def test_a_sample_of_pairs(sizes: tuple[int, ...], shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    mesh, rng = Mesh("m", sizes, device_ids=order), random.Random(1)
+    every = splits(mesh, len(shape))
+    for _ in range(12):
+        source, target = rng.choice(every), rng.choice(every)
+        check(plan(shape, "f32", mesh, Sharding("m", source), Sharding("m", target), EXACT))
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "product"])
+def test_partial_values(kind: str) -> None:
+    mesh, rng = Mesh("m", (2, 4)), np.random.default_rng(0)
+    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply}[kind].reduce
+    for target in (((1,), ()), ((), ()), ((0,), (1,))):
+        found = plan((8, 8), "f32", mesh, Sharding("m", ((0,), ()), (1,), kind), Sharding("m", target))
+        terms = rng.integers(1, 4, (8, 8, 8)).astype(np.float32)
+        given = [terms[device % 4][device // 4 * 4 : device // 4 * 4 + 4] for device in range(8)]
+        assert_holds(found, combine(terms[:4]), run_on_xla(found, given))
+
+
+def test_partial_over_fewer_axes_stays_partial() -> None:
+    mesh = Mesh("m", (2, 4))
+    found = plan((8, 8), "f32", mesh, Sharding("m", ((), ()), (0, 1)), Sharding("m", ((1,), ()), (0,)))
+    terms = np.random.default_rng(0).integers(0, 9, (8, 8, 8)).astype(np.float32)
+    after = run_on_xla(found, list(terms))
+    for column in range(4):
+        want = terms.sum(0)[2 * column : 2 * column + 2]
+        assert np.array_equal(after[column] + after[4 + column], want)
+
+
+EVEN: list[tuple[tuple[int, ...], Split, Split]] = [
+    ((2, 3), ((0,), (1,)), ((1,), (0,))),
+    ((2, 4), ((0, 1), ()), ((), (1, 0))),
+    ((2, 2, 2), ((0,), (1, 2)), ((0, 1), (2,))),
+    ((2, 4), ((0,), (1,)), ((1,), (0,))),
+]
+
+
+@pytest.mark.parametrize(("sizes", "source", "target"), EVEN)
+def test_temporary_memory_of_even_pairs(sizes: tuple[int, ...], source: Split, target: Split) -> None:
+    found = plan((960, 1920), "f32", Mesh("m", sizes), Sharding("m", source), Sharding("m", target), EXACT)
+    shard = 4 * max(np.prod(found.start), np.prod(found.steps[-1].shape))
+    assert compiled(found).get_compiled_memory_stats().temp_size_in_bytes <= 2.05 * shard
