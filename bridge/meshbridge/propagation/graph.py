@@ -178,8 +178,9 @@ class GraphBuilder:
         option = None
         if OPTION in op.attributes:
             option = axis_array(op.attributes[OPTION])
-            if len(option) != len(nest.loops):
+            if len(option) > len(nest.loops):
                 raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(nest.loops)}")
+            option += ((),) * (len(nest.loops) - len(option))  # the RFC leaves out empty lists at the end
         self.graph.nodes.append(
             Node(op, nest, tuple(map(slots, op.operands)), tuple(map(slots, op.results)), False, 0, option, weight, scope)
         )
