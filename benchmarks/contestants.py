@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.export
 
 import meshbridge
 from benchmarks.xla_trace import partitioning_seconds
@@ -83,12 +84,12 @@ def shortest(run: Callable[[], Any], repeats: int = REPEATS) -> tuple[Any, float
     return result, min(times)
 
 
-def sdy_propagation_seconds(program: Program) -> float:
+def sdy_propagation_seconds(exported: jax.export.Exported) -> float:
     """Seconds of Shardy's own `sdy-propagation-pipeline` alone on the same module: what a C++ propagation costs."""
-    text = program.export().mlir_module()
+    text = exported.mlir_module()
     times = []
     for _ in range(REPEATS):
-        module = mlir.parse(text, f"{program.name}.mlir", mlir.context())
+        module = mlir.parse(text, f"{exported.fun_name}.mlir", mlir.context())
         start = time.perf_counter()
         mlir.run_stock_passes(module, "builtin.module(sdy-propagation-pipeline)")
         times.append(time.perf_counter() - start)

@@ -30,7 +30,7 @@ def measured(names: Sequence[str], contestants: Sequence[str]) -> Iterator[Measu
     for name in names:
         program = build(name)
         expected = unsharded(program)
-        propagation = {"sdy-propagation": sdy_propagation_seconds(program)}
+        propagation = {"sdy-propagation": sdy_propagation_seconds(program.export())}
         for contestant in contestants:
             print(f"{name} by {contestant}", file=sys.stderr, flush=True)
             one = measure(program, contestant, expected)

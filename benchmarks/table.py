@@ -67,17 +67,18 @@ def render(measurements: Sequence[Measurement]) -> str:
 
 def _rows(measurements: Sequence[Measurement]) -> str:
     cells = [[column.text(m) for column in COLUMNS] for m in measurements if not m.error]
-    grid = _grid([[column.heading for column in COLUMNS], *cells])
+    figures = grid([[column.heading for column in COLUMNS], *cells])
     failed = [f"{m.program} by {m.contestant} failed: {m.error}" for m in measurements if m.error]
     loops = [
         f"{m.program} by {m.contestant}: bodies of {', '.join(m.unknown_loops)} counted once"
         for m in measurements
         if m.unknown_loops
     ]
-    return "\n".join([grid, *failed, *loops])
+    return "\n".join([figures, *failed, *loops])
 
 
-def _grid(rows: Sequence[Sequence[str]]) -> str:
+def grid(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells in columns of equal width, the first two to the left."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return "\n".join("  ".join(_aligned(row, widths)) for row in rows)
 
@@ -114,4 +115,4 @@ def _passes(measurements: Sequence[Measurement]) -> str:
         return ""
     rows = [["ms per pass", "", *names]]
     rows += [[m.program, "", *(f"{m.pass_seconds.get(name, 0) * 1e3:.1f}" for name in names)] for m in timed]
-    return _grid(rows)
+    return grid(rows)

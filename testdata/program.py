@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.export
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from testdata.ring import Term, total
 
@@ -86,12 +86,12 @@ class Program:
     def _mesh(self, devices: np.ndarray) -> Mesh:
         return Mesh(devices, tuple(name for name, _ in self.axes))
 
-    def jit_shardings(self, mesh: Mesh) -> tuple[Tree, Tree]:
+    def jit_shardings(self, mesh: Mesh | AbstractMesh) -> tuple[Tree, Tree]:
         """The shardings of the arguments and of the results on `mesh`."""
         arguments = jax.tree.map(lambda argument: NamedSharding(mesh, argument.spec), self.arguments)
         return arguments, jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.out_specs)
 
-    def jit(self, mesh: Mesh) -> Any:
+    def jit(self, mesh: Mesh | AbstractMesh) -> Any:
         """The jitted function with its shardings on `mesh`; lower it under `jax.set_mesh`: constraints name axes."""
         arguments, results = self.jit_shardings(mesh)
         return jax.jit(self.function, in_shardings=arguments, out_shardings=results)
@@ -111,6 +111,13 @@ class Program:
         mesh = self.mesh()
         with jax.set_mesh(mesh):
             return jax.export.export(self.jit(mesh))(*self.avals())
+
+    def export_for_cpus(self) -> jax.export.Exported:
+        """The same for a mesh of CPUs that need not be there, however many."""
+        names, sizes = zip(*self.axes, strict=True)
+        mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+        with jax.sharding.use_abstract_mesh(mesh):
+            return jax.export.export(self.jit(mesh), platforms=("cpu",))(*self.avals())
 
     def example_arguments(self, seed: int = 0) -> tuple[Tree, ...]:
         """Seeded numpy arrays, the same on every machine."""
