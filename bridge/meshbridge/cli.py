@@ -67,9 +67,11 @@ def _count(text: str) -> int:
 def partition(options: argparse.Namespace) -> int:
     """`meshbridge partition IN -o OUT`."""
     program = console.read_program(options.input)
-    timings = pipeline.partition_module(program.module, emit=options.emit)
-    chosen = formats.choose(_presentable(program, options.emit), options.output)
-    console.write_bytes(options.output, chosen.format.write(chosen))
+    with console.about(console.display_name(options.input)):
+        timings = pipeline.partition_module(program.module, emit=options.emit)
+        chosen = formats.choose(_presentable(program, options.emit), options.output)
+        data = chosen.format.write(chosen)
+    console.write_bytes(options.output, data)
     if options.timing:
         for timing in timings:
             print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
@@ -87,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
     program = console.read_program(options.input)
     from meshbridge import trial  # imports JAX, which reads the number of devices as it starts
 
-    return trial.run(program.module, options)
+    with console.about(console.display_name(options.input)):
+        return trial.run(program.module, options)
 
 
 def _make_devices(count: int) -> None:

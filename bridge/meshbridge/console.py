@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from meshbridge import formats
 from meshbridge.formats import Program
-from meshbridge.mlir import MeshError, context, diagnostics_text, ir
+from meshbridge.mlir import MeshError, ParseError, context, diagnostics_text, ir
 
 TRACEBACK = "MESHBRIDGE_TRACEBACK"
 """Environment variable that lets an internal error end in a traceback, for a bug report."""
+
+READING_SECONDS = 10
+"""How long a binary input may take to read, and a second more for each MiB. A thousand operations take 4 ms."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,7 +71,47 @@ def display_name(path: str) -> str:
 
 def read_program(path: str) -> Program:
     """The program in a file of any known format, in a new context. Raises MeshError."""
-    return formats.read(read_bytes(path), display_name(path), context())
+    return parse_program(read_bytes(path), display_name(path))
+
+
+def parse_program(data: bytes, name: str) -> Program:
+    """The program that `data` holds, in a new context; diagnostics call it `name`. Raises MeshError."""
+    chosen = formats.recognise(data, name)
+    with about(name):
+        if chosen is not formats.TEXT:
+            _rehearse(lambda: chosen.read(data, name, context()), name, READING_SECONDS + len(data) // 2**20)
+        return chosen.read(data, name, context())
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Names the input in diagnostics that speak of the module as a whole and so have no place in it."""
+    try:
+        yield
+    except MeshError as error:
+        text = str(error)
+        if text.startswith(("<module>: ", "error: ")):
+            raise MeshError(f"{name}: {text.removeprefix('<module>: ')}") from None
+        raise
+
+
+def _rehearse(read: Callable[[], object], name: str, seconds: int) -> None:
+    """Reads a binary file in a child process first: MLIR's bytecode reader can crash on a damaged one, or never come back.
+
+    A child is only safe while nothing has started threads, which is so until JAX is loaded: always, in a command.
+    Raises ParseError if the child died; whatever else the child found wrong, reading again will find.
+    """
+    if "jax" in sys.modules:
+        return
+    child = os.fork()
+    if child == 0:
+        signal.alarm(seconds)  # ends the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        with suppress(Exception):
+            read()
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        raise ParseError(f"{name}: error: damaged input: MLIR's reader crashes or hangs on the bytecode in it")
 
 
 def write_bytes(path: str, data: bytes) -> None:

@@ -12,7 +12,7 @@ from meshbridge import console, expectations, formats, pipeline
 from meshbridge.dialect import assembly
 from meshbridge.formats import Program
 from meshbridge.interface_text import interface_text
-from meshbridge.mlir import MeshError, context, ir
+from meshbridge.mlir import MeshError, ir
 from meshbridge.passes.base import Pass
 
 SEPARATOR = "// -----\n"
@@ -123,7 +123,11 @@ class _Job:
 
     def convert(self, chunk: bytes) -> bytes:
         """Reads, runs the passes, and prints one module."""
-        program = formats.read(chunk, self.filename, context())
+        program = console.parse_program(chunk, self.filename)
+        with console.about(self.filename):
+            return self._convert(program)
+
+    def _convert(self, program: Program) -> bytes:
         if self.options.verify_each:
             pipeline.verify(program.module)
         timings = pipeline.run(self.steps, program.module, verify_each=self.options.verify_each, on_pass=self._after)

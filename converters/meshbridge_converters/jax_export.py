@@ -88,10 +88,14 @@ def unpack(value: object, ctx: ir.Context) -> Program:
     Raises MeshError for an artifact with symbolic dimensions.
     """
     exported: Any = value
+    return _open(exported, exported.fun_name, ctx)
+
+
+def _open(exported: Any, name: str, ctx: ir.Context) -> Program:
     for aval in (*exported.in_avals, *exported.out_avals):
         if not all(isinstance(size, int) for size in aval.shape):
-            raise MeshError(f"{exported.fun_name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes")
-    return Program(portable.deserialize(exported.mlir_module_serialized, exported.fun_name, ctx), FORMAT, exported)
+            raise MeshError(f"{name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes")
+    return Program(portable.deserialize(exported.mlir_module_serialized, name, ctx), FORMAT, exported)
 
 
 def pack(program: Program) -> Exported:
@@ -158,7 +162,7 @@ def partition(exported: Exported) -> Exported:
 
 
 def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:
-    return unpack(deserialize(data, filename), ctx)
+    return _open(deserialize(data, filename), filename, ctx)
 
 
 def _write(program: Program) -> bytes:

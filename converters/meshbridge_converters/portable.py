@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from meshbridge.formats import Format, Program, bytecode_producer
@@ -21,7 +21,9 @@ def _diagnostics(ctx: ir.Context) -> Iterator[list[str]]:
     messages: list[str] = []
 
     def collect(diagnostic: ir.Diagnostic) -> bool:
-        messages.append(str(diagnostic.message))
+        # An exception in here would be printed by C++. The text of damaged input need not be text.
+        with suppress(UnicodeDecodeError, RuntimeError):
+            messages.append(str(diagnostic.message))
         return True
 
     handler: Any = ctx.attach_diagnostic_handler(collect)

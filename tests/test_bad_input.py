@@ -1,0 +1,189 @@
+"""Bad input: exactly one diagnostic on standard error, exit status 1, no output file, no traceback."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jax import export
+
+from meshbridge import cli, formats, mesh_opt, mlir
+from meshbridge.mlir import ParseError, ir
+
+SDY = """sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%a: tensor<8x16xf32> {{sdy.sharding = #sdy.sharding<{}>}}) -> tensor<8x16xf32> {{
+  %0 = stablehlo.add %a, %a : tensor<8x16xf32>
+  return %0 : tensor<8x16xf32>
+}}
+"""
+
+MESH = """mesh.mesh @m(shape = 2x4)
+func.func @main(%a: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+  %s = mesh.sharding @m split_axes = {} : !mesh.sharding
+  %0 = mesh.shard %a to %s : tensor<8x16xf32>
+  return %0 : tensor<8x16xf32>
+}}
+"""
+
+BAD = {
+    "not MLIR": (b"a poem\nof two lines", "input:1:1: error: custom op 'a' is unknown"),
+    "empty": (b" \n", "input: error: the input is empty"),
+    "neither text nor a known binary": (b"caf\xe9", "input: error: unknown kind of input"),
+    "zeros": (b"\0" * 400, "input: error: unknown kind of input"),
+    "another program": (b"\x7fELF\x02\x01\x01" + bytes(range(256)), "input: error: unknown kind of input"),
+    "endless nesting": (b"module {" * 5000, "input:1:4104: error: more than 512 brackets are open"),
+    "does not verify": (
+        b"func.func @main(%a: tensor<8xf32>) -> tensor<9xf32> {\n  return %a : tensor<8xf32>\n}",
+        "input:2:3: error: type of return operand 0",
+    ),
+    "no function": (b"module {}", "input: error: expected a function 'main' or exactly one public function, found 0"),
+    "unknown mesh": (SDY.format('@other, [{"x"}, {}]').encode(), "input:2:1: error: 'func.func' op arg 0 - unknown mesh: @other"),
+    "unknown sdy axis": (SDY.format('@mesh, [{"z"}, {}]').encode(), "input:2:1: error: 'func.func' op arg 0 - unknown axis name"),
+    "sdy axis twice": (
+        SDY.format('@mesh, [{"x"}, {"x"}]').encode(),
+        "input:2:1: error: 'func.func' op arg 0 - duplicate axis ref",
+    ),
+    "sdy rank": (
+        SDY.format('@mesh, [{"x"}]').encode(),
+        "input:2:1: error: 'func.func' op arg 0 - sharding doesn't match tensor rank",
+    ),
+    "unknown mesh axis": (
+        MESH.format("[[7]]").encode(),
+        "input:3:8: error: 'mesh.sharding' op 0-based mesh axis index 7 is out of",
+    ),
+    "mesh axis twice": (MESH.format("[[0], [0]]").encode(), "input:3:8: error: 'mesh.sharding' op "),
+    "bad mesh shape": (b"mesh.mesh @m(shape = banana)", "input:1:22: error: expected a shape such as 2x?x4"),
+}
+
+
+def fails_with(capsys: pytest.CaptureFixture[str], status: int, expected: str, output: Path | None = None) -> None:
+    captured = capsys.readouterr()
+    assert status == 1
+    assert captured.err.count("error:") == 1, captured.err
+    assert captured.err.startswith(expected), captured.err
+    assert "Traceback" not in captured.err
+    assert "internal error" not in captured.err
+    assert output is None or list(output.parent.iterdir()) == [output.parent / "input"]
+
+
+@pytest.fixture
+def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own to stand in; the path of the bad input in it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "input"
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_partition(name: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, expected = BAD[name]
+    bad.write_bytes(data)
+    fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name not in ("no function",)])
+def test_run(name: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, expected = BAD[name]
+    bad.write_bytes(data)
+    fails_with(capsys, cli.main(["run", "input"]), expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--nonsense", "input"], "mesh-opt: error: unrecognized arguments: --nonsense"),
+        (["--sharding-propagatio", "input"], "mesh-opt: error: unrecognized arguments: --sharding-propagatio"),
+        (["--pass-pipeline=nonsense", "input"], "error: unknown pass 'nonsense', expected one of "),
+        (["--pass-pipeline=builtin.module(inline-calls", "input"], "error: expected 'pass' or 'pass{option=value}'"),
+        (["--inline-calls=depth=3", "input"], "error: pass 'inline-calls' has no option 'depth', "),
+        (["--lower-collectives=form=sideways", "input"], "error: option 'form' of pass 'lower-collectives' cannot be 'sideways'"),
+        (["--inline-calls", "--pass-pipeline=inline-calls", "input"], "mesh-opt: error: pass flags and --pass-pipeline exclude"),
+        (["--emit-spelling=klingon", "input"], "mesh-opt: error: unknown format 'klingon', expected one of "),
+        (["nowhere.mlir"], "nowhere.mlir: error: No such file or directory"),
+        (["input", "-o", "nowhere/out.mlir"], "nowhere/out.mlir: error: No such file or directory"),
+        (["."], ".: error: Is a directory"),
+    ],
+)
+def test_mesh_opt_command_line(arguments: list[str], expected: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad.write_text("func.func @main() { return }")
+    fails_with(capsys, mesh_opt.main(arguments), expected, bad.parent / "out.mlir")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "meshbridge: error: the following arguments are required: COMMAND"),
+        (["divide", "input"], "meshbridge: error: argument COMMAND: invalid choice: 'divide'"),
+        (["partition"], "meshbridge partition: error: the following arguments are required: input"),
+        (["partition", "input", "--emit", "poem"], "meshbridge partition: error: argument --emit: invalid choice: 'poem'"),
+        (["partition", "input", "--fast"], "meshbridge: error: unrecognized arguments: --fast"),
+        (["partition", "input", "-o", "out.jax_export"], "input: error: a jax.export artifact is only made from one"),
+        (["run", "input", "--devices", "0"], "meshbridge run: error: argument --devices: expected a positive number, found '0'"),
+        (["run", "input", "--inputs", "input"], "input: error: not an archive of arrays"),
+        (["run", "input", "--seed", "1", "--inputs", "x.npz"], "meshbridge run: error: argument --inputs: not allowed with"),
+    ],
+)
+def test_meshbridge_command_line(arguments: list[str], expected: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad.write_text("func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }")
+    fails_with(capsys, cli.main(arguments), expected, bad.parent / "out.mlir")
+
+
+def test_more_devices_than_there_are(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad.write_text(SDY.format('@mesh, [{"x"}, {}]').replace('"y"=4', '"y"=40'))
+    fails_with(capsys, cli.main(["run", "input"]), "input: error: mesh @mesh needs 80 devices, there are 8")
+
+
+def test_every_cut_of_every_binary_format(exported: export.Exported) -> None:
+    """A file that is cut off anywhere is noticed in process, with a diagnostic that names it."""
+    ctx = mlir.context()
+    module = formats.unpack(exported, ctx).module
+    for data in (formats.to_bytecode(module), exported.mlir_module_serialized, bytes(exported.serialize())):
+        for length in {*range(0, len(data), 61), *range(64), *range(len(data) - 16, len(data))}:
+            with pytest.raises(ParseError, match=r"^cut(:\d+:\d+)?: error: "):
+                formats.read(bytes(data[:length]), "cut", ctx)
+
+
+def run_command(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "meshbridge.mesh_opt", str(path), "-o", str(path.parent / "out.mlir")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_damaged_bytecode_never_crashes_the_command(exported: export.Exported, tmp_path: Path) -> None:
+    """MLIR's reader can crash on bytecode with wrong bytes in it; the command must say so all the same."""
+    with mlir.context():
+        module = ir.Module.parse(exported.mlir_module())
+    generator = random.Random(0)
+    for original in (formats.to_bytecode(module), exported.mlir_module_serialized):
+        for _ in range(4):
+            data = bytearray(original)
+            for _ in range(8):
+                data[generator.randrange(4, len(data))] = generator.randrange(256)
+            path = tmp_path / "input"
+            path.write_bytes(data)
+            done = run_command(path)
+            assert done.returncode == 1
+            assert done.stderr.startswith((f"{path}", "/", "<")), done.stderr
+            assert done.stderr.count("error:") == 1, done.stderr
+            assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_crash_of_the_reader_is_a_diagnostic(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The command reads binaries in a child first; here the child is killed as a crash would kill it."""
+    script = tmp_path / "crash.py"
+    script.write_text(
+        "import dataclasses, os, sys\n"
+        "from meshbridge import formats, mesh_opt\n"
+        "formats.BYTECODE = dataclasses.replace(formats.BYTECODE, read=lambda *rest: os.abort())\n"
+        "sys.exit(mesh_opt.main([sys.argv[1]]))\n"
+    )
+    with mlir.context():
+        data = formats.to_bytecode(ir.Module.parse("module {}"))
+    (tmp_path / "input").write_bytes(data)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path / "input")], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("input: error: damaged input: MLIR's reader crashes or hangs on the bytecode in it\n")
