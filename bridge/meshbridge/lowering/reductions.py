@@ -6,10 +6,8 @@ number of devices; on integers the division truncates. On `i1`, StableHLO's sum 
 
 from __future__ import annotations
 
-from functools import reduce as fold
-
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
-from meshbridge.lowering.emit import Emitter, integer, shape_of, tensor
+from meshbridge.lowering.emit import Emitter, element_of, integer, integers, shape_of, tensor
 from meshbridge.lowering.exchanges import exchange, in_pieces
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
@@ -90,10 +88,17 @@ def _reducing(site: Site, name: str, value: ir.Value, combiner: str, attrs: dict
 
 def _exchanged_and_combined(site: Site, value: ir.Value, combiner: str, dim: int) -> ir.Value:
     """A reduce-scatter by hand, of as many bytes: every device receives its piece from all others and combines them itself."""
-    piece = shape_of(value)[dim] // site.group_size
-    received = exchange(site, value, dim, dim)
-    pieces = [site.emit.slice(received, dim, number * piece, piece) for number in range(site.group_size)]
-    return fold(lambda left, right: site.emit.elementwise(combiner, left, right), pieces)
+    emit, shape, element = site.emit, shape_of(value), element_of(value)
+    piece = [*shape[:dim], shape[dim] // site.group_size, *shape[dim + 1 :]]
+    received = emit.reshape(exchange(site, value, dim, dim), [*shape[:dim], site.group_size, *piece[dim:]])
+    neutral = emit.splat(tensor([], element), _NEUTRAL[combiner] % 2 ** ir.IntegerType(element).width)
+    reduce = emit.op("reduce", tensor(piece, element), [received, neutral], {"dimensions": integers([dim])}, regions=1)
+    _add_body(reduce, combiner, element)
+    total: ir.Value = reduce.results[0]
+    return total
+
+
+_NEUTRAL = {"and": -1, "or": 0, "xor": 0}
 
 
 def _averaged(site: Site, total: ir.Value) -> ir.Value:

@@ -32,13 +32,21 @@ def _tree(site: Site, value: ir.Value, root: int) -> ir.Value:
     """Binomial tree: whoever has the value sends it to one more device. Each device receives it once, in log2(n) permutes."""
     emit, size = site.emit, site.group_size
     reached = 1
-    distance = emit.elementwise("remainder", emit.add(site.in_group(), size - root), emit.scalar(size))
+    distance = _distance(site, root)
     while reached < size:
         steps = [((root + k) % size, (root + k + reached) % size) for k in range(min(reached, size - reached))]
         received = site.permute(value, moves(site, steps))
         value = emit.select(emit.compare("GE", distance, emit.scalar(reached)), received, value)
         reached *= 2
     return value
+
+
+def _distance(site: Site, root: int) -> ir.Value:
+    """How many members after the root, cyclically, this device comes."""
+    if root == 0:
+        return site.in_group()
+    size = site.group_size
+    return site.emit.elementwise("remainder", site.emit.add(site.in_group(), size - root), site.emit.scalar(size))
 
 
 @lowers(GatherOp)
@@ -57,15 +65,39 @@ def reduce(op: ReduceOp, site: Site) -> list[ir.Value]:
 
 @lowers(ScatterOp)
 def scatter(op: ScatterOp, site: Site) -> list[ir.Value]:
-    """all_to_all, of which every device keeps what the root sent."""
+    """Known root: a tree of permutes. Else an all_to_all, of which every device keeps what the root sent."""
     root = member(op, site, "root")
-    return [op.input if site.group_size == 1 else scatter_from(site, op.input, root, op.scatter_axis)]
+    if site.group_size == 1:
+        return [op.input]
+    if isinstance(root, int):
+        return [_halving_tree(site, op.input, root, op.scatter_axis)]
+    return [scatter_from(site, op.input, root, op.scatter_axis)]
 
 
-def scatter_from(site: Site, value: ir.Value, root: Member, dim: int) -> ir.Value:
-    """This device's piece along `dim` of the value of member `root`."""
+def scatter_from(site: Site, value: ir.Value, root: ir.Value, dim: int) -> ir.Value:
+    """This device's piece along `dim` of the value of member `root`, which is only known at run time."""
     piece = shape_of(value)[dim] // site.group_size
     received = exchange(site, value, dim, dim)
-    if isinstance(root, int):
-        return site.emit.slice(received, dim, root * piece, piece)
     return site.emit.dynamic_slice(received, dim, site.emit.multiply(root, piece), piece)
+
+
+def _halving_tree(site: Site, value: ir.Value, root: int, dim: int) -> ir.Value:
+    """Binomial tree: whoever has pieces sends the farther half of them on. log2(n) permutes, the root sends each piece once."""
+    emit, size = site.emit, site.group_size
+    piece = shape_of(value)[dim] // size
+    held = 1 << (size - 1).bit_length()
+    if root:  # the root's own piece first
+        tail = emit.slice(value, dim, root * piece, (size - root) * piece)
+        value = emit.concatenate([tail, emit.slice(value, dim, 0, root * piece)], dim)
+    if held > size:  # pieces for members beyond the group's end: nobody reads them
+        value = emit.concatenate([value, emit.slice(value, dim, 0, (held - size) * piece)], dim)
+    distance = _distance(site, root)
+    while held > 1:
+        half = held // 2
+        steps = [((root + k) % size, (root + k + half) % size) for k in range(0, size, held) if k + half < size]
+        received = site.permute(emit.slice(value, dim, half * piece, half * piece), moves(site, steps))
+        place = emit.elementwise("remainder", distance, emit.scalar(held))
+        kept = emit.slice(value, dim, 0, half * piece)
+        value = emit.select(emit.compare("GE", place, emit.scalar(half)), received, kept)
+        held = half
+    return value
