@@ -100,7 +100,7 @@ def open_dims(op: ir.Operation) -> tuple[int, ...]:
 class Writer:
     """Writes tilings as sdy shardings over the one mesh that they all lie on."""
 
-    module: ir.Module
+    top: ir.InsertionPoint
     mesh: InferredMesh
     symbol: str
     taken: set[str]
@@ -115,7 +115,8 @@ class Writer:
         """
         taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations if "sym_name" in op.attributes}
         found = {one: op for op in reversed(list(survey.carriers())) for text in _strings(op) for one in tilings(op, text)}
-        writer = cls(module, _infer(found, _devices(module, found)), "", taken)
+        top = ir.InsertionPoint.at_block_begin(module.body)
+        writer = cls(top, _infer(found, _devices(module, found)), "", taken)
         axes = [sdy.MeshAxisAttr.get(name, size) for name, size in zip(writer.axis_names, writer.mesh.shape, strict=True)]
         writer.symbol = writer._declare("mesh", sdy.MeshAttr.get(axes, list(writer.mesh.device_ids)))
         return writer
@@ -130,7 +131,7 @@ class Writer:
         name = next(name for name in names if name not in self.taken)
         self.taken.add(name)
         attrs = {"sym_name": ir.StringAttr.get(name), "mesh": attr}
-        ir.Operation.create("sdy.mesh", [], [], attrs, ip=ir.InsertionPoint.at_block_begin(self.module.body))
+        ir.Operation.create("sdy.mesh", [], [], attrs, ip=self.top)
         return name
 
     def manual_axes(self, tiling: Tiling) -> frozenset[int]:

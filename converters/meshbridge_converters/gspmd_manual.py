@@ -166,8 +166,8 @@ class _Folder:
         op.erase()
 
     def _opened(self, entry: ir.Operation) -> _Border:
-        call = _defining(entry, entry.operands[0])
-        if not _is_one(call, self.constraints):
+        call = self.constraints.get(entry.operands[0])
+        if call is None:
             raise OpError(entry, f"opens a manual region for a value that no @{CONSTRAINT} says the sharding of")
         outside = tiling(call)
         axes = self.writer.manual_axes(tiling(entry)) - self.writer.manual_axes(outside)
@@ -175,10 +175,10 @@ class _Folder:
         return _Border(call.operands[0], sharding, axes, call)
 
     def _closed(self, exit_: ir.Operation) -> _Border:
-        call = _defining(exit_, exit_.operands[0])
+        call = self.constraints.get(exit_.operands[0])
         outside = tiling(exit_)
         sharding = self.writer.sharding(exit_, outside, _rank(exit_), open_dims(exit_))
-        if not _is_one(call, self.constraints):
+        if call is None:
             return _Border(exit_.operands[0], sharding, None, None)
         axes = self.writer.manual_axes(tiling(call)) - self.writer.manual_axes(outside)
         return _Border(exit_.operands[0], sharding, axes, call)

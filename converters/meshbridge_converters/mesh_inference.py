@@ -5,12 +5,13 @@ constant stride: in `devices=[4,2]<=[2,4]T(1,0)` dimension 0 walks 4 devices wit
 Each such walk is a sub-axis of the line of all devices. Cutting the line where some walk starts or ends, and nowhere else, gives
 the coarsest mesh: 2x4 here.
 
-The line is 0, 1, 2, … unless that expresses no tiling; then the order in which one of the tilings lists the devices is tried.
+The line is 0, 1, 2, … if that expresses all tilings; otherwise it is the order in which one of the tilings lists the devices,
+the one that needs the fewest axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -68,13 +69,20 @@ def infer(tilings: Iterable[Tiling], devices: int) -> InferredMesh:
     for tiling in tiled:
         if len(tiling.devices) != devices:
             raise ValueError(f"{describe(tiling)} has {len(tiling.devices)} devices, expected {devices}")
-    failure = ""
-    for line in _lines(tiled, devices):
-        try:
-            return _on_line(tiled, line)
-        except ValueError as error:
-            failure = failure or str(error)
-    raise ValueError(failure)
+    try:
+        return _on_line(tiled, tuple(range(devices)))
+    except ValueError as error:
+        found = [mesh for line in dict.fromkeys(tiling.devices for tiling in tiled) if (mesh := _if_any(tiled, line))]
+        if not found:
+            raise error from None
+    return min(found, key=lambda mesh: len(mesh.shape))
+
+
+def _if_any(tiled: Sequence[Tiling], line: tuple[int, ...]) -> InferredMesh | None:
+    try:
+        return _on_line(tiled, line)
+    except ValueError:
+        return None
 
 
 def describe(tiling: Tiling) -> str:
@@ -82,12 +90,6 @@ def describe(tiling: Tiling) -> str:
     listed = ",".join(map(str, tiling.devices[:16])) + (",…" if len(tiling.devices) > 16 else "")
     dims = ",".join(map(str, (*tiling.tiles, *(size for _, size in tiling.subgroups))))
     return f"devices=[{dims}]{listed}"
-
-
-def _lines(tiled: Sequence[Tiling], devices: int) -> Iterator[tuple[int, ...]]:
-    """The orders of devices to try."""
-    yield tuple(range(devices))
-    yield from dict.fromkeys(tiling.devices for tiling in tiled)
 
 
 def _on_line(tiled: Sequence[Tiling], line: tuple[int, ...]) -> InferredMesh:

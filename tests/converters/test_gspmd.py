@@ -1,0 +1,166 @@
+"""The same JAX function, exported with Shardy and with GSPMD, is the same mesh IR up to the names of axes and symbols."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from meshbridge import mlir
+from meshbridge.mlir import MeshError, OpError, ir
+from meshbridge.passes.inline_calls import InlineCalls
+from meshbridge_converters import gspmd, hlo_shardings, mesh_inference, sdy
+from tests.converters import test_jax_programs as programs
+
+
+def lowered(program: Callable[[Mesh, jax.Array], jax.Array], shardy: bool) -> str:
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax._src.config.use_shardy_partitioner(shardy):
+        jitted = jax.jit(partial(program, mesh), in_shardings=NamedSharding(mesh, P("data")))
+        return str(jitted.lower(programs.X).as_text())
+
+
+def imported(text: str, convert: Callable[[ir.Module], None]) -> str:
+    """Mesh IR without calls and names."""
+    module = mlir.parse(text, "program.mlir", mlir.context())
+    convert(module)
+    InlineCalls().run(module)
+    module.operation.verify()
+    printed = str(module).replace('"data"', '"0"').replace('"model"', '"1"')
+    printed = re.sub(r"group_id=\d+", "group_id=0", printed)  # JAX counts groups per process
+    return re.sub(
+        r'meshbridge.axis_names = \["0", "1"\], |, stablehlo.mesh = .*(?=, sym_name)| \{jax.result_info[^}]*\}', "", printed
+    )
+
+
+@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda program: program.__name__)
+def test_same_as_from_shardy(program: Callable[[Mesh, jax.Array], jax.Array]) -> None:
+    from_shardy = imported(lowered(program, True), sdy.import_module)
+    from_gspmd = imported(lowered(program, False), gspmd.import_module)
+    assert "mhlo.sharding" not in from_gspmd
+    assert from_gspmd == from_shardy
+
+
+def shape_and_order(*annotations: str, devices: int = 8) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The mesh that is inferred for some tilings."""
+    tilings = [tiling for text in annotations for tiling in hlo_shardings.parse(text)]
+    mesh = mesh_inference.infer(tilings, devices)
+    return mesh.shape, mesh.device_ids
+
+
+@pytest.mark.parametrize(
+    ("annotations", "shape", "order"),
+    [
+        (["{replicated}"], (8,), ()),
+        (["{devices=[8,1]<=[8]}"], (8,), ()),
+        (["{devices=[2,4]<=[8]}"], (2, 4), ()),
+        (["{devices=[4,2]<=[2,4]T(1,0)}"], (2, 4), ()),
+        (["{devices=[2,1,4]<=[8] last_tile_dim_replicate}", "{devices=[8,1]<=[8]}"], (2, 4), ()),
+        (["{devices=[2,1,4]<=[8] last_tile_dim_replicate}", "{devices=[4,1,2]<=[8] last_tile_dim_replicate}"], (2, 2, 2), ()),
+        (["{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"], (2, 4), ()),
+        (["{devices=[2,4]<=[4,2]T(1,0) last_tile_dims={unreduced}}"], (4, 2), ()),
+        (["{devices=[2,4]0,1,2,3,4,5,6,7}"], (2, 4), ()),
+        (["{devices=[2,4]7,6,5,4,3,2,1,0}"], (2, 4), (7, 6, 5, 4, 3, 2, 1, 0)),
+        # Devices of one replicated group are listed in any order, here in that of their numbers.
+        (
+            ["{devices=[2,1,4]4,5,6,7,0,1,2,3 last_tile_dim_replicate}", "{devices=[2,4]4,6,5,7,0,2,1,3}"],
+            (2, 4),
+            (4, 6, 5, 7, 0, 2, 1, 3),
+        ),
+        (["{mesh['x'=2,'y'=4], [{'y'}, {'x'}]}"], (2, 4), ()),
+        (["{{devices=[2,4]<=[8]}, {manual}, {maximal device=3}}"], (2, 4), ()),
+    ],
+)
+def test_coarsest_mesh(annotations: list[str], shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    assert shape_and_order(*annotations) == (shape, order)
+
+
+ARGUMENT = """
+  module attributes {mhlo.num_partitions = 8 : i32} {
+    func.func @main(%arg0: tensor<8x16xf32>, %arg1: tensor<f32>) -> tensor<8x16xf32> {
+      %0 = stablehlo.custom_call @Sharding(%arg0) {mhlo.sharding = "{devices=[2,4]<=[8]}"}
+        : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      %1 = stablehlo.custom_call @Sharding(%0) {mhlo.sharding = "ANNOTATION"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      return %1 : tensor<8x16xf32>
+    }
+  }"""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "message"),
+    [
+        ("nonsense", "not an HloSharding"),
+        ("{}", "it is empty"),
+        ("{devices=[2,4]<=[9]}", "devices=[2,4] has 8 tiles, but <=[9] has 9 devices"),
+        ("{devices=[2,4]<=[2,4]T(0,0)}", "T(0,0) is not a permutation of the dimensions of [2,4]"),
+        ("{devices=[2,2]0,1,1,2}", "devices=[2,2] needs the devices 0 to 3, each once, found 0,1,1,2"),
+        ("{maximal}", "maximal shardings should have exactly one device"),
+        ("{devices=[4,1]<=[4]}", "devices=[4,1]0,1,2,3 has 4 devices, expected 8"),
+        ("{devices=[8,1]0,1,2,3,4,5,7,6}", "devices=[8,1]0,1,2,3,4,5,7,6 is not a mesh of axes"),
+        ("{devices=[8]<=[8]}", "carries a tiling of 1 dimensions for a value of rank 2"),
+        ("{{replicated}, {replicated}}", "carries a tuple of 2 shardings, expected one"),
+    ],
+)
+def test_malformed_annotation(annotation: str, message: str) -> None:
+    module = mlir.parse(ARGUMENT.replace("ANNOTATION", annotation), "input.mlir", mlir.context())
+    with pytest.raises(OpError) as caught:
+        gspmd.import_module(module)
+    assert message in str(caught.value)
+    assert re.match(r"[^:]*:6:12: error: 'stablehlo.custom_call' op ", str(caught.value))
+
+
+REGION = """
+  func.func @main(%arg0: tensor<8x16xf32>, %arg1: tensor<4x4xf32>) -> tensor<8x16xf32> {
+    %0 = stablehlo.custom_call @Sharding(%arg0) {mhlo.sharding = "{devices=[2,4]<=[8]}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {mhlo.sharding = "{manual}"} : (tensor<8x16xf32>) -> tensor<4x4xf32>
+    %c = stablehlo.constant dense<1.0> : tensor<4x4xf32>
+    BODY
+    %3 = stablehlo.custom_call @Sharding(%2) {mhlo.sharding = "{manual}"} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    %4 = stablehlo.custom_call @SPMDShardToFullShape(%3) {mhlo.sharding = "{devices=[2,4]<=[8]}"}
+      : (tensor<4x4xf32>) -> tensor<8x16xf32>
+    %5 = stablehlo.custom_call @use(%c) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    return %4 : tensor<8x16xf32>
+  }"""
+
+
+MANUAL = '{mhlo.sharding = "{manual}"}'
+PARTLY_MANUAL = '{mhlo.sharding = "{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"}'
+
+
+def with_body(body: str) -> str:
+    return REGION.replace("BODY", body)
+
+
+def test_region_without_a_call_shares_literals_with_what_is_outside() -> None:
+    module = mlir.parse(with_body("%2 = stablehlo.add %1, %c : tensor<4x4xf32>"), "input.mlir", mlir.context())
+    gspmd.import_module(module)
+    module.operation.verify()
+    text = str(module)
+    assert text.count("stablehlo.constant") == 2
+    assert "custom_call @S" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (with_body("%2 = stablehlo.add %1, %arg1 : tensor<4x4xf32>"), "uses a block argument inside a manual region"),
+        (
+            with_body("%2 = stablehlo.tanh %1 : tensor<4x4xf32>").replace("Shape(%0)", "Shape(%arg0)"),
+            "no @Sharding says the sharding",
+        ),
+        (
+            with_body("%2 = stablehlo.tanh %1 : tensor<4x4xf32>").replace(f"(%2) {MANUAL}", f"(%2) {PARTLY_MANUAL}"),
+            "agree on no one set of manual axes, found",
+        ),
+    ],
+    ids=["value from outside", "no sharding", "manual axes differ"],
+)
+def test_regions_that_are_not_closed(text: str, message: str) -> None:
+    module = mlir.parse(text, "input.mlir", mlir.context())
+    with pytest.raises(MeshError, match=re.escape(message)):
+        gspmd.import_module(module)
