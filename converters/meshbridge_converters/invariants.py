@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshbridge.mlir import OpError, ir, sdy, source_location, tensor_type
-
 from meshbridge_converters import carriers, sdy_attributes
 from meshbridge_converters.sdy_attributes import SdyMesh
 

@@ -28,7 +28,6 @@ from meshbridge.dialect.attributes import axis_lists
 from meshbridge.dialect.ops import REPLICATED_AXES
 from meshbridge.mlir import OpError, ir, main_function, sdy
 from meshbridge.sharding import Sharding, is_even
-
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import SHARDING
 from meshbridge_converters.sdy_attributes import SdyMesh
