@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from reshard_cases import assert_holds, shards, splits
+from reshard_cases import assert_holds, block, coordinates, shards, splits
 from xla import compiled, run_on_xla
 
 from meshbridge.resharding import Options, Plan, bound, plan
+from meshbridge.resharding import steps as s
 from meshbridge.sharding import Mesh, Sharding, Split
 
 if len(jax.devices("cpu")) < 8:
@@ -83,6 +86,29 @@ def test_partial_over_fewer_axes_stays_partial() -> None:
     for column in range(4):
         want = terms.sum(0)[2 * column : 2 * column + 2]
         assert np.array_equal(after[column] + after[4 + column], want)
+
+
+def test_factors_of_axes() -> None:
+    """On 4x2, a resharding between its axes moves one half of axis 0 at a time: steps of every kind on a part of an axis."""
+    mesh, wanted = Mesh("m", (4, 2)), {s.Slice, s.AllGather, s.AllToAll, s.Permute, s.ReduceScatter}
+    whole = np.arange(16 * 16).reshape(16, 16).astype(np.float32)
+    for source, target in itertools.product(splits(mesh, 2), repeat=2):
+        free = tuple(axis for axis in range(2) if not any(axis in axes for axes in source))
+        given = Sharding("m", source, free)
+        found = plan((16, 16), "f32", mesh, given, Sharding("m", target))
+        parts = {type(step) for step in found.steps if type(step) in wanted and not _spells_axes(mesh, step)}
+        if parts:
+            wanted -= parts
+            terms = [whole] + [np.zeros_like(whole)] * (mesh.group_size(free) - 1)
+            by_term = [shards(term, mesh, given) for term in terms]
+            buffers = [by_term[block(mesh, free, at)][device] for device, at in enumerate(coordinates(mesh))]
+            assert_holds(found, whole, run_on_xla(found, buffers))
+    assert wanted <= {s.AllToAll}  # which the reduce-scatter contains
+
+
+def _spells_axes(mesh: Mesh, step: Any) -> bool:
+    lists = (step.sources, step.targets) if isinstance(step, s.Permute) else (step.digits,)
+    return all(s.whole_axes(mesh, digits) is not None for digits in lists)
 
 
 EVEN: list[tuple[tuple[int, ...], Split, Split]] = [

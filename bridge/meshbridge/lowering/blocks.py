@@ -112,8 +112,8 @@ def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
     return (attributes.integers(attrs["axes"]) if "axes" in attrs else ()) or tuple(range(mesh.rank))
 
 
-_BY_PARTITION = frozenset({"stablehlo.partition_id", "stablehlo.collective_permute"})
-"""What resharding writes in the exported form, where no mesh operation spells its pairs of devices."""
+_BY_PARTITION = frozenset(f"stablehlo.{name}" for name in ("partition_id", "collective_permute", "all_gather", "all_to_all"))
+"""What resharding writes in the exported form, where no mesh operation spells its groups or pairs of devices."""
 
 
 def _by_replica(op: ir.Operation) -> None:
@@ -122,5 +122,7 @@ def _by_replica(op: ir.Operation) -> None:
         number = ir.Operation.create("stablehlo.replica_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
         op.results[0].replace_all_uses_with(number.results[0])
         op.erase()
-    elif "channel_handle" in op.attributes:
-        del op.attributes["channel_handle"]
+        return
+    for name in ("channel_handle", "use_global_device_ids"):
+        if name in op.attributes:
+            del op.attributes[name]

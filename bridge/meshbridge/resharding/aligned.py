@@ -76,13 +76,7 @@ def aligned_steps(alignment: Alignment, partial: Digits, unused: Digits, kind: s
         idle = [digit for digit in (*partial, *unused) if digit not in entries.values()]
         local = _with_free_places(local, idle, entries)
     buffer = LocalBuffer(local)
-    scattered = {position: digit for position, digit in entries.items() if digit in partial}
-    waiting = tuple(digit for digit in partial if digit not in scattered.values())
-    buffer.slice({position: (digit,) for position, digit in entries.items() if digit not in partial})
-    if scattered:
-        buffer.reduce_scatter({position: (digit,) for position, digit in scattered.items()}, kind)
-    if waiting:
-        buffer.all_reduce(waiting, kind)
+    _reduce_and_slice(buffer, entries, partial, kind)
     labels |= entries
     _exchange(buffer, labels, goal, recipe)
     gathered = {position: (digit,) for position, digit in labels.items() if position not in goal}
@@ -104,6 +98,21 @@ def _entries(labels: Labels, goal: Labels) -> Labels:
         if end is not None:  # otherwise the path ends at no position: a permute
             entries[end] = digit
     return entries
+
+
+def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kind: str) -> None:
+    """Slices first, so that less is reduced. An axis of which a digit has no place to be scattered to is reduced whole."""
+    waiting = {digit.axis for digit in partial if digit not in entries.values()}
+    cut, scattered, late = dict[Position, Digits](), dict[Position, Digits](), dict[Position, Digits]()
+    for position, digit in entries.items():
+        place = cut if digit not in partial else late if digit.axis in waiting else scattered
+        place[position] = (digit,)
+    buffer.slice(cut)
+    if scattered:
+        buffer.reduce_scatter(scattered, kind)
+    if waiting:
+        buffer.all_reduce(tuple(digit for digit in partial if digit.axis in waiting), kind)
+    buffer.slice(late)
 
 
 def _with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:

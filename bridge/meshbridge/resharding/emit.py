@@ -1,8 +1,7 @@
 """Writes a plan into the program.
 
-Collectives are mesh operations. Digits that are proper factors of mesh axes go through a *virtual mesh*, the same devices with
-finer axes, declared beside the real one. Exchanges in rounds, whose pairs no order of axes spells, are
-`stablehlo.collective_permute`.
+Collectives are mesh operations, except over factors of mesh axes (`emit_factors`) and in exchanges in rounds, whose pairs of
+devices no order of axes spells; those are StableHLO's.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import MeshOp
 from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
 from meshbridge.mlir import MeshError, ir
+from meshbridge.resharding import emit_factors
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.emit_tiles import exchange_tiles
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.plan import Plan
 from meshbridge.resharding.steps import Digits, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.virtual import refine
 from meshbridge.sharding import Axes, Mesh
 
 
@@ -60,24 +58,9 @@ class Site:
         """Location and insertion point as the builders take them."""
         return {"loc": self.emit.loc, "ip": self.emit.ip}
 
-    def axes(self, *lists: Digits) -> tuple[Mesh, list[Axes]]:
-        """A mesh on which every list of digits is a list of axes: the real one if it will do, else a virtual one."""
-        found = [s.whole_axes(self.mesh, digits) for digits in lists]
-        if all(axes is not None for axes in found):
-            return self.mesh, [axes for axes in found if axes is not None]
-        virtual = refine(self.mesh, [digit for digits in lists for digit in digits])
-        self._declare(virtual.mesh)
-        return virtual.mesh, [virtual.axes(digits) for digits in lists]
-
-    def _declare(self, virtual: Mesh) -> None:
-        """Declares the virtual mesh behind the real one, once per module."""
-        op = self.emit.ip.block.owner.operation
-        while op.parent is not None:
-            op = op.parent.operation
-        body = op.regions[0].blocks[0]
-        names = {each.sym_name: each for each in body.operations if isinstance(each, MeshOp)}
-        if virtual.name not in names:
-            build.mesh(virtual, loc=self.emit.loc, ip=ir.InsertionPoint.at_block_begin(body))
+    def axes(self, digits: Digits) -> Axes | None:
+        """The mesh axes that `digits` spell, if they do."""
+        return s.whole_axes(self.mesh, digits)
 
 
 Emit = Callable[[Any, ir.Value, Site], ir.Value]
@@ -139,38 +122,45 @@ def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
 
 @_emits(s.Slice)
 def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
-    mesh, (axes,) = site.axes(step.digits)
-    return build.all_slice(value, mesh, mesh_axes=axes, slice_axis=step.dim, **site.at)
+    if (axes := site.axes(step.digits)) is None:
+        return emit_factors.slice_over(step, value, site.place)
+    return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, **site.at)
 
 
 @_emits(s.AllGather)
 def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
-    mesh, (axes,) = site.axes(step.digits)
-    return build.all_gather(value, mesh, mesh_axes=axes, gather_axis=step.dim, **site.at)
+    if (axes := site.axes(step.digits)) is None:
+        return emit_factors.gather_over(step, value, site.place)
+    return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, **site.at)
 
 
 @_emits(s.AllReduce)
 def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
-    mesh, (axes,) = site.axes(step.digits)
-    return build.all_reduce(value, mesh, mesh_axes=axes, reduction=step.kind, **site.at)
+    axes = site.axes(step.digits)
+    assert axes is not None, f"{step} reduces over a part of an axis"
+    return build.all_reduce(value, site.mesh, mesh_axes=axes, reduction=step.kind, **site.at)
 
 
 @_emits(s.ReduceScatter)
 def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
-    mesh, (axes,) = site.axes(step.digits)
-    return build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, **site.at)
+    if (axes := site.axes(step.digits)) is None:
+        return emit_factors.reduce_scatter_over(step, value, site.place)
+    return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, **site.at)
 
 
 @_emits(s.AllToAll)
 def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
-    mesh, (axes,) = site.axes(step.digits)
-    return build.all_to_all(value, mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, **site.at)
+    if (axes := site.axes(step.digits)) is None:
+        return emit_factors.exchange_over(step.digits, step.split, step.concat, value, site.place)
+    return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, **site.at)
 
 
 @_emits(s.Permute)
 def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
-    mesh, (sources, targets) = site.axes(step.sources, step.targets)
-    return build.permute(value, mesh, mesh_axes=sources, target_axes=targets, **site.at)
+    sources, targets = site.axes(step.sources), site.axes(step.targets)
+    if sources is None or targets is None:
+        return emit_factors.permute_over(step, value, site.place)
+    return build.permute(value, site.mesh, mesh_axes=sources, target_axes=targets, **site.at)
 
 
 @_emits(TileExchange)
@@ -186,10 +176,10 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     sizes = {"slice_sizes": integers(piece.shape)}
     result = emit.broadcast(emit.splat(tensor([], element_of(value)), 0), step.shape)
     senders, receivers = ([digits[i] for i in step.rotating] for digits in (step.sources, step.targets))
-    for number, turn in enumerate(step.rounds):
+    moved: ir.Value | None = None
+    for turn in step.rounds:
         sent = place.rotated(senders, [-shift for shift in turn])
-        if number:
-            sent = place.after(sent, moved)
+        sent = sent if moved is None else place.after(sent, moved)
         moved = emit.value("dynamic_slice", piece, [value, sent, zero], sizes)
         moved = place.permute(moved, [(step.sender(device, turn), device) for device in range(site.mesh.size)])
         result = emit.value("dynamic_update_slice", result.type, [result, moved, place.rotated(receivers, turn), zero])

@@ -14,6 +14,9 @@ from meshbridge.mlir import ir
 from meshbridge.resharding.steps import Digit, Digits
 from meshbridge.sharding import Mesh
 
+CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 1>"
+"""One number for all collectives, so that equal ones stay equal; type 1: between devices."""
+
 
 class Place:
     """This device's position in `mesh`. Everything is `tensor<i32>`."""
@@ -78,7 +81,7 @@ class Place:
         partitions = np.array(self.mesh.ordered_devices(), np.int64)
         attrs = {
             "source_target_pairs": dense(partitions[np.array(pairs)]),
-            "channel_handle": ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>"),
+            "channel_handle": ir.Attribute.parse(CHANNEL),
         }
         return self.emit.value("collective_permute", value.type, [value], attrs)
 

@@ -1,0 +1,81 @@
+"""Collectives over factors of mesh axes, which no mesh operation names: StableHLO's, with their device groups written out.
+
+Groups are partition ids, as in the exported form; lowering to the local form turns them into replicas.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshbridge.lowering.emit import dense, element_of, integer, shape_of, tensor
+from meshbridge.lowering.reductions import COMBINERS
+from meshbridge.mlir import MeshError, ir
+from meshbridge.resharding import steps as s
+from meshbridge.resharding.place import CHANNEL, Place
+from meshbridge.resharding.steps import Digits, group_index, group_size
+
+
+def device_groups(place: Place, digits: Digits) -> ir.Attribute:
+    """Partition ids of every group along `digits`, each in group order."""
+    groups: dict[int, list[int]] = {}
+    for device in range(place.mesh.size):
+        first = device - sum(digit.of(device) * digit.stride for digit in digits)
+        groups.setdefault(first, []).append(device)
+    partitions = np.array(place.mesh.ordered_devices(), np.int64)
+    ordered = [sorted(group, key=lambda device: group_index(digits, device)) for group in groups.values()]
+    return dense(partitions[np.array(ordered)])
+
+
+def slice_over(step: s.Slice, value: ir.Value, place: Place) -> ir.Value:
+    """The piece along `step.dim` that this device's number names."""
+    size = step.shape[step.dim]
+    return place.emit.dynamic_slice(value, step.dim, place.emit.multiply(place.group(step.digits), size), size)
+
+
+def gather_over(step: s.AllGather, value: ir.Value, place: Place) -> ir.Value:
+    """`stablehlo.all_gather`."""
+    attrs = {
+        "all_gather_dim": integer(step.dim),
+        "replica_groups": device_groups(place, step.digits),
+        "channel_handle": ir.Attribute.parse(CHANNEL),
+        "use_global_device_ids": ir.UnitAttr.get(),
+    }
+    return place.emit.value("all_gather", tensor(step.shape, element_of(value)), [value], attrs)
+
+
+def exchange_over(digits: Digits, split: int, concat: int, value: ir.Value, place: Place) -> ir.Value:
+    """`stablehlo.all_to_all`."""
+    count, shape = group_size(digits), shape_of(value)
+    shape[split] //= count
+    shape[concat] *= count
+    attrs = {
+        "split_dimension": integer(split),
+        "concat_dimension": integer(concat),
+        "split_count": integer(count),
+        "replica_groups": device_groups(place, digits),
+        "channel_handle": ir.Attribute.parse(CHANNEL),
+    }
+    return place.emit.value("all_to_all", tensor(shape, element_of(value)), [value], attrs)
+
+
+def permute_over(step: s.Permute, value: ir.Value, place: Place) -> ir.Value:
+    """`stablehlo.collective_permute` between the devices whose numbers along both lists agree."""
+    moves = s.Rounds(step.shape, step.sources, step.targets, ())
+    return place.permute(value, [(moves.sender(device, ()), device) for device in range(place.mesh.size)])
+
+
+def reduce_scatter_over(step: s.ReduceScatter, value: ir.Value, place: Place) -> ir.Value:
+    """An all-to-all, whose pieces every device combines itself: as many bytes as a reduce-scatter."""
+    emit, count = place.emit, group_size(step.digits)
+    if step.kind not in COMBINERS:
+        raise MeshError(f"reduction '{step.kind}' has no body that could run")
+    received = exchange_over(step.digits, step.dim, step.dim, value, place)
+    apart = emit.reshape(received, [*step.shape[: step.dim], count, *step.shape[step.dim :]])
+    total: ir.Value | None = None
+    for term in range(count):
+        piece = emit.reshape(emit.slice(apart, step.dim, term, 1), step.shape)
+        total = piece if total is None else emit.elementwise(COMBINERS[step.kind], total, piece)
+    assert total is not None
+    if step.kind == "average":
+        return emit.elementwise("divide", total, emit.splat(ir.RankedTensorType(total.type), count))
+    return total
