@@ -17,20 +17,36 @@ from meshbridge import passes as pass_package
 from meshbridge.dialect import verifier
 from meshbridge.mlir import MeshError, diagnostics_text, ir
 from meshbridge.passes.base import PASSES, Pass, run_passes
+from meshbridge.passes.boundary import ImportShardings, WrapLocal
+from meshbridge.passes.canonicalize import Canonicalize, Cse
+from meshbridge.passes.inline_calls import InlineCalls
+from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.passes.mesh_spmdization import MeshSpmdization
+from meshbridge.passes.sharding_propagation import ShardingPropagation
+from meshbridge.passes.split_constants import SplitConstants
 
-ANNOTATED = "import-shardings,inline-calls,split-constants,sharding-propagation"
-"""Stage 2: mesh IR on global shapes, every operand and result annotated."""
+ANNOTATE: tuple[Pass, ...] = (
+    ImportShardings(),
+    InlineCalls(),
+    SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
+    ShardingPropagation(),
+)
+"""Stage 0 to stage 2: mesh IR on global shapes, every operand and result annotated."""
 
-SPLIT = "mesh-spmdization"
-"""Stages 3 and 4: local shapes, every communication a mesh collective."""
+SPLIT: tuple[Pass, ...] = (
+    MeshSpmdization(),
+    Canonicalize(),
+    Cse(),  # gathers of one value that several readers wanted become one
+)
+"""Stage 2 to stage 4: local shapes, every communication a mesh collective."""
 
-PIPELINES = {
-    "annotated": ANNOTATED,
-    "mesh": f"{ANNOTATED},{SPLIT}",
-    "local": f"{ANNOTATED},{SPLIT},lower-collectives{{form=local}}",
-    "exported": f"{ANNOTATED},{SPLIT},lower-collectives,wrap-local",
+PIPELINES: dict[str, tuple[Pass, ...]] = {
+    "annotated": ANNOTATE,
+    "mesh": (*ANNOTATE, *SPLIT),
+    "local": (*ANNOTATE, *SPLIT, LowerCollectives(form="local")),
+    "exported": (*ANNOTATE, *SPLIT, LowerCollectives(form="exported"), WrapLocal()),
 }
-"""What can be emitted, and the passes that lead there, as `mesh-opt --pass-pipeline` takes them."""
+"""What can be emitted, and the passes that lead there."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ def partition_module(module: ir.Module, *, emit: str = "exported", on_pass: OnPa
     if emit not in PIPELINES:
         raise MeshError(f"error: unknown form '{emit}', expected one of {', '.join(PIPELINES)}")
     verify(module)
-    return run(parse_pipeline(PIPELINES[emit]), module, on_pass=on_pass)
+    return run(PIPELINES[emit], module, on_pass=on_pass)
 
 
 def verify(module: ir.Module) -> None:

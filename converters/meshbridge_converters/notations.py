@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from meshbridge.formats import Notation
-from meshbridge.mlir import ir, walk
-from meshbridge_converters import manual, sdy
+from meshbridge.mlir import ir, walk_all
+from meshbridge_converters import gspmd, manual, sdy
 
-_FUNCTION_ATTRIBUTES = ("arg_attrs", "res_attrs")
+SDY_SHARDING = "sdy.sharding"
+MHLO_SHARDING = "mhlo.sharding"
+MESH = "mesh.mesh"
+"""Declared by mesh IR, which may hold sdy operations that the mesh dialect has no word for."""
 
 
 def uses_sdy(module: ir.Module) -> bool:
-    """Whether `module` declares an `sdy.mesh` or carries a sharding over a mesh written in place.
-
-    Mesh IR may hold sdy operations that the mesh dialect has no word for; its `mesh.mesh` tells it apart.
-    """
+    """Whether `module` declares an `sdy.mesh`, or carries a sharding over a mesh written in place."""
     names = {op.operation.name for op in module.body.operations}
-    if "mesh.mesh" in names:
-        return False
-    return "sdy.mesh" in names or any(map(_carries_sdy, walk(module.operation)))
+    return MESH not in names and ("sdy.mesh" in names or _carries(module, SDY_SHARDING))
 
 
-def _carries_sdy(op: ir.Operation) -> bool:
-    if op.name.startswith("sdy.") or "sdy.sharding" in op.attributes:
-        return True
-    return op.name == "func.func" and any(
-        "sdy.sharding" in ir.DictAttr(entry)
-        for side in _FUNCTION_ATTRIBUTES
-        if side in op.attributes
-        for entry in ir.ArrayAttr(op.attributes[side])
+def uses_gspmd(module: ir.Module) -> bool:
+    """Whether `module` carries `mhlo.sharding` and nothing that says the same in sdy or mesh."""
+    names = {op.operation.name for op in module.body.operations}
+    return not names & {MESH, "sdy.mesh"} and _carries(module, MHLO_SHARDING)
+
+
+def _carries(module: ir.Module, attribute: str) -> bool:
+    """Whether an operation, an argument or a result of `module` has `attribute`, or an operation is of its dialect."""
+    dialect = attribute.split(".")[0] + "."
+    return any(
+        op.name.startswith(dialect) or attribute in op.attributes or _on_boundary(op, attribute) for op in walk_all(module)
     )
+
+
+def _on_boundary(op: ir.Operation, attribute: str) -> bool:
+    if op.name != "func.func":
+        return False
+    sides = [ir.ArrayAttr(op.attributes[side]) for side in ("arg_attrs", "res_attrs") if side in op.attributes]
+    return any(attribute in ir.DictAttr(entry) for side in sides for entry in side)
 
 
 SDY = Notation(
@@ -38,4 +46,11 @@ SDY = Notation(
     to_mesh=sdy.import_module,
     from_mesh=sdy.export_module,
     wrap_local=manual.wrap_manual,
+)
+
+GSPMD = Notation(
+    name="gspmd",
+    summary="the attribute mhlo.sharding and the custom calls of GSPMD",
+    detect=uses_gspmd,
+    to_mesh=gspmd.import_module,
 )

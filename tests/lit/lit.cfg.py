@@ -9,6 +9,7 @@ import lit.formats
 config.name = "meshbridge"  # noqa: F821  # lit defines it
 config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
 config.suffixes = [".mlir"]  # noqa: F821
+config.excludes = ["Inputs"]  # noqa: F821
 config.test_source_root = Path(__file__).parent  # noqa: F821
 
 scratch = Path(os.environ.get("MESHBRIDGE_LIT_OUTPUT", Path(__file__).parent / "Output"))
