@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from meshbridge.dialect.ops import GATHERED, CollectiveOpView
+from meshbridge.dialect.ops import GATHERED, MeshOp
 from meshbridge.mlir import ir, source_location
-from meshbridge.propagation.graph import REGION_OPS, find_mesh, trip_count
+from meshbridge.propagation.graph import REGION_OPS, trip_count
 from meshbridge.sharding import Axes, Mesh
 
 
@@ -36,7 +36,6 @@ class Collective:
 class Report:
     """A program's collectives in program order, and the ops that run replicated on gathered operands."""
 
-    mesh: Mesh | None
     collectives: tuple[Collective, ...]
     gathered: tuple[tuple[str, str], ...]
     "Name and source location of each."
@@ -66,8 +65,8 @@ _RING = {
 
 
 def communication(module: ir.Module) -> Report:
-    """The report of a module of mesh collectives. Raises MeshError if it has several meshes."""
-    mesh = find_mesh(module)
+    """The report of a module of mesh collectives. A resharding may have declared a finer view of the mesh beside it."""
+    meshes = {view.operation.opview.sym_name: view.operation.opview.value for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME}
     collectives: list[Collective] = []
     gathered: list[tuple[str, str]] = []
     for view in module.body.operations:
@@ -78,9 +77,9 @@ def communication(module: ir.Module) -> Report:
                         if GATHERED in op.attributes:
                             gathered.append((op.name, source_location(op)))
                         dialect, _, kind = op.name.partition(".")
-                        if mesh and kind in _RING and (dialect == "mesh" or kind == "collective_permute") and kind != "all_slice":
-                            collectives.append(_collective(op, kind, mesh, executions))
-    return Report(mesh, tuple(collectives), tuple(gathered))
+                        if kind in _RING and (dialect == "mesh" or kind == "collective_permute") and kind != "all_slice":
+                            collectives.append(_collective(op, kind, meshes, executions))
+    return Report(tuple(collectives), tuple(gathered))
 
 
 def _executions(block: ir.Block, times: int) -> Iterator[tuple[ir.Operation, int]]:
@@ -94,12 +93,15 @@ def _executions(block: ir.Block, times: int) -> Iterator[tuple[ir.Operation, int
                 yield from _executions(region.blocks[0], inner)
 
 
-def _collective(op: ir.Operation, kind: str, mesh: Mesh, executions: int) -> Collective:
+def _collective(op: ir.Operation, kind: str, meshes: dict[str, Mesh], executions: int) -> Collective:
     if op.name == "stablehlo.collective_permute":
         pairs = [tuple(pair) for pair in _pairs(op.attributes["source_target_pairs"])]
-        moved = sum(source != target for source, target in pairs) / mesh.size
-        return Collective(kind, (), mesh.size, moved * _bytes(op.operands[0]), executions, source_location(op))
-    axes = CollectiveOpView(op).mesh_axes
+        devices = max(mesh.size for mesh in meshes.values())
+        moved = sum(source != target for source, target in pairs) / devices
+        return Collective(kind, (), devices, moved * _bytes(op.operands[0]), executions, source_location(op))
+    collective = op.opview
+    mesh = meshes[collective.mesh]
+    axes = collective.mesh_axes
     count = mesh.group_size(axes)
     wire = _RING[kind](count, _bytes(op.operands[0]), _bytes(op.results[0]))
     return Collective(kind, axes, count, wire, executions, source_location(op))

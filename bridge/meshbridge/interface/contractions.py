@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 from meshbridge.interface.loops import Dims, LoopNest, NestBuilder, loops_of, shape_of
 from meshbridge.mlir import ir, stablehlo
 
@@ -27,7 +30,7 @@ def dot_general(op: ir.Operation) -> LoopNest:
     for left, right in zip(*contracting, strict=True):
         maps[0][left] = maps[1][right] = build.loop(shapes[0][left], "sum")
     operands = [tuple(maps[side][dim] for dim in range(len(shapes[side]))) for side in (0, 1)]
-    return build.nest(operands, [tuple(result)])
+    return replace(build.nest(operands, [tuple(result)]), is_contraction=True)
 
 
 @loops_of("stablehlo.convolution")
@@ -48,4 +51,6 @@ def convolution(op: ir.Operation) -> LoopNest:
         loop = build.loop(image[numbers.input_feature_dimension], "sum")
         maps[0][numbers.input_feature_dimension] = maps[1][numbers.kernel_input_feature_dimension] = loop
     dims: list[Dims] = [tuple(entries) for entries in maps]
-    return build.nest(dims[:2], dims[2:])
+    multiply_adds = prod(result) * prod(kernel) // kernel[numbers.kernel_output_feature_dimension]
+    walked = prod(loop.size for loop in build.loops)
+    return replace(build.nest(dims[:2], dims[2:]), is_contraction=True, work=max(1, multiply_adds // walked))

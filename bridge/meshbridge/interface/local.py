@@ -59,6 +59,8 @@ class Localizer:
         self._global = global_shapes
         self._entry = ir.InsertionPoint.at_block_begin(entry)
         self._indices: dict[Axes, ir.Value] = {}
+        self.moved: set[ir.Value] = set()
+        "Values that a resharding made."
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
         self._types: dict[tuple[ir.Type, Split], ir.Type] = {}
 
@@ -114,6 +116,7 @@ class Localizer:
         plan = resharding.plan(shape, dtype, self.mesh, source, target)
         result = resharding.emit(plan, value, self.mesh, loc=before.location, ip=ir.InsertionPoint(before))
         self._resharded[-1][value, target] = self.adopt(result, shape, target)
+        self.moved.add(result)
         return result
 
     def group_index(self, axes: Axes) -> ir.Value:

@@ -38,6 +38,10 @@ class LoopNest:
     results: tuple[Dims, ...]
     has_rule: bool = True
     "False: nothing is known about the op; its operands are gathered and it runs replicated."
+    work: int = 1
+    "Iterations of one element of the loops: what is computed along dimensions that no loop walks."
+    is_contraction: bool = False
+    "Whether an iteration is a multiply-add on the units that accelerators are made for."
 
 
 NestFn = Callable[[ir.Operation], LoopNest]

@@ -96,7 +96,8 @@ def loop_candidates(nest: LoopNest, splits: list[tuple[Dims, Split]], mesh: Mesh
     for dims, split in splits:
         for loops, axes in zip(dims, split, strict=True):
             if axes and loops:
-                for loop, taken in axes_by_loop(loops, axes, nest, mesh).items():
+                larger = tuple(axis for axis in axes if mesh.shape[axis] > 1)  # splitting along one device is no split
+                for loop, taken in axes_by_loop(loops, larger, nest, mesh).items():
                     for length in range(len(taken), 0, -1):
                         found[loop][taken[:length]] = None
     return [[*candidates, ()] for candidates in found]

@@ -166,18 +166,15 @@ class _FunctionPartitioner:
         kept = carried_axes(op.name, nest, partial)
         if kept and set(kept) & {axis for axes in option for axis in axes}:
             kept = ()
-        gathered = False
         for index, (dims, axes) in enumerate(zip(nest.operands, partial, strict=True)):
             value = op.operands[index]
             source = self.at.shardings.get(value)
             if source is not None:
                 need = needed_sharding(dims, option, self.mesh.name, axes if axes == kept else ())
-                gathered |= not nest.has_rule and not source.is_replicated
                 if source != need:
                     op.operands[index] = self.at.reshard(value, need, op)
         if not nest.has_rule:
-            gathered |= self._gather_captured(op)
-            if gathered:
+            if self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands):
                 op.attributes[GATHERED] = ir.UnitAttr.get()
         if OPTION in op.attributes:
             del op.attributes[OPTION]

@@ -14,8 +14,12 @@ from meshbridge.interface.loops import LoopNest
 from meshbridge.interface.option import Option, is_legal, loop_candidates, result_sharding, split_sharding, tensor_split
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
-REDUNDANT_FLOP = 1e-3
-"""Bytes on the wire that one needless multiply-add is worth: accelerators do about 1,000 of them while a byte crosses a link."""
+CONTRACTION_PRICE = 1 / 64
+"""Bytes on the wire that one multiply-add of a contraction on one device is worth. An accelerator does about 1,000 of them while a
+byte crosses a link, so this is steep on purpose: a user who shards a program wants its contractions shared out, not repeated."""
+
+ELEMENT_PRICE = 1 / 100
+"""The same for one iteration of any other op, which reads and writes memory rather than computes."""
 
 MOST_OPTIONS = 2048
 """Options tried per op; an op with more keeps each loop's first candidates."""
@@ -67,10 +71,11 @@ def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: fr
 
 
 def compute_price(nest: LoopNest, option: Option, mesh: Mesh) -> float:
-    """Multiply-adds of one device, in bytes (see REDUNDANT_FLOP)."""
+    """What one device computes, in bytes on the wire (see CONTRACTION_PRICE)."""
     if not nest.loops:
         return 0.0
-    return REDUNDANT_FLOP * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(nest.loops, option, strict=True))
+    price = CONTRACTION_PRICE if nest.is_contraction else ELEMENT_PRICE
+    return price * nest.work * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(nest.loops, option, strict=True))
 
 
 def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:

@@ -89,15 +89,19 @@ class Graph:
 
 
 def find_mesh(module: ir.Module) -> Mesh | None:
-    """The module's mesh; None if it has none. A mesh of one device, on which everything is replicated, gives way to a larger one.
+    """The mesh that the module's shardings and collectives name; None if it declares none.
 
-    Raises MeshError if there are several: one program is partitioned on one mesh.
+    A mesh of one device, on which everything is replicated, gives way to a larger one.
+    Raises OpError if several are in use: one program is partitioned on one mesh.
     """
-    declared = [op.operation.opview.value for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
-    meshes = [mesh for mesh in declared if mesh.size != 1] or declared[:1]
+    declared = {op.operation: op.operation.opview.value for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME}
+    if len(declared) > 1:
+        named = {str(op.attributes["mesh"]) for op in walk_all(module) if op.name.startswith("mesh.") and "mesh" in op.attributes}
+        declared = {op: mesh for op, mesh in declared.items() if f"@{mesh.name}" in named} or declared
+    larger = {op: mesh for op, mesh in declared.items() if mesh.size != 1} or declared
+    meshes = list(larger.values())
     if len(meshes) > 1:
-        second = next(op for op in walk_all(module) if op.name == MeshOp.OPERATION_NAME and op.opview.sym_name == meshes[1].name)
-        raise OpError(second, f"is a second mesh, @{meshes[1].name} beside @{meshes[0].name}; a program is partitioned on one mesh")
+        raise OpError(list(larger)[1], f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one")
     return meshes[0] if meshes else None
 
 
