@@ -55,6 +55,7 @@ COLUMNS = (
     Column("partition s", _stage("partition", 1)),
     Column("sdy-prop ms", _stage("sdy-propagation", 1e3)),
     Column("compile s", _stage("compile", 1)),
+    Column("run ms", _stage("run", 1e3)),
     Column("error", lambda m: f"{m.relative_error:.0e}"),
 )
 

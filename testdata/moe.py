@@ -68,7 +68,7 @@ def _combine(gates: jax.Array) -> jax.Array:
         slot = (jnp.cumsum(chosen, axis=1) - chosen + taken) * chosen
         taken = taken + jnp.sum(chosen, axis=1, keepdims=True)
         # A slot beyond the capacity gives a row of zeros.
-        slots = jax.nn.one_hot(slot, CAPACITY) * chosen[..., None]
+        slots = jax.nn.one_hot(slot.astype(int), CAPACITY) * chosen[..., None]
         combine = combine + (gates * chosen)[..., None] * slots
         left = left * (1 - chosen)
     return combine
