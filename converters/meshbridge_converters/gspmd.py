@@ -1,11 +1,11 @@
-"""The GSPMD end: StableHLO with `mhlo.sharding` in, annotated mesh IR out (`import_module`)."""
+"""The GSPMD end: StableHLO with `mhlo.sharding` in, annotated mesh IR out (`import_module`), and back (`export_module`)."""
 
 from __future__ import annotations
 
 from meshbridge.mlir import ir
-from meshbridge_converters import gspmd_import, sdy
+from meshbridge_converters import gspmd_export, gspmd_import, sdy
 
-__all__ = ["import_module"]
+__all__ = ["export_module", "import_module"]
 
 
 def import_module(module: ir.Module) -> None:
@@ -16,3 +16,12 @@ def import_module(module: ir.Module) -> None:
     """
     gspmd_import.to_sdy(module)
     sdy.import_module(module)
+
+
+def export_module(module: ir.Module, *, closed: bool = False) -> None:
+    """Turns every mesh annotation of `module` into GSPMD's, in place. A module without a mesh is left as it is.
+
+    `closed` writes what the annotations say as final. Raises OpError for what neither sdy nor GSPMD can say.
+    """
+    sdy.export_module(module, closed=closed)
+    gspmd_export.from_sdy(module)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+import numpy as np
 from jaxlib.xla_client import HloSharding, OpSharding
 
 _SUBGROUPS = {
@@ -94,10 +95,20 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.replace(" ", "").split(",") if number]
 
 
-def print_tiled(tiles: Sequence[int], subgroups: Sequence[tuple[str, int]], shape: Sequence[int], order: Sequence[int]) -> str:
-    """The string of a tiled sharding over the devices 0, 1, … of a mesh of `shape`, whose axes in `order` make up the tiles of
-    each dimension, then the subgroups.
+def print_tiled(
+    tiles: Sequence[int], subgroups: Sequence[tuple[str, int]], shape: Sequence[int], order: Sequence[int], devices: Sequence[int]
+) -> str:
+    """The string of a tiled sharding over a mesh of `shape`, whose axes in `order` make up the tiles of each dimension, then the
+    subgroups. `devices` in row-major order of the mesh, empty for 0, 1, 2, …
     """
+    if all(size == 1 for size in tiles):
+        if all(kind == "replicated" for kind, _ in subgroups):
+            return "{replicated}"
+        if [kind for kind, _ in subgroups] == ["manual"]:
+            return "{manual}"
     kinds = {name: kind for kind, name in _SUBGROUPS.items()}
-    dims = [*tiles, *(size for _, size in subgroups)]
-    return str(HloSharding.iota_tile(dims, list(shape), list(order), [kinds[name] for name, _ in subgroups]))
+    dims, types = [*tiles, *(size for _, size in subgroups)], [kinds[name] for name, _ in subgroups]
+    if not devices:
+        return str(HloSharding.iota_tile(dims, list(shape), list(order), types))
+    grid = np.array(devices, dtype=np.int64).reshape(shape).transpose(order).reshape(dims)
+    return str(HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(grid), types))

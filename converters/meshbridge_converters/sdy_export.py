@@ -123,8 +123,9 @@ class _Survey:
             self.function = len(self.operations) - 1
         elif name == "func.return":
             self.returns.append((op, self.function))
-        elif name.startswith("mesh.") and name != MeshOp.OPERATION_NAME:
-            raise OpError(op, "has no counterpart in sdy", hint="only a program that is not partitioned yet can go back to sdy")
+        elif name.startswith("mesh."):
+            if name != MeshOp.OPERATION_NAME:
+                raise OpError(op, "has no counterpart in sdy", hint="only a program that is not partitioned can go back to sdy")
         else:
             self.definitions |= {result: (len(self.operations), index) for index, result in enumerate(op.results)}
             if name == NAMED:
@@ -233,14 +234,21 @@ class _Export:
     def _manual_computation(self, op: ir.Operation) -> None:
         ins = carriers.per_value(op.attributes["in_shardings"])
         for index, operand in enumerate(list(op.operands)):
-            shard = self.survey.shards.get(operand)
-            if shard is not None and shard.for_users and shard.source in ("", MANUAL):
+            shard = self._passed_in(operand)
+            if shard is not None:
                 ins[index] = self.attribute(shard)
                 op.operands[index] = shard.value
         op.attributes["in_shardings"] = carriers.per_value_attr(ins)
         for name in (MANUAL_AXES, meshes.MESH):
             if name in op.attributes:
                 del op.attributes[name]
+
+    def _passed_in(self, operand: Value) -> _Shard | None:
+        """The annotation that stands for an entry of `in_shardings`. Others of the same use may follow it."""
+        shard = self.survey.shards.get(operand)
+        while shard is not None and shard.for_users and shard.source != MANUAL:
+            shard = self.survey.shards.get(shard.value)
+        return shard if shard is not None and shard.source == MANUAL and shard.for_users else None
 
     def _place(self, shard: _Shard) -> None:
         """Writes what `shard` says where sdy says it, and takes the operation out."""

@@ -1,0 +1,201 @@
+"""StableHLO + sdy -> StableHLO + GSPMD's annotations, in place: the inverse of `gspmd_import`.
+
+What GSPMD numbers, sdy names: the tiles of a dimension are the sizes of its axes, and the devices follow the mesh. Calls are
+inlined first where there are manual computations, since GSPMD says of every value inside along which axes it is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeAlias
+
+from meshbridge.mlir import OpError, ir, sdy, walk_all
+from meshbridge.passes.inline_calls import InlineCalls
+from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
+from meshbridge_converters.axes import AxisRef, FactoredMesh, factor
+from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, MANUAL, SHARDING
+from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
+from meshbridge_converters.invariants import GROUP, manual_axes
+
+Value: TypeAlias = "ir.Value[Any]"
+Manual = frozenset[str]
+"""The names of the axes along which values are local already."""
+
+
+def from_sdy(module: ir.Module) -> None:
+    """Turns every sdy annotation of `module` into the GSPMD one that means the same, in place; the meshes go.
+
+    Raises OpError for what GSPMD cannot say: priorities, propagation barriers and other operations that only sdy has. Axes that
+    must stay replicated are taken for a wish: GSPMD has no open dimension that must not take them.
+    """
+    with module.context, ir.Location.unknown():
+        declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
+        meshes = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"] for op in declared}
+        if any(op.name == MANUAL for op in walk_all(module)):
+            InlineCalls().run(module)
+        export = _Export(meshes)
+        export.block(module.body, frozenset())
+        for op in declared:
+            op.erase()
+        if export.devices > 1 and NUM_PARTITIONS not in module.operation.attributes:
+            module.operation.attributes[NUM_PARTITIONS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), export.devices)
+
+
+@dataclass
+class _Export:
+    meshes: dict[str, ir.Attribute]
+    devices: int = 1
+    written: dict[tuple[ir.Attribute, Manual], str] = field(default_factory=dict)
+
+    def block(self, block: ir.Block, manual: Manual) -> None:
+        """Rewrites the operations of `block` and below, which are local along `manual`."""
+        for op in [child.operation for child in block.operations]:
+            name = op.name
+            if name == MANUAL:
+                self._manual_computation(op, manual)
+                continue
+            for region in op.regions:
+                for inner in region.blocks:
+                    self.block(inner, manual)
+            if name == "func.func":
+                self._function(op)
+            elif name in CONSTRAINING:
+                self._constraint(op, CONSTRAINING[name], manual)
+            elif name == GROUP:
+                self._group(op)
+            elif name.startswith("sdy.") and name not in ("sdy.mesh", "sdy.return"):
+                raise OpError(op, "has no counterpart in GSPMD")
+            elif SHARDING in op.attributes:
+                texts = [self.text(op, attr, manual) for attr in carriers.per_value(op.attributes[SHARDING])]
+                del op.attributes[SHARDING]
+                op.attributes[MHLO_SHARDING] = ir.StringAttr.get(texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}")
+
+    def _function(self, op: ir.Operation) -> None:
+        for side in FUNCTION:
+            found = enumerate(carriers.take(op, side))
+            texts = {index: self.text(op, attr, frozenset()) for index, attr in found if attr is not None}
+            carriers.give(op, side, {index: ir.StringAttr.get(text) for index, text in texts.items()}, MHLO_SHARDING)
+
+    def _constraint(self, op: ir.Operation, listed: str, manual: Manual) -> None:
+        """One without uses says how its operand itself is sharded: all others use it from then on."""
+        value, result = op.operands[0], op.results[0]
+        if listed in op.attributes:
+            attr = op.attributes[listed]
+            call = _call(CONSTRAINT, value, value.type, self.text(op, attr, manual), _open_dims(attr), op, ir.InsertionPoint(op))
+            if next(iter(result.uses), None) is None:
+                value.replace_all_uses_except(call.results[0], [call, op])
+            value = call.results[0]
+        result.replace_all_uses_with(value)
+        op.erase()
+
+    def _group(self, op: ir.Operation) -> None:
+        number = ir.IntegerAttr(op.attributes["group_id"]).value
+        value = op.operands[0]
+        call = _call(CONSTRAINT, value, value.type, f"{{unknown shard_as {number}}}", (), op, ir.InsertionPoint(op))
+        call.attributes["has_side_effect"] = ir.BoolAttr.get(True)
+        op.erase()
+
+    def _manual_computation(self, op: ir.Operation, manual: Manual) -> None:
+        """The body moves out, between the calls that open and close the region."""
+        ins, outs = (carriers.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings"))
+        inside = manual | set(manual_axes(op))
+        block, ip = op.regions[0].blocks[0], ir.InsertionPoint(op)
+        for value, argument, attr in zip(list(op.operands), list(block.arguments), ins, strict=True):
+            opened = _open_dims(attr)
+            outer = _call(CONSTRAINT, value, value.type, self.text(op, attr, manual), opened, op, ip)
+            local = self._local_text(op, attr, inside)
+            inner = _call(FULL_TO_SHARD, outer.results[0], argument.type, local, opened, op, ip)
+            argument.replace_all_uses_with(inner.results[0])
+        self.block(block, inside)
+        terminator = block.operations[-1].operation
+        for child in [child.operation for child in block.operations][:-1]:
+            child.move_before(op)
+        for value, result, attr in zip(list(terminator.operands), list(op.results), outs, strict=True):
+            opened = _open_dims(attr)
+            inner = _call(CONSTRAINT, value, value.type, self._local_text(op, attr, inside), opened, op, ip)
+            outer = _call(SHARD_TO_FULL, inner.results[0], result.type, self.text(op, attr, manual), opened, op, ip)
+            result.replace_all_uses_with(outer.results[0])
+        op.erase()
+
+    def _local_text(self, op: ir.Operation, attr: ir.Attribute, inside: Manual) -> str:
+        """What is left of a sharding inside the region: its free axes."""
+        tensor = sdy.TensorShardingAttr(attr)
+        dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
+        free = [[ref for ref in dim.axes if sdy_attributes.axis_ref(ref).name not in inside] for dim in dims]
+        local = [sdy.DimensionShardingAttr.get(axes, dim.is_closed) for axes, dim in zip(free, dims, strict=True)]
+        return self.text(op, sdy.TensorShardingAttr.get(tensor.mesh_or_ref, local), inside)
+
+    def text(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
+        """The HloSharding string of an `#sdy.sharding<…>` of a value that is local along `manual`."""
+        key = (attr, manual)
+        if key not in self.written:
+            self.written[key] = self._text(op, attr, manual)
+        return self.written[key]
+
+    def _text(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
+        where = sdy_attributes.mesh_of(attr)
+        mesh = sdy.MeshAttr(self.meshes[where] if isinstance(where, str) else where)
+        axes, devices = sdy_attributes.mesh_axes(mesh), list(mesh.device_ids)
+        if not axes:
+            return f"{{maximal device={devices[0]}}}" if devices else "{replicated}"
+        self.devices = max(self.devices, prod(size for _, size in axes))
+        _refuse(op, attr)
+        factored = factor(axes, sdy_attributes.axis_refs(attr))
+        tensor = sdy.TensorShardingAttr(attr)
+        dims = [_parts(factored, sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings]
+        groups = {
+            "manual": [axis for name, _ in axes if name in manual for axis in factored.axes_of(AxisRef(name))],
+            "unreduced": _parts(factored, tensor.unreduced_axes),
+        }
+        return _tiled(factored, dims, groups, devices)
+
+
+def _parts(factored: FactoredMesh, refs: Iterable[ir.Attribute]) -> list[int]:
+    return [axis for ref in refs for axis in factored.axes_of(sdy_attributes.axis_ref(ref))]
+
+
+def _tiled(factored: FactoredMesh, dims: list[list[int]], groups: dict[str, list[int]], devices: list[int]) -> str:
+    """Axes that neither split a dimension nor belong to a group hold replicas."""
+    shape = factored.shape
+
+    def size(axes: list[int]) -> int:
+        return prod(shape[axis] for axis in axes)
+
+    used = {axis for axes in (*dims, *groups.values()) for axis in axes}
+    replicated = [axis for axis in range(len(shape)) if axis not in used]
+    subgroups = [("manual", groups["manual"]), ("replicated", replicated), ("unreduced", groups["unreduced"])]
+    kept = [(kind, axes) for kind, axes in subgroups if size(axes) > 1]
+    listed = [*dims, *(axes for _, axes in kept)]
+    in_order = [axis for axes in listed for axis in axes]
+    in_order += [axis for axis in range(len(shape)) if axis not in in_order]  # axes of size 1, which make no subgroup
+    return hlo_shardings.print_tiled(
+        [size(axes) for axes in dims], [(kind, size(axes)) for kind, axes in kept], shape, in_order, devices
+    )
+
+
+def _refuse(op: ir.Operation, attr: ir.Attribute) -> None:
+    """Raises OpError for what GSPMD has no way to say."""
+    tensor = sdy.TensorShardingAttr(attr)
+    dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
+    if any(dim.priority is not None for dim in dims):
+        raise OpError(op, f"has priorities in {attr}, which GSPMD cannot say")
+
+
+def _open_dims(attr: ir.Attribute) -> tuple[int, ...]:
+    dims = map(sdy.DimensionShardingAttr, sdy.TensorShardingAttr(attr).dimension_shardings)
+    return tuple(index for index, dim in enumerate(dims) if not dim.is_closed)
+
+
+def _call(
+    target: str, value: Value, kind: ir.Type, text: str, opened: tuple[int, ...], at: ir.Operation, ip: ir.InsertionPoint
+) -> ir.Operation:
+    """One of GSPMD's custom calls, at the location of the operation `at` that it comes from."""
+    config = f"unspecified_dims=[{','.join(map(str, opened))}]" if opened else ""
+    attrs: dict[str, ir.Attribute] = {
+        "call_target_name": ir.StringAttr.get(target),
+        "backend_config": ir.StringAttr.get(config),
+        MHLO_SHARDING: ir.StringAttr.get(text),
+    }
+    return ir.Operation.create("stablehlo.custom_call", [kind], [value], attrs, loc=at.location, ip=ip)
