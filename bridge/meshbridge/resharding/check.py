@@ -13,7 +13,7 @@ from typing import Any
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.boxes import buffer_shape, layout
 from meshbridge.resharding.check_tiles import check_tiles
-from meshbridge.resharding.factors import Factor, Factors, PlanError, joined, without
+from meshbridge.resharding.factors import Factor, Factors, PlanError, joined, overlap, without
 from meshbridge.resharding.plan import Plan
 from meshbridge.resharding.steps import Digit, Step, axis_digits
 from meshbridge.resharding.tiles import TileExchange
@@ -74,12 +74,8 @@ class _State:
 
     def idle(self, digits: s.Digits) -> None:
         """Checks that nothing is partial over any of `digits`: terms of different sums must not change places."""
-        if any(_overlap(digit, other) for digit in digits for other in self.partial):
+        if any(overlap(digit, other) for digit in digits for other in self.partial):
             raise PlanError(f"a step moves values along {digits}, over some of which they are partial")
-
-
-def _overlap(a: Digit, b: Digit) -> bool:
-    return a.axis == b.axis and a.stride < b.stride * b.radix and b.stride < a.stride * a.radix
 
 
 def _reshape(step: s.Reshape, state: _State) -> None:

@@ -128,8 +128,22 @@ class Factors:
             self.spread = cut
         return self.spread
 
+    def _renumber(self, sources: Digits, targets: Digits) -> None:
+        """The same where the digits of the two lists have different radices; those that spread nothing stand at the end."""
+        used = [digit for digit in sources if any(overlap(digit, each) for _, each in self._cut_at(digit))]
+        block = Factors([self.release(tuple(used))])
+        count, taken = prod(digit.radix for digit in used), list[Digit]()
+        while prod(digit.radix for digit in taken) < count:
+            taken.append(targets[len(taken)])
+        if tuple(used) != sources[: len(used)] or prod(digit.radix for digit in taken) != count:
+            raise PlanError(f"numbers along {sources} and {targets} do not correspond")
+        self.spread += block.scatter(0, tuple(taken))
+
     def relabel(self, sources: Digits, targets: Digits) -> None:
-        """What was spread over `sources` is spread over `targets`."""
+        """What was spread over `sources` is spread over `targets`: numbers along both lists, outer to inner, correspond."""
+        if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
+            self._renumber(sources, targets)
+            return
         moved: list[tuple[Factor, Digit]] = []
         for source, target in zip(sources, targets, strict=True):
             inside = [(f, d) for f, d in self._cut_at(source) if _contains(source, d)]
@@ -141,6 +155,11 @@ class Factors:
 
 def _contains(digit: Digit, part: Digit) -> bool:
     return part.axis == digit.axis and digit.stride <= part.stride and part.stride * part.radix <= digit.stride * digit.radix
+
+
+def overlap(a: Digit, b: Digit) -> bool:
+    """Whether the digits have a factor of an axis in common."""
+    return a.axis == b.axis and a.stride < b.stride * b.radix and b.stride < a.stride * a.radix
 
 
 def _merged(factors: Iterable[Factor]) -> list[Factor]:

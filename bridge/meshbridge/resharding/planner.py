@@ -17,7 +17,7 @@ from meshbridge.resharding.check import check
 from meshbridge.resharding.digits import align
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.routes import reduced_axes, routes
-from meshbridge.resharding.steps import Crop, Mask, Pad, Rounds, Shape, Step, axis_digits
+from meshbridge.resharding.steps import Crop, Mask, Pad, Permute, Rounds, Shape, Step, axis_digits
 from meshbridge.resharding.tiles import tile_exchange
 from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, is_even, local_shape
 
@@ -121,6 +121,8 @@ def _ways(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Itera
         for steps in _aligned(shape, mesh, source, target, reduced):
             yield (*steps, *mask)
             found = True
+        if not found and not reduced and (steps := _relabelled(shape, mesh, source, target)):
+            yield (*steps, *mask)
     even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
     if not reduced and not (found and even):
         yield (tile_exchange(shape, mesh, source, target), *mask)
@@ -155,6 +157,18 @@ def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
             yield (*before, *steps, *after)
             if not any(isinstance(step, Rounds) for step in steps):
                 break  # nothing was fused
+
+
+def _relabelled(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Step, ...]:
+    """One permute, if both sides cut every dimension into as many blocks: the blocks change places whole."""
+    splits = (source.split_axes, target.split_axes)
+    if any(mesh.group_size(before) != mesh.group_size(after) for before, after in zip(*splits, strict=True)):
+        return ()
+    free = [axis for axis in range(mesh.rank) if axis not in source.partial_axes]
+    used = (source.used_axes, target.used_axes)
+    sources, targets = ((*axes, *(axis for axis in free if axis not in axes)) for axes in used)
+    local = local_shape(shape, mesh, source.split_axes)
+    return (Permute(local, axis_digits(mesh, sources), axis_digits(mesh, targets)),)
 
 
 def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:

@@ -317,6 +317,12 @@ class Rounds(Step):
 
 def still(sources: Digits, targets: Digits, devices: int) -> float:
     """Number of devices, out of `devices`, that a relabelling leaves alone: in every cycle of digits all values agree."""
+    if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
+        numbers = [0]
+        for digit in sources:
+            numbers = [number + value * digit.stride for number in numbers for value in range(digit.radix)]
+        same = sum(group_index(sources, number) == group_index(targets, number) for number in numbers)
+        return devices * same / len(numbers)
     follow = dict(zip(sources, targets, strict=True))
     share, seen = 1.0, set[Digit]()
     for start in sources:
