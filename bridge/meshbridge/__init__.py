@@ -14,13 +14,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshbridge import formats, pipeline
+from meshbridge.analysis.communication import Report, communication
 from meshbridge.formats import Program
 from meshbridge.mlir import MeshError, OpError, ParseError, VerifyError, context, ir
 
 if TYPE_CHECKING:
     from meshbridge.pjrt import Executable
 
-__all__ = ["MeshError", "OpError", "ParseError", "Program", "VerifyError", "compile", "load", "partition", "save"]
+__all__ = [
+    "MeshError",
+    "OpError",
+    "ParseError",
+    "Program",
+    "Report",
+    "VerifyError",
+    "compile",
+    "load",
+    "partition",
+    "report",
+    "save",
+]
 
 ProgramT = TypeVar("ProgramT")
 
@@ -41,6 +54,16 @@ def partition(program: ProgramT) -> ProgramT:
     pipeline.partition_module(opened.module)
     packed: Any = formats.pack(opened)
     return packed  # type: ignore[no-any-return]  # the format's own kind of value, as it was given
+
+
+def report(program: object) -> Report:
+    """What `program` communicates once it is partitioned: every collective with its bytes, axes and source location.
+
+    `program` is an Exported or an MLIR module; it is not changed. Raises MeshError.
+    """
+    module = formats.copy_module(program) if isinstance(program, ir.Module) else formats.unpack(program, context()).module
+    pipeline.partition_module(module, emit="mesh")
+    return communication(module)
 
 
 def load(path: str) -> Program:

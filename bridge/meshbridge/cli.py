@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from meshbridge import console, formats, pipeline
+from meshbridge import console, conversion, formats, pipeline, report_text
+from meshbridge.analysis.communication import communication
 from meshbridge.formats import Program
 
 _INPUT_HELP = (
@@ -33,6 +34,8 @@ def _parser() -> console.Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
     _add_partition(commands)
     _add_run(commands)
+    _add_convert(commands)
+    _add_report(commands)
     return parser
 
 
@@ -56,6 +59,25 @@ def _add_run(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser.add_argument("--check", action="store_true", help="compare with the unsharded program on one device")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="relative error that --check lets pass (default: 1e-4)")
     parser.set_defaults(command=run)
+
+
+def _add_convert(commands: argparse._SubParsersAction[console.Parser]) -> None:
+    kinds = conversion.names()
+    parser = commands.add_parser("convert", allow_abbrev=False, help="write a program in another format or notation of shardings")
+    parser.add_argument("input", help=_INPUT_HELP)
+    parser.add_argument("-o", dest="output", default="-", help="output file (default: -)")
+    parser.add_argument("--from", dest="source", choices=["auto", *kinds], default="auto", help="kind of input (default: auto)")
+    parser.add_argument("--to", dest="target", choices=kinds, required=True, help="what to write")
+    parser.add_argument("--closed", action="store_true", help="decide every sharding first and write it as final")
+    parser.add_argument("--binary", action="store_true", help="write MLIR bytecode where text would be written")
+    parser.set_defaults(command=convert)
+
+
+def _add_report(commands: argparse._SubParsersAction[console.Parser]) -> None:
+    parser = commands.add_parser("report", allow_abbrev=False, help="say what a partitioned program communicates, and why")
+    parser.add_argument("input", help=_INPUT_HELP)
+    parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    parser.set_defaults(command=report)
 
 
 def _count(text: str) -> int:
@@ -91,6 +113,29 @@ def run(options: argparse.Namespace) -> int:
 
     with console.about(console.display_name(options.input)):
         return trial.run(program.module, options)
+
+
+def convert(options: argparse.Namespace) -> int:
+    """`meshbridge convert --to KIND IN -o OUT`."""
+    program = conversion.read(options.input, options.source)
+    with console.about(console.display_name(options.input)):
+        converted = conversion.convert(program, options.target, closed=options.closed)
+        chosen = formats.choose(converted, options.output)
+        if options.binary and chosen.format is formats.TEXT:
+            chosen = replace(chosen, format=formats.BYTECODE)
+        data = chosen.format.write(chosen)
+    console.write_bytes(options.output, data)
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """`meshbridge report IN`."""
+    module = console.read_program(options.input).module
+    with console.about(console.display_name(options.input)):
+        pipeline.partition_module(module, emit="mesh")
+        found = communication(module)
+    print(report_text.as_json(found) if options.json else report_text.as_table(found))
+    return 0
 
 
 def _make_devices(count: int) -> None:

@@ -40,7 +40,8 @@ class Format:
     """How a program lies in a file.
 
     `detect` looks at the content. `read(data, filename, context)` raises ParseError. `write` gives the file's content;
-    `suffixes` are the file names that ask for it where the input's own format does not decide.
+    `suffixes` are the file names that ask for it where the input's own format does not decide. `is_spelling`: it is text of
+    the mesh dialect as another version spells it, and can only say mesh IR.
     Where the format also exists as a Python value, `holds` recognises one, `unpack` opens it and `pack` makes one.
     """
 
@@ -50,6 +51,7 @@ class Format:
     read: Callable[[bytes, str, ir.Context], Program]
     write: Callable[[Program], bytes]
     suffixes: tuple[str, ...] = ()
+    is_spelling: bool = False
     holds: Callable[[object], bool] = field(default=lambda value: False)
     unpack: Callable[[object, ir.Context], Program] | None = None
     pack: Callable[[Program], object] | None = None
@@ -59,7 +61,8 @@ class Format:
 class Notation:
     """How a StableHLO module carries shardings.
 
-    `detect` says whether a module uses it, `to_mesh` turns it into annotated mesh IR in place, `from_mesh`, where it can, back.
+    `detect` says whether a module uses it, `to_mesh` turns it into annotated mesh IR in place, `from_mesh(module, closed)` back;
+    `closed` writes every sharding as final, so that nobody decides further.
     `wrap_local`, where the notation has the means, makes one callable program on global shapes out of a lowered local one.
     """
 
@@ -67,7 +70,7 @@ class Notation:
     summary: str
     detect: Callable[[ir.Module], bool]
     to_mesh: Callable[[ir.Module], None]
-    from_mesh: Callable[[ir.Module], None] | None = None
+    from_mesh: Callable[[ir.Module, bool], None] | None = None
     wrap_local: Callable[[ir.Module], None] | None = None
 
 
@@ -93,6 +96,12 @@ def to_bytecode(module: ir.Module) -> bytes:
     buffer = BytesIO()
     module.operation.write_bytecode(buffer)
     return buffer.getvalue()
+
+
+def copy_module(module: ir.Module) -> ir.Module:
+    """A copy of `module` in the same context."""
+    with module.context:
+        return ir.Module.parse(to_bytecode(module))
 
 
 def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:

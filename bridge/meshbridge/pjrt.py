@@ -116,7 +116,7 @@ def compile(program: object, *, devices: Sequence[Any] | None = None) -> Executa
     `program` is a `jax.export.Exported`, or an MLIR module at any stage up to the local one; it is not changed.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are.
     """
-    module = copy_module(program) if isinstance(program, ir.Module) else formats.unpack(program, mlir.context()).module
+    module = formats.copy_module(program) if isinstance(program, ir.Module) else formats.unpack(program, mlir.context()).module
     main = mlir.main_function(module)
     if not _is_local(main):
         pipeline.partition_module(module, emit="local")
@@ -128,12 +128,6 @@ def compile(program: object, *, devices: Sequence[Any] | None = None) -> Executa
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
     _strip(module, main)
     return Executable(mesh, tuple(inputs), tuple(outputs), available[: mesh.size], _load(module, available[: mesh.size]))
-
-
-def copy_module(module: ir.Module) -> ir.Module:
-    """A copy of `module` in the same context."""
-    with module.context:
-        return ir.Module.parse(formats.to_bytecode(module))
 
 
 def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshbridge import pipeline, pjrt
+from meshbridge import formats, pipeline, pjrt
 from meshbridge.mlir import MeshError, ir
 from meshbridge.passes.boundary import ImportShardings
 from meshbridge.passes.strip_shardings import StripShardings
@@ -106,7 +106,7 @@ def unsharded(module: ir.Module) -> Executable:
 
     Raises OpError for a program that communicates by itself, which has no meaning on one device.
     """
-    copy = pjrt.copy_module(module)
+    copy = formats.copy_module(module)
     pipeline.run((ImportShardings(), StripShardings()), copy)
     return pjrt.compile(copy, devices=jax.devices()[:1])
 

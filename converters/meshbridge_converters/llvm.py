@@ -230,6 +230,7 @@ class _Version:
             detect=lambda data: text_matches(data, detect),
             read=lambda data, filename, ctx: Program(self.read(data.decode(), filename, ctx), FORMATS_BY_VERSION[self.number]),
             write=lambda program: self.write(program.module).encode(),
+            is_spelling=True,
         )
 
 

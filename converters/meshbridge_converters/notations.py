@@ -44,7 +44,7 @@ SDY = Notation(
     summary="the attributes and operations of Shardy's dialect sdy",
     detect=uses_sdy,
     to_mesh=sdy.import_module,
-    from_mesh=sdy.export_module,
+    from_mesh=lambda module, closed: sdy.export_module(module, closed=closed),
     wrap_local=manual.wrap_manual,
 )
 
@@ -53,4 +53,5 @@ GSPMD = Notation(
     summary="the attribute mhlo.sharding and the custom calls of GSPMD",
     detect=uses_gspmd,
     to_mesh=gspmd.import_module,
+    from_mesh=lambda module, closed: gspmd.export_module(module, closed=closed),
 )

@@ -122,4 +122,5 @@ FORMAT: FileFormat = FileFormat(
     detect=lambda data: text_matches(data, _DETECT),
     read=lambda data, filename, ctx: Program(read(data.decode(), filename, ctx), FORMAT),
     write=lambda program: write(program.module).encode(),
+    is_spelling=True,
 )

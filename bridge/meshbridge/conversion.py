@@ -1,0 +1,58 @@
+"""`meshbridge convert`: the same program in another format, or with its shardings in another notation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshbridge import console, formats, pipeline
+from meshbridge.formats import Program
+from meshbridge.mlir import MeshError, ParseError, context
+from meshbridge.passes.boundary import ImportShardings
+
+MESH = "mesh"
+"""Names the mesh dialect itself, beside the notations: what all of them convert to."""
+
+
+def names() -> list[str]:
+    """What can be converted from and to: the mesh dialect, notations, formats."""
+    return [MESH, *formats.notations(), *formats.formats()]
+
+
+def read(path: str, kind: str) -> Program:
+    """Reads a program that is `kind`, one of `names()` or `auto`.
+
+    Raises ParseError for one that is not.
+    """
+    data, name = console.read_bytes(path), console.display_name(path)
+    if kind in formats.formats():
+        with console.about(name):
+            return formats.formats()[kind].read(data, name, context())
+    program = console.parse_program(data, name)
+    notation = formats.find_notation(program.module)
+    if kind != "auto" and kind != (notation.name if notation is not None else MESH):
+        found = (
+            f"it carries {notation.summary}" if notation is not None else "it carries no other shardings than the mesh dialect's"
+        )
+        raise ParseError(f"{name}: error: expected a program of kind '{kind}', but {found}")
+    return program
+
+
+def convert(program: Program, kind: str, *, closed: bool = False) -> Program:
+    """`program` as `kind`, one of `names()`; its module is changed in place.
+
+    `closed` decides every tensor's sharding first and writes it down as final.
+    Raises MeshError for what `kind` cannot say.
+    """
+    chosen = formats.formats().get(kind)
+    if chosen is not None and not chosen.is_spelling:
+        return replace(program, format=chosen)
+    pipeline.run(pipeline.ANNOTATE if closed else (ImportShardings(),), program.module)
+    if chosen is not None:
+        return replace(program, format=chosen)
+    if kind == MESH:
+        return replace(program, format=formats.TEXT)
+    notation = formats.notations()[kind]
+    if notation.from_mesh is None:
+        raise MeshError(f"error: shardings cannot be written as {notation.summary}")
+    notation.from_mesh(program.module, closed)
+    return program if program.envelope is not None else replace(program, format=formats.TEXT)
