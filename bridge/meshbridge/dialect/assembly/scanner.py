@@ -112,8 +112,8 @@ class Scanner:
             token, position = found.group(), found.end()
             if token in _CLOSING:
                 open_brackets.append(_CLOSING[token])
-            elif token in ")>}]" and token != open_brackets.pop():
-                self.fail(f"'{token}' closes no '{self.text[start]}'", found.start())
+            elif token in ")>}]" and token != (expected := open_brackets.pop()):
+                self.fail(f"expected '{expected}', found '{token}'", found.start())
         self.position = position
         return start, position
 
