@@ -12,7 +12,6 @@ from math import prod
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.formats import FORMATS, Flag, Format, IndexList, Partial, Symbol, Value
-from meshbridge.dialect.assembly.values import Mismatch
 from meshbridge.mlir import ir
 from meshbridge.sharding import DYNAMIC, Axes, Mesh
 
@@ -92,9 +91,7 @@ def check_attributes(signature: Signature) -> None:
                 _require(signature, name, kind, "string attribute" if declares else "flat symbol reference attribute")
             case Value():
                 _require(signature, element.attribute, None, element.syntax.constraint)
-                try:
-                    element.syntax.write(str(signature.attributes[element.attribute]))
-                except Mismatch:
+                if not element.syntax.fits(str(signature.attributes[element.attribute])):
                     _unsatisfied(element.attribute, element.syntax.constraint)
             case IndexList(_, name, _, default):
                 if name in signature.attributes or default != "":

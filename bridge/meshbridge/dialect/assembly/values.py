@@ -31,6 +31,14 @@ class Syntax:
         """Generic text to custom text. Raises Mismatch."""
         raise NotImplementedError
 
+    def fits(self, generic: str) -> bool:
+        """Whether generic text is a value of this kind."""
+        try:
+            self.write(generic)
+        except Mismatch:
+            return False
+        return True
+
 
 def listed(generic: str, element: str) -> list[str]:
     """The entries of `array<element: …>`."""
@@ -175,6 +183,10 @@ class _Dimensions(Syntax):
         if any(size.startswith("-") and int(size) != DYNAMIC for size in sizes):
             raise Mismatch("negative dimension")
         return "x".join("?" if int(size) == DYNAMIC else size for size in sizes) or "[]"
+
+    def fits(self, generic: str) -> bool:
+        # Negative sizes are integers too; that they make no shape is a rule of its own.
+        return re.fullmatch(r"array<i64(?:: [-\d, ]+)?>", generic) is not None
 
 
 AXES = _Axes()
