@@ -1,0 +1,77 @@
+"""`mesh-opt`'s command line, and the notation of expected diagnostics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshbridge import expectations, mesh_opt, pipeline
+from meshbridge.mlir import MeshError
+from meshbridge.passes.lower_collectives import LowerCollectives
+
+
+def test_every_pass_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs each pass alone, by its name, over a program that gives it nothing to do."""
+    program = tmp_path / "input"
+    program.write_text("func.func @main() { return }")
+    known = pipeline.registered_passes()
+    assert {"sharding-propagation", "mesh-spmdization", "lower-collectives", "inline-calls"} <= set(known)
+    for name in known:
+        assert mesh_opt.main([str(program), f"--{name}"]) == 0, capsys.readouterr().err
+        assert "func.func @main" in capsys.readouterr().out
+
+
+def test_help_names_passes_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        mesh_opt.main(["--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    for name in pipeline.registered_passes():
+        assert f"--{name}" in printed
+    assert "form: default exported" in printed
+
+
+def test_pipeline_text() -> None:
+    steps = pipeline.parse_pipeline("builtin.module(inline-calls, lower-collectives{form=local replica-groups=mesh-axes})")
+    assert [step.name for step in steps] == ["inline-calls", "lower-collectives"]
+    assert steps[1] == LowerCollectives(form="local", replica_groups="mesh-axes")
+    assert pipeline.parse_pipeline("") == ()
+
+
+@pytest.mark.parametrize("text", ["a b", "inline-calls{", "builtin.module(inline-calls))", "inline-calls;cse", "{}"])
+def test_malformed_pipeline_text(text: str) -> None:
+    with pytest.raises(MeshError, match="error: expected 'pass' or "):
+        pipeline.parse_pipeline(text)
+
+
+def test_stages_that_can_be_emitted_extend_each_other() -> None:
+    annotated, mesh, local = (pipeline.PIPELINES[name] for name in ("annotated", "mesh", "local"))
+    assert mesh[: len(annotated)] == annotated
+    assert local[: len(mesh)] == mesh
+
+
+TEXT = """\
+one // expected-error {{same line}}
+// expected-error @+2 {{two below}}
+// expected-warning@below {{next that expects nothing}}
+four
+// expected-error-re @above {{found {{[0-9]+}} of}}
+// expected-note @unknown {{anywhere}}
+"""
+
+
+def test_expectations_resolve_lines() -> None:
+    found = [(entry.kind, entry.line) for entry in expectations.expectations(TEXT)]
+    assert found == [("error", 1), ("error", 4), ("warning", 4), ("error", 4), ("note", None)]
+
+
+def test_mismatches_name_both_sides() -> None:
+    expected = expectations.expectations(TEXT)
+    text = "f:1:3: error: on the same line\nf:4:1: error: found 12 of them\nf:9:9: error: a surprise\nf: note: anywhere at all"
+    complaints = expectations.mismatches(expected, expectations.diagnostics(text))
+    assert complaints == [
+        "unexpected error at line 9: a surprise",
+        "expected error at line 4 was not produced: two below",
+        "expected warning at line 4 was not produced: next that expects nothing",
+    ]
