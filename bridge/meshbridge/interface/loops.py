@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from meshbridge.mlir import ir
 
@@ -29,9 +30,12 @@ class Loop:
     reduction: str = ""
 
 
-@dataclass(frozen=True, eq=False)  # memoised by signature, so identity is equality and hashing is free
+@dataclass(frozen=True)
 class LoopNest:
-    """The loops of one op signature and the maps of its tensors. Values that are no ranked tensors have `()`."""
+    """The loops of one op signature and the maps of its tensors. Values that are no ranked tensors have `()`.
+
+    Equal nests are one object (`Interface.nest` sees to it), and the hash is computed once: they are keys everywhere.
+    """
 
     loops: tuple[Loop, ...]
     operands: tuple[Dims, ...]
@@ -42,6 +46,13 @@ class LoopNest:
     "Iterations of one element of the loops: what is computed along dimensions that no loop walks."
     is_contraction: bool = False
     "Whether an iteration is a multiply-add on the units that accelerators are made for."
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.loops, self.operands, self.results, self.has_rule, self.work, self.is_contraction))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 NestFn = Callable[[ir.Operation], LoopNest]
@@ -84,6 +95,10 @@ def _region_names(op: ir.Operation) -> list[object]:
             for region in op.regions for block in region.blocks for inner in block.operations]  # fmt: skip
 
 
+_INTERNED: dict[LoopNest, LoopNest] = {}
+"""One object per distinct nest in the process, so that what is memoised by nest serves the next program too."""
+
+
 class Interface:
     """Descriptions of the ops of one module. Signatures hold MLIR types and attributes, which live as long as their context."""
 
@@ -95,7 +110,8 @@ class Interface:
         key = signature(op)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = _NESTS.get(op.name, opaque)(op)
+            nest = _NESTS.get(op.name, opaque)(op)
+            found = self._memo[key] = _INTERNED.setdefault(nest, nest)
         return found
 
 

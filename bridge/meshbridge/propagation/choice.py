@@ -6,12 +6,14 @@ computes, in bytes on the wire per device, plus a small price for computing the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 from meshbridge import resharding
 from meshbridge.interface.loops import LoopNest
-from meshbridge.interface.option import Option, is_legal, loop_candidates, result_sharding, split_sharding, tensor_split
+from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding, result_sharding, split_sharding, tensor_split
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
 CONTRACTION_PRICE = 1 / 64
@@ -23,6 +25,9 @@ ELEMENT_PRICE = 1 / 100
 
 MOST_OPTIONS = 2048
 """Options tried per op; an op with more keeps each loop's first candidates."""
+
+TensorType = tuple[tuple[int, ...], str]
+"""Shape and element type."""
 
 Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
 """Shape, element type, split so far, and which dimensions may still be split."""
@@ -81,6 +86,49 @@ def compute_price(nest: LoopNest, option: Option, mesh: Mesh) -> float:
 def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
     """Bytes on the wire per device; 0 for equal shardings without asking the planner."""
     return 0.0 if source == target else resharding.cost(shape, dtype, mesh, source, target)
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What an op costs under its cheapest option, in bytes: computing and finishing its results. Bringing its operands to what it
+    `needs` is counted apart, since several ops may share it."""
+
+    own: float
+    needs: tuple[Sharding | None, ...]
+
+
+@lru_cache(maxsize=1 << 17)
+def cheapest(
+    nest: LoopNest,
+    types: tuple[TensorType | None, ...],
+    splits: tuple[Split, ...],
+    wanted: Sharding | None,
+    fixed: Option | None,
+    mesh: Mesh,
+) -> NodeCost:
+    """The cost of an op whose operands and results lie as `splits`, under the option that is cheapest with its operands' reshardings.
+
+    `wanted` is the user's partial annotation of the result; `fixed` an option that the user chose.
+    """
+    partial = wanted.partial_axes if wanted else ()
+    count = len(nest.operands)
+    best: tuple[float, NodeCost] | None = None
+    for option in [fixed] if fixed is not None else options(nest, list(splits), mesh, partial):
+        own = compute_price(nest, option, mesh)
+        for index, (kind, split) in enumerate(zip(types[count:], splits[count:], strict=True)):
+            if kind is not None:
+                target = wanted or split_sharding(mesh.name, split)
+                own += reshard_cost(*kind, mesh, result_sharding(nest, option, index, mesh), target)
+        total, needs = own, []
+        for kind, split, dims in zip(types, splits, nest.operands, strict=False):
+            need = needed_sharding(dims, option, mesh.name) if kind is not None else None
+            needs.append(need)
+            if kind is not None and need is not None:
+                total += reshard_cost(*kind, mesh, split_sharding(mesh.name, split), need)
+        if best is None or total < best[0]:
+            best = (total, NodeCost(own, tuple(needs)))
+    assert best is not None, "the unsplit option is always legal"
+    return best[1]
 
 
 def spreading_cost(

@@ -267,6 +267,14 @@ class GraphBuilder:
             for index, yielded in enumerate(terminator.operands):
                 self.identity(terminator, index, self.slot(yielded), results[index], weight, inside)
 
+    def _manual(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """A manual computation: operands and results are annotated around it; nothing is decided inside."""
+        for operand in op.operands:
+            if (slot := self.slot(operand)) >= 0:
+                self.graph.slots[slot].uses += 1
+        for result in op.results:
+            self.slot(result)
+
     def _nothing(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Terminators of regions: their loop or branch has related what they yield."""
 
@@ -279,6 +287,7 @@ _HANDLERS = {
     "stablehlo.case": GraphBuilder._branches,
     "stablehlo.if": GraphBuilder._branches,
     "stablehlo.return": GraphBuilder._nothing,
+    "sdy.manual_computation": GraphBuilder._manual,
 }
 
 

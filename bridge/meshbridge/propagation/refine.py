@@ -13,30 +13,20 @@ Cost: for every op its cheapest option (`choice`), every distinct need of a valu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import permutations
 
-from meshbridge.interface.loops import LoopNest
-from meshbridge.interface.option import Option, needed_sharding, result_sharding, split_sharding
-from meshbridge.propagation.choice import compute_price, options, reshard_cost
+from meshbridge.interface.option import split_sharding
+from meshbridge.propagation.choice import NodeCost, TensorType, cheapest, reshard_cost
 from meshbridge.propagation.graph import Graph, Node
 from meshbridge.propagation.quotient import quotient
 from meshbridge.propagation.spread import is_pass_through
-from meshbridge.sharding import Axes, Mesh, Sharding, Split
+from meshbridge.sharding import Axes, Sharding, Split
 
 LEAST_GAIN = 1e-6
 """A move stays if it saves at least this part of the total: below it, floating-point sums in another order decide."""
 
 Place = tuple[int, int]
 """A slot and a dimension of it."""
-
-
-@dataclass
-class _NodeCost:
-    """What an op costs under its cheapest option, apart from its operands: those are shared between users."""
-
-    own: float
-    needs: tuple[Sharding | None, ...]
 
 
 def refine(graph: Graph, budget: int) -> None:
@@ -54,7 +44,8 @@ class Refiner:
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
-        self._memo: dict[tuple[object, ...], _NodeCost] = {}
+        self._memo: dict[tuple[object, ...], NodeCost] = {}
+        self._types = {id(node): self._tensor_types(node) for node in graph.nodes}
         self._costs = [self._node_cost(node) for node in graph.nodes]
         self._shared = [self._uses(slot) for slot in range(len(graph.slots))]
         self._stale = set(range(len(graph.slots)))
@@ -70,6 +61,10 @@ class Refiner:
             for places in classes:
                 if any(slot in stale for slot, _ in places):
                     self._improve(places)
+
+    def _tensor_types(self, node: Node) -> tuple[TensorType | None, ...]:
+        slots = self.graph.slots
+        return tuple((slots[slot].shape, slots[slot].dtype) if slot >= 0 else None for slot in (*node.operands, *node.results))
 
     # Classes
 
@@ -165,11 +160,11 @@ class Refiner:
             self._shared[slot] = bytes_moved
         return gain
 
-    def _apply(self, changed: dict[int, Split]) -> tuple[dict[int, _NodeCost], dict[int, float]]:
+    def _apply(self, changed: dict[int, Split]) -> tuple[dict[int, NodeCost], dict[int, float]]:
         """Gives the slots these splits; returns the costs that changed as they were."""
         for slot, split in changed.items():
             self.graph.slots[slot].split = split
-        costs: dict[int, _NodeCost] = {}
+        costs: dict[int, NodeCost] = {}
         moved = set(changed)
         for index in {user for slot in changed for user in self.graph.users[slot]}:
             cost, before = self._node_cost(self.graph.nodes[index]), self._costs[index]
@@ -197,47 +192,22 @@ class Refiner:
             weight * reshard_cost(description.shape, description.dtype, mesh, defined, need) for need, weight in needs.items()
         )
 
-    def _node_cost(self, node: Node) -> _NodeCost:
-        slots = self.graph.slots
-        partial = self.graph.wanted_partial(node)
-        splits = tuple(slots[slot].split if slot >= 0 else () for slot in (*node.operands, *node.results))
-        key = (node.nest, splits, partial, node.fixed_option, node.weight)
+    def _node_cost(self, node: Node) -> NodeCost:
+        slots, mesh = self.graph.slots, self.graph.mesh
+        splits = tuple([slots[slot].split if slot >= 0 else () for slot in (*node.operands, *node.results)])
+        key = (node.nest, splits, self.graph.wanted_partial(node), node.fixed_option, node.weight, *self._types[id(node)])
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._cheapest(node, list(splits), partial)
+            if node.is_identity:
+                slot = slots[node.results[0]]
+                found = NodeCost(0.0, (slot.partial or split_sharding(mesh.name, slot.split),))
+            else:
+                found = self._cheapest(node, splits)
+            self._memo[key] = found
         return found
 
-    def _cheapest(self, node: Node, splits: list[Split], partial: Axes) -> _NodeCost:
-        mesh, slots, nest = self.graph.mesh, self.graph.slots, node.nest
-        if node.is_identity:
-            slot = slots[node.results[0]]
-            return _NodeCost(0.0, (slot.partial or split_sharding(mesh.name, slot.split),))
-        tried = [node.fixed_option] if node.fixed_option is not None else options(nest, splits, mesh, partial)
-        best: tuple[float, _NodeCost] | None = None
-        for option in tried:
-            needs = tuple(
-                needed_sharding(dims, option, mesh.name) if slot >= 0 else None
-                for slot, dims in zip(node.operands, nest.operands, strict=True)
-            )
-            own = node.weight * self._own(node, option, mesh)
-            total = own + node.weight * sum(
-                reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, split_sharding(mesh.name, split), need)
-                for slot, split, need in zip(node.operands, splits, needs, strict=False)
-                if need is not None
-            )
-            if best is None or total < best[0]:
-                best = (total, _NodeCost(own, needs))
-        assert best is not None, "the unsplit option is always legal"
-        return best[1]
-
-    def _own(self, node: Node, option: Option, mesh: Mesh) -> float:
-        """Computing, and bringing the results to where they are wanted."""
-        nest: LoopNest = node.nest
-        total = compute_price(nest, option, mesh)
-        for index, slot in enumerate(node.results):
-            if slot >= 0:
-                description = self.graph.slots[slot]
-                computed = result_sharding(nest, option, index, mesh)
-                wanted = description.partial or split_sharding(mesh.name, description.split)
-                total += reshard_cost(description.shape, description.dtype, mesh, computed, wanted)
-        return total
+    def _cheapest(self, node: Node, splits: tuple[Split, ...]) -> NodeCost:
+        slots = self.graph.slots
+        partial = next((slots[slot].partial for slot in node.results if slot >= 0 and slots[slot].partial), None)
+        found = cheapest(node.nest, self._types[id(node)], splits, partial, node.fixed_option, self.graph.mesh)
+        return NodeCost(node.weight * found.own, found.needs)
