@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from meshbridge.resharding.boxes import DimLayout, layout
-from meshbridge.resharding.plan import element_bytes
+from meshbridge.resharding.elements import element_bytes
 from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import Shape
 from meshbridge.sharding import Mesh, Sharding

@@ -71,7 +71,7 @@ class _Boxes:
             else:
                 sent, got = self._block(a.axes, tile.sender), self._block(b.axes, tile.receiver)
                 here, there = taken + a.origin[sent], put + b.origin[got]
-                ends = [(here, here + size), (there, there + size), a.owned[sent], b.kept[got]]
+                ends = [(here, here + size), (there, there + size), a.kept[sent] if a == b else a.owned[sent], b.kept[got]]
             if ends[0] != ends[1] or any(low > ends[0][0] or ends[0][1] > high for low, high in ends[2:]):
                 raise PlanError(f"{tile} has elements that its sender does not hold or its receiver does not want")
             box.append(ends[0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from math import ceil, prod
+from functools import cached_property
+from math import prod
 
-from meshbridge.mlir import MeshError
+from meshbridge.resharding.elements import element_bytes
+from meshbridge.resharding.notation import sharding_text
 from meshbridge.resharding.steps import Reshape, Shape, Slice, Step
 from meshbridge.sharding import Mesh, Sharding
 
@@ -16,13 +16,14 @@ from meshbridge.sharding import Mesh, Sharding
 class Options:
     """How to choose among plans: the one with the least `alpha * collectives + beta * bytes received`.
 
-    The defaults describe a slow link (16 GB/s) and a fast launch (1 microsecond): a collective weighs as much as 16 KB, so that
-    only tensors smaller than a few times that give up bytes for fewer collectives.
+    The defaults describe a slow link (1 GB/s, ten-gigabit Ethernet) and a fast launch (1 microsecond): a collective weighs as
+    much as 1 KB, so that only tensors of a few KB give up bytes for fewer collectives. A faster link or a slower launch wants a
+    larger alpha / beta.
     """
 
     alpha: float = 1e-6
     "Seconds per collective."
-    beta: float = 1 / 16e9
+    beta: float = 1e-9
     "Seconds per byte received by the busiest device."
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
@@ -56,7 +57,12 @@ class Plan:
     @cached_property
     def received_bytes(self) -> float:
         """Bytes that the busiest device receives."""
-        return self._bytes(sum(step.received(n) for step, n in zip(self.steps, self._before, strict=False)))
+        return sum(self.received_by_step)
+
+    @cached_property
+    def received_by_step(self) -> tuple[float, ...]:
+        """The same for each step."""
+        return tuple(self._bytes(step.received(n)) for step, n in zip(self.steps, self._before, strict=False))
 
     @property
     def wire_bytes(self) -> float:
@@ -103,45 +109,14 @@ class Plan:
         return elements * element_bytes(self.dtype)
 
     def __str__(self) -> str:
-        head = f"{'x'.join(map(str, (*self.shape, self.dtype)))} {_text(self.source)} -> {_text(self.target)}"
+        head = f"{'x'.join(map(str, (*self.shape, self.dtype)))} {sharding_text(self.source)} -> {sharding_text(self.target)}"
         head += f" on {'x'.join(map(str, self.mesh.shape))}: {self.collectives} collectives, {self.wire_bytes:.0f} bytes received"
         lines = [head, f"  {'':48} {_shape(self.start)}"]
-        for step, n in zip(self.steps, self._before, strict=False):
-            moved = f"  receives {self._bytes(step.received(n)):.0f} bytes" if step.collectives else ""
+        for step, received in zip(self.steps, self.received_by_step, strict=True):
+            moved = f"  receives {received:.0f} bytes" if step.collectives else ""
             lines.append(f"  {step.text(self.mesh):48} {_shape(step.shape)}{moved}")
         return "\n".join(lines)
 
 
 def _shape(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "scalar"
-
-
-def _text(sharding: Sharding) -> str:
-    text = str([list(axes) for axes in sharding.split_axes])
-    if sharding.partial_axes:
-        text += f" partial {sharding.partial_kind}{list(sharding.partial_axes)}"
-    if sharding.halo_sizes:
-        text += f" halo {list(sharding.halo_sizes)}"
-    if sharding.offsets:
-        text += f" offsets {list(sharding.offsets)}"
-    return text
-
-
-_COMPLEX = re.compile(r"complex<(\w+)>")
-
-
-@lru_cache(maxsize=256)
-def element_bytes(dtype: str) -> float:
-    """Bytes of one element of an MLIR element type, as XLA stores it: whole bytes, two elements of 4 bits in one.
-
-    Raises MeshError for a type without a size.
-    """
-    if found := _COMPLEX.fullmatch(dtype):
-        return 2 * element_bytes(found.group(1))
-    if dtype == "index":
-        return 8.0
-    width = re.match(r"(?:ui|si|i|bf|tf|f)(\d+)", dtype)
-    if width is None:
-        raise MeshError(f"a tensor of {dtype} cannot be resharded: its elements have no size in bytes")
-    bits = int(width.group(1))
-    return bits / 8 if bits in (2, 4) else float(ceil(bits / 8))

@@ -18,7 +18,7 @@ from meshbridge.resharding.digits import align
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.routes import reduced_axes, routes
 from meshbridge.resharding.steps import Crop, Mask, Pad, Permute, Rounds, Shape, Step, axis_digits
-from meshbridge.resharding.tiles import tile_exchange
+from meshbridge.resharding.tiles import TileExchange, tile_exchange
 from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, is_even, local_shape
 
 
@@ -99,10 +99,15 @@ def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 
 
 def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
+    """The best plan; of equals the one that holds less, and rather one without tiles, whose tables nobody can read."""
     if options.exact:
-        return min(plans, key=lambda one: (one.wire_bytes, one.total_bytes, one.collectives, one.peak_bytes, len(one.steps)))
+        return min(plans, key=lambda one: (one.wire_bytes, one.total_bytes, one.collectives, *_burden(one)))
     lean = [one for one in plans if one.peak_bytes <= one.peak_bound + options.scratch] or plans
-    return min(lean, key=lambda one: (one.seconds(options), one.peak_bytes, len(one.steps)))
+    return min(lean, key=lambda one: (one.seconds(options), *_burden(one)))
+
+
+def _burden(one: Plan) -> tuple[int, float, int]:
+    return sum(isinstance(step, TileExchange) for step in one.steps), one.peak_bytes, len(one.steps)
 
 
 def _ways(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[tuple[Step, ...]]:

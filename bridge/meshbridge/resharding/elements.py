@@ -1,0 +1,28 @@
+"""Sizes of tensor elements."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import ceil
+
+from meshbridge.mlir import MeshError
+
+_COMPLEX = re.compile(r"complex<(\w+)>")
+
+
+@lru_cache(maxsize=256)
+def element_bytes(dtype: str) -> float:
+    """Bytes of one element of an MLIR element type, as XLA stores it: whole bytes, two elements of 4 bits in one.
+
+    Raises MeshError for a type without a size.
+    """
+    if found := _COMPLEX.fullmatch(dtype):
+        return 2 * element_bytes(found.group(1))
+    if dtype == "index":
+        return 8.0
+    width = re.match(r"(?:ui|si|i|bf|tf|f)(\d+)", dtype)
+    if width is None:
+        raise MeshError(f"a tensor of {dtype} cannot be resharded: its elements have no size in bytes")
+    bits = int(width.group(1))
+    return bits / 8 if bits in (2, 4) else float(ceil(bits / 8))
