@@ -104,6 +104,11 @@ def is_even(shape: tuple[int, ...], mesh: Mesh, split: Split) -> bool:
     return all(size % mesh.group_size(axes) == 0 for size, axes in zip(shape, split, strict=True))
 
 
+def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:
+    """`split` without the dimensions that it does not divide evenly: what arguments and results of a program may have."""
+    return tuple(axes if size % mesh.group_size(axes) == 0 else () for size, axes in zip(shape, split, strict=True))
+
+
 def device_groups(mesh: Mesh, axes: Axes) -> list[list[int]]:
     """Device ids of every group along `axes`; within a group in the order of `axes`, outer to inner (seed 002, "Device groups").
 

@@ -55,9 +55,17 @@ def example(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.nd
 
 
 def run_sharded(
-    function: Callable[..., Any], arguments: Sequence[np.ndarray], mesh: Mesh, in_specs: Sequence[Spec | None], out_specs: Any = None
+    function: Callable[..., Any],
+    arguments: Sequence[np.ndarray],
+    mesh: Mesh,
+    in_specs: Sequence[Spec | None],
+    out_specs: Any = None,
+    compare_with: Callable[..., Any] | None = None,
 ) -> tuple[Any, Any]:
-    """The function's results through meshbridge on `mesh`, and without any sharding. `None` leaves a sharding to propagation."""
+    """The function's results through meshbridge on `mesh`, and those of `compare_with` (the function itself) without any sharding.
+
+    A spec of None leaves the sharding to propagation.
+    """
 
     def named(spec: Spec | None) -> NamedSharding | None:
         return None if spec is None else NamedSharding(mesh, spec)
@@ -75,7 +83,7 @@ def run_sharded(
         jax.device_put(argument, NamedSharding(mesh, spec or Spec())) for argument, spec in zip(arguments, in_specs, strict=True)
     ]
     got = jax.jit(partitioned.call)(*placed)
-    return jax.tree.map(np.asarray, got), jax.tree.map(np.asarray, jax.jit(function)(*arguments))
+    return jax.tree.map(np.asarray, got), jax.tree.map(np.asarray, jax.jit(compare_with or function)(*arguments))
 
 
 def assert_close(got: Any, want: Any) -> None:

@@ -163,6 +163,35 @@ def scalar_attr(value: float | int, element: ir.Type) -> ir.Attribute:
     return ir.FloatAttr.get(element, float(value))
 
 
+def neutral(kind: str, element: ir.Type) -> float | int:
+    """The element that a reduction of `kind` ignores, for an element type."""
+    if kind in ("max", "min"):
+        return _extreme(element, lowest=kind == "max")
+    if kind == "bitwise_and":
+        return -1 if isinstance(element, ir.IntegerType) and element.width > 1 and not element.is_unsigned else _extreme(element, lowest=False)
+    return 1 if kind == "product" else 0
+
+
+def _extreme(element: ir.Type, *, lowest: bool) -> float | int:
+    if not isinstance(element, ir.IntegerType):
+        return float("-inf") if lowest else float("inf")
+    if element.is_unsigned or element.width == 1:
+        return 0 if lowest else 2**element.width - 1
+    return -(2 ** (element.width - 1)) if lowest else 2 ** (element.width - 1) - 1
+
+
+def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at: Localizer) -> ir.Value:
+    """`value` with the neutral element of `kind` wherever its dimension `dim`, of global `size` and split along `axes`, is padding."""
+    tensor = ir.RankedTensorType(value.type)
+    i32, i1 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(1)
+    length = tensor.shape[dim]
+    line = ir.RankedTensorType.get([length], i32)
+    position = stablehlo.add(stablehlo.iota(line, ir.IntegerAttr.get(_i64(), 0)), broadcast_scalar(at.offset(axes, length), (length,)))
+    inside = compare(position, splat(size, line), "LT")
+    mask = stablehlo.broadcast_in_dim(ir.RankedTensorType.get(tensor.shape, i1), inside, ir.DenseI64ArrayAttr.get([dim]))
+    return stablehlo.select(mask, value, splat(neutral(kind, tensor.element_type), tensor))
+
+
 def compare(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
     """Elementwise comparison of two tensors."""
     return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))

@@ -38,9 +38,10 @@ def split_sharding(mesh: str, split: Split) -> Sharding:
 def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh) -> dict[int, Axes]:
     """Distributes the axes of one dimension over the loops along it.
 
-    A minor loop can be split only once every loop major to it is split down to size 1; axes that do not fit evenly are left out.
+    A minor loop can be split only once every loop major to it is split down to size 1; axes that do not fit evenly into one of
+    several loops are left out. A dimension of one loop takes them all, the last shards padded.
     """
-    if len(loops) == 1 and nest.loops[loops[0]].size % mesh.group_size(axes) == 0:
+    if len(loops) == 1:
         return {loops[0]: axes}
     taken: dict[int, Axes] = {}
     remaining = list(axes)
@@ -56,11 +57,11 @@ def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh)
 
 @lru_cache(maxsize=1 << 16)
 def is_legal(nest: LoopNest, option: Option, mesh: Mesh) -> bool:
-    """Whether no axis splits two loops, sizes divide, and merged dimensions are split major loop first."""
+    """Whether no axis splits two loops, loops of merged dimensions are split evenly, and major loop first."""
     used = [axis for axes in option for axis in axes]
     if len(set(used)) != len(used):
         return False
-    if any(loop.size % mesh.group_size(axes) for loop, axes in zip(nest.loops, option, strict=True)):
+    if any(option[loop] and nest.loops[loop].size % mesh.group_size(option[loop]) for loop in nest.merged_loops):
         return False
     return all(
         _major_first(loops, nest, option, mesh)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.interface.local import Localizer, default_form, local_form, splat
+from meshbridge.interface.local import Localizer, default_form, local_form, neutral, splat
 from meshbridge.interface.loops import Dims, LoopNest, NestBuilder, loops_of, rank_of, shape_of
 from meshbridge.interface.option import Option, result_sharding
 from meshbridge.interface.shapes import passing
@@ -117,8 +117,6 @@ def top_k(op: ir.Operation) -> LoopNest:
 IDEMPOTENT = frozenset(("max", "min", "bitwise_and", "bitwise_or"))
 """Kinds for which an initial value may enter once per shard."""
 
-_NEUTRAL = {"sum": 0, "product": 1, "bitwise_xor": 0}
-
 
 def once_per_group(value: ir.Value, kind: str, axes: Axes, at: Localizer) -> ir.Value:
     """`value` on the first device of each group along `axes`, the neutral element of `kind` on the others.
@@ -126,13 +124,13 @@ def once_per_group(value: ir.Value, kind: str, axes: Axes, at: Localizer) -> ir.
     What enters a reduction that is finished over `axes` must enter it once: adding a `reduce`'s initial value on every shard
     would count it several times.
     """
-    if not axes or kind in IDEMPOTENT or is_splat(value, _NEUTRAL[kind]):
+    ignored = neutral(kind, ir.RankedTensorType(value.type).element_type)
+    if not axes or kind in IDEMPOTENT or is_splat(value, ignored):
         return value
-    neutral = splat(_NEUTRAL[kind], value.type)
-    return stablehlo.select(at.is_first(axes), value, neutral)
+    return stablehlo.select(at.is_first(axes), value, splat(ignored, value.type))
 
 
-def is_splat(value: ir.Value, of: int) -> bool:
+def is_splat(value: ir.Value, of: float) -> bool:
     """Whether `value` is a constant, or a broadcast constant, all of whose elements are `of`."""
     owner = value.owner
     if isinstance(owner, ir.Block):

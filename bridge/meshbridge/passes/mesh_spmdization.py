@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from meshbridge.dialect.attributes import axis_array, axis_array_attr
-from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, GATHERED, OPTION
+from meshbridge.dialect.attributes import axis_array, axis_array_attr, integers
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, GATHERED, MANUAL_AXES, OPTION
 from meshbridge.interface.linear import carried_axes
-from meshbridge.interface.local import Localizer, localize
+from meshbridge.interface.local import Localizer, localize, mask_padding
 from meshbridge.interface.loops import Interface, LoopNest, shape_of
 from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding
-from meshbridge.mlir import OpError, function_type, ir, walk
+from meshbridge.mlir import OpError, function_type, ir, stablehlo, walk
 from meshbridge.passes.base import Pass, register
 from meshbridge.propagation.graph import REGION_OPS, find_mesh, sharding_on
 from meshbridge.sharding import Mesh, Sharding, replicated
 
 _EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
 """Ops that would happen once per device instead of once."""
+
+MANUAL = "sdy.manual_computation"
+"""A region that the user has partitioned; `meshbridge.manual_axes` says along which mesh axes."""
 
 
 @register
@@ -80,10 +83,10 @@ class _FunctionPartitioner:
             elif name == "mesh.shard":
                 if "annotate_for_users" not in op.attributes:
                     self._annotated.setdefault(op.operands[0], self._target(op))
-            elif name in REGION_OPS:
+            elif name in REGION_OPS or name == MANUAL:
                 for region in op.regions:
                     self._read_block(region.blocks[0], interface)
-            elif not name.startswith(("mesh.", "func.")) and name != "stablehlo.return":
+            elif not name.startswith(("mesh.", "func.")) and name not in ("stablehlo.return", "sdy.return"):
                 self._nests.append(interface.nest(op))
 
     def _target(self, op: ir.Operation) -> Sharding:
@@ -135,12 +138,14 @@ class _FunctionPartitioner:
                 annotations.append(op)
             elif name == "func.return":
                 yielded = self._finish(op)
-            elif name == "stablehlo.return":
+            elif name in ("stablehlo.return", "sdy.return"):
                 yielded = [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in op.operands]
             elif name == "stablehlo.while":
                 self._while(op)
             elif name in REGION_OPS:
                 self._branches(op)
+            elif name == MANUAL:
+                self._manual(op)
             elif name.startswith("mesh."):
                 raise OpError(op, "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may")
             else:
@@ -173,12 +178,25 @@ class _FunctionPartitioner:
                 need = needed_sharding(dims, option, self.mesh.name, axes if axes == kept else ())
                 if source != need:
                     op.operands[index] = self.at.reshard(value, need, op)
+        self._mask(op, nest, option)
         if not nest.has_rule:
             if self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands):
                 op.attributes[GATHERED] = ir.UnitAttr.get()
         if OPTION in op.attributes:
             del op.attributes[OPTION]
         localize(op, nest, option, self.at)
+
+    def _mask(self, op: ir.Operation, nest: LoopNest, option: Option) -> None:
+        """Hides the padding of uneven shards from reductions over them (a look-up does not read it)."""
+        for loop, axes in enumerate(option):
+            description = nest.loops[loop]
+            if axes and description.reduction and description.size % self.mesh.group_size(axes) and op.name != "stablehlo.gather":
+                with ir.InsertionPoint(op), op.location:
+                    for index, dims in enumerate(nest.operands):
+                        if (loop,) in dims:
+                            value, dim = op.operands[index], dims.index((loop,))
+                            masked = mask_padding(value, dim, description.size, axes, description.reduction, self.at)
+                            op.operands[index] = self.at.adopt(masked, self.at.global_shape(value), self.at.shardings[value])
 
     def _gather_captured(self, op: ir.Operation) -> bool:
         """Makes whole what the regions of an op without a rule use from outside."""
@@ -262,11 +280,46 @@ class _FunctionPartitioner:
             if target is not None:
                 self.at.define(result, target)
 
+    def _manual(self, op: ir.Operation) -> None:
+        """Puts the body in place of a manual computation. It is local along the manual axes already, so what is left of a
+        sharding inside are the other axes; the user's collectives in it stay as they are.
+        """
+        block = op.regions[0].blocks[0]
+        manual = frozenset(integers(op.attributes[MANUAL_AXES]))
+        for operand, argument in zip(op.operands, block.arguments, strict=True):
+            if operand in self.at.shardings:
+                self.at.define(argument, _free_part(self.at.shardings[operand], manual))
+                if argument.type != operand.type:
+                    raise OpError(op, f"takes {argument.type}, but the annotation of its operand makes it {operand.type}")
+        for constraint in [inner for inner in walk(op) if inner.name == "sdy.sharding_constraint"]:  # of scalars, in reducers
+            constraint.results[0].replace_all_uses_with(constraint.operands[0])
+            constraint.erase()
+        self._partition(block)
+        targets = [self._annotated.get(result) for result in op.results]
+        self._yield(block, [None if target is None else _free_part(target, manual) for target in targets])
+        for operand, argument in zip(op.operands, block.arguments, strict=True):
+            argument.replace_all_uses_with(operand)
+        *body, terminator = [view.operation for view in block.operations]
+        for inner in body:
+            inner.move_before(op)
+        with ir.InsertionPoint(op), op.location:
+            for value, result, target in zip(terminator.operands, op.results, targets, strict=True):
+                if target is not None:  # a value of its own: outside, the same shard is a shard of something larger
+                    value = self.at.adopt(stablehlo.convert(value.type, value), self.at.global_shape(result), target)
+                result.replace_all_uses_with(value)
+        op.erase()
+
     def _yield(self, block: ir.Block, targets: list[Sharding | None]) -> None:
         terminator = list(block.operations)[-1].operation
         for index, (value, target) in enumerate(zip(terminator.operands, targets, strict=True)):
             if target is not None:
                 terminator.operands[index] = self.at.reshard(value, target, terminator)
+
+
+def _free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:
+    """What is left of a sharding where the axes `manual` do not exist."""
+    split = tuple(tuple(axis for axis in axes if axis not in manual) for axes in sharding.split_axes)
+    return replace(sharding.without_partial(), split_axes=split)
 
 
 def _has_effect(op: ir.Operation) -> bool:

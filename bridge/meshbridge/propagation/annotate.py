@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import OPTION
@@ -15,7 +17,7 @@ from meshbridge.interface.option import Option
 from meshbridge.mlir import ir
 from meshbridge.propagation.graph import REGION_OPS, Graph, Node
 from meshbridge.propagation.settle import Settled
-from meshbridge.sharding import Sharding
+from meshbridge.sharding import Sharding, even_split
 
 
 class Annotator:
@@ -95,10 +97,13 @@ class Annotator:
             op.operands[1] = self.sharding(self.defined[slot])
 
     def _returns(self, op: ir.Operation) -> None:
+        """Results lie as they are defined, but for uneven shards: no caller could put those together."""
         for index, value in enumerate(op.operands):
             slot = self.graph.slot_of.get(value, -1)
             if slot >= 0:
-                self._use(op, index, self.defined[slot])
+                defined = self.defined[slot]
+                even = even_split(self.graph.slots[slot].shape, self.graph.mesh, defined.split_axes)
+                self._use(op, index, defined if even == defined.split_axes else replace(defined, split_axes=even))
 
     def _define(self, value: ir.Value, loc: ir.Location, ip: ir.InsertionPoint) -> None:
         slot = self.graph.slot_of.get(value, -1)

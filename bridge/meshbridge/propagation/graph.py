@@ -13,7 +13,7 @@ from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.ops import OPEN_DIMS, OPTION, REPLICATED_AXES, MeshOp, ShardingOp
 from meshbridge.interface.loops import Dims, Interface, Loop, LoopNest
 from meshbridge.mlir import OpError, ir, walk_all
-from meshbridge.sharding import Axes, Mesh, Sharding, Split
+from meshbridge.sharding import Axes, Mesh, Sharding, Split, even_split, is_even
 
 REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if"))
 """Control flow: ops whose regions hold tensors to be sharded (the bodies of reducers and comparators hold scalars)."""
@@ -129,9 +129,11 @@ class GraphBuilder:
         self._shardings: dict[ir.Value, Sharding] = {}
         self._identities: dict[tuple[int, ...], LoopNest] = {}
         self._scopes = 0
+        self._arguments: set[ir.Value] = set()
 
     def build(self) -> Graph:
         block = self.graph.function.regions[0].blocks[0]
+        self._arguments = set(block.arguments)
         for argument in block.arguments:
             self.slot(argument)
         self._block(block, 1, ())
@@ -197,6 +199,11 @@ class GraphBuilder:
         sharding = self._shardings[op.operands[1]]
         slots = self.graph.slots
         origin = self.slot(source)
+        rank = len(slots[origin].shape)
+        at_boundary = source in self._arguments and not is_even(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
+        if at_boundary:
+            slots[origin].split = even_split(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
+            slots[origin].open, slots[origin].user = (False,) * rank, True
         if "annotate_for_users" in op.attributes or slots[origin].user:
             target = self._new_slot(result.type)
             self.identity(op, 0, origin, target, weight, scope)
@@ -207,17 +214,9 @@ class GraphBuilder:
         self._annotate(op, slots[target], sharding)
 
     def _annotate(self, op: ir.Operation, slot: Slot, sharding: Sharding) -> None:
-        mesh = self.graph.mesh
         sharding = sharding.padded(len(slot.shape))
         open_dims = integers(op.attributes[OPEN_DIMS]) if OPEN_DIMS in op.attributes else ()
         slot.banned = frozenset(integers(op.attributes[REPLICATED_AXES])) if REPLICATED_AXES in op.attributes else frozenset()
-        for dim, (size, axes) in enumerate(zip(slot.shape, sharding.split_axes, strict=True)):
-            if size % mesh.group_size(axes):
-                raise OpError(
-                    op,
-                    f"splits dimension {dim} of size {size} over {mesh.group_size(axes)} devices, which does not divide it",
-                    "pad the dimension, or split it along fewer axes",
-                )
         slot.split = sharding.split_axes
         slot.open = tuple(dim in open_dims for dim in range(len(slot.shape)))
         slot.partial = sharding if sharding.partial_axes else None
