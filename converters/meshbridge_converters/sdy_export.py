@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import (
     MANUAL_AXES,
     OPEN_DIMS,
@@ -37,7 +38,7 @@ from meshbridge.sharding import DYNAMIC, Sharding
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
 from meshbridge_converters.sdy_attributes import SdyMesh
-from meshbridge_converters.sdy_import import SOURCE_ATTRIBUTES
+from meshbridge_converters.sdy_import import IMPLIED, SOURCE_ATTRIBUTES
 
 Value: TypeAlias = "ir.Value[Any]"
 
@@ -194,6 +195,10 @@ class _Export:
         attrs = shard.op.attributes
         kept = (REPLICATED_AXES,) if self.closed else (OPEN_DIMS, PRIORITIES, REPLICATED_AXES)
         extras = {name: attrs[name] for name in kept if name in attrs}
+        if shard.source == MANUAL and SOURCE_ATTRIBUTES in attrs:
+            implied = attributes.integers(ir.DictAttr(attrs[SOURCE_ATTRIBUTES])[IMPLIED])
+            said = set(attributes.integers(extras[REPLICATED_AXES])) - set(implied)
+            extras[REPLICATED_AXES] = attributes.axes_attr(sorted(said))
         tensor = tensor_type(shard.value)
         rank = tensor.rank if tensor else 0
         key = (shard.sharding, rank, *extras.items())

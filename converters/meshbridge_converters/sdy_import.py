@@ -30,7 +30,7 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
-from meshbridge.dialect.ops import MANUAL_AXES, SOURCE
+from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type
 from meshbridge.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes
@@ -41,6 +41,15 @@ from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
 """Discardable attribute of `mesh.shard`: what its source operation said besides the sharding."""
+
+IMPLIED = "implied_replicated_axes"
+"""Entry of SOURCE_ATTRIBUTES for a manual computation: replicated axes that its sharding leaves unsaid."""
+
+REDUCING = frozenset(
+    f"stablehlo.{name}"
+    for name in ("all_reduce", "reduce", "reduce_scatter", "reduce_window", "scatter", "select_and_scatter", "sort")
+)
+"""Operations whose body combines scalars, where a sharding says nothing: JAX writes such constraints inside `shard_map`."""
 
 ISOLATED = frozenset({"func.func", MANUAL, NAMED})
 """Operations whose regions cannot use values from outside."""
@@ -85,16 +94,20 @@ class _Scope:
 
 @dataclass(eq=False)
 class _Site:
-    """An operation that carries shardings, the scope that it stands in and, where it is isolated, the scope inside."""
+    """An operation that carries shardings, the scope that it stands in and, where it is isolated, the scope inside.
+
+    `in_reducer`: it works on the scalars of a reducer or comparator.
+    """
 
     op: ir.Operation
     name: str
     scope: _Scope | None
-    inner: _Scope | None = None
+    inner: _Scope | None
+    in_reducer: bool
 
 
-def _sites(block: ir.Block, scope: _Scope | None) -> Iterator[_Site]:
-    """Operations below `block` that the import changes, outer ones first."""
+def _sites(block: ir.Block, scope: _Scope | None, reducer: bool = False) -> Iterator[_Site]:
+    """Operations below `block` that the import changes, outer ones first. `reducer`: it is the body of one of REDUCING."""
     for child in block.operations:
         op = child.operation
         name = op.name
@@ -102,10 +115,10 @@ def _sites(block: ir.Block, scope: _Scope | None) -> Iterator[_Site]:
         if name in ISOLATED and len(op.regions[0].blocks):
             inner = _inside(op, name, scope)
         if name in _IMPORTERS or SHARDING in op.attributes:
-            yield _Site(op, name, scope, inner)
+            yield _Site(op, name, scope, inner, reducer)
         for region in op.regions:
             for nested in region.blocks:
-                yield from _sites(nested, inner or scope)
+                yield from _sites(nested, inner or scope, name in REDUCING)
 
 
 def _inside(op: ir.Operation, name: str, scope: _Scope | None) -> _Scope:
@@ -263,7 +276,8 @@ class _Import:
     def constraint(self, site: _Site) -> None:
         """An operation that says how its operand's uses are sharded or, if it has no uses itself, its operand's definition."""
         op, name = site.op, CONSTRAINING[site.name]
-        if name not in op.attributes:
+        if name not in op.attributes or site.in_reducer:
+            self.stays(site)
             return
         source = _source(op, name)
         value, result = op.operands[0], op.results[0]
@@ -277,21 +291,34 @@ class _Import:
         """Operands and results annotated around the operation, which stays and says which mesh axes are manual."""
         op = site.op
         ins, outs = (carriers.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings"))
-        source: Extras = {SOURCE: ir.StringAttr.get(site.name)}
-        before, after = ir.InsertionPoint(op), ir.InsertionPoint.after(op)
-        for index, attr in enumerate(ins):
-            if tensor_type(op.operands[index]):
-                op.operands[index] = self.annotate_use(op.operands[index], attr, site, before, source)
-        for result, attr in zip(list(op.results), outs, strict=True):
-            if tensor_type(result):
-                self.annotate(result, attr, site, after, source)
         if ins or outs:
             mesh = self.meshes.of_sharding((ins + outs)[0])
             invariants.check_manual_axes(op, mesh)
-            axes = [axis for name in invariants.manual_axes(op) for axis in mesh.factored.axes_of(AxisRef(name))]
-            op.attributes[MANUAL_AXES] = attributes.axes_attr(axes)
+            manual = [axis for name in invariants.manual_axes(op) for axis in mesh.factored.axes_of(AxisRef(name))]
+            op.attributes[MANUAL_AXES] = attributes.axes_attr(manual)
             op.attributes[meshes.MESH] = ir.FlatSymbolRefAttr.get(mesh.value.name)
+        before, after = ir.InsertionPoint(op), ir.InsertionPoint.after(op)
+        for index, attr in enumerate(ins):
+            value = op.operands[index]
+            if tensor_type(value):
+                source = self._manual_source(value, attr, manual)
+                op.operands[index] = self.annotate_use(value, attr, site, before, source)
+        for result, attr in zip(list(op.results), outs, strict=True):
+            if tensor_type(result):
+                self.annotate(result, attr, site, after, self._manual_source(result, attr, manual))
         self.stays(site)
+
+    def _manual_source(self, value: Value, attr: ir.Attribute, manual: Sequence[int]) -> Extras:
+        """Manual axes that a sharding does not name are replicated, which must be said where its dimensions are open."""
+        tensor = tensor_type(value)
+        sharding, extras = self.meshes.annotation(attr, tensor.rank if tensor else 0)
+        replicated = attributes.integers(extras[REPLICATED_AXES]) if REPLICATED_AXES in extras else ()
+        implied = [axis for axis in manual if axis not in (*sharding.used_axes, *replicated)]
+        source: Extras = {SOURCE: ir.StringAttr.get(MANUAL)}
+        if implied:
+            source[REPLICATED_AXES] = attributes.axes_attr(sorted((*replicated, *implied)))
+            source[SOURCE_ATTRIBUTES] = ir.DictAttr.get({IMPLIED: attributes.axes_attr(implied)})
+        return source
 
     def named_computation(self, site: _Site) -> None:
         """Its arguments inside and its results outside; both lists of shardings are optional in sdy and go."""
