@@ -36,7 +36,13 @@ class Measurement:
     seconds: dict[str, float] = field(default_factory=dict)
     pass_seconds: dict[str, float] = field(default_factory=dict)
     relative_error: float = 0.0
+    tolerance: float = 0.0
     unknown_loops: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no program, or it computes wrong numbers."""
+        return bool(self.error) or not self.relative_error <= self.tolerance
 
 
 def measure(program: Program, contestant: str, expected: Tree) -> Measurement:
@@ -66,6 +72,7 @@ def measure(program: Program, contestant: str, expected: Tree) -> Measurement:
         seconds=built.seconds | {"run": run_seconds},
         pass_seconds=built.passes,
         relative_error=relative_error(results, expected),
+        tolerance=program.tolerance,
         unknown_loops=sent.unknown_loops,
     )
 

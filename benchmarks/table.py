@@ -26,7 +26,7 @@ def _kind(kind: str) -> Callable[[Measurement], str]:
 
 
 def _stage(stage: str, unit: float) -> Callable[[Measurement], str]:
-    return lambda m: f"{m.seconds[stage] * unit:.2f}" if stage in m.seconds else "-"
+    return lambda m: f"{m.seconds[stage] * unit:.1f}" if stage in m.seconds else "-"
 
 
 def waste(wire_bytes: float, ideal_bytes: float) -> float:
@@ -52,11 +52,11 @@ COLUMNS = (
     Column("colls", lambda m: f"{m.collectives}/{m.executed_collectives}"),
     Column("temp KB", lambda m: _kilobytes(m.temporary_bytes)),
     Column("MFLOP", lambda m: f"{m.flops / 1e6:.1f}"),
-    Column("partition s", _stage("partition", 1)),
+    Column("partition ms", _stage("partition", 1e3)),
     Column("sdy-prop ms", _stage("sdy-propagation", 1e3)),
     Column("compile s", _stage("compile", 1)),
     Column("run ms", _stage("run", 1e3)),
-    Column("error", lambda m: f"{m.relative_error:.0e}"),
+    Column("error", lambda m: f"{m.relative_error:.0e}" + (" WRONG" if m.failed else "")),
 )
 
 

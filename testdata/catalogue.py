@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from testdata.accumulation import gradient_accumulation
 from testdata.adam import adam_zero1
 from testdata.attention import attention_forward, attention_gradient
 from testdata.decode import decode_by_heads, decode_by_sequence
 from testdata.gpt import gpt
+from testdata.graph import graph_network
+from testdata.iteration import kmeans, power_iteration, stencil
 from testdata.llama import llama
+from testdata.mixed import mixed_precision
 from testdata.mlp import weight_stationary_1d, weight_stationary_2d
 from testdata.moe import moe_forward, moe_gradient
 from testdata.numeric import cumsum, fft2, sort
+from testdata.pipelined import pipeline
 from testdata.program import Program
+from testdata.recommender import recommender
+from testdata.recurrent import lstm
 from testdata.resnet import resnet
+from testdata.sampling import greedy, top_k
+from testdata.vision import vision_transformer
 from testdata.vocabulary import vocabulary_cross_entropy
 
 BUILDERS: dict[str, Callable[[], Program]] = {
@@ -44,6 +53,18 @@ BUILDERS: dict[str, Callable[[], Program]] = {
     "misc_sort": sort,
     "misc_cumsum": cumsum,
     "adam_zero1": adam_zero1,
+    "mixed_fsdp": mixed_precision,
+    "accumulation": gradient_accumulation,
+    "recommender": recommender,
+    "lstm": lstm,
+    "vit": vision_transformer,
+    "graph": graph_network,
+    "pipeline": pipeline,
+    "sample_greedy": greedy,
+    "sample_top_k": top_k,
+    "loop_stencil": stencil,
+    "loop_power": power_iteration,
+    "loop_kmeans": kmeans,
 }
 """Name to maker."""
 

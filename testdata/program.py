@@ -62,6 +62,8 @@ class Program:
     arguments: tuple[Tree, ...]
     out_specs: Tree
     ideal: tuple[Term, ...] = ()
+    tolerance: float = 1e-4
+    """Largest error of an output, relative to its largest value, that rounding may explain."""
 
     @property
     def devices(self) -> int:

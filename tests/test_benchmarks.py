@@ -208,6 +208,19 @@ IDEALS = {
     "misc_sort": 229376,
     "misc_cumsum": 1792,
     "adam_zero1": 14687232,
+    "mixed_fsdp": 2 * 7 / 8 * 4 * 2 * 256 * 1024 * 2,
+    "accumulation": 2 * 7 / 8 * 2 * 128 * 512 * 4,
+    "recommender": 7 / 8 * (4096 + 2 * 262144) + 2 * 7 / 8 * (1024 * 128 + 128) * 4,
+    "lstm": 2 * 32 * 3 / 4 * 16 * 256 * 4 + (2 * 256 + 1) * 4 * 64 * 4,
+    "vit": 16 * 2 * 3 / 4 * 4 * 65 * 128 * 4
+    + 4 * (128 * 48 + 128 + 65 * 128 + 128 * 16 + 4 * (256 + 3 * 4096 + 4096 + 2 * 16384)),
+    "graph": 4 * 2 * 7 / 8 * 1024 * 64 * 4 + 2 * 7 / 8 * 2 * 64 * 64 * 4,
+    "pipeline": 11 * 16 * 128 * 4 + 2 * 7 / 8 * 4 * 16 * 128 * 4,
+    "sample_greedy": 7 / 8 * 8 * 8 * 8,
+    "sample_top_k": 7 / 8 * 8 * 8 * 8 * 8,
+    "loop_stencil": 10 * (2 * 128 * 4 + 2 * 256 * 4),
+    "loop_power": 10 * (3 / 4 * 1024 + 1 / 2 * 512 + 3 / 4 * 256 + 6),
+    "loop_kmeans": 10 * 2 * 7 / 8 * 64 * 33 * 4,
 }
 """Wire bytes per device of the plans, worked out independently of the code that states them."""
 

@@ -17,8 +17,6 @@ from testdata.catalogue import MEASURED, build
 from testdata.program import Program
 
 QUICK = ("mlp_ws1d", "mlp_ws2d", "moe_fwd", "cp_attn_fwd", "misc_fft2", "misc_sort", "misc_cumsum")
-TOLERANCE = 1e-4
-"""Relative to an output's largest value, in float32."""
 
 
 def compiled(program: Program, exported: jax.export.Exported) -> jax.stages.Compiled:
@@ -36,8 +34,8 @@ def test_program_equals_one_device_and_sends_no_more_than_xla(name: str) -> None
     arguments = placed(program)
     ours, theirs = compiled(program, meshbridge.partition(program.export())), program.lower().compile()
     results = ours(*arguments)
-    assert relative_error(results, unsharded(program)) < TOLERANCE
-    assert relative_error(results, theirs(*arguments)) < TOLERANCE
+    assert relative_error(results, unsharded(program)) < program.tolerance
+    assert relative_error(results, theirs(*arguments)) < program.tolerance
     assert sent(ours) <= sent(theirs)
 
 
@@ -52,4 +50,4 @@ def test_artifact_from_its_file(name: str, tmp_path: Path) -> None:
     assert again.in_tree == artifact.in_tree
     assert again.out_tree == artifact.out_tree
     results = compiled(program, again)(*placed(program))
-    assert relative_error(results, unsharded(program)) < TOLERANCE
+    assert relative_error(results, unsharded(program)) < program.tolerance

@@ -1,0 +1,247 @@
+"""Resharding side by side: our planner, XLA after Shardy's and after GSPMD's propagation, and `sdy-reshard-to-collectives`.
+
+    python -m benchmarks.resharding [--cases N] [--by CONTESTANT …] [--scale]
+
+Bytes are what all devices together receive in the optimised HLO, against the lower bound (`meshbridge.resharding.bound`); the sdy
+pass is counted from its own operations. `--scale` measures planning instead, up to 65,536 devices. Needs 8 devices:
+XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_PLATFORMS=cpu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import exp, log, prod
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from benchmarks.communication import communication
+from benchmarks.hlo import read
+from meshbridge import mlir, pjrt
+from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.resharding import Options, Plan, bound, plan
+from meshbridge.resharding.trial import program
+from meshbridge.sharding import Mesh, Sharding, Split, is_even
+
+EXACT = Options(exact=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pair of shardings of one tensor of f32."""
+
+    family: str
+    shape: tuple[int, ...]
+    mesh: Mesh
+    source: Sharding
+    target: Sharding
+
+    @property
+    def bound(self) -> float:
+        """The lower bound of the bytes that all devices receive."""
+        return bound(self.shape, "f32", self.mesh, self.source, self.target).total
+
+    @property
+    def plan(self) -> Plan:
+        return plan(self.shape, "f32", self.mesh, self.source, self.target, EXACT)
+
+
+SEED = [
+    ((192,), (2, 3), [[0, 1]], [[1, 0]]),
+    ((192,), (2, 3), [[0, 1]], [[1]]),
+    ((64, 96), (2, 3), [[], [0, 1]], [[], [0]]),
+    ((64, 128), (2, 2, 2), [[0], [1, 2]], [[0], [2]]),
+    ((96, 96), (2, 3), [[0], [1]], [[1], [0]]),
+    ((96, 96), (3,), [[0], []], [[], [0]]),
+    ((64, 64), (2, 2, 2), [[0], [1, 2]], [[0, 1], [2]]),
+]
+"""Seed 003's examples that 8 devices can run, every dimension 16 times as large."""
+
+UNEVEN = [
+    ((7, 10), (2, 4), [[0], [1]], [[1], [0]]),
+    ((7, 10), (2, 4), [[1], []], [[], [1]]),
+    ((7, 10), (2, 4), [[1], [0]], [[], []]),
+    ((7, 11), (2, 3), [[0], [1]], [[1], [0]]),
+    ((7, 11), (2, 3), [[0, 1], []], [[1], [0]]),
+    ((10, 10), (2, 3), [[0], [1]], [[0, 1], []]),
+    ((5, 9), (2, 2, 2), [[0], [1, 2]], [[0, 1], [2]]),
+    ((13, 17), (2, 2, 2), [[0, 1, 2], []], [[], [0, 1, 2]]),
+    ((100, 101), (2, 4), [[0], [1]], [[1], [0]]),
+    ((100, 101), (2, 3), [[0], [1]], [[1], [0]]),
+    ((1000, 1001), (2, 3), [[0, 1], []], [[], [1, 0]]),
+]
+
+EVEN = [(shape, sizes) for shape in ((96, 192), (24, 48, 96)) for sizes in ((2, 4), (2, 3), (2, 2, 2))]
+
+
+def splits(mesh: Mesh, rank: int) -> list[Split]:
+    """Every split of a tensor of `rank` over `mesh`."""
+    found = set[Split]()
+    for count in range(mesh.rank + 1):
+        for axes in itertools.permutations(range(mesh.rank), count):
+            for dims in itertools.product(range(rank), repeat=count):
+                found.add(tuple(tuple(a for a, d in zip(axes, dims, strict=True) if d == dim) for dim in range(rank)))
+    return sorted(found)
+
+
+def suite(per_family: int) -> Iterator[Case]:
+    """The seed's examples, uneven pairs, and `per_family` random pairs of each even family."""
+    for family, given in (("seed 003", SEED), ("uneven", UNEVEN)):
+        for shape, sizes, source, target in given:
+            pair = [Sharding("m", tuple(map(tuple, axes))) for axes in (source, target)]
+            yield Case(family, shape, Mesh("m", sizes), *pair)
+    for shape, sizes in EVEN:
+        mesh, choose = Mesh("m", sizes), random.Random(0)
+        pairs = [pair for pair in itertools.product(splits(mesh, len(shape)), repeat=2) if pair[0] != pair[1]]
+        for pair in choose.sample(pairs, min(per_family, len(pairs))):
+            family = f"rank {len(shape)} on {'x'.join(map(str, sizes))}"
+            yield Case(family, shape, mesh, *(Sharding("m", split) for split in pair))
+
+
+def ours(case: Case) -> float:
+    """Bytes of our exact plan, emitted, lowered and compiled."""
+    module = program(case.plan)
+    LowerCollectives(form="local").run(module)
+    return _total(pjrt.compile(module).hlo_text(), case)
+
+
+def xla(case: Case, *, shardy: bool) -> float:
+    """Bytes of XLA's partitioner between two constraints; the sum at the end lets it compute the second one at all."""
+    devices = jax.make_mesh(case.mesh.shape, tuple(f"x{axis}" for axis in range(case.mesh.rank)))
+    source, target = (_named(devices, sharding) for sharding in (case.source, case.target))
+    even = all(is_even(case.shape, case.mesh, sharding.split_axes) for sharding in (case.source, case.target))
+    value = jax.ShapeDtypeStruct(case.shape, jnp.float32)
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", shardy)
+    try:
+        if even:
+            jitted = jax.jit(lambda x: x, in_shardings=source, out_shardings=target)
+        else:
+            jitted = jax.jit(lambda x: _between_constraints(x, source, target))
+        return _total(jitted.lower(value).compile().as_text(), case)
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
+
+
+def _between_constraints(value: jax.Array, source: NamedSharding, target: NamedSharding) -> jax.Array:
+    held = jax.lax.with_sharding_constraint(value, source) * 2
+    return (jax.lax.with_sharding_constraint(held, target) ** 2).sum()
+
+
+def _named(devices: jax.sharding.Mesh, sharding: Sharding) -> NamedSharding:
+    return NamedSharding(devices, PartitionSpec(*(tuple(f"x{axis}" for axis in axes) or None for axes in sharding.split_axes)))
+
+
+def _total(hlo: str, case: Case) -> float:
+    """Bytes that all devices receive, without the all-reduce of a scalar that ends an uneven case."""
+    found = communication(read(hlo)).collectives
+    return case.mesh.size * sum(c.wire_bytes for c in found if not (c.kind == "all-reduce" and c.wire_bytes <= 8))
+
+
+def sdy_pass(case: Case) -> float:
+    """Bytes of `sdy-reshard-to-collectives`, which handles even shards alone."""
+    if not all(is_even(case.shape, case.mesh, sharding.split_axes) for sharding in (case.source, case.target)):
+        raise NotImplementedError("uneven shards")
+    type_ = f"tensor<{'x'.join(map(str, case.shape))}xf32>"
+    axes = ", ".join(f'"x{axis}"={size}' for axis, size in enumerate(case.mesh.shape))
+    text = (
+        f"sdy.mesh @m = <[{axes}]>\n"
+        f"func.func @main(%x: {type_} {{sdy.sharding = #sdy.sharding{_sdy(case.source)}}}) -> {type_} {{\n"
+        f"  %0 = sdy.reshard %x {_sdy(case.target)} : {type_}\n  return %0 : {type_}\n}}"
+    )
+    module = mlir.parse(text, "case", mlir.context())
+    mlir.run_stock_passes(module, "builtin.module(func.func(sdy-reshard-to-collectives))")
+    return sum(_sdy_bytes(line, case) for line in str(module).splitlines() if "out_sharding" in line)
+
+
+def _sdy(sharding: Sharding) -> str:
+    dims = ["{" + ", ".join(f'"x{axis}"' for axis in axes) + "}" for axes in sharding.split_axes]
+    return f"<@m, [{', '.join(dims)}]>"
+
+
+def _sdy_bytes(line: str, case: Case) -> float:
+    """Bytes that all devices receive in one collective of the sdy dialect."""
+    kind, moved, out = re.search(r"sdy\.(\w+) (.*?)out_sharding=(.*)", line).groups()  # type: ignore[union-attr]
+    count, after = _ways(moved.split("%")[0], case.mesh), 4 * prod(case.shape) / _ways(out.split("]>")[0], case.mesh)
+    share = {"all_gather": (count - 1) / count, "all_to_all": (count - 1) / count, "collective_permute": 1.0, "all_slice": 0.0}
+    return case.mesh.size * share[kind] * after
+
+
+def _ways(axes: str, mesh: Mesh) -> int:
+    """Devices along all axes and sub-axes (`"x0":(1)2`) in a text."""
+    return prod(int(part) if part else mesh.shape[int(axis)] for axis, part in re.findall(r'"x(\d+)"(?::\(\d+\)(\d+))?', axes))
+
+
+CONTESTANTS: dict[str, Callable[[Case], float]] = {
+    "ours": ours,
+    "xla-shardy": lambda case: xla(case, shardy=True),
+    "xla-gspmd": lambda case: xla(case, shardy=False),
+    "sdy-pass": sdy_pass,
+}
+
+
+def table(cases: list[Case], contestants: list[str]) -> str:
+    """Per family and contestant: cases, how many at the bound, mean and worst ratio."""
+    lines = [f"{'family':18}{'contestant':12}{'cases':>6}{'at bound':>9}{'geomean':>9}{'worst':>8}{'not done':>9}"]
+    families = dict.fromkeys(case.family for case in cases)
+    ratios = {(case, name): _ratio(case, name) for case in cases for name in contestants}
+    for family in [*families, "all"]:
+        for name in contestants:
+            found = [ratio for (case, by), ratio in ratios.items() if by == name and family in (case.family, "all")]
+            done = [ratio for ratio in found if ratio is not None]
+            reached = sum(ratio <= 1 + 1e-9 for ratio in done)
+            mean = exp(sum(log(max(ratio, 1)) for ratio in done) / max(1, len(done)))
+            worst = max(done, default=0)
+            lines.append(f"{family:18}{name:12}{len(found):6}{reached:9}{mean:9.2f}{worst:8.2f}{len(found) - len(done):9}")
+    return "\n".join(lines)
+
+
+def _ratio(case: Case, contestant: str) -> float | None:
+    """Bytes over the bound, infinite where the bound is nothing and something moves; None if the contestant cannot do it."""
+    try:
+        received = CONTESTANTS[contestant](case)
+    except NotImplementedError:
+        return None
+    return received / case.bound if case.bound else 1.0 if not received else float("inf")
+
+
+def scale() -> str:
+    """Planning time against the number of devices, for an aligned pair (digits) and an unaligned one (tiles)."""
+    lines = [f"{'devices':>8}{'pair':>12}{'plan, ms':>10}{'again, us':>11}"]
+    for side in (4, 16, 64, 256):
+        for name, sizes, shape in (("aligned", (side, side), (65536, 65536)), ("unaligned", (side, 3), (98304, 98304))):
+            mesh = Mesh("m", sizes)
+            pair = Sharding("m", ((0,), (1,))), Sharding("m", ((1,), (0,)))
+            if name == "unaligned" and side > 64:
+                continue
+            start = time.perf_counter()
+            plan(shape, "f32", mesh, *pair)
+            first = time.perf_counter() - start
+            start = time.perf_counter()
+            for _ in range(1000):
+                plan(shape, "f32", mesh, *pair)
+            lines.append(f"{mesh.size:8}{name:>12}{first * 1e3:10.2f}{(time.perf_counter() - start) * 1e3:11.2f}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20, help="random pairs in each even family; 150 takes an hour (default: 20)")
+    parser.add_argument("--by", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS), metavar="CONTESTANT")
+    parser.add_argument("--scale", action="store_true", help="measure planning time instead")
+    options = parser.parse_args()
+    print(scale() if options.scale else table(list(suite(options.cases)), options.by))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
