@@ -16,11 +16,12 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, prod
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.communication import communication
@@ -115,7 +116,8 @@ def ours(case: Case) -> float:
 
 def xla(case: Case, *, shardy: bool) -> float:
     """Bytes of XLA's partitioner between two constraints; the sum at the end lets it compute the second one at all."""
-    devices = jax.make_mesh(case.mesh.shape, tuple(f"x{axis}" for axis in range(case.mesh.rank)))
+    grid = np.array(jax.devices()[: case.mesh.size]).reshape(case.mesh.shape)
+    devices = jax.sharding.Mesh(grid, tuple(f"x{axis}" for axis in range(case.mesh.rank)))
     source, target = (_named(devices, sharding) for sharding in (case.source, case.target))
     even = all(is_even(case.shape, case.mesh, sharding.split_axes) for sharding in (case.source, case.target))
     value = jax.ShapeDtypeStruct(case.shape, jnp.float32)
@@ -222,14 +224,21 @@ def scale() -> str:
             pair = Sharding("m", ((0,), (1,))), Sharding("m", ((1,), (0,)))
             if name == "unaligned" and side > 64:
                 continue
-            start = time.perf_counter()
-            plan(shape, "f32", mesh, *pair)
-            first = time.perf_counter() - start
+            first = min(_planning_seconds(shape, mesh, *pair) for _ in range(3))
             start = time.perf_counter()
             for _ in range(1000):
                 plan(shape, "f32", mesh, *pair)
             lines.append(f"{mesh.size:8}{name:>12}{first * 1e3:10.2f}{(time.perf_counter() - start) * 1e3:11.2f}")
     return "\n".join(lines)
+
+
+def _planning_seconds(shape: tuple[int, ...], mesh: Mesh, source: Sharding, target: Sharding) -> float:
+    """Time of a plan that is not in the cache, because its mesh has another name."""
+    name = f"m{time.perf_counter_ns()}"
+    mesh, source, target = replace(mesh, name=name), replace(source, mesh=name), replace(target, mesh=name)
+    start = time.perf_counter()
+    plan(shape, "f32", mesh, source, target)
+    return time.perf_counter() - start
 
 
 def main() -> int:

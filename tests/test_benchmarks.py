@@ -10,7 +10,7 @@ import jax.export
 import numpy as np
 import pytest
 
-from benchmarks import flops, hlo, run
+from benchmarks import flops, hlo, plans, run
 from benchmarks.communication import communication
 from benchmarks.measure import Measurement, measure, relative_error, unsharded
 from benchmarks.table import geometric_mean, render, waste
@@ -228,6 +228,10 @@ IDEALS = {
 @pytest.mark.parametrize("name", MEASURED)
 def test_hand_derived_plan(name: str) -> None:
     assert build(name).ideal_bytes == IDEALS[name]
+
+
+def test_documented_plans_are_those_of_the_code() -> None:
+    assert plans.refreshed(plans.PAGE.read_text()) == plans.PAGE.read_text(), "run python -m benchmarks.plans"
 
 
 def test_ring_total() -> None:
