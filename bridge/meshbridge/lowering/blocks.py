@@ -112,8 +112,21 @@ def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
     return (attributes.integers(attrs["axes"]) if "axes" in attrs else ()) or tuple(range(mesh.rank))
 
 
-_BY_PARTITION = frozenset(f"stablehlo.{name}" for name in ("partition_id", "collective_permute", "all_gather", "all_to_all"))
-"""What resharding writes in the exported form, where no mesh operation spells its groups or pairs of devices."""
+_BY_PARTITION = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "partition_id",
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+    )
+)
+"""What resharding writes in the exported form, where no mesh operation spells its groups or pairs of devices, and what users
+write in manual computations.
+"""
 
 
 def _by_replica(op: ir.Operation) -> None:

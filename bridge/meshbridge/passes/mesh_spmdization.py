@@ -19,6 +19,9 @@ from meshbridge.sharding import Mesh, Sharding, replicated
 _EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
 """Ops that would happen once per device instead of once."""
 
+_STATEMENTS = frozenset({"sdy.propagation_barrier", "sdy.sharding_group"})
+"""Ops that speak of sharding and compute nothing."""
+
 MANUAL = "sdy.manual_computation"
 """A region that the user has partitioned; `meshbridge.manual_axes` says along which mesh axes."""
 
@@ -86,7 +89,7 @@ class _FunctionPartitioner:
             elif name in REGION_OPS or name == MANUAL:
                 for region in op.regions:
                     self._read_block(region.blocks[0], interface)
-            elif not name.startswith(("mesh.", "func.")) and name not in ("stablehlo.return", "sdy.return"):
+            elif not name.startswith(("mesh.", "func.")) and name not in ("stablehlo.return", "sdy.return", *_STATEMENTS):
                 self._nests.append(interface.nest(op))
 
     def _target(self, op: ir.Operation) -> Sharding:
@@ -146,6 +149,10 @@ class _FunctionPartitioner:
                 self._branches(op)
             elif name == MANUAL:
                 self._manual(op)
+            elif name in _STATEMENTS:
+                for result in op.results:
+                    result.replace_all_uses_with(op.operands[0])
+                op.erase()
             elif name.startswith("mesh."):
                 raise OpError(op, "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may")
             else:

@@ -274,8 +274,12 @@ class GraphBuilder:
         for result in op.results:
             self.slot(result)
 
+    def _barrier(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """Passes its operand on. Decisions here are made on cost, whichever direction they come from."""
+        self.identity(op, 0, self.slot(op.operands[0]), self.slot(op.results[0]), weight, scope)
+
     def _nothing(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Terminators of regions: their loop or branch has related what they yield."""
+        """Terminators of regions, whose loop or branch has related what they yield, and statements about sharding alone."""
 
 
 _HANDLERS = {
@@ -287,6 +291,8 @@ _HANDLERS = {
     "stablehlo.if": GraphBuilder._branches,
     "stablehlo.return": GraphBuilder._nothing,
     "sdy.manual_computation": GraphBuilder._manual,
+    "sdy.propagation_barrier": GraphBuilder._barrier,
+    "sdy.sharding_group": GraphBuilder._nothing,
 }
 
 
