@@ -94,7 +94,8 @@ def _parse(text: str, filename: str) -> ir.Module:
     return module
 
 
-_STARTS_WITH_MODULE = re.compile(r'(?:\s+|//[^\n]*|[#!][\w$.]+ = [^\n]*)*(?:module\b|"builtin\.module")')
+# Possessive: without it the blank lines before a later module of a split input take exponential time.
+_STARTS_WITH_MODULE = re.compile(r'(?:\s++|//[^\n]*+|[#!][\w$.]+ = [^\n]*+)*+(?:module\b|"builtin\.module")')
 _SEVERAL = "source must contain a single top-level operation"
 _UNNAMED = re.compile(r'loc\("-":(\d+):(\d+)\)')
 
