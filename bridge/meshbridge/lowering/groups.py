@@ -48,7 +48,7 @@ class Groups:
 
     def permutation(self, pairs: list[tuple[int, int]]) -> Attributes:
         """The attributes of a collective_permute between logical devices, sources first."""
-        attrs: Attributes = {"source_target_pairs": dense(np.array(pairs, np.int64))}
+        attrs: Attributes = {"source_target_pairs": dense(np.array(sorted(pairs), np.int64))}
         if self.form == "exported":
             attrs["channel_handle"] = _channel()
         return attrs

@@ -1,0 +1,61 @@
+// RUN: mesh-opt %s --lower-collectives | filecheck %s
+// RUN: mesh-opt %s --lower-collectives=form=local | filecheck %s --check-prefix=LOCAL
+
+mesh.mesh @m(shape = 2x4x3)
+
+// Indices become tensors of i32, in signatures too.
+// CHECK-LABEL: @multi_index() -> (tensor<i32>, tensor<i32>, tensor<i32>)
+// CHECK: %[[ID:.*]] = stablehlo.partition_id : tensor<ui32>
+// CHECK: %[[LINEAR:.*]] = stablehlo.convert %[[ID]]
+// CHECK: %[[FIRST:.*]] = stablehlo.divide %[[LINEAR]]
+// CHECK: %[[QUOTIENT:.*]] = stablehlo.divide %[[LINEAR]]
+// CHECK: %[[SECOND:.*]] = stablehlo.remainder %[[QUOTIENT]]
+// CHECK: %[[THIRD:.*]] = stablehlo.remainder %[[LINEAR]]
+// CHECK: return %[[FIRST]], %[[SECOND]], %[[THIRD]]
+// LOCAL-LABEL: @multi_index
+// LOCAL: stablehlo.replica_id
+func.func @multi_index() -> (index, index, index) {
+  %0:3 = mesh.process_multi_index on @m : index, index, index
+  return %0#0, %0#1, %0#2 : index, index, index
+}
+
+// CHECK-LABEL: @arithmetic(%arg0: tensor<i32>) -> tensor<1xi32>
+// CHECK: %[[SUM:.*]] = stablehlo.add %{{.*}}, %arg0 : tensor<i32>
+// CHECK: stablehlo.reshape %[[SUM]] : (tensor<i32>) -> tensor<1xi32>
+func.func @arithmetic(%n: index) -> tensor<1xi32> {
+  %0 = mesh.process_linear_index on @m : index
+  %1 = arith.addi %0, %n : index
+  %2 = arith.index_cast %1 : index to i32
+  %3 = tensor.from_elements %2 : tensor<1xi32>
+  return %3 : tensor<1xi32>
+}
+
+// CHECK-LABEL: @shape
+// CHECK: stablehlo.constant dense<3> : tensor<i32>
+// CHECK: stablehlo.constant dense<2> : tensor<i32>
+func.func @shape() -> (index, index) {
+  %0:2 = mesh.mesh_shape @m axes = [2, 0] : index, index
+  return %0#0, %0#1 : index, index
+}
+
+// 10 rows in 4 shards: 3, 3, 3, 1. The sharding goes when nothing asks about it any more.
+// CHECK-LABEL: @uneven
+// CHECK-NOT: mesh.sharding
+// CHECK: %[[ROWS:.*]] = stablehlo.clamp
+// CHECK: %[[COLUMNS:.*]] = stablehlo.constant dense<5> : tensor<i32>
+// CHECK: return %[[ROWS]], %[[COLUMNS]]
+func.func @uneven(%device: index) -> (index, index) {
+  %s = mesh.sharding @m split_axes = [[1], []] : !mesh.sharding
+  %0:2 = mesh.shard_shape 10x5 %s %device : index, index
+  return %0#0, %0#1 : index, index
+}
+
+// CHECK-LABEL: @neighbours
+// CHECK: %[[NONE:.*]] = stablehlo.constant dense<-1> : tensor<i32>
+// CHECK: %[[DOWN:.*]] = stablehlo.select %{{.*}}, %[[NONE]], %{{.*}}
+// CHECK: %[[UP:.*]] = stablehlo.select %{{.*}}, %[[NONE]], %{{.*}}
+// CHECK: return %[[DOWN]], %[[UP]]
+func.func @neighbours(%i: index, %j: index, %k: index) -> (index, index) {
+  %0:2 = mesh.neighbors_linear_indices on @m[%i, %j, %k] split_axes = [1] : index, index
+  return %0#0, %0#1 : index, index
+}
