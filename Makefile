@@ -25,10 +25,12 @@ test: $(READY)  ## all tests but the slow ones
 test-all: $(READY)  ## every test, the long property tests included
 	MESHBRIDGE_EXAMPLES=long $(BIN)/python -m pytest -n $(JOBS)
 
+# The lower bound of jax in pyproject.toml, as the first release of that series.
+OLDEST = $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml).0
+
 test-oldest:  ## the tests with the oldest jax that pyproject.toml allows, in a venv of its own
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' \
-	    $$(sed -n 's/^dependencies = .*"jax>=\([0-9.]*\)".*/jax==\1.* jaxlib==\1.*/p' pyproject.toml)
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' jax==$(OLDEST) jaxlib==$(OLDEST)
 	.venv-oldest/bin/python -m pytest -n $(JOBS) -m "not slow"
 
 lint: $(READY)  ## style, imports, types

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from jax import export
@@ -123,7 +124,7 @@ def test_report(files: dict[str, Path], exported: export.Exported, capsys: pytes
 
 
 def test_convert_closed_leaves_shardy_no_choice(
-    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: dict[str, Path], mesh: jax.sharding.Mesh, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = run(capsys, "convert", files["mlir"], "--to", "sdy", "--closed")
     main = next(line for line in text.splitlines() if "@main" in line)
@@ -132,7 +133,7 @@ def test_convert_closed_leaves_shardy_no_choice(
     assert "mesh." not in text.replace("stablehlo.mesh", "")
     run(capsys, "convert", files["jax-export"], "--to", "sdy", "--closed", "-o", tmp_path / "closed.jax_export")
     closed = export.deserialize(bytearray((tmp_path / "closed.jax_export").read_bytes()))
-    assert None not in closed.in_shardings_jax(None)
+    assert None not in closed.in_shardings_jax(mesh)
 
 
 def test_convert_to_mesh_and_back(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from meshbridge.formats import Format, Program, bytecode_producer
+from meshbridge.formats import Format, Program, bytecode_producer, to_bytecode
 from meshbridge.mlir import MeshError, ParseError, artifacts, ir, stablehlo
 
 
@@ -49,13 +49,13 @@ def serialize(module: ir.Module) -> bytes:
     Raises MeshError where an operation has no versioned form.
     """
     version = stablehlo.get_version_from_compatibility_requirement(stablehlo.StablehloCompatibilityRequirement.WEEK_4)
-    with _diagnostics(module.context) as messages:
-        try:
-            # Not stablehlo.serialize_portable_artifact: that one leaves the module itself as VHLO.
-            return bytes(artifacts.serialize_portable_artifact(module, version, True))
-        except RuntimeError as error:  # XlaRuntimeError
-            reason = messages[0] if messages else str(error)
-            raise MeshError(f"<module>: error: cannot be written as a StableHLO portable artifact: {reason}") from None
+    try:
+        # As bytecode: the same call for every jaxlib since 0.8. Not stablehlo.serialize_portable_artifact, which leaves the
+        # module itself as VHLO.
+        return bytes(artifacts.serialize_portable_artifact(to_bytecode(module), version, True))
+    except RuntimeError as error:  # XlaRuntimeError
+        reason = str(error).splitlines()[0]  # what follows is how StableHLO reads it back
+        raise MeshError(f"<module>: error: cannot be written as a StableHLO portable artifact: {reason}") from None
 
 
 def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:
