@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from jaxlib import xla_client
 from simulator import Values, devices
 
 from meshbridge import mlir
-from meshbridge.mlir import ir, sdy
+from meshbridge.mlir import ir, sdy, stablehlo
 from meshbridge.passes.lower_collectives import LowerCollectives
 from meshbridge.sharding import Mesh
 
@@ -58,15 +59,18 @@ class Case:
         return text.replace("@mesh", f"@{self.mesh.name}").replace("%_", f"%v{number}_")
 
 
-def run(cases: Sequence[Case], *, form: str = "local", replica_groups: str = "dense") -> list[list[Values]]:
-    """Lowers and runs all cases in one program; their meshes must have equally many devices. Per case, its results."""
+def run(cases: Sequence[Case], *, form: str = "local", **options: Any) -> list[list[Values]]:
+    """Lowers and runs all cases in one program; their meshes must have equally many devices. Per case, its results.
+
+    `form` is an output form of the lowering, or `interpreted`: the local one in StableHLO's interpreter.
+    """
     program = _Program.of(cases)
-    lowering = LowerCollectives(replica_groups=replica_groups, form=form)  # type: ignore[arg-type]
-    if form == "local":
-        outputs = run_local(lowered(program.local_text(), lowering), program.stacked(by="device"), program.size)
-    else:
-        outputs = run_exported(lowered(program.exported_text(), lowering), program.stacked(by="position"), program.size)
-    return program.results(outputs, by="device" if form == "local" else "position")
+    if form == "exported":
+        module = lowered(program.exported_text(), LowerCollectives(form="exported", **options))
+        return program.results(run_exported(module, program.stacked(by="position"), program.size), by="position")
+    module = lowered(program.local_text(), LowerCollectives(form="local", **options))
+    execute = run_interpreted if form == "interpreted" else run_local
+    return program.results(execute(module, program.stacked(by="device"), program.size), by="device")
 
 
 def lowered(text: str, lowering: LowerCollectives) -> ir.Module:
@@ -217,6 +221,30 @@ def run_exported(module: ir.Module, arguments: list[np.ndarray], size: int) -> l
     options.device_assignment = xla_client.DeviceAssignment.create(np.arange(size).reshape(1, size))
     by_partition = [argument[np.argsort(order)] for argument in arguments]
     return [output[order] for output in _execute(module, by_partition, options, size)]
+
+
+def run_interpreted(module: ir.Module, arguments: list[np.ndarray], size: int) -> list[np.ndarray]:
+    """Runs a local module in StableHLO's reference interpreter, which shares nothing with XLA. 32-bit numbers only."""
+    main = mlir.main_function(module)
+    type_ = mlir.function_type(main)
+    main.attributes["sym_name"] = ir.StringAttr.get("device", module.context)
+    inputs = [f"%a{device}_{k}: {each}" for device in range(size) for k, each in enumerate(type_.inputs)]
+    names = ", ".join(each.split(":")[0] for each in inputs)
+    types = ", ".join(str(each) for _ in range(size) for each in type_.inputs)
+    results = ", ".join(str(each) for _ in range(size) for each in type_.results)
+    count, programs = size * len(type_.results), ", ".join(["[@device]"] * size)
+    text = (
+        f"func.func @main({', '.join(inputs)}) -> ({results}) {{\n"
+        f'%r:{count} = "interpreter.run_parallel"({names}) {{programs = [{programs}]}} : ({types}) -> ({results})\n'
+        f"return {', '.join(f'%r#{k}' for k in range(count))} : {results}\n}}"
+    )
+    stablehlo.register_interpreter_dialect(module.context)
+    with module.context:
+        whole = ir.Module.parse(str(module).rstrip().removesuffix("}") + text + "\n}")
+        operands = [ir.DenseElementsAttr.get(argument[device]) for device in range(size) for argument in arguments]
+        outputs = [np.array(each) for each in stablehlo.eval_module(whole, operands)]
+    per_device = [outputs[device * len(type_.results) : (device + 1) * len(type_.results)] for device in range(size)]
+    return [np.stack([each[k] for each in per_device]) for k in range(len(type_.results))]
 
 
 def _execute(module: ir.Module, arguments: list[np.ndarray], options: xla_client.CompileOptions, size: int) -> list[np.ndarray]:
