@@ -3,8 +3,9 @@
     python -m benchmarks.resharding [--cases N] [--by CONTESTANT …] [--scale]
 
 Bytes are what all devices together receive in the optimised HLO, against the lower bound (`meshbridge.resharding.bound`). The sdy
-pass leaves operations that name no pairs of devices: of those the busiest device counts, against its own bound. `--scale` measures
-planning instead, up to 65,536 devices. Needs 8 devices: XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_PLATFORMS=cpu.
+pass leaves operations that name no pairs of devices: of those the busiest device counts, against its own bound.
+`--scale` measures planning instead, up to 65,536 devices. Needs 8 devices:
+XLA_FLAGS=--xla_force_host_platform_device_count=8 JAX_PLATFORMS=cpu.
 """
 
 from __future__ import annotations

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from plan_simulator import run
 from reshard_cases import Array, assert_holds, block, coordinates, shards, splits
 
-from meshbridge.resharding import Options, bound, plan
+from meshbridge.resharding import Options, bound, cost, plan
+from meshbridge.resharding.check import PlanError
+from meshbridge.resharding.check import check as symbolic_check
+from meshbridge.resharding.tiles import TileExchange
 from meshbridge.sharding import Mesh, Sharding, Split
 
 
@@ -34,6 +38,66 @@ def test_every_even_pair(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None
     pairs = list(itertools.product(splits(mesh, len(shape)), repeat=2))
     for source, target in random.Random(0).sample(pairs, min(len(pairs), 400)):
         check(shape, mesh, source, target)
+
+
+def test_nothing_to_move() -> None:
+    """Tensors without elements, scalars, meshes of one device."""
+    mesh = Mesh("m", (2, 4))
+    for shape, source, target in (((0, 8), ((0,), (1,)), ((1,), (0,))), ((), (), ()), ((4, 0), ((), ()), ((1,), ()))):
+        check(shape, mesh, source, target)
+    single = plan((8,), "f32", Mesh("m", (1,)), Sharding("m", ((0,),)), Sharding("m", ((),)))
+    assert not single.steps
+
+
+PARTIAL = [
+    ((2, 4), (1,), ((1,), ())),
+    ((2, 4), (1,), ((), (1,))),
+    ((2, 4), (1,), ((), ())),
+    ((2, 4), (0, 1), ((0, 1), ())),
+    ((2, 4), (0, 1), ((0,), (1,))),
+    ((2, 4), (0, 1), ((0,), ())),
+    ((2, 4), (0, 1), ((), ())),
+    ((2, 2, 2), (0, 2), ((2,), (0,))),
+    ((2, 3), (1,), ((1,), ())),
+    ((2, 3), (1,), ((), (0,))),
+]
+
+
+@pytest.mark.parametrize(("sizes", "axes", "target"), PARTIAL)
+def test_partial_values_reach_the_bound(sizes: tuple[int, ...], axes: tuple[int, ...], target: Split) -> None:
+    mesh, source = Mesh("m", sizes), Sharding("m", ((), ()), axes)
+    exact = plan((96, 192), "f32", mesh, source, Sharding("m", target), Options(exact=True))
+    assert exact.total_bytes == pytest.approx(bound((96, 192), "f32", mesh, source, Sharding("m", target)).total)
+
+
+def test_a_value_becomes_partial() -> None:
+    mesh = Mesh("m", (2, 4))
+    whole = np.arange(64).reshape(8, 8)
+    found = plan((8, 8), "f32", mesh, Sharding("m", ((1,), ())), Sharding("m", ((), (1,)), (0,)))
+    after = run(found, shards(whole, mesh, found.source))
+    for column in range(4):
+        assert np.array_equal(after[column] + after[4 + column], whole[:, 2 * column : 2 * column + 2])
+
+
+def test_a_plan_is_memoised_and_readable() -> None:
+    mesh, pair = Mesh("m", (65536,)), (Sharding("m", ((0,), ())), Sharding("m", ((), (0,))))
+    found = plan((65536, 65536), "bf16", mesh, *pair)
+    assert plan((65536, 65536), "bf16", mesh, *pair) is found
+    assert "all-to-all split 1 concat 0 over [0]" in str(found)
+    assert cost((65536, 65536), "bf16", mesh, *pair) == found.wire_bytes == 2 * 65535
+
+
+def test_a_wrong_plan_is_caught() -> None:
+    """A plan with a step left out does not pass symbolic execution."""
+    mesh = Mesh("m", (2, 3))
+    for shape, source, target in (((12, 12), ((0,), ()), ((), (0,))), ((12, 12), ((0,), (1,)), ((1,), (0,)))):
+        found = plan(shape, "f32", mesh, Sharding("m", source), Sharding("m", target), Options(exact=True))
+        for i, step in enumerate(found.steps):
+            steps = found.steps[:i] + found.steps[i + 1 :]
+            if isinstance(step, TileExchange):
+                steps = (replace(step, rounds=step.rounds[1:]),)
+            with pytest.raises(PlanError):
+                symbolic_check(replace(found, steps=steps))
 
 
 UNEVEN = [((2, 4), (7, 10)), ((2, 3), (7, 11)), ((3, 4), (16, 23)), ((5, 2), (27, 14)), ((2, 2, 2), (5, 9))]

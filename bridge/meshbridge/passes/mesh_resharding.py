@@ -78,4 +78,5 @@ def _reshard(source: ShardingOp, target: ShardingOp, use: ShardOp, meshes: dict[
 def _cast(value: ir.Value, type_: ir.Type) -> ir.Value:
     if value.type == type_:
         return value
-    return ir.Operation.create("builtin.unrealized_conversion_cast", [type_], [value]).results[0]
+    cast: ir.Value = ir.Operation.create("builtin.unrealized_conversion_cast", [type_], [value]).results[0]
+    return cast

@@ -113,6 +113,9 @@ def _burden(one: Plan) -> tuple[int, float, int]:
 def _ways(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[tuple[Step, ...]]:
     """Every way from `source` to `target` in one leg."""
     reduced, masked = reduced_axes(source, target)
+    if 0 in shape:  # nothing to move or to reduce: a new buffer
+        yield (tile_exchange(shape, mesh, source, target),)
+        return
     mask = (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
     same = layout(shape, mesh, source) == layout(shape, mesh, target)
     if same and not reduced:
