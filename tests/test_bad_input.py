@@ -122,6 +122,7 @@ def test_mesh_opt_command_line(arguments: list[str], expected: str, bad: Path, c
         (["partition", "input", "-o", "out.jax_export"], "input: error: a jax.export artifact is only made from one"),
         (["run", "input", "--devices", "0"], "meshbridge run: error: argument --devices: expected a positive number, found '0'"),
         (["run", "input", "--inputs", "input"], "input: error: not an archive of arrays"),
+        (["reshard", "--shape", "8", "--mesh", "2", "--from", "[[0]]", "--to", "[[]]"], "error: expected a shape such as"),
         (["run", "input", "--seed", "1", "--inputs", "x.npz"], "meshbridge run: error: argument --inputs: not allowed with"),
     ],
 )

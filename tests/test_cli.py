@@ -161,3 +161,10 @@ def test_as_a_command(files: dict[str, Path]) -> None:
 def test_timing(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["partition", str(files["mlir"]), "-o", os.devnull, "--timing"]) == 0
     assert re.search(r"\d s .* verify  sharding-propagation$", capsys.readouterr().err, re.M)
+
+
+def test_reshard(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("reshard", "--shape", "6x6xf32", "--mesh", "2x3", "--from", "[[0],[1]]", "--to", "[[1],[0]]", "--run")
+    assert "ran on 6 devices: every device holds its shard" in run(capsys, *arguments)
+    record = json.loads(run(capsys, *arguments, "--json", "--resharding", "exact"))
+    assert record["mesh"] == [2, 3]

@@ -12,6 +12,9 @@ from dataclasses import replace
 from meshbridge import console, conversion, formats, pipeline, report_text
 from meshbridge.analysis.communication import communication
 from meshbridge.formats import Program
+from meshbridge.resharding.command import run as plan_text
+from meshbridge.resharding.notation import parse_mesh
+from meshbridge.resharding.plan import DEFAULTS, Options
 
 _INPUT_HELP = (
     "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
@@ -36,6 +39,7 @@ def _parser() -> console.Parser:
     _add_run(commands)
     _add_convert(commands)
     _add_report(commands)
+    _add_reshard(commands)
     return parser
 
 
@@ -78,6 +82,24 @@ def _add_report(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser.add_argument("input", help=_INPUT_HELP)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=report)
+
+
+def _add_reshard(commands: argparse._SubParsersAction[console.Parser]) -> None:
+    parser = commands.add_parser("reshard", allow_abbrev=False, help="show the plan between two shardings of a tensor")
+    parser.add_argument("--shape", required=True, help="shape and element type, e.g. 96x192xf32")
+    parser.add_argument("--mesh", required=True, help="mesh shape, e.g. 2x3")
+    parser.add_argument(
+        "--from", dest="source", required=True, help="sharding, e.g. '[[0], [1]]' or '[[0], []] partial = sum [1]'"
+    )
+    parser.add_argument("--to", dest="target", required=True, help="sharding")
+    parser.add_argument("--run", action="store_true", help="execute the plan on virtual devices and compare the data")
+    parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    parser.add_argument(
+        "--resharding", choices=["cheapest", "exact"], default="cheapest", help="exact insists on the lower bound"
+    )
+    parser.add_argument("--alpha", type=float, default=DEFAULTS.alpha, help=f"seconds per collective (default: {DEFAULTS.alpha})")
+    parser.add_argument("--beta", type=float, default=DEFAULTS.beta, help=f"seconds per byte received (default: {DEFAULTS.beta})")
+    parser.set_defaults(command=reshard)
 
 
 def _count(text: str) -> int:
@@ -135,6 +157,15 @@ def report(options: argparse.Namespace) -> int:
         pipeline.partition_module(module, emit="mesh")
         found = communication(module)
     print(report_text.as_json(found) if options.json else report_text.as_table(found))
+    return 0
+
+
+def reshard(options: argparse.Namespace) -> int:
+    """`meshbridge reshard --shape SHAPE --mesh MESH --from SHARDING --to SHARDING`."""
+    if options.run:
+        _make_devices(parse_mesh(options.mesh).size)
+    costs = Options(alpha=options.alpha, beta=options.beta, exact=options.resharding == "exact")
+    print(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
     return 0
 
 
