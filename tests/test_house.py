@@ -1,0 +1,87 @@
+"""The house rules that a machine can check: imports go one way, registries are documented, the README works."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshbridge import formats, mlir, pipeline
+from meshbridge.formats import Format, Notation
+from meshbridge.mlir import ir
+
+ROOT = Path(__file__).parents[1]
+BRIDGE = ROOT / "bridge" / "meshbridge"
+CONVERTERS = ROOT / "converters" / "meshbridge_converters"
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, by its full name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(BRIDGE.rglob("*.py")), ids=lambda path: str(path.relative_to(BRIDGE)))
+def test_the_mesh_side_imports_no_converter(path: Path) -> None:
+    assert not [name for name in imports(path) if name.startswith("meshbridge_converters")]
+
+
+@pytest.mark.parametrize("path", sorted([*BRIDGE.rglob("*.py"), *CONVERTERS.rglob("*.py")]), ids=lambda path: path.name)
+def test_the_bindings_come_through_one_door(path: Path) -> None:
+    if path != BRIDGE / "mlir.py":
+        assert not [name for name in imports(path) if name.startswith(("jaxlib.mlir", "jaxlib._jax"))]
+
+
+def test_recognising_input_needs_no_jax() -> None:
+    """JAX takes half a second to import, which `mesh-opt` on text must not cost."""
+    code = "import sys, meshbridge.mesh_opt as m; m.main([sys.argv[1], '-o', '/dev/null']); sys.exit('jax' in sys.modules)"
+    walkthrough = ROOT / "testdata" / "walkthrough" / "mlp_1d_weight_stationary.mlir"
+    assert subprocess.run([sys.executable, "-c", code, str(walkthrough)], check=False).returncode == 0
+
+
+def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert found is not None
+    exec(compile(found[1], "README.md", "exec"), {})
+    assert "all_reduce" in capsys.readouterr().out
+
+
+def test_registries_refuse_duplicates_and_silence() -> None:
+    def nothing(module: ir.Module) -> None:
+        pass
+
+    entry = Notation("n", "says how", lambda module: False, nothing)
+    with pytest.raises(ValueError, match="two converters are named n"):
+        formats.collect([entry, Notation("n", "says otherwise", lambda module: True, nothing)])
+    with pytest.raises(ValueError, match="converter m has no summary"):
+        formats.collect([Notation("m", " ", lambda module: False, nothing)])
+
+
+def test_installed_converters() -> None:
+    assert {"jax-export", "portable", "bytecode", "mlir", "rfc", "llvm19", "llvm21", "llvm22"} <= set(formats.formats())
+    assert {"sdy", "gspmd"} <= set(formats.notations())
+    assert list(formats.formats())[-1] == "mlir"  # anything that decodes could be text
+    assert all(isinstance(entry, Format) for entry in formats.formats().values())
+
+
+def test_every_pass_shows_ir_in_its_documentation() -> None:
+    for name, step in pipeline.registered_passes().items():
+        assert "Input:" in (step.__doc__ or ""), name
+        assert "Output:" in (step.__doc__ or ""), name
+
+
+def test_a_program_without_a_mesh_passes_through() -> None:
+    with mlir.context():
+        module = ir.Module.parse("func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }")
+    before = str(module)
+    for emit in pipeline.PIPELINES:
+        pipeline.partition_module(module, emit=emit)
+    assert str(module) == before
