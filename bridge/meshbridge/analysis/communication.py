@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from meshbridge.dialect.ops import GATHERED, MeshOp
+from meshbridge.dialect.ops import GATHERED, CollectiveOpView, MeshOp
 from meshbridge.mlir import ir, source_location
 from meshbridge.propagation.graph import REGION_OPS, trip_count
 from meshbridge.sharding import Axes, Mesh
@@ -65,8 +65,10 @@ _RING = {
 
 
 def communication(module: ir.Module) -> Report:
-    """The report of a module of mesh collectives. A resharding may have declared a finer view of the mesh beside it."""
-    meshes = {view.operation.opview.sym_name: view.operation.opview.value for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME}
+    """The report of a module of mesh collectives, and of StableHLO's, which reshardings over factors of axes and manual
+    computations bring along."""
+    declared = [MeshOp(view.operation) for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME]
+    meshes = {op.sym_name: op.value for op in declared}
     collectives: list[Collective] = []
     gathered: list[tuple[str, str]] = []
     for view in module.body.operations:
@@ -77,7 +79,7 @@ def communication(module: ir.Module) -> Report:
                         if GATHERED in op.attributes:
                             gathered.append((op.name, source_location(op)))
                         dialect, _, kind = op.name.partition(".")
-                        if kind in _RING and (dialect == "mesh" or kind == "collective_permute") and kind != "all_slice":
+                        if kind in _RING and (dialect == "mesh" or _names_devices(op)) and kind != "all_slice":
                             collectives.append(_collective(op, kind, meshes, executions))
     return Report(tuple(collectives), tuple(gathered))
 
@@ -99,12 +101,21 @@ def _collective(op: ir.Operation, kind: str, meshes: dict[str, Mesh], executions
         devices = max(mesh.size for mesh in meshes.values())
         moved = sum(source != target for source, target in pairs) / devices
         return Collective(kind, (), devices, moved * _bytes(op.operands[0]), executions, source_location(op))
-    collective = op.opview
-    mesh = meshes[collective.mesh]
-    axes = collective.mesh_axes
-    count = mesh.group_size(axes)
+    axes: Axes = ()
+    if op.name.startswith("mesh."):
+        collective = CollectiveOpView(op)
+        axes = collective.mesh_axes
+        count = meshes[collective.mesh].group_size(axes)
+    else:
+        groups: ir.DenseIntElementsAttr = op.attributes["replica_groups"]
+        count = int(ir.RankedTensorType(groups.type).shape[1])
     wire = _RING[kind](count, _bytes(op.operands[0]), _bytes(op.results[0]))
     return Collective(kind, axes, count, wire, executions, source_location(op))
+
+
+def _names_devices(op: ir.Operation) -> bool:
+    """Whether this is a StableHLO collective: others of its names (gather, scatter, broadcast) are local."""
+    return "replica_groups" in op.attributes or "source_target_pairs" in op.attributes
 
 
 def _pairs(attr: ir.Attribute) -> Iterator[tuple[int, int]]:
