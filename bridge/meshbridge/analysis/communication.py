@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from meshbridge.dialect.ops import GATHERED, CollectiveOpView, MeshOp
 from meshbridge.mlir import ir, source_location
@@ -107,7 +108,7 @@ def _collective(op: ir.Operation, kind: str, meshes: dict[str, Mesh], executions
         axes = collective.mesh_axes
         count = meshes[collective.mesh].group_size(axes)
     else:
-        groups: ir.DenseIntElementsAttr = op.attributes["replica_groups"]
+        groups: Any = op.attributes["replica_groups"]
         count = int(ir.RankedTensorType(groups.type).shape[1])
     wire = _RING[kind](count, _bytes(op.operands[0]), _bytes(op.results[0]))
     return Collective(kind, axes, count, wire, executions, source_location(op))
