@@ -128,7 +128,9 @@ class _Survey:
             if name != MeshOp.OPERATION_NAME:
                 raise OpError(op, "has no counterpart in sdy", hint="only a program that is not partitioned can go back to sdy")
         else:
-            self.definitions |= {result: (len(self.operations), index) for index, result in enumerate(op.results)}
+            number = len(self.operations)
+            for index, result in enumerate(op.results):
+                self.definitions[result] = number, index
             if name == NAMED:
                 self._visit_arguments(op)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from math import prod
 
@@ -10,13 +11,15 @@ import jax
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from jax._src.sharding_impls import GSPMDSharding
 from jax.sharding import Mesh as JaxMesh
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxlib import xla_client
 
 from meshbridge import mlir
 from meshbridge.dialect.ops import MeshOp, ShardingOp
 from meshbridge.sharding import Mesh, Sharding, local_shape
-from meshbridge_converters import sdy
+from meshbridge_converters import gspmd, sdy
 
 Slices = tuple[tuple[int, int], ...]
 
@@ -73,10 +76,17 @@ class Case:
         devices = np.array(jax.devices())[list(self.device_ids)].reshape((2,) * 3)
         spec = PartitionSpec(*(tuple(bit for ref in refs for bit in ref.bits) or None for refs in self.dims))
         found = NamedSharding(JaxMesh(devices, bits), spec).devices_indices_map(self.shape)
-        return {
-            device.id: tuple(index.indices(size)[:2] for index, size in zip(indices, self.shape, strict=True))
-            for device, indices in found.items()
-        }
+        return {device.id: _slices(indices, self.shape) for device, indices in found.items()}
+
+
+def placed_by_xla(text: str, shape: tuple[int, ...]) -> dict[int, Slices]:
+    """What each device holds, says XLA of an HloSharding string."""
+    found = GSPMDSharding(jax.devices(), xla_client.HloSharding.from_string(text)).devices_indices_map(shape)
+    return {device.id: _slices(indices, shape) for device, indices in found.items()}
+
+
+def _slices(indices: tuple[slice, ...], shape: tuple[int, ...]) -> Slices:
+    return tuple(index.indices(size)[:2] for index, size in zip(indices, shape, strict=True))
 
 
 def our_view(mesh: Mesh, sharding: Sharding, shape: tuple[int, ...]) -> dict[int, Slices]:
@@ -141,3 +151,20 @@ def test_every_device_holds_what_jax_says(case: Case) -> None:
     assert our_view(mesh, sharding, case.shape) == case.jax_view()
     sdy.export_module(module)
     assert str(module) == before
+
+
+@given(cases())
+def test_gspmd_means_the_same(case: Case) -> None:
+    tensor = f"tensor<{'x'.join(map(str, case.shape))}xf32>"
+    sharding = case.sharding_text.replace("p0", "").replace("p1", "").replace("p2", "").replace("p3", "")
+    text = f"{case.mesh_text}\nfunc.func @main(%arg0: {tensor} {{sdy.sharding = {sharding}}}) {{ return }}"
+    module = mlir.parse(text, "random.mlir", CONTEXT)
+    sdy.import_module(module)
+    gspmd.export_module(module)
+    (annotation,) = re.findall(r'mhlo.sharding = "(.*?)"', str(module))
+    assert placed_by_xla(annotation, case.shape) == case.jax_view()
+    gspmd.import_module(module)
+    operations = mlir.walk_all(module)
+    (mesh,) = (MeshOp(op).value for op in operations if op.name == "mesh.mesh")
+    (found,) = (ShardingOp(op).value for op in operations if op.name == "mesh.sharding")
+    assert our_view(mesh, found, case.shape) == case.jax_view()
