@@ -59,6 +59,8 @@ class Localizer:
         self._global = global_shapes
         self._entry = ir.InsertionPoint.at_block_begin(entry)
         self._indices: dict[Axes, ir.Value] = {}
+        self.manual: Axes = ()
+        "Axes of the manual computations around: values differ along them although no sharding says so."
         self.moved: set[ir.Value] = set()
         "Values that a resharding made."
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
@@ -113,11 +115,33 @@ class Localizer:
                 return found
         shape = self._global[value]
         dtype = str(ir.RankedTensorType(value.type).element_type)
-        plan = resharding.plan(shape, dtype, self.mesh, source, target)
-        result = resharding.emit(plan, value, self.mesh, loc=before.location, ip=ir.InsertionPoint(before))
+        if self.manual:
+            result = self._reshard_inside(value, shape, dtype, target, before)
+        else:
+            plan = resharding.plan(shape, dtype, self.mesh, source, target)
+            result = resharding.emit(plan, value, self.mesh, loc=before.location, ip=ir.InsertionPoint(before))
         self._resharded[-1][value, target] = self.adopt(result, shape, target)
         self.moved.add(result)
         return result
+
+    def _reshard_inside(
+        self, value: ir.Value, shape: tuple[int, ...], dtype: str, target: Sharding, before: ir.Operation
+    ) -> ir.Value:
+        """Reshards within a manual computation: a dimension in front that the manual axes split keeps plans from taking what
+        stands along them for copies of one value.
+        """
+
+        def deeper(sharding: Sharding) -> Sharding:
+            return dataclasses.replace(sharding, split_axes=(self.manual, *sharding.padded(len(shape)).split_axes))
+
+        whole = (self.mesh.group_size(self.manual), *shape)
+        plan = resharding.plan(whole, dtype, self.mesh, deeper(self.shardings[value]), deeper(target))
+        element = ir.RankedTensorType(value.type).element_type
+        before_it = ir.InsertionPoint(before)
+        with before_it, before.location:
+            value = stablehlo.reshape(ir.RankedTensorType.get([1, *ir.RankedTensorType(value.type).shape], element), value)
+            moved = resharding.emit(plan, value, self.mesh, loc=before.location, ip=before_it)
+            return stablehlo.reshape(ir.RankedTensorType.get(list(ir.RankedTensorType(moved.type).shape[1:]), element), moved)
 
     def group_index(self, axes: Axes) -> ir.Value:
         """This device's number within its group along `axes`, as a tensor<i32>, made once at the top of the function.
