@@ -13,17 +13,16 @@ from meshbridge.interface.loops import Interface, LoopNest, shape_of
 from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding
 from meshbridge.mlir import OpError, function_type, ir, stablehlo, walk
 from meshbridge.passes.base import Pass, register
-from meshbridge.propagation.graph import REGION_OPS, find_mesh, sharding_on
+from meshbridge.propagation.graph import MANUAL, REGION_OPS, find_mesh, sharding_on
 from meshbridge.sharding import Mesh, Sharding, replicated
 
 _EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
 """Ops that would happen once per device instead of once."""
 
-_STATEMENTS = frozenset({"sdy.propagation_barrier", "sdy.sharding_group"})
+_STATEMENTS = frozenset({"sdy.data_flow_edge", "sdy.propagation_barrier", "sdy.sharding_group"})
 """Ops that speak of sharding and compute nothing."""
 
-MANUAL = "sdy.manual_computation"
-"""A region that the user has partitioned; `meshbridge.manual_axes` says along which mesh axes."""
+_TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
 
 @register
@@ -141,14 +140,14 @@ class _FunctionPartitioner:
                 annotations.append(op)
             elif name == "func.return":
                 yielded = self._finish(op)
-            elif name in ("stablehlo.return", "sdy.return"):
+            elif name in _TERMINATORS:
                 yielded = [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in op.operands]
             elif name == "stablehlo.while":
                 self._while(op)
-            elif name in REGION_OPS:
-                self._branches(op)
             elif name == MANUAL:
                 self._manual(op)
+            elif name in REGION_OPS:
+                self._branches(op)
             elif name in _STATEMENTS:
                 for result in op.results:
                     result.replace_all_uses_with(op.operands[0])
@@ -301,9 +300,11 @@ class _FunctionPartitioner:
         for constraint in [inner for inner in walk(op) if inner.name == "sdy.sharding_constraint"]:  # of scalars, in reducers
             constraint.results[0].replace_all_uses_with(constraint.operands[0])
             constraint.erase()
+        outside, self.at.manual = self.at.manual, tuple(sorted({*self.at.manual, *manual}))
         self._partition(block)
         targets = [self._annotated.get(result) for result in op.results]
         self._yield(block, [None if target is None else _free_part(target, manual) for target in targets])
+        self.at.manual = outside
         for operand, argument in zip(op.operands, block.arguments, strict=True):
             argument.replace_all_uses_with(operand)
         *body, terminator = [view.operation for view in block.operations]

@@ -15,7 +15,7 @@ from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import OPTION
 from meshbridge.interface.option import Option
 from meshbridge.mlir import ir
-from meshbridge.propagation.graph import REGION_OPS, Graph, Node
+from meshbridge.propagation.graph import MANUAL, REGION_OPS, Graph, Node
 from meshbridge.propagation.settle import Settled
 from meshbridge.sharding import Sharding, even_split
 
@@ -27,15 +27,22 @@ class Annotator:
         self.graph = graph
         self.defined = defined
         self.block = graph.function.regions[0].blocks[0]
-        self._top = ir.InsertionPoint.at_block_begin(self.block)
-        self._values: dict[Sharding, ir.Value] = {}
+        self._tops: dict[ir.Block | None, ir.InsertionPoint] = {}
+        self._values: dict[tuple[ir.Block | None, Sharding], ir.Value] = {}
         self._options: dict[Option, ir.Attribute] = {}
 
-    def sharding(self, value: Sharding) -> ir.Value:
-        """The SSA value of a sharding, declared at the top of the function."""
-        found = self._values.get(value)
+    def sharding(self, value: Sharding, home: ir.Block | None) -> ir.Value:
+        """The SSA value of a sharding, declared at the top of the function or of the isolated block `home`."""
+        found = self._values.get((home, value))
         if found is None:
-            found = self._values[value] = build.sharding(value, ip=self._top)
+            found = self._values[home, value] = build.sharding(value, ip=self._top(home))
+        return found
+
+    def _top(self, home: ir.Block | None) -> ir.InsertionPoint:
+        """Before the first op that stood in the function or the isolated block."""
+        found = self._tops.get(home)
+        if found is None:
+            found = self._tops[home] = ir.InsertionPoint.at_block_begin(home or self.block)
         return found
 
     def run(self, settled: list[Settled]) -> None:
@@ -47,15 +54,15 @@ class Annotator:
                 self._use_payload(node, decision)
         for op in self.graph.returns:
             self._returns(op)
-        self._definitions(self.block)
+        self._definitions(self.block, None)
 
     def _use_identity(self, node: Node, decision: Settled) -> None:
         target = decision.operands[0]
         assert target is not None
         if node.op.name == "mesh.shard":
-            node.op.operands[1] = self.sharding(target)
+            node.op.operands[1] = self.sharding(target, node.home)
         else:
-            self._use(node.op, node.operand_index, target)
+            self._use(node.op, node.operand_index, target, node.home)
 
     def _use_payload(self, node: Node, decision: Settled) -> None:
         if decision.option is not None and any(decision.option):
@@ -65,36 +72,38 @@ class Annotator:
             node.op.attributes[OPTION] = attr
         for index, need in enumerate(decision.operands):
             if need is not None:
-                self._use(node.op, index, need)
+                self._use(node.op, index, need, node.home)
 
-    def _use(self, op: ir.Operation, index: int, need: Sharding) -> None:
-        ip = ir.InsertionPoint(op)
-        op.operands[index] = build.shard(op.operands[index], self.sharding(need), annotate_for_users=True, loc=op.location, ip=ip)
+    def _use(self, op: ir.Operation, index: int, need: Sharding, home: ir.Block | None = None) -> None:
+        sharding, place = self.sharding(need, home), ir.InsertionPoint(op)
+        op.operands[index] = build.shard(op.operands[index], sharding, annotate_for_users=True, loc=op.location, ip=place)
 
-    def _definitions(self, block: ir.Block) -> None:
+    def _definitions(self, block: ir.Block, home: ir.Block | None) -> None:
         """Annotates the arguments of a block and the results of its ops."""
-        top = self._top if block == self.block else ir.InsertionPoint.at_block_begin(block)
+        is_home = block == self.block if home is None else block == home
+        top = self._top(home) if is_home else ir.InsertionPoint.at_block_begin(block)
         for view in list(block.operations):
             op = view.operation
             if op.name == "mesh.shard":
-                self._refresh(op)
+                self._refresh(op, home)
             elif not op.name.startswith("mesh."):
                 results = op.results
                 if len(results):
                     after = ir.InsertionPoint.after(op)
                     for result in results:
-                        self._define(result, op.location, after)
+                        self._define(result, op.location, after, home)
                 if op.name in REGION_OPS:
                     for region in op.regions:
-                        self._definitions(region.blocks[0])
+                        inner = region.blocks[0]
+                        self._definitions(inner, inner if op.name == MANUAL else home)
         for argument in block.arguments:
-            self._define(argument, argument.location, top)
+            self._define(argument, argument.location, top, home)
 
-    def _refresh(self, op: ir.Operation) -> None:
+    def _refresh(self, op: ir.Operation, home: ir.Block | None) -> None:
         """A definition that the user annotated with open dimensions may have been split further."""
         slot = self.graph.slot_of.get(op.results[0])
         if slot is not None and "annotate_for_users" not in op.attributes:
-            op.operands[1] = self.sharding(self.defined[slot])
+            op.operands[1] = self.sharding(self.defined[slot], home)
 
     def _returns(self, op: ir.Operation) -> None:
         """Results lie as they are defined, but for uneven shards: no caller could put those together."""
@@ -105,9 +114,9 @@ class Annotator:
                 even = even_split(self.graph.slots[slot].shape, self.graph.mesh, defined.split_axes)
                 self._use(op, index, defined if even == defined.split_axes else replace(defined, split_axes=even))
 
-    def _define(self, value: ir.Value, loc: ir.Location, ip: ir.InsertionPoint) -> None:
+    def _define(self, value: ir.Value, loc: ir.Location, ip: ir.InsertionPoint, home: ir.Block | None) -> None:
         slot = self.graph.slot_of.get(value, -1)
         if slot < 0 or value in self.graph.annotated:
             return
-        shard = ir.Operation.create("mesh.shard", [value.type], [value, self.sharding(self.defined[slot])], loc=loc, ip=ip)
+        shard = ir.Operation.create("mesh.shard", [value.type], [value, self.sharding(self.defined[slot], home)], loc=loc, ip=ip)
         value.replace_all_uses_except(shard.results[0], shard)

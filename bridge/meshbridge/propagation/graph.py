@@ -8,15 +8,20 @@ loop nest, or an identity (a use annotated by the user, a loop's initial value, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from meshbridge.dialect.attributes import axis_array, integers
-from meshbridge.dialect.ops import OPEN_DIMS, OPTION, REPLICATED_AXES, MeshOp, ShardingOp
+from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, REPLICATED_AXES, MeshOp, ShardingOp
 from meshbridge.interface.loops import Dims, Interface, Loop, LoopNest
+from meshbridge.interface.option import split_sharding
 from meshbridge.mlir import OpError, ir, walk_all
 from meshbridge.sharding import Axes, Mesh, Sharding, Split, even_split, is_even
 
-REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if"))
-"""Control flow: ops whose regions hold tensors to be sharded (the bodies of reducers and comparators hold scalars)."""
+MANUAL = "sdy.manual_computation"
+"""A region that the user has partitioned; `meshbridge.manual_axes` says along which mesh axes."""
+
+REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if", MANUAL))
+"""Ops whose regions hold tensors to be sharded (the bodies of reducers and comparators hold scalars)."""
 
 
 @dataclass
@@ -34,7 +39,14 @@ class Slot:
     "Whether the user annotated it."
     tied: bool = False
     "Whether several values share it (a loop's carried value, a branch's result): its definitions must lie exactly as decided."
+    manual: bool = False
+    "Whether it stands on the border of a region that is local along some axes: its split begins with those axes."
     uses: int = 0
+
+    @property
+    def looks(self) -> tuple[object, ...]:
+        """All that its future depends on, apart from its neighbours."""
+        return (self.shape, self.dtype, self.split, self.open, self.banned, self.partial, self.user, self.tied, self.manual)
 
 
 @dataclass
@@ -51,6 +63,13 @@ class Node:
     fixed_option: tuple[Axes, ...] | None = None
     weight: int = 1
     "How often it runs: trip counts of the loops around it."
+    border: frozenset[int] = frozenset()
+    "For identities at the border of a manual computation: its axes. The side outside is split along them, the side inside is not."
+    forward: bool = True
+    "Whether an identity hands splits from its operand to its result, and `backward` from its result to its operand."
+    backward: bool = True
+    home: ir.Block | None = None
+    "The innermost block around it that sees no values from outside: a manual computation's, or None for the function's own."
     scope: tuple[int, ...] = ()
     "The regions around it, outermost first: what is computed in one scope can be used in it and below."
 
@@ -69,6 +88,15 @@ class Graph:
     returns: list[ir.Operation] = field(default_factory=list)
     users: list[list[int]] = field(default_factory=list)
     "Per slot, the nodes that mention it."
+
+    def identity_need(self, node: Node) -> Sharding:
+        """What an identity needs of its operand to be its result."""
+        source, target = self.slots[node.operands[0]], self.slots[node.results[0]]
+        if target.partial is not None:
+            return target.partial
+        if not node.border:
+            return split_sharding(self.mesh.name, target.split)
+        return split_sharding(self.mesh.name, across_border(target.split, source.split, node.border))
 
     def wanted_partial(self, node: Node) -> Axes:
         """The axes along which the user wants the node's result partial."""
@@ -120,6 +148,14 @@ def sharding_on(mesh: Mesh, op: ir.Operation) -> Sharding:
     return sharding
 
 
+def across_border(split: Split, own: Split, border: frozenset[int]) -> Split:
+    """`split` as it is on the other side of a manual computation's border, of whose present split `own` the border axes stay."""
+    return tuple(
+        (*[axis for axis in present if axis in border], *[axis for axis in axes if axis not in border])
+        for axes, present in zip(split, own, strict=True)
+    )
+
+
 class GraphBuilder:
     """Walks a function once and builds its Graph."""
 
@@ -130,6 +166,22 @@ class GraphBuilder:
         self._identities: dict[tuple[int, ...], LoopNest] = {}
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
+        self._manual: frozenset[int] = frozenset()
+        self._home: ir.Block | None = None
+        self._groups: dict[int, list[int]] = {}
+
+    def _merge_groups(self) -> None:
+        """Members of a sharding group share one slot, an annotated member's if there is one."""
+        standing: dict[int, int] = {}
+        for members in self._groups.values():
+            chosen = next((slot for slot in members if self.graph.slots[slot].user), members[0])
+            self.graph.slots[chosen].tied = True
+            standing.update(dict.fromkeys(members, chosen))
+        if standing:
+            self.graph.slot_of = {value: standing.get(slot, slot) for value, slot in self.graph.slot_of.items()}
+            for node in self.graph.nodes:
+                node.operands = tuple(standing.get(slot, slot) for slot in node.operands)
+                node.results = tuple(standing.get(slot, slot) for slot in node.results)
 
     def build(self) -> Graph:
         block = self.graph.function.regions[0].blocks[0]
@@ -137,6 +189,7 @@ class GraphBuilder:
         for argument in block.arguments:
             self.slot(argument)
         self._block(block, 1, ())
+        self._merge_groups()
         self.graph.connect()
         return self.graph
 
@@ -152,10 +205,12 @@ class GraphBuilder:
         if not isinstance(of, ir.RankedTensorType):
             return -1
         shape = tuple(of.shape)
-        self.graph.slots.append(Slot(shape, str(of.element_type), ((),) * len(shape), (True,) * len(shape)))
+        self.graph.slots.append(Slot(shape, str(of.element_type), ((),) * len(shape), (True,) * len(shape), self._manual))
         return len(self.graph.slots) - 1
 
-    def identity(self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...]) -> None:
+    def identity(
+        self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...], **border: Any
+    ) -> None:
         """Adds a node that passes slot `source`, operand `index` of `op`, on to slot `target` unchanged."""
         if source < 0:
             return
@@ -163,7 +218,7 @@ class GraphBuilder:
         nest = self._identities.get(shape)
         if nest is None:
             nest = self._identities[shape] = _identity_nest(shape)
-        self.graph.nodes.append(Node(op, nest, (source,), (target,), True, index, None, weight, scope))
+        self.graph.nodes.append(Node(op, nest, (source,), (target,), True, index, None, weight, scope=scope, home=self._home, **border))
 
     def _new_scope(self) -> int:
         self._scopes += 1
@@ -188,7 +243,7 @@ class GraphBuilder:
                 raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(nest.loops)}")
             option += ((),) * (len(nest.loops) - len(option))  # the RFC leaves out empty lists at the end
         self.graph.nodes.append(
-            Node(op, nest, tuple(map(slots, op.operands)), tuple(map(slots, op.results)), False, 0, option, weight, scope)
+            Node(op, nest, tuple(map(slots, op.operands)), tuple(map(slots, op.results)), False, 0, option, weight, scope=scope, home=self._home)
         )
 
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
@@ -216,7 +271,9 @@ class GraphBuilder:
     def _annotate(self, op: ir.Operation, slot: Slot, sharding: Sharding) -> None:
         sharding = sharding.padded(len(slot.shape))
         open_dims = integers(op.attributes[OPEN_DIMS]) if OPEN_DIMS in op.attributes else ()
-        slot.banned = frozenset(integers(op.attributes[REPLICATED_AXES])) if REPLICATED_AXES in op.attributes else frozenset()
+        slot.banned = self._manual
+        if REPLICATED_AXES in op.attributes:
+            slot.banned |= frozenset(integers(op.attributes[REPLICATED_AXES]))
         slot.split = sharding.split_axes
         slot.open = tuple(dim in open_dims for dim in range(len(slot.shape)))
         slot.partial = sharding if sharding.partial_axes else None
@@ -266,17 +323,50 @@ class GraphBuilder:
             for index, yielded in enumerate(terminator.operands):
                 self.identity(terminator, index, self.slot(yielded), results[index], weight, inside)
 
-    def _manual(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """A manual computation: operands and results are annotated around it; nothing is decided inside."""
-        for operand in op.operands:
-            if (slot := self.slot(operand)) >= 0:
-                self.graph.slots[slot].uses += 1
-        for result in op.results:
-            self.slot(result)
+    def _manual_computation(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """The region is local along its manual axes: inside, shapes are smaller and those axes are not to be had."""
+        axes = frozenset(integers(op.attributes[MANUAL_AXES]))
+        block = op.regions[0].blocks[0]
+        outside, self._manual = self._manual, self._manual | axes
+        inside = (*scope, self._new_scope())
+        for index, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
+            source, target = self.slot(operand), self.slot(argument)
+            self._at_border(op, source, axes)
+            self.identity(op, index, source, target, weight, scope, border=axes)
+        around, self._home = self._home, block
+        self._block(block, weight, inside)
+        self._manual = outside
+        terminator = list(block.operations)[-1].operation
+        for index, (yielded, result) in enumerate(zip(terminator.operands, op.results, strict=True)):
+            target = self.slot(result)
+            self.identity(terminator, index, self.slot(yielded), target, weight, inside, border=axes)
+            if target >= 0:
+                self.graph.slots[target].manual = True
+        self._home = around
+
+    def _at_border(self, op: ir.Operation, slot: int, axes: frozenset[int]) -> None:
+        if slot >= 0:
+            description = self.graph.slots[slot]
+            if not description.user:
+                raise OpError(op, "has an operand whose sharding along the manual axes is not annotated")
+            description.manual = True
+
+    def _group(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """Values of one sharding group are sharded alike."""
+        slot = self.slot(op.operands[0])
+        if slot >= 0:
+            self._groups.setdefault(ir.IntegerAttr(op.attributes["group_id"]).value, []).append(slot)
 
     def _barrier(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Passes its operand on. Decisions here are made on cost, whichever direction they come from."""
-        self.identity(op, 0, self.slot(op.operands[0]), self.slot(op.results[0]), weight, scope)
+        """Splits pass a barrier in its allowed direction only."""
+        allowed = str(op.attributes["allowed_direction"])
+        forward, backward = "FORWARD" in allowed or "BOTH" in allowed, "BACKWARD" in allowed or "BOTH" in allowed
+        source, target = self.slot(op.operands[0]), self.slot(op.results[0])
+        self.identity(op, 0, source, target, weight, scope, forward=forward, backward=backward)
+
+    def _edge(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
+        """A data-flow edge is its operand."""
+        self.graph.slot_of[op.results[0]] = self.slot(op.operands[0])
 
     def _nothing(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Terminators of regions, whose loop or branch has related what they yield, and statements about sharding alone."""
@@ -290,9 +380,11 @@ _HANDLERS = {
     "stablehlo.case": GraphBuilder._branches,
     "stablehlo.if": GraphBuilder._branches,
     "stablehlo.return": GraphBuilder._nothing,
-    "sdy.manual_computation": GraphBuilder._manual,
+    "sdy.return": GraphBuilder._nothing,
+    MANUAL: GraphBuilder._manual_computation,
+    "sdy.sharding_group": GraphBuilder._group,
     "sdy.propagation_barrier": GraphBuilder._barrier,
-    "sdy.sharding_group": GraphBuilder._nothing,
+    "sdy.data_flow_edge": GraphBuilder._edge,
 }
 
 

@@ -45,20 +45,22 @@ def _representatives(colours: list[int]) -> list[int]:
 
 
 def _colours(graph: Graph) -> tuple[list[int], list[int]]:
-    slots = _number(
-        [(s.shape, s.dtype, s.split, s.open, s.banned, s.partial, s.user, s.tied) for s in graph.slots]
-    )
+    """A number for every slot and every node; equal numbers look alike."""
+    slots = _number([slot.looks for slot in graph.slots])
+    kinds = _number([(n.nest, n.weight, n.is_identity, n.fixed_option, n.border, n.forward, n.backward) for n in graph.nodes])
     nodes: list[int] = []
     for _ in range(ROUNDS):
-        nodes = _number(
-            [
-                (n.nest, n.weight, n.is_identity, n.fixed_option, *[slots[slot] if slot >= 0 else -1 for slot in (*n.operands, *n.results)])
-                for n in graph.nodes
-            ]
-        )
+        nodes = _number(_with_slots(graph, kinds, slots))
         slots = _number([(slot, frozenset([nodes[user] for user in users])) for slot, users in zip(slots, graph.users, strict=True)])
-    final = [(node, *[slots[slot] if slot >= 0 else -1 for slot in (*n.operands, *n.results)]) for node, n in zip(nodes, graph.nodes, strict=True)]
-    return slots, _number(final)
+    return slots, _number(_with_slots(graph, nodes, slots))
+
+
+def _with_slots(graph: Graph, colours: list[int], slots: list[int]) -> list[Hashable]:
+    """Each node's colour together with those of its operands and results."""
+    return [
+        (colour, *[slots[slot] if slot >= 0 else -1 for slot in (*node.operands, *node.results)])
+        for colour, node in zip(colours, graph.nodes, strict=True)
+    ]
 
 
 def _number(values: list[Hashable]) -> list[int]:

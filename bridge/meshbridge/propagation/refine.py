@@ -79,9 +79,11 @@ class Refiner:
             return place
 
         for node in tying:
+            if not (node.forward and node.backward):
+                continue
             home: dict[int, Place] = {}
             for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True):
-                if slot < 0:
+                if slot < 0 or self.graph.slots[slot].manual:
                     continue
                 for dim, loops in enumerate(dims):
                     if loops and self.graph.slots[slot].open[dim]:
@@ -195,12 +197,11 @@ class Refiner:
     def _node_cost(self, node: Node) -> NodeCost:
         slots, mesh = self.graph.slots, self.graph.mesh
         splits = tuple([slots[slot].split if slot >= 0 else () for slot in (*node.operands, *node.results)])
-        key = (node.nest, splits, self.graph.wanted_partial(node), node.fixed_option, node.weight, *self._types[id(node)])
+        key = (node.nest, splits, self.graph.wanted_partial(node), node.fixed_option, node.weight, node.border, *self._types[id(node)])
         found = self._memo.get(key)
         if found is None:
             if node.is_identity:
-                slot = slots[node.results[0]]
-                found = NodeCost(0.0, (slot.partial or split_sharding(mesh.name, slot.split),))
+                found = NodeCost(0.0, (self.graph.identity_need(node),))
             else:
                 found = self._cheapest(node, splits)
             self._memo[key] = found

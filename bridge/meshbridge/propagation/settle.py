@@ -86,9 +86,9 @@ class Settler:
         return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._pending) == computed.partial_axes
 
     def _identity(self, node: Node) -> Settled:
-        target = self.defined[node.results[0]]
+        target = self.graph.identity_need(node)
         self._pay(node, node.operands[0], target)
-        return Settled(None, (target,), (target,))
+        return Settled(None, (target,), (self.defined[node.results[0]],))
 
     def _payload(self, node: Node) -> Settled:
         mesh = self.graph.mesh

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from meshbridge.interface.option import Option, result_sharding, tensor_split
 from meshbridge.propagation.choice import extend, options, spreading_cost
-from meshbridge.propagation.graph import Graph, Node
+from meshbridge.propagation.graph import Graph, Node, across_border
 from meshbridge.sharding import Axes, Split
 
 TRAVERSALS = {
@@ -53,6 +53,8 @@ class Spreader:
 
     def _visit(self, node: Node) -> list[int]:
         """Extends the node's tensors to its best option; returns the slots that changed."""
+        if node.border or not (node.forward and node.backward):
+            return self._pass_on(node)
         slots = self.graph.slots
         tensors = (*node.operands, *node.results)
         known = tuple((slots[slot].split, slots[slot].open, slots[slot].banned) if slot >= 0 else None for slot in tensors)
@@ -66,6 +68,19 @@ class Spreader:
             if slot >= 0 and slots[slot].split != split:
                 slots[slot].split = split
                 changed.append(slot)
+        return changed
+
+    def _pass_on(self, node: Node) -> list[int]:
+        """An identity at a border or a barrier: each side is extended to what the other one is there."""
+        source, target = node.operands[0], node.results[0]
+        changed = []
+        for here, there, allowed in ((target, source, node.forward), (source, target, node.backward)):
+            own, other = self.graph.slots[here], self.graph.slots[there]
+            wanted = across_border(other.split, own.split, node.border) if node.border else other.split
+            split = extend(own.split, wanted, own.open, own.banned) if allowed else own.split
+            if split != own.split:
+                own.split = split
+                changed.append(here)
         return changed
 
     def _decide(self, node: Node, tensors: tuple[int, ...], partial: Axes) -> tuple[Split, ...]:
