@@ -117,7 +117,7 @@ class _Job:
         """The modules of the input as bytes, line numbers kept."""
         if not self.options.split_input_file:
             return [data]
-        if formats.recognise(data, self.filename) is not formats.TEXT:
+        if not formats.TEXT.detect(data):
             raise MeshError(f"{self.filename}: error: --split-input-file needs MLIR text")
         return [chunk.encode() for chunk in assembly.split_input(data.decode())]
 

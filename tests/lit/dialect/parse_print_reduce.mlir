@@ -1,0 +1,21 @@
+// RUN: mesh-opt %s | filecheck %s
+
+mesh.mesh @m0(shape = 2x4)
+mesh.mesh @m1(shape = 4)
+mesh.mesh @m3(shape = 3)
+mesh.mesh @md(shape = 4x?)
+mesh.mesh @deep(shape = 2x2x4) {meshbridge.axis_names = ["a", "b", "c"]}
+
+// CHECK-LABEL: func.func @reduce_0(
+// CHECK: mesh.reduce %arg0 on @m0 mesh_axes = [0] reduction = <min> root = [1] : (tensor<4x8xf32>) -> tensor<4x8xf64>
+func.func @reduce_0(%arg0: tensor<4x8xf32>, %arg1: index, %arg2: i64, %arg3: !mesh.sharding) {
+  %reduce = mesh.reduce %arg0 on @m0 mesh_axes = [0] reduction = <min> root = [1] : (tensor<4x8xf32>) -> tensor<4x8xf64>
+  return
+}
+
+// CHECK-LABEL: func.func @reduce_1(
+// CHECK: mesh.reduce %arg0 on @m0 mesh_axes = [0] root = [%arg1] : (tensor<4x8xf32>, index) -> tensor<4x8xf32>
+func.func @reduce_1(%arg0: tensor<4x8xf32>, %arg1: index, %arg2: i64, %arg3: !mesh.sharding) {
+  %reduce = mesh.reduce %arg0 on @m0 mesh_axes = [0] root = [%arg1] : (tensor<4x8xf32>, index) -> tensor<4x8xf32>
+  return
+}
