@@ -158,6 +158,8 @@ def make_pass(name: str, options: str = "") -> Pass:
     step = known[name]()
     for entry in options.split():
         option, equals, value = entry.partition("=")
+        if step.main_option and option.replace("-", "_") not in step.__dataclass_fields__:  # type: ignore[attr-defined]
+            option, equals, value = step.main_option, "=", entry
         step = _with_option(step, option, value if equals else "true")
     return step
 

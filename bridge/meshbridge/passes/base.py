@@ -20,6 +20,8 @@ class Pass:
     """Base of all passes. Subclasses are frozen dataclasses with a `name` and a `run`."""
 
     name: ClassVar[str]
+    main_option: ClassVar[str] = ""
+    """The option that may be given without its name: `--mesh-specialize=m=4x2`."""
 
     def run(self, module: ir.Module) -> None:
         """Changes `module` in place. Raises MeshError with a located diagnostic where the module cannot be handled."""

@@ -24,6 +24,7 @@ class MeshSpecialize(Pass):
     """
 
     name: ClassVar[str] = "mesh-specialize"
+    main_option: ClassVar[str] = "sizes"
 
     sizes: str = ""
     "`mesh=4x2`, several with commas between them: `m=4x2,n=8`. A `?` leaves an axis as it is."

@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --mesh-specialize=sizes=md=4x2,other=?x8 | filecheck %s
+// RUN: mesh-opt %s --mesh-specialize=md=4x2,other=?x8 | filecheck %s
 
 // CHECK: mesh.mesh @md(shape = 4x2)
 mesh.mesh @md(shape = 4x?)
