@@ -19,6 +19,7 @@ from meshbridge.mlir import MeshError, diagnostics_text, ir
 from meshbridge.passes.base import PASSES, Pass, run_passes
 from meshbridge.passes.boundary import ImportShardings, WrapLocal
 from meshbridge.passes.canonicalize import Canonicalize, Cse
+from meshbridge.passes.complex_constants import ComplexConstants
 from meshbridge.passes.inline_calls import InlineCalls
 from meshbridge.passes.lower_collectives import LowerCollectives
 from meshbridge.passes.mesh_spmdization import MeshSpmdization
@@ -28,6 +29,7 @@ from meshbridge.passes.split_constants import SplitConstants
 ANNOTATE: tuple[Pass, ...] = (
     ImportShardings(),
     InlineCalls(),
+    ComplexConstants(),
     SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
     ShardingPropagation(),
 )
