@@ -93,9 +93,14 @@ def relative_error(results: Tree, expected: Tree) -> float:
 
 
 def _difference(result: Any, expected: Any) -> float:
-    found, wanted = np.asarray(result), np.asarray(expected)
+    found, wanted = (_as_numbers(np.asarray(value)) for value in (result, expected))
     if found.shape != wanted.shape or not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
         return float("inf")
     finite = np.isfinite(wanted)
     largest = np.abs(wanted[finite]).max(initial=0.0) or 1.0
     return float(np.abs(found[finite] - wanted[finite].astype(found.dtype)).max(initial=0.0) / largest)
+
+
+def _as_numbers(values: np.ndarray) -> np.ndarray:
+    """Booleans as 0 and 1, unsigned integers as signed ones: differences must not wrap around."""
+    return values.astype(np.int64) if values.dtype.kind in "bu" else values
