@@ -10,6 +10,9 @@ import itertools
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import Any
+
+import numpy as np
 
 DYNAMIC = -(2**63)
 """A size that is only known at run time, as MLIR stores it in static lists."""
@@ -109,20 +112,12 @@ def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:
     return tuple(axes if size % mesh.group_size(axes) == 0 else () for size, axes in zip(shape, split, strict=True))
 
 
-def device_groups(mesh: Mesh, axes: Axes) -> list[list[int]]:
-    """Device ids of every group along `axes`; within a group in the order of `axes`, outer to inner (seed 002, "Device groups").
+def device_groups(mesh: Mesh, axes: Axes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Device ids, one row for each group along `axes`; a row is in the order of `axes`, outer to inner (seed 002,
+    "Device groups").
 
     `axes` empty means groups of one device each.
     """
-    strides = [prod(mesh.shape[axis + 1 :]) for axis in range(mesh.rank)]
-    outside = [axis for axis in range(mesh.rank) if axis not in axes]
-    devices = mesh.ordered_devices()
-
-    def offsets(along: Axes) -> list[int]:
-        return [
-            sum(index * strides[axis] for index, axis in zip(position, along, strict=True))
-            for position in itertools.product(*(range(mesh.shape[axis]) for axis in along))
-        ]
-
-    inner = offsets(axes)
-    return [[devices[base + offset] for offset in inner] for base in offsets(tuple(outside))]
+    outside = tuple(axis for axis in range(mesh.rank) if axis not in axes)
+    devices = np.array(mesh.ordered_devices(), np.int64).reshape(mesh.shape)
+    return devices.transpose(outside + axes).reshape(-1, mesh.group_size(axes))

@@ -73,9 +73,8 @@ def permute(op: PermuteOp, site: Site) -> list[ir.Value]:
     """`stablehlo.collective_permute`: device number L along `target_axes` receives from device number L along `mesh_axes`."""
     if sorted(op.target_axes) != sorted(site.axes):
         raise site.error(f"needs the same axes twice, got mesh_axes = {list(site.axes)}, target_axes = {list(op.target_axes)}")
-    sources = site.groups.devices(site.mesh, site.axes)
-    targets = site.groups.devices(site.mesh, op.target_axes)
-    pairs = [pair for group in zip(sources, targets, strict=True) for pair in zip(*group, strict=True)]
-    if all(source == target for source, target in pairs):
+    order = [[axis for axis in axes if site.mesh.shape[axis] > 1] for axes in (site.axes, op.target_axes)]
+    if order[0] == order[1]:
         return [op.input]
-    return [site.permute(op.input, pairs)]
+    attrs = site.groups.relabelling(site.mesh, site.axes, op.target_axes)
+    return [site.emit.value("collective_permute", op.input.type, [op.input], attrs)]

@@ -8,8 +8,9 @@ alone decides, in both forms: `jax.jit` takes it from the devices of its mesh, a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from meshbridge.sharding import Axes, Mesh, device_groups
 Form = Literal["exported", "local"]
 Spelling = Literal["dense", "mesh-axes"]
 Attributes = dict[str, ir.Attribute]
+Devices = np.ndarray[Any, np.dtype[np.int64]]
+
+Steps = tuple[tuple[int, int], ...]
+"""Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
 
 
 @dataclass
@@ -34,51 +39,70 @@ class Groups:
     spelling: Spelling = "dense"
     collective_broadcast: bool = False
     """Whether the backend has `stablehlo.collective_broadcast`."""
-    _replica_groups: dict[tuple[Mesh, Axes], ir.Attribute] = field(default_factory=dict)
-    _device_groups: dict[tuple[Mesh, Axes], list[list[int]]] = field(default_factory=dict)
+    _written: dict[tuple[Hashable, ...], ir.Attribute] = field(default_factory=dict)
+    _devices: dict[tuple[str, Axes], Devices] = field(default_factory=dict)
 
     def collective(self, mesh: Mesh, axes: Axes, *, global_ids: bool = True) -> Attributes:
         """The attributes that say who takes part. `global_ids` False for the operations that know no such flag."""
-        attrs = {"replica_groups": self.replica_groups(mesh, axes)}
-        if self.form == "exported":
-            attrs["channel_handle"] = _channel()
-            if global_ids:
-                attrs["use_global_device_ids"] = ir.UnitAttr.get()
+        attrs = self._with_channel("replica_groups", self._once((mesh.name, axes), lambda: self._replica_groups(mesh, axes)))
+        if self.form == "exported" and global_ids:
+            attrs["use_global_device_ids"] = ir.UnitAttr.get()
         return attrs
 
-    def permutation(self, pairs: list[tuple[int, int]]) -> Attributes:
-        """The attributes of a collective_permute between logical devices, sources first."""
-        attrs: Attributes = {"source_target_pairs": dense(np.array(sorted(pairs), np.int64))}
-        if self.form == "exported":
-            attrs["channel_handle"] = _channel()
-        return attrs
+    def moves(self, mesh: Mesh, axes: Axes, steps: Steps) -> Attributes:
+        """The attributes of a collective_permute that takes the same steps in every group."""
+
+        def pairs() -> ir.Attribute:
+            sources, targets = (list(members) for members in zip(*steps, strict=True))
+            groups = self.devices(mesh, axes)
+            return _pairs(groups[:, sources], groups[:, targets])
+
+        return self._with_channel("source_target_pairs", self._once((mesh.name, axes, steps), pairs))
+
+    def relabelling(self, mesh: Mesh, axes: Axes, target_axes: Axes) -> Attributes:
+        """The attributes of a collective_permute from member L along `axes` to member L along `target_axes`."""
+
+        def pairs() -> ir.Attribute:
+            return _pairs(self.devices(mesh, axes), self.devices(mesh, target_axes))
+
+        return self._with_channel("source_target_pairs", self._once((mesh.name, axes, "to", target_axes), pairs))
 
     def rooted(self, mesh: Mesh, axes: Axes, root: int) -> Attributes:
         """The attributes of a collective_broadcast, whose groups name their root first."""
-        groups = [group[root:] + group[:root] for group in self.devices(mesh, axes)]
-        attrs: Attributes = {"replica_groups": dense(np.array(groups, np.int64))}
-        if self.form == "exported":
-            attrs["channel_handle"] = _channel()
-        return attrs
 
-    def devices(self, mesh: Mesh, axes: Axes) -> list[list[int]]:
-        """Logical devices of every group along `axes`, in group order; see sharding.device_groups."""
-        key = (mesh, axes)
-        if (found := self._device_groups.get(key)) is None:
-            found = self._device_groups[key] = device_groups(mesh, axes)
+        def groups() -> ir.Attribute:
+            return dense(np.roll(self.devices(mesh, axes), -root, axis=1))
+
+        return self._with_channel("replica_groups", self._once((mesh.name, axes, "from", root), groups))
+
+    def devices(self, mesh: Mesh, axes: Axes) -> Devices:
+        """Logical devices, one row for each group along `axes`, in group order; see sharding.device_groups."""
+        key = (mesh.name, axes)
+        if (found := self._devices.get(key)) is None:
+            found = self._devices[key] = device_groups(mesh, axes)
         return found
 
-    def replica_groups(self, mesh: Mesh, axes: Axes) -> ir.Attribute:
+    def _once(self, key: tuple[Hashable, ...], write: Callable[[], ir.Attribute]) -> ir.Attribute:
+        if (found := self._written.get(key)) is None:
+            found = self._written[key] = write()
+        return found
+
+    def _with_channel(self, name: str, attr: ir.Attribute) -> Attributes:
+        return {name: attr, "channel_handle": _channel()} if self.form == "exported" else {name: attr}
+
+    def _replica_groups(self, mesh: Mesh, axes: Axes) -> ir.Attribute:
         """`replica_groups` in the chosen spelling; but a mesh with a device order of its own has dense groups.
 
         XLA (as of jaxlib 0.10) reads the axes of a `#stablehlo.mesh` and drops its device ids.
         """
-        key = (mesh, axes)
-        if (found := self._replica_groups.get(key)) is None:
-            by_axes = self.spelling == "mesh-axes" and not mesh.device_ids
-            found = _mesh_axes(mesh, axes) if by_axes else dense(np.array(self.devices(mesh, axes), np.int64))
-            self._replica_groups[key] = found
-        return found
+        by_axes = self.spelling == "mesh-axes" and not mesh.device_ids
+        return _mesh_axes(mesh, axes) if by_axes else dense(self.devices(mesh, axes))
+
+
+def _pairs(sources: Devices, targets: Devices) -> ir.Attribute:
+    """`[[source, target], …]`, by source."""
+    pairs = np.stack([sources.ravel(), targets.ravel()], axis=1)
+    return dense(pairs[pairs[:, 0].argsort()])
 
 
 def _channel() -> ir.Attribute:

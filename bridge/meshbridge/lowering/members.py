@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 from meshbridge.dialect.ops import CollectiveOpView
 from meshbridge.lowering.site import Site
@@ -47,13 +46,3 @@ def is_member(site: Site, number: Member) -> ir.Value:
     """`tensor<i1>`: whether this device is that member of its group."""
     other = site.emit.scalar(number) if isinstance(number, int) else number
     return site.emit.compare("EQ", site.in_group(), other)
-
-
-def hops(site: Site, source: int, destination: int) -> list[tuple[int, int]]:
-    """From one member to another, in every group, as logical devices."""
-    return [(group[source], group[destination]) for group in site.groups.devices(site.mesh, site.axes)]
-
-
-def moves(site: Site, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Several such hops at once."""
-    return list(chain.from_iterable(hops(site, source, destination) for source, destination in steps))

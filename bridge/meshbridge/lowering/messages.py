@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshbridge.dialect.ops import CollectiveOpView, RecvOp, SendOp
-from meshbridge.lowering.members import hops, is_member, member
+from meshbridge.lowering.members import is_member, member
 from meshbridge.lowering.rooted import broadcast_from
 from meshbridge.lowering.site import Site
 from meshbridge.mlir import OpError, ir, source_location
@@ -104,7 +104,7 @@ def lower_pair(pair: Pair, site: Site) -> None:
     destination = member(pair.send, site, "destination")
     sent, kept = pair.send.input, pair.recv.input
     if isinstance(source, int) and isinstance(destination, int):
-        arrived = sent if source == destination else site.permute(sent, hops(site, source, destination))
+        arrived = sent if source == destination else site.permute(sent, [(source, destination)])
     else:
         arrived = broadcast_from(site, sent, source)
     received = site.emit.select(is_member(site, destination), arrived, kept)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from meshbridge.dialect.ops import ShiftOp, UpdateHaloOp
 from meshbridge.lowering.emit import shape_of
-from meshbridge.lowering.members import moves
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
 from meshbridge.sharding import DYNAMIC
@@ -28,7 +27,7 @@ def shift(op: ShiftOp, site: Site) -> list[ir.Value]:
         steps = [(k, k + op.offset) for k in range(size) if 0 <= k + op.offset < size]
     if not steps or all(source == target for source, target in steps):
         return [op.input]
-    return [site.permute(op.input, moves(along, steps))]
+    return [along.permute(op.input, steps)]
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def _received(value: ir.Value, core: ir.Value, halo: Halo, hop: int, width: int)
         start = halo.before - halo.core * (hop - 1) - width if hop > 0 else halo.before + halo.core * -hop
         return emit.slice(value, dim, start, width)
     sent = emit.slice(core, dim, halo.core - width if hop > 0 else 0, width)
-    return halo.along.permute(sent, moves(halo.along, steps))
+    return halo.along.permute(sent, steps)
 
 
 def _inside(halo: Halo, shape: list[int]) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshbridge.dialect.ops import BroadcastOp, GatherOp, ReduceOp, ScatterOp
 from meshbridge.lowering.emit import shape_of
 from meshbridge.lowering.exchanges import exchange, gather_over, in_pieces
-from meshbridge.lowering.members import Member, member, moves
+from meshbridge.lowering.members import Member, member
 from meshbridge.lowering.reductions import all_reduce_over
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
@@ -35,7 +35,7 @@ def _tree(site: Site, value: ir.Value, root: int) -> ir.Value:
     distance = _distance(site, root)
     while reached < size:
         steps = [((root + k) % size, (root + k + reached) % size) for k in range(min(reached, size - reached))]
-        received = site.permute(value, moves(site, steps))
+        received = site.permute(value, steps)
         value = emit.select(emit.compare("GE", distance, emit.scalar(reached)), received, value)
         reached *= 2
     return value
@@ -95,7 +95,7 @@ def _halving_tree(site: Site, value: ir.Value, root: int, dim: int) -> ir.Value:
     while held > 1:
         half = held // 2
         steps = [((root + k) % size, (root + k + half) % size) for k in range(0, size, held) if k + half < size]
-        received = site.permute(emit.slice(value, dim, half * piece, half * piece), moves(site, steps))
+        received = site.permute(emit.slice(value, dim, half * piece, half * piece), steps)
         place = emit.elementwise("remainder", distance, emit.scalar(held))
         kept = emit.slice(value, dim, 0, half * piece)
         value = emit.select(emit.compare("GE", place, emit.scalar(half)), received, kept)

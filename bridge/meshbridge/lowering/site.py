@@ -44,9 +44,10 @@ class Site:
         """An entry of a dynamic index list as an integer where its value is a constant."""
         return entry if isinstance(entry, int) else self.constants.get(entry, entry)
 
-    def permute(self, value: ir.Value, pairs: list[tuple[int, int]]) -> ir.Value:
-        """`value` moved from sources to targets (logical devices); zeros on devices that are no target. `pairs` is not empty."""
-        return self.emit.value("collective_permute", value.type, [value], self.groups.permutation(pairs))
+    def permute(self, value: ir.Value, steps: Sequence[tuple[int, int]]) -> ir.Value:
+        """`value` moved from member to member of each group, at least one step; zeros on members that are no target."""
+        attrs = self.groups.moves(self.mesh, self.axes, tuple(steps))
+        return self.emit.value("collective_permute", value.type, [value], attrs)
 
     def error(self, message: str, hint: str = "") -> OpError:
         """A diagnostic about this operation."""
