@@ -6,6 +6,8 @@ from pathlib import Path
 
 import lit.formats
 
+from meshbridge.lowering.groups import KNOWS_MESH_AXES
+
 config.name = "meshbridge"  # noqa: F821  # lit defines it
 config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
 config.suffixes = [".mlir"]  # noqa: F821
@@ -20,6 +22,5 @@ config.environment["PATH"] = os.pathsep.join([str(commands), os.environ["PATH"]]
 config.environment["JAX_PLATFORMS"] = "cpu"  # noqa: F821
 config.substitutions.append(("%testdata", str(Path(__file__).parents[2] / "testdata")))  # noqa: F821
 
-for version in (19, 21, 22):
-    if os.environ.get("MESHBRIDGE_REQUIRE_MLIR_OPT") == "1":
-        config.available_features.add(f"mlir-opt-{version}")  # noqa: F821
+if KNOWS_MESH_AXES:
+    config.available_features.add("replica-group-mesh-axes")  # noqa: F821

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from meshbridge.lowering.emit import dense
-from meshbridge.mlir import ir
+from meshbridge.mlir import MeshError, ir, stablehlo
 from meshbridge.sharding import Axes, Mesh, device_groups
 
 Form = Literal["exported", "local"]
@@ -25,6 +25,10 @@ Devices = np.ndarray[Any, np.dtype[np.int64]]
 
 Steps = tuple[tuple[int, int], ...]
 """Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
+
+
+KNOWS_MESH_AXES = hasattr(stablehlo, "ReplicaGroupMeshAxesAttr")
+"""Whether this jaxlib can write device groups by mesh axes."""
 
 
 @dataclass
@@ -112,6 +116,8 @@ def _channel() -> ir.Attribute:
 
 def _mesh_axes(mesh: Mesh, axes: Axes) -> ir.Attribute:
     """`#stablehlo.replica_group_mesh_axes` with the mesh written inside, so that it needs no symbol; axes go by `axis_name`."""
+    if not KNOWS_MESH_AXES:
+        raise MeshError("<module>: error: replica_groups=mesh-axes needs jaxlib 0.10 or newer; this one writes them dense only")
     sizes = ", ".join(f"#stablehlo.mesh_axis<name = {_name(mesh, axis)}, size = {size}>" for axis, size in enumerate(mesh.shape))
     refs = ", ".join(f"#stablehlo.axis_ref<name = {_name(mesh, axis)}>" for axis in axes)
     return ir.Attribute.parse(f"#stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [{sizes}]>, axes = [{refs}]>")

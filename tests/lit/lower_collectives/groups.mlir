@@ -1,4 +1,5 @@
 // Both output forms and both ways of writing device groups.
+// REQUIRES: replica-group-mesh-axes
 // RUN: mesh-opt %s --lower-collectives | filecheck %s --check-prefix=EXPORTED
 // RUN: mesh-opt %s --lower-collectives=form=local | filecheck %s --check-prefix=LOCAL
 // RUN: mesh-opt %s --lower-collectives=replica_groups=mesh-axes | filecheck %s --check-prefix=AXES
