@@ -18,7 +18,7 @@ from jaxlib._jax import mlir as artifacts
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
-from jaxlib.mlir.dialects._ods_common import _cext
+from jaxlib.mlir.dialects._ods_common import _cext  # type: ignore[attr-defined]  # private: re-exported here alone
 
 __all__ = [
     "MeshError",

@@ -1,4 +1,5 @@
-"""Differential checks: a JAX function with sharded arguments, partitioned by meshbridge and run on virtual devices, must equal the
+"""Differential checks: a JAX function with sharded arguments, partitioned by meshbridge and run on virtual devices, must
+equal the
 same function run unsharded."""
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def even_specs(shape: Sequence[int], mesh: Mesh) -> list[Spec]:
 def example(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
     """Random values: small integers, or floats (and complex numbers) around 0."""
     kind = np.dtype(dtype)
-    if kind == bool:
+    if kind.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if kind.kind in "iu":
         return rng.integers(0, 7, shape).astype(kind)
@@ -62,7 +63,8 @@ def run_sharded(
     out_specs: Any = None,
     compare_with: Callable[..., Any] | None = None,
 ) -> tuple[Any, Any]:
-    """The function's results through meshbridge on `mesh`, and those of `compare_with` (the function itself) without any sharding.
+    """The function's results through meshbridge on `mesh`, and those of `compare_with` (the function itself) without any
+    sharding.
 
     A spec of None leaves the sharding to propagation.
     """
@@ -73,7 +75,9 @@ def run_sharded(
     sharded = jax.jit(
         function,
         in_shardings=tuple(map(named, in_specs)),
-        out_shardings=None if out_specs is None else jax.tree.map(named, out_specs, is_leaf=lambda s: s is None or isinstance(s, Spec)),
+        out_shardings=None
+        if out_specs is None
+        else jax.tree.map(named, out_specs, is_leaf=lambda s: s is None or isinstance(s, Spec)),
     )
     avals = [jax.ShapeDtypeStruct(argument.shape, argument.dtype) for argument in arguments]
     with jax.set_mesh(mesh):
@@ -101,9 +105,15 @@ def assert_close(got: Any, want: Any) -> None:
 
 
 def check_samples(
-    function: Callable[..., Any], shapes: Sequence[tuple[Sequence[int], str]], *, mesh_shape: Sequence[int] = (2, 4), samples: int = 3, seed: int = 0
+    function: Callable[..., Any],
+    shapes: Sequence[tuple[Sequence[int], str]],
+    *,
+    mesh_shape: Sequence[int] = (2, 4),
+    samples: int = 3,
+    seed: int = 0,
 ) -> None:
-    """Checks `function` under `samples` random combinations of even argument shardings (some left open, some results annotated)."""
+    """Checks `function` under `samples` random combinations of even argument shardings (some left open, some results
+    annotated)."""
     mesh = device_mesh(mesh_shape)
     chooser = random.Random(repr((seed, mesh_shape, shapes)))
     rng = np.random.default_rng(seed)

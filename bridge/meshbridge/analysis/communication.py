@@ -6,10 +6,12 @@ a permute what it moves. Bodies of loops count as often as they run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from meshbridge.dialect.ops import GATHERED, CollectiveOpView, MeshOp
 from meshbridge.mlir import ir, source_location
@@ -47,7 +49,7 @@ class Report:
         return sum(collective.total_bytes for collective in self.collectives)
 
 
-_RING = {
+_RING: dict[str, Callable[[int, float, float], float]] = {
     "all_gather": lambda n, size, result: (n - 1) / n * result,
     "gather": lambda n, size, result: (n - 1) / n * result,
     "all_reduce": lambda n, size, result: 2 * (n - 1) / n * result,
@@ -98,7 +100,7 @@ def _executions(block: ir.Block, times: int) -> Iterator[tuple[ir.Operation, int
 
 def _collective(op: ir.Operation, kind: str, meshes: dict[str, Mesh], executions: int) -> Collective:
     if op.name == "stablehlo.collective_permute":
-        pairs = [tuple(pair) for pair in _pairs(op.attributes["source_target_pairs"])]
+        pairs = np.array(ir.DenseIntElementsAttr(op.attributes["source_target_pairs"])).tolist()
         devices = max(mesh.size for mesh in meshes.values())
         moved = sum(source != target for source, target in pairs) / devices
         return Collective(kind, (), devices, moved * _bytes(op.operands[0]), executions, source_location(op))
@@ -117,11 +119,6 @@ def _collective(op: ir.Operation, kind: str, meshes: dict[str, Mesh], executions
 def _names_devices(op: ir.Operation) -> bool:
     """Whether this is a StableHLO collective: others of its names (gather, scatter, broadcast) are local."""
     return "replica_groups" in op.attributes or "source_target_pairs" in op.attributes
-
-
-def _pairs(attr: ir.Attribute) -> Iterator[tuple[int, int]]:
-    flat = iter([int(entry) for entry in ir.DenseIntElementsAttr(attr)])
-    return zip(flat, flat, strict=True)
 
 
 def _bytes(value: ir.Value) -> float:

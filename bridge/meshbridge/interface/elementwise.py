@@ -5,27 +5,151 @@ from __future__ import annotations
 from meshbridge.interface.loops import LoopNest, NestBuilder, loops_of, rank_of, shape_of
 from meshbridge.mlir import ir
 
-UNARY = (
-    "abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log log_plus_one "
-    "logistic negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh"
-).split()
-BINARY = (
-    "add and atan2 compare complex divide maximum minimum multiply or power remainder shift_left shift_right_arithmetic "
-    "shift_right_logical subtract xor"
-).split()
-MIXED = "clamp select map".split()  # some operands may be scalars
-CHLO = (
-    "acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf is_neg_inf is_pos_inf lgamma next_after "
-    "polygamma sinh square tan zeta _asin_acos_kernel"
-).split()
-ARITH = (
-    "addf addi andi cmpf cmpi divf divsi divui extf extsi extui fptosi fptoui maximumf maxnumf maxsi maxui minimumf minnumf minsi "
-    "minui mulf muli negf ori remf remsi remui select shli shrsi shrui sitofp subf subi truncf trunci uitofp xori"
-).split()
-MATH = (
-    "absf absi atan atan2 cbrt ceil copysign cos erf exp exp2 expm1 floor fma log log10 log1p log2 powf round roundeven rsqrt sin sqrt "
-    "tan tanh trunc"
-).split()
+UNARY = [
+    "abs",
+    "cbrt",
+    "ceil",
+    "convert",
+    "cosine",
+    "count_leading_zeros",
+    "exponential",
+    "exponential_minus_one",
+    "floor",
+    "imag",
+    "is_finite",
+    "log",
+    "log_plus_one",
+    "logistic",
+    "negate",
+    "not",
+    "popcnt",
+    "real",
+    "reduce_precision",
+    "round_nearest_afz",
+    "round_nearest_even",
+    "rsqrt",
+    "sign",
+    "sine",
+    "sqrt",
+    "tan",
+    "tanh",
+]
+BINARY = [
+    "add",
+    "and",
+    "atan2",
+    "compare",
+    "complex",
+    "divide",
+    "maximum",
+    "minimum",
+    "multiply",
+    "or",
+    "power",
+    "remainder",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "subtract",
+    "xor",
+]
+MIXED = ["clamp", "select", "map"]  # some operands may be scalars
+CHLO = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bessel_i1e",
+    "conj",
+    "cosh",
+    "digamma",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "is_inf",
+    "is_neg_inf",
+    "is_pos_inf",
+    "lgamma",
+    "next_after",
+    "polygamma",
+    "sinh",
+    "square",
+    "tan",
+    "zeta",
+    "_asin_acos_kernel",
+]
+ARITH = [
+    "addf",
+    "addi",
+    "andi",
+    "cmpf",
+    "cmpi",
+    "divf",
+    "divsi",
+    "divui",
+    "extf",
+    "extsi",
+    "extui",
+    "fptosi",
+    "fptoui",
+    "maximumf",
+    "maxnumf",
+    "maxsi",
+    "maxui",
+    "minimumf",
+    "minnumf",
+    "minsi",
+    "minui",
+    "mulf",
+    "muli",
+    "negf",
+    "ori",
+    "remf",
+    "remsi",
+    "remui",
+    "select",
+    "shli",
+    "shrsi",
+    "shrui",
+    "sitofp",
+    "subf",
+    "subi",
+    "truncf",
+    "trunci",
+    "uitofp",
+    "xori",
+]
+MATH = [
+    "absf",
+    "absi",
+    "atan",
+    "atan2",
+    "cbrt",
+    "ceil",
+    "copysign",
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "fma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "powf",
+    "round",
+    "roundeven",
+    "rsqrt",
+    "sin",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+]
 
 ELEMENTWISE = frozenset(
     f"{dialect}.{name}"

@@ -16,7 +16,8 @@ def _index_maps(
 ) -> Dims:
     """Maps of the start indices: a loop per dimension but the index vector's; `batching` ones share the operand's loop."""
     return tuple(
-        () if dim == vector_dim else batching[dim] if dim in batching else build.loop(size, kind) for dim, size in enumerate(shape)
+        () if dim == vector_dim else batching[dim] if dim in batching else build.loop(size, kind)
+        for dim, size in enumerate(shape)
     )
 
 
@@ -121,7 +122,11 @@ def _shifted_indices(
             plane = stablehlo.subtract(plane, broadcast_scalar(start, tuple(ir.RankedTensorType(plane.type).shape)))
             shifted[component] = plane
         planes.append(plane)
-    joined = planes[0] if count == 1 else stablehlo.concatenate(planes, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), vector_dim))
+    joined = (
+        planes[0]
+        if count == 1
+        else stablehlo.concatenate(planes, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), vector_dim))
+    )
     if vector_dim == len(shape):
         joined = stablehlo.reshape(ir.RankedTensorType.get(shape, element), joined)
     return joined, shifted
@@ -132,12 +137,13 @@ def _component(indices: ir.Value, shape: list[int], vector_dim: int, component: 
         return indices
     low, high = [0] * len(shape), list(shape)
     low[vector_dim], high[vector_dim] = component, component + 1
-    return stablehlo.slice(indices, integers_attr(low), integers_attr(high), integers_attr([1] * len(shape)))
+    return stablehlo.slice(indices, low, high, [1] * len(shape))
 
 
 @local_form("stablehlo.gather")
 def local_gather(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
-    """Looks up in the shard. Along an indexed split dimension an element that another shard holds reads as zero: a partial sum."""
+    """Looks up in the shard. Along an indexed split dimension an element that another shard holds reads as zero: a
+    partial sum."""
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     sizes = integers(op.attributes["slice_sizes"])
     local = ir.RankedTensorType(op.operands[0].type).shape

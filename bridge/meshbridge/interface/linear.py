@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from meshbridge.interface.loops import LoopNest
 from meshbridge.sharding import Axes
 
-UNARY = frozenset(f"stablehlo.{name}" for name in "negate transpose reshape slice reverse reduce real imag".split())
+UNARY = frozenset(
+    f"stablehlo.{name}" for name in ["negate", "transpose", "reshape", "slice", "reverse", "reduce", "real", "imag"]
+)
 """Linear in their first operand, the only one that may be partial (reduce: over `add`)."""
 
 SCALE = frozenset(("stablehlo.multiply", "stablehlo.divide"))

@@ -111,7 +111,8 @@ class Localizer:
         if source == target:
             return value
         for made in reversed(self._resharded):
-            if (found := made.get((value, target))) is not None:
+            found: ir.Value | None = made.get((value, target))
+            if found is not None:
                 return found
         shape = self._global[value]
         dtype = str(ir.RankedTensorType(value.type).element_type)
@@ -160,7 +161,9 @@ class Localizer:
 
     def offset(self, axes: Axes, size: int) -> ir.Value:
         """Where this device's shard of `size` elements begins in a dimension split along `axes`: tensor<i32>."""
-        return stablehlo.multiply(self.group_index(axes), splat(size, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))))
+        return stablehlo.multiply(
+            self.group_index(axes), splat(size, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
+        )
 
     def is_first(self, axes: Axes) -> ir.Value:
         """Whether this device is the first of its group along `axes`: tensor<i1>."""
@@ -192,25 +195,33 @@ def neutral(kind: str, element: ir.Type) -> float | int:
     if kind in ("max", "min"):
         return _extreme(element, lowest=kind == "max")
     if kind == "bitwise_and":
-        return -1 if isinstance(element, ir.IntegerType) and element.width > 1 and not element.is_unsigned else _extreme(element, lowest=False)
+        return (
+            -1
+            if isinstance(element, ir.IntegerType) and element.width > 1 and not element.is_unsigned
+            else _extreme(element, lowest=False)
+        )
     return 1 if kind == "product" else 0
 
 
 def _extreme(element: ir.Type, *, lowest: bool) -> float | int:
     if not isinstance(element, ir.IntegerType):
         return float("-inf") if lowest else float("inf")
-    if element.is_unsigned or element.width == 1:
-        return 0 if lowest else 2**element.width - 1
-    return -(2 ** (element.width - 1)) if lowest else 2 ** (element.width - 1) - 1
+    width = int(element.width)
+    if element.is_unsigned or width == 1:
+        return 0 if lowest else (1 << width) - 1
+    return -(1 << (width - 1)) if lowest else (1 << (width - 1)) - 1
 
 
 def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at: Localizer) -> ir.Value:
-    """`value` with the neutral element of `kind` wherever its dimension `dim`, of global `size` and split along `axes`, is padding."""
+    """`value` with the neutral element of `kind` wherever its dimension `dim`, of global `size` and split along `axes`,
+    is padding."""
     tensor = ir.RankedTensorType(value.type)
     i32, i1 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(1)
     length = tensor.shape[dim]
     line = ir.RankedTensorType.get([length], i32)
-    position = stablehlo.add(stablehlo.iota(line, ir.IntegerAttr.get(_i64(), 0)), broadcast_scalar(at.offset(axes, length), (length,)))
+    position = stablehlo.add(
+        stablehlo.iota(line, ir.IntegerAttr.get(_i64(), 0)), broadcast_scalar(at.offset(axes, length), (length,))
+    )
     inside = compare(position, splat(size, line), "LT")
     mask = stablehlo.broadcast_in_dim(ir.RankedTensorType.get(tensor.shape, i1), inside, ir.DenseI64ArrayAttr.get([dim]))
     return stablehlo.select(mask, value, splat(neutral(kind, tensor.element_type), tensor))
@@ -226,13 +237,10 @@ def broadcast_scalar(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     if not shape:
         return value
     element = ir.RankedTensorType(value.type).element_type
-    return stablehlo.broadcast_in_dim(
-        ir.RankedTensorType.get(list(shape), element), value, ir.DenseI64ArrayAttr.get([])
-    )
+    return stablehlo.broadcast_in_dim(ir.RankedTensorType.get(list(shape), element), value, ir.DenseI64ArrayAttr.get([]))
 
 
 def replace(op: ir.Operation, value: ir.Value) -> None:
     """Puts `value` in place of the op's only result and removes the op."""
     op.results[0].replace_all_uses_with(value)
     op.erase()
-

@@ -53,8 +53,11 @@ class LoopNest:
 
     @cached_property
     def merged_loops(self) -> tuple[int, ...]:
-        """The loops that share a dimension with another one. Padding between two loops would shift elements, so they split evenly."""
-        return tuple(sorted({loop for dims in (*self.operands, *self.results) for loops in dims if len(loops) > 1 for loop in loops}))
+        """The loops that share a dimension with another one. Padding between two loops would shift elements, so they
+        split evenly."""
+        return tuple(
+            sorted({loop for dims in (*self.operands, *self.results) for loops in dims if len(loops) > 1 for loop in loops})
+        )
 
     def __hash__(self) -> int:
         return self._hash

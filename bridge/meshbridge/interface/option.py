@@ -64,10 +64,7 @@ def is_legal(nest: LoopNest, option: Option, mesh: Mesh) -> bool:
     if any(option[loop] and nest.loops[loop].size % mesh.group_size(option[loop]) for loop in nest.merged_loops):
         return False
     return all(
-        _major_first(loops, nest, option, mesh)
-        for dims in (*nest.operands, *nest.results)
-        for loops in dims
-        if len(loops) > 1
+        _major_first(loops, nest, option, mesh) for dims in (*nest.operands, *nest.results) for loops in dims if len(loops) > 1
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from meshbridge.dialect.attributes import integers
 from meshbridge.interface.local import Localizer, default_form, local_form, neutral, splat
 from meshbridge.interface.loops import Dims, LoopNest, NestBuilder, loops_of, rank_of, shape_of
@@ -10,7 +12,15 @@ from meshbridge.interface.shapes import passing
 from meshbridge.mlir import ir, stablehlo
 from meshbridge.sharding import Axes
 
-KINDS = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "product", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}  # fmt: skip
+KINDS = {
+    "add": "sum",
+    "maximum": "max",
+    "minimum": "min",
+    "multiply": "product",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+}
 """The reduction kind that a body of one StableHLO op computes."""
 
 
@@ -24,7 +34,7 @@ def body_kind(op: ir.Operation) -> str:
         return ""
     kind = KINDS.get(body[0].name.removeprefix("stablehlo."), "")
     # On i1, `add` is `or` and `multiply` is `and`: the mesh collective must not sum bits.
-    if kind in ("sum", "product") and "i1" == str(ir.RankedTensorType(body[0].results[0].type).element_type):
+    if kind in ("sum", "product") and str(ir.RankedTensorType(body[0].results[0].type).element_type) == "i1":
         return {"sum": "bitwise_xor", "product": "bitwise_and"}[kind]
     return kind
 
@@ -38,7 +48,9 @@ def reduce(op: ir.Operation) -> LoopNest:
     build = NestBuilder()
     shape = shape_of(op.operands[0])
     parallel = {dim: build.loop(size) for dim, size in enumerate(shape) if dim not in reduced}
-    operand = tuple(parallel[dim] if dim in parallel else build.loop(shape[dim], kind) if kind else () for dim in range(len(shape)))
+    operand = tuple(
+        parallel[dim] if dim in parallel else build.loop(shape[dim], kind) if kind else () for dim in range(len(shape))
+    )
     return build.nest([operand] * count + [()] * count, [tuple(parallel.values())] * count)
 
 
@@ -70,9 +82,7 @@ def _untouched(op: ir.Operation, rank: int) -> list[bool]:
 def _padding(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
     if "padding" not in op.attributes:
         return [(0, 0)] * rank
-    flat = [int(entry) for entry in ir.DenseIntElementsAttr(op.attributes["padding"])]
-    if len(flat) == 1:  # a splat iterates as one entry in some bindings
-        flat *= 2 * rank
+    flat = [int(entry) for entry in np.array(ir.DenseIntElementsAttr(op.attributes["padding"])).flat]
     return [(flat[2 * dim], flat[2 * dim + 1]) for dim in range(rank)]
 
 

@@ -17,9 +17,7 @@ def broadcast_in_dim(op: ir.Operation) -> LoopNest:
     build = NestBuilder()
     result = tuple(build.loop(size) for size in shape_of(op.results[0]))
     targets = integers(op.attributes["broadcast_dimensions"])
-    operand = tuple(
-        result[target] if size != 1 else () for size, target in zip(shape_of(op.operands[0]), targets, strict=True)
-    )
+    operand = tuple(result[target] if size != 1 else () for size, target in zip(shape_of(op.operands[0]), targets, strict=True))
     return build.nest([operand], [result])
 
 

@@ -37,7 +37,8 @@ class MeshSpmdization(Pass):
              %1 = stablehlo.tanh %0 : tensor<8x16xf32>
 
     Arguments and results become shards; what they are shards of is kept in their attributes `meshbridge.global`,
-    `meshbridge.mesh` and `meshbridge.split_axes`. Also works on partly annotated functions: an operand without annotation is taken
+    `meshbridge.mesh` and `meshbridge.split_axes`. Also works on partly annotated functions: an operand without
+    annotation is taken
     as it lies.
     """
 
@@ -115,10 +116,11 @@ class _FunctionPartitioner:
 
     def _set_boundary(self, name: str, types: list[ir.Type], shardings: list[Sharding]) -> None:
         """Writes down what each argument or result is a shard of."""
-        old = list(self.function.attributes[name]) if name in self.function.attributes else [ir.DictAttr.get({})] * len(types)
+        given = self.function.attributes
+        old = [ir.DictAttr(attrs) for attrs in ir.ArrayAttr(given[name])] if name in given else [ir.DictAttr.get({})] * len(types)
         new = []
         for attrs, whole, sharding in zip(old, types, shardings, strict=True):
-            entries = {entry.name: entry.attr for entry in ir.DictAttr(attrs)}
+            entries = {attrs[index].name: attrs[index].attr for index in range(len(attrs))}
             if isinstance(whole, ir.RankedTensorType):
                 entries[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
                 entries[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(sharding.mesh)
@@ -185,9 +187,8 @@ class _FunctionPartitioner:
                 if source != need:
                     op.operands[index] = self.at.reshard(value, need, op)
         self._mask(op, nest, option)
-        if not nest.has_rule:
-            if self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands):
-                op.attributes[GATHERED] = ir.UnitAttr.get()
+        if not nest.has_rule and (self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands)):
+            op.attributes[GATHERED] = ir.UnitAttr.get()
         if OPTION in op.attributes:
             del op.attributes[OPTION]
         localize(op, nest, option, self.at)
@@ -233,14 +234,14 @@ class _FunctionPartitioner:
             if value in self._annotated
         ]
         partial = {axis for operand in op.operands for axis in self.at.partial_axes(operand)}
-        option: list[tuple[int, ...]] = [()] * len(nest.loops)
+        chosen: list[tuple[int, ...]] = [()] * len(nest.loops)
         for loop, candidates in enumerate(loop_candidates(nest, splits, self.mesh)):
             for axes in candidates:
-                tried = [*option[:loop], axes, *option[loop + 1 :]]
+                tried = [*chosen[:loop], axes, *chosen[loop + 1 :]]
                 if not partial & set(axes) and is_legal(nest, tuple(tried), self.mesh):
-                    option = tried
+                    chosen = tried
                     break
-        return tuple(option)
+        return tuple(chosen)
 
     def _while(self, op: ir.Operation) -> None:
         """Initial values, region arguments, yielded values and results of a loop lie alike."""

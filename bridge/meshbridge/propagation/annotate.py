@@ -1,9 +1,9 @@
 """Writing decisions back: every result gets a `mesh.shard` on its definition, every operand one for its use, every op its option.
 
-    %s0 = mesh.sharding @mesh split_axes = [[0], [1]]      one per distinct sharding, at the top of the function
-    %1 = stablehlo.add %a, %b {meshbridge.sharding_option = …}
-    %2 = mesh.shard %1 to %s0                              the definition
-    %3 = mesh.shard %2 to %s1 annotate_for_users           one per use
+%s0 = mesh.sharding @mesh split_axes = [[0], [1]]      one per distinct sharding, at the top of the function
+%1 = stablehlo.add %a, %b {meshbridge.sharding_option = …}
+%2 = mesh.shard %1 to %s0                              the definition
+%3 = mesh.shard %2 to %s1 annotate_for_users           one per use
 """
 
 from __future__ import annotations

@@ -13,11 +13,20 @@ from math import prod
 
 from meshbridge import resharding
 from meshbridge.interface.loops import LoopNest
-from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding, result_sharding, split_sharding, tensor_split
+from meshbridge.interface.option import (
+    Option,
+    is_legal,
+    loop_candidates,
+    needed_sharding,
+    result_sharding,
+    split_sharding,
+    tensor_split,
+)
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
 CONTRACTION_PRICE = 1 / 64
-"""Bytes on the wire that one multiply-add of a contraction on one device is worth. An accelerator does about 1,000 of them while a
+"""Bytes on the wire that one multiply-add of a contraction on one device is worth. An accelerator does about 1,000 of
+them while a
 byte crosses a link, so this is steep on purpose: a user who shards a program wants its contractions shared out, not repeated."""
 
 ELEMENT_PRICE = 1 / 100
@@ -36,7 +45,8 @@ Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
 def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = ()) -> list[Option]:
     """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first.
 
-    `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave its result
+    `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave
+    its result
     so, only the options that do are considered (seed 000, setShardingAnnotations).
     """
     candidates = loop_candidates(nest, list(zip((*nest.operands, *nest.results), splits, strict=True)), mesh)
@@ -60,7 +70,8 @@ def _reduced(nest: LoopNest, option: Option) -> set[int]:
 
 
 def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Split:
-    """`split` with the axes of `wanted` added to its open dimensions, where `wanted` continues what is there and axes are free."""
+    """`split` with the axes of `wanted` added to its open dimensions, where `wanted` continues what is there and axes
+    are free."""
     if split == wanted:
         return split
     used = {axis for axes in split for axis in axes} | banned
@@ -106,7 +117,8 @@ def cheapest(
     fixed: Option | None,
     mesh: Mesh,
 ) -> NodeCost:
-    """The cost of an op whose operands and results lie as `splits`, under the option that is cheapest with its operands' reshardings.
+    """The cost of an op whose operands and results lie as `splits`, under the option that is cheapest with its operands'
+    reshardings.
 
     `wanted` is the user's partial annotation of the result; `fixed` an option that the user chose.
     """

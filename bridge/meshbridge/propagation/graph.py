@@ -64,7 +64,7 @@ class Node:
     weight: int = 1
     "How often it runs: trip counts of the loops around it."
     border: frozenset[int] = frozenset()
-    "For identities at the border of a manual computation: its axes. The side outside is split along them, the side inside is not."
+    "For identities at the border of a manual computation: its axes. Only the side outside is split along them."
     forward: bool = True
     "Whether an identity hands splits from its operand to its result, and `backward` from its result to its operand."
     backward: bool = True
@@ -122,14 +122,16 @@ def find_mesh(module: ir.Module) -> Mesh | None:
     A mesh of one device, on which everything is replicated, gives way to a larger one.
     Raises OpError if several are in use: one program is partitioned on one mesh.
     """
-    declared = {op.operation: op.operation.opview.value for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME}
+    declared = {op.operation: MeshOp(op.operation).value for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME}
     if len(declared) > 1:
         named = {str(op.attributes["mesh"]) for op in walk_all(module) if op.name.startswith("mesh.") and "mesh" in op.attributes}
         declared = {op: mesh for op, mesh in declared.items() if f"@{mesh.name}" in named} or declared
     larger = {op: mesh for op, mesh in declared.items() if mesh.size != 1} or declared
     meshes = list(larger.values())
     if len(meshes) > 1:
-        raise OpError(list(larger)[1], f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one")
+        raise OpError(
+            list(larger)[1], f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one"
+        )
     return meshes[0] if meshes else None
 
 
@@ -218,7 +220,9 @@ class GraphBuilder:
         nest = self._identities.get(shape)
         if nest is None:
             nest = self._identities[shape] = _identity_nest(shape)
-        self.graph.nodes.append(Node(op, nest, (source,), (target,), True, index, None, weight, scope=scope, home=self._home, **border))
+        self.graph.nodes.append(
+            Node(op, nest, (source,), (target,), True, index, None, weight, scope=scope, home=self._home, **border)
+        )
 
     def _new_scope(self) -> int:
         self._scopes += 1
@@ -243,7 +247,18 @@ class GraphBuilder:
                 raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(nest.loops)}")
             option += ((),) * (len(nest.loops) - len(option))  # the RFC leaves out empty lists at the end
         self.graph.nodes.append(
-            Node(op, nest, tuple(map(slots, op.operands)), tuple(map(slots, op.results)), False, 0, option, weight, scope=scope, home=self._home)
+            Node(
+                op,
+                nest,
+                tuple(map(slots, op.operands)),
+                tuple(map(slots, op.results)),
+                False,
+                0,
+                option,
+                weight,
+                scope=scope,
+                home=self._home,
+            )
         )
 
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
@@ -255,7 +270,9 @@ class GraphBuilder:
         slots = self.graph.slots
         origin = self.slot(source)
         rank = len(slots[origin].shape)
-        at_boundary = source in self._arguments and not is_even(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
+        at_boundary = source in self._arguments and not is_even(
+            slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes
+        )
         if at_boundary:
             slots[origin].split = even_split(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
             slots[origin].open, slots[origin].user = (False,) * rank, True
@@ -431,7 +448,7 @@ def _scalar(op: ir.Operation) -> int | None:
     value = op.attributes["value"]
     if not isinstance(value, ir.DenseIntElementsAttr) or not value.is_splat or ir.RankedTensorType(value.type).rank:
         return None
-    return int(value.get_splat_value().value)
+    return int(ir.IntegerAttr(value.get_splat_value()).value)
 
 
 def _constant(value: ir.Value, known: dict[ir.Value, int]) -> int | None:

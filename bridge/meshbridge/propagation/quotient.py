@@ -16,7 +16,8 @@ ROUNDS = 2
 
 
 def quotient(graph: Graph) -> tuple[Graph, list[int]]:
-    """The folded graph, and for every slot of `graph` the slot that stands for it. A node's weight counts the nodes it stands for."""
+    """The folded graph, and for every slot of `graph` the slot that stands for it. A node's weight counts the nodes it
+    stands for."""
     slots, nodes = _colours(graph)
     folded = Graph(graph.function, graph.mesh)
     folded.slots = [replace(graph.slots[index], uses=0) for index in _representatives(slots)]
@@ -51,7 +52,9 @@ def _colours(graph: Graph) -> tuple[list[int], list[int]]:
     nodes: list[int] = []
     for _ in range(ROUNDS):
         nodes = _number(_with_slots(graph, kinds, slots))
-        slots = _number([(slot, frozenset([nodes[user] for user in users])) for slot, users in zip(slots, graph.users, strict=True)])
+        slots = _number(
+            [(slot, frozenset([nodes[user] for user in users])) for slot, users in zip(slots, graph.users, strict=True)]
+        )
     return slots, _number(_with_slots(graph, nodes, slots))
 
 

@@ -2,7 +2,8 @@
 
 Whether the residual stream of a transformer is split along its width is one decision spread over a thousand ops; changing it at
 one op only adds reshards. A *class* is a set of tensor dimensions that must move together: dimensions walked by one loop of an
-op, tied across ops (union-find), cut where the user annotated. Classes exist in two sizes: *narrow* ones tie through ops that pass
+op, tied across ops (union-find), cut where the user annotated. Classes exist in two sizes: *narrow* ones tie through ops
+that pass
 their dimensions on, *wide* ones through contractions too. Layers that repeat are folded into one first (`quotient`), so that they
 decide alike and cost one layer's time.
 
@@ -140,7 +141,9 @@ class Refiner:
                 axes if other == dim else tuple(axis for axis in kept if axis not in axes) if other not in dims else ()
                 for other, kept in enumerate(description.split)
             ]
-            if any(before != after and not may for before, after, may in zip(description.split, split, description.open, strict=True)):
+            if any(
+                before != after and not may for before, after, may in zip(description.split, split, description.open, strict=True)
+            ):
                 return None
             if tuple(split) != description.split:
                 changed[slot] = tuple(split)
@@ -195,15 +198,21 @@ class Refiner:
         )
 
     def _node_cost(self, node: Node) -> NodeCost:
-        slots, mesh = self.graph.slots, self.graph.mesh
+        slots = self.graph.slots
         splits = tuple([slots[slot].split if slot >= 0 else () for slot in (*node.operands, *node.results)])
-        key = (node.nest, splits, self.graph.wanted_partial(node), node.fixed_option, node.weight, node.border, *self._types[id(node)])
+        key = (
+            node.nest,
+            splits,
+            self.graph.wanted_partial(node),
+            node.fixed_option,
+            node.weight,
+            node.border,
+            *self._types[id(node)],
+        )
         found = self._memo.get(key)
         if found is None:
-            if node.is_identity:
-                found = NodeCost(0.0, (self.graph.identity_need(node),))
-            else:
-                found = self._cheapest(node, splits)
+            need = self.graph.identity_need
+            found = NodeCost(0.0, (need(node),)) if node.is_identity else self._cheapest(node, splits)
             self._memo[key] = found
         return found
 

@@ -125,9 +125,9 @@ class Settler:
     def _define(self, slot: int, computed: Sharding) -> Sharding:
         """How the definition is annotated: as decided for the slot; but a conflict within the op is left to the users."""
         description = self.graph.slots[slot]
-        if not (description.user or description.tied):
-            if not computed.partial_axes or self._stays_partial(slot, computed):
-                self.defined[slot] = computed
+        fixed = description.user or description.tied
+        if not fixed and (not computed.partial_axes or self._stays_partial(slot, computed)):
+            self.defined[slot] = computed
         return self.defined[slot]
 
     def _choose(self, node: Node, defined: list[Sharding | None], kept: Axes) -> Option:
@@ -174,7 +174,9 @@ class Settler:
             return total
 
         tried = [
-            option for option in options(nest, [*splits, *targets], mesh, partial) if not kept or not set(kept) & set(sum(option, ()))
+            option
+            for option in options(nest, [*splits, *targets], mesh, partial)
+            if not kept or not set(kept) & set(sum(option, ()))
         ]
         return min(tried, key=cost)
 

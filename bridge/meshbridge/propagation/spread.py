@@ -1,6 +1,7 @@
 """Spreading shardings over the graph until nothing changes: backward, then forward, again and again (seed 000).
 
-Every visit picks the op's cheapest option (`choice`) and extends the open dimensions of its tensors to fit. Splits only ever grow,
+Every visit picks the op's cheapest option (`choice`) and extends the open dimensions of its tensors to fit. Splits only
+ever grow,
 so the sweeps end. Ops that merely pass their dimensions through go first: where they can decide, a contraction should not.
 """
 
