@@ -1,0 +1,22 @@
+"""Every program of `varied_programs` computes what one device computes, whatever meshbridge makes of it."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+from varied_programs import PROGRAMS
+
+import meshbridge
+from benchmarks.measure import placed, relative_error, unsharded
+
+QUICK = ("branches_in_a_scan", "complex_numbers", "partly_manual")
+"""Those that check what no other test does; the rest take a minute."""
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS])
+def test_equals_one_device(name: str) -> None:
+    program = PROGRAMS[name]
+    arguments, results = program.jit_shardings(program.mesh())
+    partitioned = meshbridge.partition(program.export())
+    found = jax.jit(partitioned.call, in_shardings=arguments, out_shardings=results)(*placed(program))
+    assert relative_error(found, unsharded(program)) < program.tolerance
