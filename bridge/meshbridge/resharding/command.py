@@ -57,6 +57,7 @@ def _record(found: Plan, least: Bound, ran: bool) -> dict[str, Any]:
         "steps": [_step(found, number) for number in range(len(found.steps))],
         "collectives": found.collectives,
         "received_bytes": found.received_bytes,
+        "sent_bytes": found.sent_bytes,
         "total_bytes": found.total_bytes,
         "peak_bytes": found.peak_bytes,
         "bound": {"received_bytes": least.busiest, "total_bytes": least.total},

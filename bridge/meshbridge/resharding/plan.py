@@ -70,6 +70,11 @@ class Plan:
         return self.received_bytes
 
     @cached_property
+    def sent_bytes(self) -> float:
+        """Bytes that the busiest sender of each step sends, added up. Where shards are uneven, some device may send most."""
+        return self._bytes(sum(step.sent(n) for step, n in zip(self.steps, self._before, strict=False)))
+
+    @cached_property
     def total_bytes(self) -> float:
         """Bytes that all devices together receive."""
         devices = self.mesh.size
@@ -102,8 +107,8 @@ class Plan:
         return sum(step.collectives for step in self.steps)
 
     def seconds(self, options: Options) -> float:
-        """Modelled time."""
-        return options.alpha * self.collectives + options.beta * self.wire_bytes
+        """Modelled time: a step is over when its busiest sender and its busiest receiver are done."""
+        return options.alpha * self.collectives + options.beta * max(self.wire_bytes, self.sent_bytes)
 
     def _bytes(self, elements: float) -> float:
         return elements * element_bytes(self.dtype)

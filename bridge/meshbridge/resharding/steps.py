@@ -100,6 +100,10 @@ class Step:
         """Elements that the busiest device receives, given the number of elements of the local buffer before the step."""
         return 0.0
 
+    def sent(self, elements: int) -> float:
+        """Elements that the busiest device sends: as many as it receives, where all devices do the same."""
+        return self.received(elements)
+
     def total(self, elements: int, devices: int) -> float:
         """Elements that all devices together receive."""
         return self.received(elements) * devices

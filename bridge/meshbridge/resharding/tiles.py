@@ -10,7 +10,7 @@ Mesh axes on which both shardings agree take no part: they are as many independe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -56,10 +56,10 @@ class TileExchange(Step):
         return sum(not each.local for each in self.rounds)
 
     def received(self, elements: int) -> float:
-        received: dict[int, int] = {}
-        for tile in self._moving():
-            received[tile.receiver] = received.get(tile.receiver, 0) + prod(tile.shape)
-        return float(max(received.values(), default=0))
+        return _most((tile.receiver, tile) for tile in self._moving())
+
+    def sent(self, elements: int) -> float:
+        return _most((tile.sender, tile) for tile in self._moving())
 
     def total(self, elements: int, devices: int) -> float:
         copies = devices // prod(digit.radix for digit in self.digits)
@@ -73,6 +73,14 @@ class TileExchange(Step):
 
     def text(self, mesh: Mesh) -> str:
         return f"exchange tiles in {self.collectives} permutes over {describe(mesh, self.digits)}"
+
+
+def _most(tiles: Iterable[tuple[int, Tile]]) -> float:
+    """Elements of the device with the most of them, given a device for each tile."""
+    elements: dict[int, int] = {}
+    for device, tile in tiles:
+        elements[device] = elements.get(device, 0) + prod(tile.shape)
+    return float(max(elements.values(), default=0))
 
 
 def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, tight: bool = False) -> TileExchange:
