@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshbridge.formats import Notation
 from meshbridge.mlir import ir, walk_all
-from meshbridge_converters import gspmd, manual, sdy
+from meshbridge_converters import gspmd, manual, sdy, sdy_frontend
 
 SDY_SHARDING = "sdy.sharding"
 MHLO_SHARDING = "mhlo.sharding"
@@ -13,15 +13,15 @@ MESH = "mesh.mesh"
 
 
 def uses_sdy(module: ir.Module) -> bool:
-    """Whether `module` declares an `sdy.mesh`, or carries a sharding over a mesh written in place."""
+    """Whether `module` declares an `sdy.mesh` (or several, in a string), or carries a sharding over a mesh written in place."""
     names = {op.operation.name for op in module.body.operations}
-    return MESH not in names and ("sdy.mesh" in names or _carries(module, SDY_SHARDING))
+    return MESH not in names and ("sdy.mesh" in names or sdy_frontend.is_used(module) or _carries(module, SDY_SHARDING))
 
 
 def uses_gspmd(module: ir.Module) -> bool:
     """Whether `module` carries `mhlo.sharding` and nothing that says the same in sdy or mesh."""
     names = {op.operation.name for op in module.body.operations}
-    return not names & {MESH, "sdy.mesh"} and _carries(module, MHLO_SHARDING)
+    return not names & {MESH, "sdy.mesh"} and not sdy_frontend.is_used(module) and _carries(module, MHLO_SHARDING)
 
 
 def _carries(module: ir.Module, attribute: str) -> bool:

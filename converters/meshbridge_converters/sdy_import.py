@@ -33,7 +33,7 @@ from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type
 from meshbridge.sharding import Sharding
-from meshbridge_converters import carriers, invariants, meshes, sdy_attributes
+from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.axes import AxisRef
 from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
 from meshbridge_converters.invariants import Groups
@@ -66,6 +66,7 @@ def import_module(module: ir.Module) -> None:
     Raises MeshError, with the location of the offender, where a sharding is malformed: wrong rank, an axis used twice, an unknown
     mesh or axis, overlapping sub-axes, sub-axes that no factorisation of their axis has.
     """
+    sdy_frontend.to_operations(module)
     _verify(module)
     with module.context, ir.Location.unknown():
         sites = list(_sites(module.body, None))

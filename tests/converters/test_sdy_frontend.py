@@ -1,0 +1,90 @@
+"""Modules in which sdy stands in strings read as those in which it stands as itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from meshbridge import formats, mlir
+from meshbridge.mlir import OpError
+from meshbridge_converters import sdy, sdy_frontend
+
+STRINGS = r"""
+module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\22x\22=2, \22y\22=4]>}"}} {
+  func.func public @main(%arg0: tensor<8x16xf32>
+      {mhlo.frontend_attributes = {xla.sdy.sharding = "#sdy.sharding<@mesh, [{\22x\22}, {}]>"}}) -> tensor<8x16xf32> {
+    %0 = stablehlo.custom_call @Sharding(%arg0)
+      {mhlo.frontend_attributes = {xla.sdy.sharding = "#sdy.sharding_per_value<[<@mesh, [{\22x\22}, {?}]>]>"}}
+      : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %1 = stablehlo.custom_call @xla.sdy.GlobalToLocalShape(%0) {mhlo.frontend_attributes = {
+      xla.sdy.in_shardings = "#sdy.sharding_per_value<[<@mesh, [{\22x\22}, {}]>]>",
+      xla.sdy.manual_axes = "#sdy<manual_axes{\22x\22}>"}} : (tensor<8x16xf32>) -> tensor<4x16xf32>
+    %2 = call @xla.sdy.manual_computation_body(%1) {mhlo.frontend_attributes = {
+      xla.sdy.in_shardings = "#sdy.sharding_per_value<[<@mesh, [{\22x\22}, {}]>]>",
+      xla.sdy.manual_axes = "#sdy<manual_axes{\22x\22}>",
+      xla.sdy.out_shardings = "#sdy.sharding_per_value<[<@mesh, [{\22x\22}, {}]>]>"}} : (tensor<4x16xf32>) -> tensor<4x16xf32>
+    %3 = stablehlo.custom_call @xla.sdy.LocalToGlobalShape(%2) {mhlo.frontend_attributes = {
+      xla.sdy.manual_axes = "#sdy<manual_axes{\22x\22}>",
+      xla.sdy.out_shardings = "#sdy.sharding_per_value<[<@mesh, [{\22x\22}, {}]>]>"}} : (tensor<4x16xf32>) -> tensor<8x16xf32>
+    stablehlo.custom_call @xla.sdy.ShardingGroup(%3)
+      {has_side_effect = true, mhlo.frontend_attributes = {xla.sdy.sharding_group_id = "21 : i64"}} : (tensor<8x16xf32>) -> ()
+    %4 = stablehlo.custom_call @xla.sdy.PropagationBarrier(%3)
+      {mhlo.frontend_attributes = {xla.sdy.allowed_direction = "1 : i32"}} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %5 = stablehlo.custom_call @xla.sdy.FuncResultSharding(%4) {has_side_effect = true, mhlo.frontend_attributes = {
+      xla.sdy.sharding = "#sdy.sharding_per_value<[<@mesh, [{\22x\22}, {}]>]>"}} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    return %5 : tensor<8x16xf32>
+  }
+  func.func private @xla.sdy.manual_computation_body(%arg0: tensor<4x16xf32>) -> tensor<4x16xf32> {
+    return %arg0 : tensor<4x16xf32>
+  }
+}
+"""
+
+OPERATIONS = """
+module {
+  sdy.mesh @mesh = <["x"=2, "y"=4]>
+  func.func public @main(%arg0: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+      -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %0 = sdy.sharding_constraint %arg0 <@mesh, [{"x"}, {?}]> : tensor<8x16xf32>
+    %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"}
+        (%arg1: tensor<4x16xf32>) {
+      %3 = func.call @xla.sdy.manual_computation_body(%arg1) : (tensor<4x16xf32>) -> tensor<4x16xf32>
+      sdy.return %3 : tensor<4x16xf32>
+    } : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    sdy.sharding_group %1 group_id=21 : tensor<8x16xf32>
+    %2 = sdy.propagation_barrier %1 allowed_direction=FORWARD : tensor<8x16xf32>
+    return %2 : tensor<8x16xf32>
+  }
+  func.func private @xla.sdy.manual_computation_body(%arg0: tensor<4x16xf32>) -> tensor<4x16xf32> {
+    return %arg0 : tensor<4x16xf32>
+  }
+}
+"""
+
+
+def test_strings_read_as_operations() -> None:
+    module, expected = (mlir.parse(text, "input.mlir", mlir.context()) for text in (STRINGS, OPERATIONS))
+    notation = formats.find_notation(module)
+    assert notation is not None
+    assert notation.name == "sdy"
+    sdy_frontend.to_operations(module)
+    module.operation.verify()
+    assert str(module) == str(expected)
+    sdy.import_module(module)
+    sdy.export_module(module)
+    assert str(module) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("@xla.sdy.GlobalToLocalShape", "@other", "with a value that no GlobalToLocalShape makes local"),
+        ("@xla.sdy.LocalToGlobalShape", "@other", "LocalToGlobalShape does not take every result once"),
+        ("xla.sdy.out_shardings", "other", "calls the body of a manual computation without out_shardings"),
+    ],
+)
+def test_manual_computations_that_do_not_hold_together(old: str, new: str, message: str) -> None:
+    module = mlir.parse(STRINGS.replace(old, new), "input.mlir", mlir.context())
+    with pytest.raises(OpError, match=re.escape(message)):
+        sdy.import_module(module)
