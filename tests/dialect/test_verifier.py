@@ -189,7 +189,7 @@ CLOSED_HOLES = [
     ),
     (
         f'%0 = "mesh.broadcast"(%arg0, %arg1) {{mesh = @m0, mesh_axes = array<i16: 0>, root = array<i64: 0>}} '
-        f': ({T}, index) -> {T}',
+        f": ({T}, index) -> {T}",
         '"root" has 0 dynamic entries, but 1 operands for them.',
     ),
     (f"%0 = mesh.all_slice %arg0 on @m0 mesh_axes = [0] slice_axis = 2 : {T} -> {T2}", "Slice axis 2 is out of bounds [0, 2)."),

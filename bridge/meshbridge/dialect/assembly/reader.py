@@ -124,6 +124,8 @@ class _Rewriter:
         self.spelling = spelling
         self.edits: list[Edit] = []
         self._templates: dict[str, _Template] = {}
+        self._clear = 0
+        """Outside of comments and strings, as far as the text has been looked at."""
 
     def run(self) -> None:
         """Collects the edits."""
@@ -145,31 +147,37 @@ class _Rewriter:
     def _visit(self, start: int, end: int) -> int:
         """Handles one mention of the dialect's name; returns where to look on."""
         text = self.text
-        line_start = text.rfind("\n", 0, start) + 1
-        before = text[start - 1] if start > line_start else ""
+        clear = max(text.rfind("\n", self._clear, start) + 1, self._clear)
+        before = text[start - 1] if start > clear else ""
+        quoted = self._end_of_quotation(clear, start)
+        if quoted > start:
+            return max(self._generic_op(start, end), quoted) if before == '"' else quoted
         if before == "!" or (before and (before.isalnum() or before in "_$.%@-^")):
-            if before == "!" and self.spelling.renames and not self._in_comment_or_string(line_start, start):
+            if before == "!" and self.spelling.renames:
                 self.edits.append(Edit(start, start + len(self.spelling.prefix), "mesh"))
             return end
-        if self._in_comment_or_string(line_start, start):
-            return self._generic_op(start, end) if before == '"' else end
         if before == "#":
             return self._attribute(start, end)
-        if text[end - 1] != "." or text[start : start + 1] == "":
-            return end
-        return self._custom_op(start, end)
+        return self._custom_op(start, end) if text[end - 1] == "." else end
 
-    def _in_comment_or_string(self, line_start: int, position: int) -> bool:
-        """Whether `position` lies behind `//` or inside quotes; neither crosses a line."""
-        text = self.text
-        if '"' not in (line := text[line_start:position]):
-            return "//" in line
-        end = 0
-        for found in _QUOTED.finditer(line):
+    def _end_of_quotation(self, clear: int, position: int) -> int:
+        """Where the comment or string around `position` ends, 0 if there is none. Neither crosses a line.
+
+        `clear` lies before `position`, on its line, outside of both.
+        """
+        if "//" not in (line := self.text[clear:position]) and '"' not in line:
+            return 0
+        end_of_line = self.text.find("\n", position)
+        end_of_line = len(self.text) if end_of_line < 0 else end_of_line
+        for found in _QUOTED.finditer(self.text, clear, end_of_line):
+            if found.start() >= position:
+                break
             if found.group().startswith("//"):
-                return True
-            end = found.end()
-        return '"' in line[end:]
+                return end_of_line
+            if found.end() > position:
+                return found.end()
+            self._clear = found.end()
+        return 0
 
     def _attribute(self, start: int, end: int) -> int:
         """`#mesh<partial max>` and `#mesh<axisarray[[0]]>`, LLVM 21's generic form, to `#mesh.partial<max>` and so on."""
@@ -222,25 +230,36 @@ class _Rewriter:
                 self.edits.append(Edit(found.start(1), found.end(1), renamed))
 
     def _custom_op(self, start: int, end: int) -> int:
-        text = self.text
-        line_end = text.find("\n", end)
-        if line_end < 0:
-            line_end = len(text)
-        line = text[start:line_end]
-        if (cut := line.find(" loc(")) >= 0:
-            line = line[:cut]
-        key = OPERAND.sub("%", line)
-        template = self._templates.get(key)
-        if template is not None and not _GOES_ON.match(text, start + len(line)):
-            stop = start + len(line)
-            self.edits.append(Edit(start, stop, template.fill(OPERAND.findall(line))))
-            return stop
+        stop = self._by_template(start, end) or self._by_parsing(start)
+        self._clear = max(stop, end)
+        return self._clear
+
+    def _by_template(self, start: int, end: int) -> int:
+        """Rewrites an operation that another one has shown the template of; returns where it ends, or 0."""
+        line = self._rest_of_line(start, end)
+        template = self._templates.get(OPERAND.sub("%", line)) if line else None
+        stop = start + len(line)
+        if template is None or _GOES_ON.match(self.text, stop):
+            return 0
+        self.edits.append(Edit(start, stop, template.fill(OPERAND.findall(line))))
+        return stop
+
+    def _rest_of_line(self, start: int, end: int) -> str:
+        """The line from `start` up to its location, or "" if it is longer than an operation of a template would be."""
+        line_end = self.text.find("\n", end, end + _LONGEST_LINE)
+        line = self.text[start:line_end] if line_end >= 0 else ""
+        return line[:cut] if (cut := line.find(" loc(")) >= 0 else line
+
+    def _by_parsing(self, start: int) -> int:
+        """Rewrites an operation token by token; returns where it ends, or 0 if it is an attribute's name."""
         pieces, stop = self.parse(start)
         if not pieces:
-            return end
+            return 0
+        text = self.text
         generic = self.spelling.canonical("".join(self._text_of(piece) for piece in pieces))
+        line = self._rest_of_line(start, start)
         if stop == start + len(line.rstrip()):
-            self._templates[key] = self._template(start, line, pieces)
+            self._templates[OPERAND.sub("%", line)] = self._template(start, line, pieces)
         # The lines that the operation spanned stay, so that everything below keeps its line number.
         self.edits.append(Edit(start, stop, generic.replace("\n", " ") + "\n" * text.count("\n", start, stop)))
         return stop
@@ -272,6 +291,9 @@ class _Rewriter:
         form = next((form for form in forms[1:] if scanner.at(form.leading)), forms[0])
         return parse_op(scanner, self.spelling.names[name], form), scanner.position
 
+
+_LONGEST_LINE = 2000
+"""Longer lines hold several operations, or one that no other repeats."""
 
 _QUOTED = re.compile(r'//|"(?:[^"\\\n]|\\.)*"')
 _OPAQUE = re.compile(r"<\s*(partial|axisarray)\s*")

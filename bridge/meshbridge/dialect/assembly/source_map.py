@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
-from meshbridge.dialect.assembly.scanner import place
 from meshbridge.mlir import ParseError, ir, walk
 
 
@@ -18,6 +19,29 @@ class Edit:
     text: str
 
 
+class Lines:
+    """Offsets to lines and byte columns of one text, and back, by bisection."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._ascii = text.isascii()
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column, both from 1."""
+        line = bisect.bisect_right(self._starts, offset)
+        start = self._starts[line - 1]
+        return line, (offset - start if self._ascii else len(self.text[start:offset].encode())) + 1
+
+    def offset(self, line: int, column: int) -> int:
+        """The offset of a line and a column."""
+        start = self._starts[min(line, len(self._starts)) - 1]
+        if self._ascii:
+            return start + column - 1
+        end = self._starts[line] if line < len(self._starts) else len(self.text)
+        return start + len(self.text[start:end].encode()[: column - 1].decode(errors="ignore"))
+
+
 @dataclass(frozen=True)
 class SourceMap:
     """The original text, its name, and the edits made, in order."""
@@ -26,28 +50,41 @@ class SourceMap:
     filename: str
     edits: list[Edit]
 
-    def original(self, offset: int) -> int:
-        """The offset in the original of one in the rewritten text; inside an edit, of the same token or of the operation."""
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Where each edit begins in the rewritten text."""
+        starts: list[int] = []
         shift = 0
         for edit in self.edits:
-            start = edit.start + shift
-            if offset < start:
-                break
-            if offset < start + len(edit.text):
-                return self._inside(edit, offset - start)
+            starts.append(edit.start + shift)
             shift += len(edit.text) - (edit.end - edit.start)
-        return min(max(offset - shift, 0), len(self.text))
+        return starts
+
+    @cached_property
+    def lines(self) -> Lines:
+        """The original's."""
+        return Lines(self.text)
+
+    def original(self, offset: int) -> int:
+        """The offset in the original of one in the rewritten text; inside an edit, of the same token or of the operation."""
+        number = bisect.bisect_right(self._starts, offset) - 1
+        if number < 0:
+            return offset
+        edit, into = self.edits[number], offset - self._starts[number]
+        if into < len(edit.text):
+            return self._inside(edit, into)
+        return min(edit.end + into - len(edit.text), len(self.text))
 
     def _inside(self, edit: Edit, offset: int) -> int:
-        """Finds the token at `offset` of an edit in the original; the longest text around it that stands in both decides."""
+        """Finds the token at `offset` of an edit in the original. Tokens stand in both texts in one order, types last."""
         original = self.text[edit.start : edit.end]
         found = _TOKEN.match(edit.text, offset)
         if found is None or offset == 0:
             return edit.start
-        token = found.group()
-        # Types follow the colon in both texts and in one order: counting from the end tells equal tokens apart.
-        occurrence = len(re.findall(re.escape(token), edit.text[offset + len(token) :]))
-        places = [match.start() for match in re.finditer(re.escape(token), original)]
+        token = re.escape(found.group())
+        # Counting from the end tells equal tokens apart.
+        occurrence = len(re.findall(token, edit.text[found.end() :]))
+        places = [match.start() for match in re.finditer(token, original)]
         if not places:
             return edit.start
         return edit.start + (places[-1 - occurrence] if occurrence < len(places) else places[0])
@@ -57,7 +94,7 @@ class SourceMap:
         ends = [
             edit.end for edit in self.edits if not self.text.startswith("\n", edit.end) and _FOLLOWED.match(self.text, edit.end)
         ]
-        return {self.text.count("\n", 0, end) + 1 for end in ends}
+        return {self.lines.position(end)[0] for end in ends}
 
 
 _TOKEN = re.compile(r"[%@#!^]?[\w$.#-]+|\S")
@@ -113,11 +150,12 @@ def as_module(op: ir.Operation) -> ir.Module:
 def _diagnostics(error: ir.MLIRError, source: SourceMap, rewritten: str) -> str:
     """The first diagnostic with its notes, placed in the original."""
     lines: list[str] = []
+    index = Lines(rewritten)
     for diagnostic in error.error_diagnostics[:1]:
-        lines.append(f"{_placed(diagnostic.location, source, rewritten)}: error: {diagnostic.message}")
+        lines.append(f"{_placed(diagnostic.location, source, index)}: error: {diagnostic.message}")
         # A dump of the rewritten operation would show the user text that is not theirs.
         lines += [
-            f"{_placed(note.location, source, rewritten)}: note: {note.message}"
+            f"{_placed(note.location, source, index)}: note: {note.message}"
             for note in diagnostic.notes
             if not note.message.startswith("see current operation")
         ]
@@ -127,33 +165,23 @@ def _diagnostics(error: ir.MLIRError, source: SourceMap, rewritten: str) -> str:
 _FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 
-def _placed(location: ir.Location, source: SourceMap, rewritten: str) -> str:
+def _placed(location: ir.Location, source: SourceMap, rewritten: Lines) -> str:
     found = _FILE_LOCATION.search(str(location))
     if found is None:
         return source.filename
     name, line, column = found.group(1), int(found.group(2)), int(found.group(3))
     if name not in (source.filename, "-"):
         return f"{name}:{line}:{column}"
-    offset = _offset(rewritten, line, column)
-    return place(source.text, source.original(offset), source.filename)
+    line, column = source.lines.position(source.original(rewritten.offset(line, column)))
+    return f"{source.filename}:{line}:{column}"
 
 
-def _offset(text: str, line: int, column: int) -> int:
-    """The offset of a line and a byte column, both from 1."""
-    start = 0
-    for _ in range(line - 1):
-        start = text.find("\n", start) + 1
-    end = text.find("\n", start)
-    whole = text[start : end if end >= 0 else len(text)]
-    return start + len(whole.encode()[: column - 1].decode(errors="ignore"))
-
-
-def _restore_columns(module: ir.Module, source: SourceMap, rewritten: str, lines: set[int]) -> None:
+def _restore_columns(module: ir.Module, source: SourceMap, rewritten: str, shifted: set[int]) -> None:
     """Corrects the locations of operations that stand behind a rewritten one on its line."""
+    index = Lines(rewritten)
     for op in walk(module.operation):
         found = _FILE_LOCATION.search(str(op.location))
-        if found is None or found.group(1) != source.filename or int(found.group(2)) not in lines:
+        if found is None or found.group(1) != source.filename or int(found.group(2)) not in shifted:
             continue
-        offset = _offset(rewritten, int(found.group(2)), int(found.group(3)))
-        line, column = map(int, place(source.text, source.original(offset), "").rsplit(":", 2)[1:])
-        op.location = ir.Location.file(source.filename, line, column)
+        offset = index.offset(int(found.group(2)), int(found.group(3)))
+        op.location = ir.Location.file(source.filename, *source.lines.position(source.original(offset)))
