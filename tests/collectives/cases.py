@@ -159,8 +159,10 @@ def all_to_alls(draw: Draw, mesh: Mesh) -> Expectation:
 def _reduction(draw: Draw, mesh: Mesh, shape: Sequence[int]) -> tuple[Values, str, str]:
     """An argument, a reduction kind, and the element type of the result, which may be another one."""
     element = draw(st.sampled_from(list(KINDS)))
-    result = draw(st.sampled_from([element, *(["f32", "i32", "i8", "bf16"] if element != "complex<f32>" else [])]))
-    return values(draw, mesh, shape, element), draw(st.sampled_from(KINDS[result])), result
+    others = ["f32", "f64", "bf16", "i32", "i8", "i1"] if element != "complex<f32>" else []
+    result = draw(st.sampled_from([element, *others]))
+    kinds = KINDS["f32" if result == "f64" else result]
+    return values(draw, mesh, shape, element), draw(st.sampled_from(kinds)), result
 
 
 @st.composite

@@ -12,6 +12,7 @@ from meshbridge.lowering.groups import Groups
 from meshbridge.lowering.indices import definition_of_sharding, sharding_of
 from meshbridge.lowering.messages import lower_pair, pairs
 from meshbridge.lowering.position import Positions
+from meshbridge.lowering.replicas import BY_PARTITION, by_replica
 from meshbridge.lowering.scalars import FORMS, check_users, is_scalar, lower_scalar, retype_arguments, retype_signature
 from meshbridge.lowering.site import LOWERINGS, Site
 from meshbridge.mlir import OpError, function_type, ir
@@ -60,15 +61,17 @@ class _Walk:
             raise OpError(op, "is not an operation of the dialect")
         if name == "func.func":
             self.function(op)
-        elif self.groups.form == "local" and name in _BY_PARTITION:
-            _by_replica(op)
+        elif self.groups.form == "local" and name in BY_PARTITION:
+            by_replica(op)
         elif not (name in FORMS and lower_scalar(op, self.constants)):
             self.regions(op)
 
     def regions(self, op: ir.Operation) -> None:
-        for region in op.regions:
-            for inner in region.blocks:
-                self.block(inner)
+        regions = op.regions
+        if len(regions):  # most operations have none, and iterating costs three times this
+            for region in regions:
+                for inner in region.blocks:
+                    self.block(inner)
 
     def function(self, op: ir.Operation) -> None:
         type_ = function_type(op)
@@ -98,7 +101,7 @@ class _Walk:
         mesh = self.meshes.get(name)
         if mesh is None:
             raise OpError(op, f"names the mesh @{name}, which the module does not declare")
-        if min(mesh.shape) < 1:
+        if any(size < 1 for size in mesh.shape):
             raise OpError(op, f"runs on @{mesh.name}, whose shape is not known; XLA needs one")
         emit = Emitter(op.location, ir.InsertionPoint(op))
         return Site(op, mesh, _group_axes(view, mesh), emit, self.groups, positions, self.constants)
@@ -110,32 +113,3 @@ def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:
     if "mesh_axes" in attrs:
         return attributes.integers(attrs["mesh_axes"])
     return (attributes.integers(attrs["axes"]) if "axes" in attrs else ()) or tuple(range(mesh.rank))
-
-
-_BY_PARTITION = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "partition_id",
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_broadcast",
-        "collective_permute",
-        "reduce_scatter",
-    )
-)
-"""What resharding writes in the exported form, where no mesh operation spells its groups or pairs of devices, and what users
-write in manual computations.
-"""
-
-
-def _by_replica(op: ir.Operation) -> None:
-    """The same operation of the local form, in which devices are replicas."""
-    if op.name == "stablehlo.partition_id":
-        number = ir.Operation.create("stablehlo.replica_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
-        op.results[0].replace_all_uses_with(number.results[0])
-        op.erase()
-        return
-    for name in ("channel_handle", "use_global_device_ids"):
-        if name in op.attributes:
-            del op.attributes[name]

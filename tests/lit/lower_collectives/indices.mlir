@@ -59,3 +59,15 @@ func.func @neighbours(%i: index, %j: index, %k: index) -> (index, index) {
   %0:2 = mesh.neighbors_linear_indices on @m[%i, %j, %k] split_axes = [1] : index, index
   return %0#0, %0#1 : index, index
 }
+
+// LLVM 21's form: whole sizes and a multi-index. Device (1, 3, 0) has the last shard of the ten rows, one row and its halo.
+// CHECK-LABEL: @shard_of_a_multi_index
+// CHECK: %[[DEVICE:.*]] = stablehlo.constant dense<21> : tensor<i32>
+// CHECK: %[[ROWS:.*]] = stablehlo.clamp
+// CHECK: %[[WITH_HALO:.*]] = stablehlo.add %[[ROWS]]
+// CHECK: return %[[WITH_HALO]]
+func.func @shard_of_a_multi_index() -> (index, index) {
+  %s = mesh.sharding @m split_axes = [[1], []] halo_sizes = [1, 2] : !mesh.sharding
+  %0:2 = mesh.shard_shape dims = [10, 5] sharding = %s device = [1, 3, 0] : index, index
+  return %0#0, %0#1 : index, index
+}
