@@ -6,13 +6,14 @@ What a `mesh.shard` becomes follows from where it stands, unless `meshbridge.sou
 |---|---|
 | a function argument | `sdy.sharding` on the argument |
 | a result of an operation | `sdy.sharding` on the operation |
-| another definition (region arguments) | an `sdy.sharding_constraint` without uses |
+| another definition (an argument of a region) | an `sdy.sharding_constraint` without uses |
 | a use by `return`, and no other | `sdy.sharding` on the function's result |
 | an operand or result of `sdy.manual_computation` | its `in_shardings` or `out_shardings` |
 | another use | an `sdy.sharding_constraint` |
 
 A *closed* export leaves Shardy nothing to decide: no open dimension, no priority, and no constraint that says of a use what its
-definition says already. It also takes the `meshbridge.*` attributes off, which the way back to stage 2 would need.
+definition says already, or of an argument of a region what the operation around it says. It also takes the `meshbridge.*`
+attributes off, which the way back to stage 2 would need.
 """
 
 from __future__ import annotations
@@ -262,7 +263,7 @@ class _Export:
         value, result = shard.value, shard.op.results[0]
         used = next(iter(result.uses), None) is not None
         if shard.for_users:
-            if used and not self._is_redundant(shard):
+            if used and shard.source != MANUAL and not self._is_redundant(shard):
                 result.replace_all_uses_with(self._operation(shard).results[0])
         elif shard.source in CONSTRAINING:
             self._operation(shard)
@@ -272,7 +273,7 @@ class _Export:
         elif value in self.survey.definitions:
             number, index = self.survey.definitions[value]
             self.on_results[number][index] = self.attribute(shard)
-        else:
+        elif not self.closed:
             self._operation(shard)
         if not shard.for_users:
             self.said[value] = shard.sharding
