@@ -92,7 +92,9 @@ class Groups:
         return found
 
     def _with_channel(self, name: str, attr: ir.Attribute) -> Attributes:
-        return {name: attr, "channel_handle": _channel()} if self.form == "exported" else {name: attr}
+        if self.form == "local":
+            return {name: attr}
+        return {name: attr, "channel_handle": self._once(("channel",), _channel)}
 
     def _replica_groups(self, mesh: Mesh, axes: Axes) -> ir.Attribute:
         """`replica_groups` in the chosen spelling; but a mesh with a device order of its own has dense groups.
