@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import jax
 import pytest
+from benchmarks import hlo
+from benchmarks.communication import communication
 from varied_programs import PROGRAMS
 
 import meshbridge
@@ -20,3 +22,12 @@ def test_equals_one_device(name: str) -> None:
     partitioned = meshbridge.partition(program.export())
     found = jax.jit(partitioned.call, in_shardings=arguments, out_shardings=results)(*placed(program))
     assert relative_error(found, unsharded(program)) < program.tolerance
+
+
+@pytest.mark.parametrize("name", ["batched_solve", "bits"])
+def test_what_is_independent_along_the_split_stays_local(name: str) -> None:
+    program = PROGRAMS[name]
+    arguments, results = program.jit_shardings(program.mesh())
+    partitioned = meshbridge.partition(program.export())
+    compiled = jax.jit(partitioned.call, in_shardings=arguments, out_shardings=results).lower(*program.avals()).compile()
+    assert communication(hlo.read(compiled.as_text() or "")).wire_bytes == 0

@@ -72,6 +72,7 @@ CHLO = [
     "is_neg_inf",
     "is_pos_inf",
     "lgamma",
+    "mulhi",
     "next_after",
     "polygamma",
     "sinh",
@@ -173,3 +174,12 @@ def barrier(op: ir.Operation) -> LoopNest:
     build = NestBuilder()
     dims = [tuple(build.loop(size) for size in shape_of(value)) for value in op.operands]
     return build.nest(dims, dims)
+
+
+@loops_of("stablehlo.bitcast_convert")
+def bitcast_convert(op: ir.Operation) -> LoopNest:
+    """The dimensions that both sides have; the parts of one element, a dimension more on the narrower side, stay together."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    build = NestBuilder()
+    dims = tuple(build.loop(size) for size in source[: min(len(source), len(result))])
+    return build.nest([dims + ((),) * (len(source) - len(dims))], [dims + ((),) * (len(result) - len(dims))])

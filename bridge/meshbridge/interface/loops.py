@@ -81,6 +81,9 @@ def loops_of(*op_names: str) -> Callable[[NestFn], NestFn]:
     return register
 
 
+SHARDING_RULE = "sdy.sharding_rule"
+"""Where a custom call says how it may be split."""
+
 Signature = tuple[object, ...]
 
 
@@ -92,7 +95,11 @@ def signature(op: ir.Operation) -> Signature:
         *[value.type for value in op.operands],
         None,
         *[value.type for value in op.results],
-        *[attributes[name] for name in attributes if not name.startswith(("sdy.", "meshbridge.", "mhlo."))],
+        *[
+            attributes[name]
+            for name in attributes
+            if name == SHARDING_RULE or not name.startswith(("sdy.", "meshbridge.", "mhlo."))
+        ],
         *_region_names(op),
     )
 
