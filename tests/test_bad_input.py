@@ -40,6 +40,11 @@ BAD = {
         "input:2:3: error: type of return operand 0",
     ),
     "no function": (b"module {}", "input: error: expected a function 'main' or exactly one public function, found 0"),
+    "endless recursion": (
+        b"func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n"
+        b"  %0 = call @main(%a) : (tensor<8xf32>) -> tensor<8xf32>\n  return %0 : tensor<8xf32>\n}",
+        "input:2:8: error: 'func.call' op calls @main recursively",
+    ),
     "unknown mesh": (SDY.format('@other, [{"x"}, {}]').encode(), "input:2:1: error: 'func.func' op arg 0 - unknown mesh: @other"),
     "unknown sdy axis": (SDY.format('@mesh, [{"z"}, {}]').encode(), "input:2:1: error: 'func.func' op arg 0 - unknown axis name"),
     "sdy axis twice": (

@@ -22,20 +22,18 @@ class InlineCalls(Pass):
     name: ClassVar[str] = "inline-calls"
 
     def run(self, module: ir.Module) -> None:
-        functions = {
-            ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
-            for view in module.body.operations
-            if view.operation.name == "func.func"
-        }
-        if len(functions) == 1:
-            return
-        entry = main_function(module)
+        functions = dict(_named(view.operation) for view in module.body.operations if view.operation.name == "func.func")
+        name, entry = next(iter(functions.items())) if len(functions) == 1 else _named(main_function(module))
         with module.context:
             inliner = _Inliner(functions)
-            inliner.flatten(entry, ())
+            inliner.flatten(entry, (name,))
             for function in functions.values():
                 if function != entry and "sym_visibility" in function.attributes:
                     function.erase()
+
+
+def _named(function: ir.Operation) -> tuple[str, ir.Operation]:
+    return ir.StringAttr(function.attributes["sym_name"]).value, function
 
 
 _CALLEE = {"func.call": "callee", "stablehlo.composite": "decomposition"}
