@@ -196,32 +196,43 @@ def merge_duplicates(module: ir.Module) -> bool:
 
 
 def _merge_in(block: ir.Block, known: dict[object, ir.Operation]) -> bool:
-    """`known` holds what the enclosing blocks have computed before this one."""
+    """`known` holds what stands before this block and around it; it is left as it was found."""
     changed = False
+    added: list[object] = []
     for view in list(block.operations):
         op = view.operation
         if op.name.startswith("mesh."):
-            changed |= _merge(op, known)
+            key = _merge_key(op)
+            if key is None:
+                continue
+            first = known.setdefault(key, op)
+            if first is op:
+                added.append(key)
+            else:
+                _replace_by(op, first)
+                changed = True
             continue
         for region in op.regions:
             for inner in region.blocks:
-                # What stands outside a function cannot be used inside; meshes are symbols and are never merged.
-                changed |= _merge_in(inner, {} if op.name in _ISOLATED else dict(known))
+                # What stands outside a function cannot be used inside.
+                changed |= _merge_in(inner, {} if op.name in _ISOLATED else known)
+    for key in added:
+        del known[key]
     return changed
 
 
 _ISOLATED = {"func.func", "builtin.module"}
 
 
-def _merge(op: ir.Operation, known: dict[object, ir.Operation]) -> bool:
-    if not op.results or op.name in _MESSAGES or any(isinstance(operand.type, ir.MemRefType) for operand in op.operands):
-        return False
-    results = tuple([result.type for result in op.results])
-    key = (op.name, tuple(op.attributes.items()), tuple(op.operands), results)
-    first = known.setdefault(key, op)
-    if first is op:
-        return False
-    for result, same in zip(op.results, first.results, strict=True):
-        result.replace_all_uses_with(same)
+def _merge_key(op: ir.Operation) -> object | None:
+    """What makes two operations compute the same; None if they are not to be merged."""
+    operands = tuple(op.operands)
+    if not op.results or op.name in _MESSAGES or any(isinstance(operand.type, ir.MemRefType) for operand in operands):
+        return None
+    return op.name, tuple(op.attributes.items()), operands, tuple([result.type for result in op.results])
+
+
+def _replace_by(op: ir.Operation, same: ir.Operation) -> None:
+    for result, value in zip(op.results, same.results, strict=True):
+        result.replace_all_uses_with(value)
     op.erase()
-    return True
