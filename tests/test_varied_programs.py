@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax
 import pytest
-from benchmarks import hlo
-from benchmarks.communication import communication
 from varied_programs import PROGRAMS
 
 import meshbridge
+from benchmarks import hlo
+from benchmarks.communication import communication
 from benchmarks.measure import placed, relative_error, unsharded
 
 QUICK = ("branches_in_a_scan", "complex_numbers", "partly_manual")
