@@ -109,3 +109,15 @@ def test_wrong_arguments_are_named(ctx: ir.Context) -> None:
 def test_more_devices_than_there_are(ctx: ir.Context) -> None:
     with pytest.raises(MeshError, match="mesh @m needs 8 devices, there are 3"):
         meshbridge.compile(module(ROWS.replace("DEVICES", ""), ctx), devices=jax.devices()[:3])
+
+
+def test_what_xla_cannot_run_is_a_diagnostic(ctx: ir.Context) -> None:
+    call = """func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = stablehlo.custom_call @nowhere(%a) : (tensor<2xf32>) -> tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }"""
+    with pytest.raises(MeshError, match=r"error: XLA cannot compile the program: .*nowhere"):
+        meshbridge.compile(module(call, ctx))
+    dynamic = "func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> { return %a : tensor<?xf32> }"
+    with pytest.raises(MeshError, match=r"test.mlir:1:1: error: 'func.func' op has a boundary of type tensor<\?xf32>, expected"):
+        meshbridge.compile(module(dynamic, ctx))

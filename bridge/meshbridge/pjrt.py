@@ -157,6 +157,8 @@ def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Plac
     if not isinstance(kind, ir.RankedTensorType):
         raise OpError(main, f"has a boundary of type {kind}, expected ranked tensors only")
     local = ir.RankedTensorType(kind)
+    if not local.has_static_shape:
+        raise OpError(main, f"has a boundary of type {kind}, expected static shapes")
     shard_shape = tuple(local.shape)
     dtype = _dtype(main, local.element_type)
     if entry is None or BOUNDARY[0] not in entry:
@@ -227,4 +229,7 @@ def _load(module: ir.Module, devices: Sequence[Any]) -> Any:
         i32 = ir.IntegerType.get_signless(32)
         module.operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(i32, count)
         module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, 1)
-    return devices[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(tuple(devices)), options)
+    try:
+        return devices[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(tuple(devices)), options)
+    except jax.errors.JaxRuntimeError as error:
+        raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None
