@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.dialect.ops import OPTION
 from meshbridge.mlir import OpError, ir, walk_all
 from meshbridge.passes.base import Pass, register
 
@@ -39,5 +40,7 @@ class StripShardings(Pass):
                 erased.append(op)
             elif op.name.startswith(("mesh.", "sdy.")):
                 raise OpError(op, "is bound to several devices, expected annotations only")
+            elif OPTION in op.attributes:
+                del op.attributes[OPTION]
         for op in reversed(erased):
             op.erase()
