@@ -86,7 +86,7 @@ class _Walk:
         op = view.operation
         if (lowering := LOWERINGS.get(op.name)) is None:
             raise OpError(op, "has no lowering to StableHLO")
-        check_users(op)
+        check_users(op.results)
         values = lowering(view, self.site(view, positions))
         for result, value in zip(op.results, values, strict=True):
             result.replace_all_uses_with(value)

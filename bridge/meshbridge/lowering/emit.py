@@ -85,9 +85,9 @@ class Emitter:
         """A constant of 32-bit integers."""
         return self.constant(tensor(array.shape, ir.IntegerType.get_signless(32)), dense(array.astype(np.int32)))
 
-    def scalar(self, value: int, width: int = 32) -> ir.Value:
-        """A constant rank-0 integer."""
-        element = ir.IntegerType.get_signless(width)
+    def scalar(self, value: int) -> ir.Value:
+        """A constant `tensor<i32>`."""
+        element = ir.IntegerType.get_signless(32)
         type_ = tensor([], element)
         return self.constant(type_, ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(element, value)))
 

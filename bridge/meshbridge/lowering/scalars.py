@@ -6,7 +6,7 @@ here. What is not in the table is refused where it uses one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
 from meshbridge.mlir import OpError, ir
@@ -14,9 +14,13 @@ from meshbridge.mlir import OpError, ir
 Constants = dict[ir.Value, int]
 
 ELEMENTWISE = {
+    "arith.addf": "add",
     "arith.addi": "add",
+    "arith.subf": "subtract",
     "arith.subi": "subtract",
+    "arith.mulf": "multiply",
     "arith.muli": "multiply",
+    "arith.divf": "divide",
     "arith.divsi": "divide",
     "arith.remsi": "remainder",
     "arith.minsi": "minimum",
@@ -25,7 +29,7 @@ ELEMENTWISE = {
     "arith.ori": "or",
     "arith.xori": "xor",
 }
-"""Scalar operations whose meaning StableHLO's has on signed integers."""
+"""Scalar operations that mean what StableHLO's mean, on floats and on signed integers."""
 
 CASTS = frozenset({"arith.index_cast", "arith.extsi", "arith.trunci"})
 
@@ -38,7 +42,7 @@ FORMS: dict[str, Callable[[ir.Operation, Emitter, Constants], ir.Value]] = {}
 
 def is_scalar(type_: ir.Type) -> bool:
     """Whether XLA needs a rank-0 tensor in place of a value of this type."""
-    return isinstance(type_, ir.IndexType | ir.IntegerType)
+    return isinstance(type_, ir.IndexType | ir.IntegerType | ir.FloatType)
 
 
 def tensor_for(type_: ir.Type) -> ir.Type:
@@ -48,36 +52,47 @@ def tensor_for(type_: ir.Type) -> ir.Type:
 
 def lower_scalar(op: ir.Operation, constants: Constants) -> bool:
     """Replaces `op`, which FORMS names, if it computes on scalars; says whether it did."""
-    if not _on_scalars(op):
+    if not (is_scalar(op.results[0].type) or op.name in _MAKERS):
         return False
+    unknown = [is_scalar(operand.type) for operand in op.operands]
+    if unknown and all(unknown):  # from operations that no mesh operation has a part in
+        return False
+    if any(unknown):
+        raise OpError(op, _NO_FORM)
+    check_users(op.results)
     value = FORMS[op.name](op, Emitter(op.location, ir.InsertionPoint(op)), constants)
     op.results[0].replace_all_uses_with(value)
     op.erase()
     return True
 
 
-def _on_scalars(op: ir.Operation) -> bool:
-    return is_scalar(op.results[0].type) or op.name in ("tensor.from_elements", "tensor.splat")
+_MAKERS = frozenset({"tensor.from_elements", "tensor.splat"})
+"""What makes tensors of scalars."""
+
+_NO_FORM = "computes with a scalar, and has no form in StableHLO that could"
 
 
-def check_users(op: ir.Operation) -> None:
-    """Raises OpError for a user of a scalar result of `op` that has no form on tensors."""
-    for result in op.results:
-        if is_scalar(result.type):
-            for use in result.uses:
+def check_users(values: Iterable[ir.Value]) -> None:
+    """Raises OpError for a user of a scalar among `values` that has no form on tensors."""
+    for value in values:
+        if is_scalar(value.type):
+            for use in value.uses:
                 user = use.owner.operation
                 if not (user.name in FORMS or user.name == "func.return" or user.name.startswith("mesh.")):
-                    raise OpError(user, f"computes with an index of '{op.name}' and has no form in StableHLO")
+                    raise OpError(user, _NO_FORM)
 
 
 def _constant(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
-    number = int(ir.IntegerAttr(op.attributes["value"]).value)
-    element = tensor_for(op.results[0].type)
-    width = ir.IntegerType(ir.RankedTensorType(element).element_type).width
-    if isinstance(op.results[0].type, ir.IndexType) and not -(2**31) <= number < 2**31:
-        raise OpError(op, f"is {number}; indices have 32 bits")
-    value = emit.scalar(number, width)
-    constants[value] = number
+    scalar, attr = op.results[0].type, op.attributes["value"]
+    type_ = ir.RankedTensorType(tensor_for(scalar))
+    number = None if isinstance(scalar, ir.FloatType) else int(ir.IntegerAttr(attr).value)
+    if isinstance(scalar, ir.IndexType) and number is not None:
+        if not -(2**31) <= number < 2**31:
+            raise OpError(op, f"is {number}; indices have 32 bits")
+        attr = ir.IntegerAttr.get(type_.element_type, number)
+    value = emit.constant(type_, ir.DenseElementsAttr.get_splat(type_, attr))
+    if number is not None:
+        constants[value] = number
     return value
 
 
@@ -89,6 +104,7 @@ def _compare(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
 
 
 def _cast(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    _refuse_bits(op)
     operand = op.operands[0]
     value = emit.convert(operand, ir.RankedTensorType(tensor_for(op.results[0].type)).element_type)
     if operand in constants:
@@ -97,7 +113,19 @@ def _cast(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
 
 
 def _elementwise(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+    if op.name not in _BITWISE:
+        _refuse_bits(op)
     return emit.elementwise(ELEMENTWISE[op.name], *op.operands)
+
+
+_BITWISE = frozenset({"arith.andi", "arith.ori", "arith.xori"})
+
+
+def _refuse_bits(op: ir.Operation) -> None:
+    """Arithmetic on i1 is modulo 2 and signed in `arith`, and Boolean in StableHLO. Raises OpError there."""
+    types = [str(value.type) for value in (*op.operands, *op.results)]
+    if "tensor<i1>" in types or "i1" in types:
+        raise OpError(op, "computes with i1 as with a number, which has no form in StableHLO")
 
 
 def _select(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
@@ -142,6 +170,7 @@ FORMS |= {
 def retype_arguments(function: ir.Operation) -> None:
     """Scalar arguments of a function become rank-0 tensors."""
     for block in list(function.regions[0])[:1]:
+        check_users(block.arguments)
         for argument in block.arguments:
             if is_scalar(argument.type):
                 argument.set_type(tensor_for(argument.type))

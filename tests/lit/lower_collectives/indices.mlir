@@ -71,3 +71,19 @@ func.func @shard_of_a_multi_index() -> (index, index) {
   %0:2 = mesh.shard_shape dims = [10, 5] sharding = %s device = [1, 3, 0] : index, index
   return %0#0, %0#1 : index, index
 }
+
+// Scalars in general become tensors of rank 0.
+// CHECK-LABEL: @scale(%arg0: tensor<4xf32>) -> tensor<2xf32>
+// CHECK: %[[LINEAR:.*]] = stablehlo.convert %{{.*}} : (tensor<ui32>) -> tensor<i32>
+// CHECK: stablehlo.dynamic_slice %arg0, %[[LINEAR]], sizes = [1]
+// CHECK: %[[HALF:.*]] = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+// CHECK: %[[SCALED:.*]] = stablehlo.multiply %{{.*}}, %[[HALF]] : tensor<f32>
+// CHECK: stablehlo.broadcast_in_dim %[[SCALED]], dims = [] : (tensor<f32>) -> tensor<2xf32>
+func.func @scale(%x: tensor<4xf32>) -> tensor<2xf32> {
+  %0 = mesh.process_linear_index on @m : index
+  %1 = tensor.extract %x[%0] : tensor<4xf32>
+  %half = arith.constant 0.5 : f32
+  %2 = arith.mulf %1, %half : f32
+  %3 = tensor.splat %2 : tensor<2xf32>
+  return %3 : tensor<2xf32>
+}

@@ -101,7 +101,7 @@ func.func @unknown_size(%x: tensor<?xf32>) -> tensor<?xf32> {
 mesh.mesh @m(shape = 2x4)
 func.func @unknown_use() {
   %0 = mesh.process_linear_index on @m : index
-  // expected-error @+1 {{'test.use' op computes with an index of 'mesh.process_linear_index' and has no form in StableHLO}}
+  // expected-error @+1 {{'test.use' op computes with a scalar, and has no form in StableHLO that could}}
   "test.use"(%0) : (index) -> ()
   return
 }
@@ -113,4 +113,23 @@ func.func @halo_of_unknown_size(%x: tensor<8xf32>, %n: i64) -> tensor<8xf32> {
   // expected-error @+1 {{'mesh.update_halo' op needs constant halo sizes}}
   %0 = mesh.update_halo %x on @m split_axes = [[1]] halo_sizes = [1, %n] : tensor<8xf32>
   return %0 : tensor<8xf32>
+}
+
+// -----
+
+func.func @scalar_argument(%n: index) {
+  // expected-error @+1 {{'test.use' op computes with a scalar, and has no form in StableHLO that could}}
+  "test.use"(%n) : (index) -> ()
+  return
+}
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+func.func @bit_as_a_number() -> i32 {
+  %0 = mesh.process_linear_index on @m : index
+  %1 = arith.cmpi eq, %0, %0 : index
+  // expected-error @+1 {{'arith.extsi' op computes with i1 as with a number}}
+  %2 = arith.extsi %1 : i1 to i32
+  return %2 : i32
 }
