@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.lowering.emit import Emitter, element_of, integers, tensor
+from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
 from meshbridge.mlir import ir
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.steps import group_size
@@ -25,8 +25,10 @@ def exchange_tiles(step: TileExchange, value: ir.Value, place: Place) -> ir.Valu
     for each in step.rounds:
         taken = table.offsets({tile.sender: tile.taken for tile in each.tiles})
         put = table.offsets({tile.receiver: tile.put for tile in each.tiles})
-        if not each.local and arrived is not None:
-            taken = [place.after(taken[0], arrived), *taken[1:]]
+        # Along a dimension of which the tile has all, XLA knows the offset to be 0 and would drop what it depends on.
+        cut = [dim for dim, size in enumerate(shape_of(value)) if each.shape[dim] < size]
+        if not each.local and arrived is not None and cut:
+            taken[cut[0]] = place.after(taken[cut[0]], arrived)
         tile = _read(emit, value, taken, each)
         if not each.local:
             tile = place.permute(tile, place.everywhere(step.digits, [(tile.sender, tile.receiver) for tile in each.tiles]))

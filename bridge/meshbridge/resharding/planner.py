@@ -28,6 +28,10 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 
     Raises MeshError for shardings that contradict themselves or the shape, and for sizes that are only known at run time.
     """
+    if options.check:
+        checked = plan(shape, dtype, mesh, source, target, replace(options, check=False))
+        check(checked)
+        return checked
     _validate(shape, mesh, source)
     _validate(shape, mesh, target)
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
@@ -38,10 +42,7 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             found.append(Plan(shape, dtype, mesh, source, target, buffer_shape(shape, mesh, source), steps))
             if len(route) == 1 and _is_unbeatable(found[-1], options):
                 break
-    best = _cheapest(found, options)
-    if options.check:
-        check(best)
-    return best
+    return _cheapest(found, options)
 
 
 def _is_unbeatable(direct: Plan, options: Options) -> bool:
@@ -52,8 +53,14 @@ def _is_unbeatable(direct: Plan, options: Options) -> bool:
 
 @lru_cache(maxsize=1 << 20)
 def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
-    """Wire bytes per device of the default plan; a dictionary look-up after the first time."""
-    return plan(shape, dtype, mesh, source, target).wire_bytes
+    """Wire bytes per device of the default plan; a dictionary look-up after the first time.
+
+    The plan is not checked before somebody asks for it: most of what is priced is never built.
+    """
+    return plan(shape, dtype, mesh, source, target, _UNCHECKED).wire_bytes
+
+
+_UNCHECKED = replace(DEFAULTS, check=False)
 
 
 def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
