@@ -11,8 +11,9 @@ from typing import Any
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import AXIS_NAMES, DEVICE_IDS
+from meshbridge.dialect.signature import group_size
 from meshbridge.mlir import ir
-from meshbridge.sharding import Axes, Mesh, Sharding
+from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
 
 Place = ir.InsertionPoint | None
 
@@ -105,15 +106,20 @@ def _collective(
     loc: ir.Location | None,
     ip: Place,
     element_type: ir.Type | None = None,
+    device: Sequence[ir.Value[Any]] = (),
 ) -> ir.Value[Any]:
     element = element_type or ir.RankedTensorType(value.type).element_type
     attrs |= {"mesh": ir.FlatSymbolRefAttr.get(mesh.name), "mesh_axes": attributes.axes_attr(mesh_axes)}
     result = ir.RankedTensorType.get(list(shape), element, loc=ir.Location.unknown())
-    return _result(_create(name, [result], [value], attrs, loc, ip))
+    return _result(_create(name, [result], [value, *device], attrs, loc, ip))
 
 
 def _resized(value: ir.Value[Any], dim: int, multiply: int = 1, divide: int = 1) -> list[int]:
+    """The operand's shape with one dimension multiplied or divided; unknown sizes and group sizes make it unknown."""
     shape = list(ir.RankedTensorType(value.type).shape)
+    if DYNAMIC in (shape[dim], multiply, divide):
+        shape[dim] = DYNAMIC
+        return shape
     if shape[dim] * multiply % divide:
         raise ValueError(f"dimension {dim} of size {shape[dim]} does not divide by {divide}")
     shape[dim] = shape[dim] * multiply // divide
@@ -121,7 +127,7 @@ def _resized(value: ir.Value[Any], dim: int, multiply: int = 1, divide: int = 1)
 
 
 def _group(mesh: Mesh, mesh_axes: Sequence[int]) -> int:
-    return mesh.group_size(tuple(mesh_axes))
+    return group_size(mesh, tuple(mesh_axes))
 
 
 def all_gather(
@@ -162,7 +168,7 @@ def all_to_all(
 ) -> ir.Value[Any]:
     count = _group(mesh, mesh_axes)
     shape = _resized(value, split_axis, divide=count)
-    shape[concat_axis] *= count
+    shape[concat_axis] = DYNAMIC if DYNAMIC in (count, shape[concat_axis]) else shape[concat_axis] * count
     attrs = {"split_axis": attributes.index_attr(split_axis), "concat_axis": attributes.index_attr(concat_axis)}
     return _collective("all_to_all", value, mesh, mesh_axes, shape, attrs, loc, ip)
 
@@ -210,3 +216,179 @@ def permute(
     """Relabels equal shards; see ops.PermuteOp."""
     shape = ir.RankedTensorType(value.type).shape
     return _collective("permute", value, mesh, mesh_axes, shape, {"target_axes": attributes.axes_attr(target_axes)}, loc, ip)
+
+
+Device = Sequence["int | ir.Value[Any]"]
+"""An in-group device: its coordinates along `mesh_axes`, constants or `index` values."""
+
+
+def _static_and_dynamic(entries: Device) -> tuple[ir.Attribute, list[ir.Value[Any]]]:
+    """The static list of a dynamic index list, and the values for its dynamic entries."""
+    static = [entry if isinstance(entry, int) else DYNAMIC for entry in entries]
+    return attributes.integers_attr(static), [entry for entry in entries if not isinstance(entry, int)]
+
+
+def broadcast(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    mesh_axes: Sequence[int],
+    root: Device,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    static, device = _static_and_dynamic(root)
+    shape = ir.RankedTensorType(value.type).shape
+    return _collective("broadcast", value, mesh, mesh_axes, shape, {"root": static}, loc, ip, device=device)
+
+
+def gather(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    mesh_axes: Sequence[int],
+    gather_axis: int,
+    root: Device,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    static, device = _static_and_dynamic(root)
+    shape = _resized(value, gather_axis, multiply=_group(mesh, mesh_axes))
+    attrs = {"gather_axis": attributes.index_attr(gather_axis), "root": static}
+    return _collective("gather", value, mesh, mesh_axes, shape, attrs, loc, ip, device=device)
+
+
+def reduce(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    mesh_axes: Sequence[int],
+    root: Device,
+    reduction: str = "sum",
+    element_type: ir.Type | None = None,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    static, device = _static_and_dynamic(root)
+    shape = ir.RankedTensorType(value.type).shape
+    attrs = {"reduction": attributes.kind_attr(reduction), "root": static}
+    return _collective("reduce", value, mesh, mesh_axes, shape, attrs, loc, ip, element_type, device)
+
+
+def scatter(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    mesh_axes: Sequence[int],
+    scatter_axis: int,
+    root: Device,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    static, device = _static_and_dynamic(root)
+    shape = _resized(value, scatter_axis, divide=_group(mesh, mesh_axes))
+    attrs = {"scatter_axis": attributes.index_attr(scatter_axis), "root": static}
+    return _collective("scatter", value, mesh, mesh_axes, shape, attrs, loc, ip, device=device)
+
+
+def send(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    mesh_axes: Sequence[int],
+    destination: Device,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    static, device = _static_and_dynamic(destination)
+    shape = ir.RankedTensorType(value.type).shape
+    return _collective("send", value, mesh, mesh_axes, shape, {"destination": static}, loc, ip, device=device)
+
+
+def recv(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    mesh_axes: Sequence[int],
+    source: Device | None = None,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    static, device = _static_and_dynamic(source or ())
+    shape = ir.RankedTensorType(value.type).shape
+    attrs = {} if source is None else {"source": static}
+    return _collective("recv", value, mesh, mesh_axes, shape, attrs, loc, ip, device=device)
+
+
+def shift(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    mesh_axes: Sequence[int],
+    shift_axis: int,
+    offset: int,
+    rotate: bool = False,
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    i64 = ir.IntegerType.get_signless(64)
+    attrs = {"shift_axis": attributes.index_attr(shift_axis), "offset": ir.IntegerAttr.get(i64, offset)}
+    if rotate:
+        attrs["rotate"] = ir.UnitAttr.get()
+    return _collective("shift", value, mesh, mesh_axes, ir.RankedTensorType(value.type).shape, attrs, loc, ip)
+
+
+def update_halo(
+    value: ir.Value[Any],
+    mesh: Mesh,
+    *,
+    split_axes: Split,
+    halo_sizes: Device = (),
+    loc: ir.Location | None = None,
+    ip: Place = None,
+) -> ir.Value[Any]:
+    """`halo_sizes`: two for each split dimension, constants or `i64` values."""
+    static, dynamic = _static_and_dynamic(halo_sizes)
+    attrs = {
+        "mesh": ir.FlatSymbolRefAttr.get(mesh.name),
+        "split_axes": attributes.axis_array_attr(split_axes),
+        "static_halo_sizes": static,
+    }
+    return _result(_create("update_halo", [value.type], [value, *dynamic], attrs, loc, ip))
+
+
+def _indices(
+    name: str, count: int, operands: Sequence[ir.Value[Any]], attrs: dict[str, ir.Attribute], loc: ir.Location | None, ip: Place
+) -> list[ir.Value[Any]]:
+    return list(_create(name, [ir.IndexType.get()] * count, list(operands), attrs, loc, ip).results)
+
+
+def mesh_shape(mesh: Mesh, axes: Axes = (), *, loc: ir.Location | None = None, ip: Place = None) -> list[ir.Value[Any]]:
+    """The sizes of `axes`, of all axes if empty."""
+    attrs = {"mesh": ir.FlatSymbolRefAttr.get(mesh.name), "axes": attributes.axes_attr(axes)}
+    return _indices("mesh_shape", len(axes) or mesh.rank, [], attrs, loc, ip)
+
+
+def process_linear_index(mesh: Mesh, *, loc: ir.Location | None = None, ip: Place = None) -> ir.Value[Any]:
+    """This device's row-major number."""
+    return _indices("process_linear_index", 1, [], {"mesh": ir.FlatSymbolRefAttr.get(mesh.name)}, loc, ip)[0]
+
+
+def neighbors_linear_indices(
+    mesh: Mesh, device: Sequence[ir.Value[Any]], split_axes: Axes, *, loc: ir.Location | None = None, ip: Place = None
+) -> list[ir.Value[Any]]:
+    """The devices before and behind `device` along `split_axes`; negative where there is none."""
+    attrs = {"mesh": ir.FlatSymbolRefAttr.get(mesh.name), "split_axes": attributes.axes_attr(split_axes)}
+    return _indices("neighbors_linear_indices", 2, device, attrs, loc, ip)
+
+
+def get_sharding(value: ir.Value[Any], *, loc: ir.Location | None = None, ip: Place = None) -> ir.Value[Any]:
+    """The sharding of `value`."""
+    return _result(_create("get_sharding", [ir.Type.parse(attributes.SHARDING_TYPE)], [value], {}, loc, ip))
+
+
+def shard_shape(
+    shape: Sequence[int], sharding: ir.Value[Any], device: ir.Value[Any], *, loc: ir.Location | None = None, ip: Place = None
+) -> list[ir.Value[Any]]:
+    """The sizes of the shard that the device of that linear number holds of a tensor of `shape`; unknown sizes are DYNAMIC."""
+    return _indices("shard_shape", len(shape), [sharding, device], {"shape": attributes.integers_attr(shape)}, loc, ip)
