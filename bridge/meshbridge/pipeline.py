@@ -25,11 +25,13 @@ from meshbridge.passes.lower_collectives import LowerCollectives
 from meshbridge.passes.mesh_spmdization import MeshSpmdization
 from meshbridge.passes.sharding_propagation import ShardingPropagation
 from meshbridge.passes.split_constants import SplitConstants
+from meshbridge.passes.split_transforms import SplitTransforms
 
 ANNOTATE: tuple[Pass, ...] = (
     ImportShardings(),
     InlineCalls(),
     ComplexConstants(),
+    SplitTransforms(),
     SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
     ShardingPropagation(),
 )

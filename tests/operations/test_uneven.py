@@ -38,6 +38,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[tuple[int, ...], str]]]] =
     "slice": (lambda x: x[2:9] * 2, [((10, 7), F32)]),
     "concatenate": (lambda x, y: jnp.concatenate([x, y], 1), [((10, 7), F32), ((10, 3), F32)]),
     "sort": (lambda x: jnp.sort(x, axis=1), [((10, 7), F32)]),
+    "cumsum_reverse": (lambda x: jax.lax.cumsum(1 / x, axis=0, reverse=True), [((10, 7), F32)]),
     "cumsum": (lambda x: jnp.cumsum(x, axis=0), [((10, 7), F32)]),
     "scan": (lambda xs: jax.lax.scan(lambda c, x: (c + x, (c * x).sum()), xs[0], xs), [((3, 10, 7), F32)]),
     "few": (lambda x: (jnp.exp(x), x.sum(0)), [((3, 1), F32)]),

@@ -1,5 +1,25 @@
 """ShardingInterface: loops and indexing maps of every op, one module per op family."""
 
-from meshbridge.interface import collectives, contractions, creation, custom_calls, elementwise, indexing, reductions, shapes
+from meshbridge.interface import (
+    collectives,
+    contractions,
+    creation,
+    custom_calls,
+    elementwise,
+    indexing,
+    reductions,
+    shapes,
+    windows,
+)
 
-__all__ = ["collectives", "contractions", "creation", "custom_calls", "elementwise", "indexing", "reductions", "shapes"]
+__all__ = [
+    "collectives",
+    "contractions",
+    "creation",
+    "custom_calls",
+    "elementwise",
+    "indexing",
+    "reductions",
+    "shapes",
+    "windows",
+]

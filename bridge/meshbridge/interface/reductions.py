@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from meshbridge.dialect.attributes import integers
 from meshbridge.interface.local import Localizer, default_form, local_form, neutral, splat
 from meshbridge.interface.loops import Dims, LoopNest, NestBuilder, loops_of, rank_of, shape_of
@@ -52,38 +50,6 @@ def reduce(op: ir.Operation) -> LoopNest:
         parallel[dim] if dim in parallel else build.loop(shape[dim], kind) if kind else () for dim in range(len(shape))
     )
     return build.nest([operand] * count + [()] * count, [tuple(parallel.values())] * count)
-
-
-@loops_of("stablehlo.reduce_window")
-def reduce_window(op: ir.Operation) -> LoopNest:
-    """Dimensions with a window of one element and no padding pass through; windowed ones stay whole."""
-    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
-    untouched = _untouched(op, len(source))
-    return passing(op, lambda dim: untouched[dim] and source[dim] == result[dim])
-
-
-@loops_of("stablehlo.select_and_scatter")
-def select_and_scatter(op: ir.Operation) -> LoopNest:
-    """As reduce_window, of which it is the gradient: operand, source and result share the dimensions without a window."""
-    operand, source = shape_of(op.operands[0]), shape_of(op.operands[1])
-    untouched = _untouched(op, len(operand))
-    return passing(op, lambda dim: untouched[dim] and operand[dim] == source[dim])
-
-
-def _untouched(op: ir.Operation, rank: int) -> list[bool]:
-    """The dimensions whose windows are single elements, one after the other, without padding."""
-    attrs = op.attributes
-    window = integers(attrs["window_dimensions"]) if "window_dimensions" in attrs else (1,) * rank
-    strides = integers(attrs["window_strides"]) if "window_strides" in attrs else (1,) * rank
-    padding = _padding(op, rank)
-    return [window[dim] == 1 and strides[dim] == 1 and padding[dim] == (0, 0) for dim in range(rank)]
-
-
-def _padding(op: ir.Operation, rank: int) -> list[tuple[int, int]]:
-    if "padding" not in op.attributes:
-        return [(0, 0)] * rank
-    flat = [int(entry) for entry in np.array(ir.DenseIntElementsAttr(op.attributes["padding"])).flat]
-    return [(flat[2 * dim], flat[2 * dim + 1]) for dim in range(rank)]
 
 
 @loops_of("stablehlo.sort")

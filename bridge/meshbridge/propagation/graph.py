@@ -122,7 +122,8 @@ def find_mesh(module: ir.Module) -> Mesh | None:
     A mesh of one device, on which everything is replicated, gives way to a larger one.
     Raises OpError if several are in use: one program is partitioned on one mesh.
     """
-    declared = {op.operation: MeshOp(op.operation).value for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME}
+    declarations = [op.operation for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
+    declared = {op: MeshOp(op).value for op in declarations}
     if len(declared) > 1:
         named = {str(op.attributes["mesh"]) for op in walk_all(module) if op.name.startswith("mesh.") and "mesh" in op.attributes}
         declared = {op: mesh for op, mesh in declared.items() if f"@{mesh.name}" in named} or declared
