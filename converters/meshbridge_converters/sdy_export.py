@@ -45,6 +45,11 @@ Value: TypeAlias = "ir.Value[Any]"
 
 CONSTRAINT = "sdy.sharding_constraint"
 
+CONTROL_FLOW = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while"})
+"""A closed export constrains the uses of their results. XLA drops results that are dead or invariant, but not their entries in
+the operation's attribute.
+"""
+
 Place = tuple[int, int]
 """The number of an operation in `_Survey.operations`, and the index of one of its arguments or results."""
 
@@ -271,14 +276,20 @@ class _Export:
             number, index = self.survey.arguments[value]
             self.on_arguments[number][index] = self.attribute(shard)
         elif value in self.survey.definitions:
-            number, index = self.survey.definitions[value]
-            self.on_results[number][index] = self.attribute(shard)
+            self._place_on_operation(shard, used)
         elif not self.closed:
             self._operation(shard)
         if not shard.for_users:
             self.said[value] = shard.sharding
         result.replace_all_uses_with(value)
         shard.op.erase()
+
+    def _place_on_operation(self, shard: _Shard, used: bool) -> None:
+        number, index = self.survey.definitions[shard.value]
+        if not (self.closed and self.survey.operations[number].name in CONTROL_FLOW):
+            self.on_results[number][index] = self.attribute(shard)
+        elif used:
+            shard.op.results[0].replace_all_uses_with(self._operation(shard).results[0])
 
     def _is_redundant(self, shard: _Shard) -> bool:
         """Whether a closed export says the same of the definition already."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import export
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxlib import _jax
 
-from meshbridge import mlir
+from meshbridge import mlir, pipeline
 from meshbridge.mlir import OpError, ir
 from meshbridge_converters import sdy
 
@@ -131,3 +139,24 @@ def test_what_sdy_cannot_say(body: str, message: str) -> None:
         exported(body + "\nreturn %0 : tensor<8x16xf32>")
     assert message in str(caught.value)
     assert re.match(r"[^:]*:[3-7]:\d+: error: ", str(caught.value))
+
+
+def test_closed_export_runs_in_jax() -> None:
+    """Loops with carried values that never change: XLA takes them out of the loop, whatever the loop is annotated with."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+    def layers(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, weight: (jnp.tanh(x @ weight), x.sum()), x, weights)[0]
+
+    rows, columns = NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None, None, "model"))
+    jitted = jax.jit(layers, in_shardings=(rows, columns))
+    x, weights = np.ones((8, 16), np.float32), np.linspace(-1, 1, 3 * 256, dtype=np.float32).reshape(3, 16, 16)
+    exported = export.export(jitted)(x, weights)
+    module = mlir.parse(exported.mlir_module(), "layers.mlir", mlir.context())
+    for step in pipeline.ANNOTATE:
+        step.run(module)
+    sdy.export_module(module, closed=True)
+    portable = _jax.mlir.serialize_portable_artifact(str(module), "1.0.0", True)
+    closed = dataclasses.replace(exported, mlir_module_serialized=portable)
+    arguments = jax.device_put(x, rows), jax.device_put(weights, columns)
+    np.testing.assert_allclose(jax.jit(closed.call)(*arguments), jitted(*arguments), rtol=1e-5)
