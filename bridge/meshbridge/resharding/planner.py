@@ -77,6 +77,8 @@ def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
 def _normal(shape: Shape, mesh: Mesh, sharding: Sharding) -> Sharding:
     """The same sharding without axes of one device, halos of nothing, and offsets that say what the ceiling division says."""
     sharding = sharding.padded(len(shape))
+    if min(mesh.shape, default=2) > 1 and not (sharding.halo_sizes or sharding.offsets):
+        return sharding
     partial = tuple(axis for axis in sharding.partial_axes if mesh.shape[axis] > 1)
     sharding = replace(sharding, partial_axes=partial) if partial else sharding.without_partial()
     plain = replace(sharding, halo_sizes=(), offsets=())
