@@ -101,10 +101,18 @@ class _Walk:
         mesh = self.meshes.get(name)
         if mesh is None:
             raise OpError(op, f"names the mesh @{name}, which the module does not declare")
-        if any(size < 1 for size in mesh.shape):
-            raise OpError(op, f"runs on @{mesh.name}, whose shape is not known; XLA needs one")
+        _check_static(op, mesh)
         emit = Emitter(op.location, ir.InsertionPoint(op))
         return Site(op, mesh, _group_axes(view, mesh), emit, self.groups, positions, self.constants)
+
+
+def _check_static(op: ir.Operation, mesh: Mesh) -> None:
+    """Raises OpError where the mesh or a tensor of `op` has a size that is only known at run time."""
+    if any(size < 1 for size in mesh.shape):
+        raise OpError(op, f"runs on @{mesh.name}, whose shape is not known; XLA needs one")
+    for type_ in (value.type for value in (*op.operands, *op.results)):
+        if isinstance(type_, ir.RankedTensorType) and not type_.has_static_shape:
+            raise OpError(op, f"moves a {type_}, whose shape is not known; XLA needs one")
 
 
 def _group_axes(view: MeshOpView, mesh: Mesh) -> Axes:

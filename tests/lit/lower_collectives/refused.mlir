@@ -133,3 +133,12 @@ func.func @bit_as_a_number() -> i32 {
   %2 = arith.extsi %1 : i1 to i32
   return %2 : i32
 }
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+func.func @tensor_of_unknown_size(%x: tensor<?xf32>) -> tensor<?xf32> {
+  // expected-error @+1 {{'mesh.all_gather' op moves a tensor<?xf32>, whose shape is not known; XLA needs one}}
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<?xf32> -> tensor<?xf32>
+  return %0 : tensor<?xf32>
+}
