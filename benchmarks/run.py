@@ -19,7 +19,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 
-from benchmarks.contestants import CONTESTANTS, sdy_propagation_seconds
+from benchmarks.contestants import CONTESTANTS, sdy_propagation
 from benchmarks.measure import Measurement, measure, unsharded
 from benchmarks.table import render
 from testdata.catalogue import BUILDERS, MEASURED, build
@@ -30,7 +30,7 @@ def measured(names: Sequence[str], contestants: Sequence[str]) -> Iterator[Measu
     for name in names:
         program = build(name)
         expected = unsharded(program)
-        propagation = {"sdy-propagation": sdy_propagation_seconds(program.export())}
+        propagation = {"sdy-propagation": sdy_propagation(program.export()).wall}
         for contestant in contestants:
             print(f"{name} by {contestant}", file=sys.stderr, flush=True)
             one = measure(program, contestant, expected)
