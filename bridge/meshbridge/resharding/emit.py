@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from meshbridge.dialect import build
 from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
 from meshbridge.mlir import MeshError, ir
@@ -176,11 +178,12 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     sizes = {"slice_sizes": integers(piece.shape)}
     result = emit.broadcast(emit.splat(tensor([], element_of(value)), 0), step.shape)
     senders, receivers = ([digits[i] for i in step.rotating] for digits in (step.sources, step.targets))
+    devices = np.arange(site.mesh.size)
     moved: ir.Value | None = None
     for turn in step.rounds:
         sent = place.rotated(senders, [-shift for shift in turn])
         sent = sent if moved is None else place.after(sent, moved)
         moved = emit.value("dynamic_slice", piece, [value, sent, zero], sizes)
-        moved = place.permute(moved, [(step.sender(device, turn), device) for device in range(site.mesh.size)])
+        moved = place.permute(moved, np.stack([step.sender(devices, turn), devices], axis=1))
         result = emit.value("dynamic_update_slice", result.type, [result, moved, place.rotated(receivers, turn), zero])
     return result

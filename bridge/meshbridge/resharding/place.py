@@ -17,6 +17,9 @@ from meshbridge.sharding import Mesh
 CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 1>"
 """One number for all collectives, so that equal ones stay equal; type 1: between devices."""
 
+Pairs = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+"""Rows of sender and receiver."""
+
 
 class Place:
     """This device's position in `mesh`. Everything is `tensor<i32>`."""
@@ -68,19 +71,21 @@ class Place:
         attrs = {"start_indices": integers([0] * len(ones)), "limit_indices": integers(ones), "strides": integers(ones)}
         return self.emit.value("slice", tensor(ones, element_of(value)), [value], attrs)
 
-    def everywhere(self, digits: Digits, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def everywhere(self, digits: Digits, pairs: Sequence[tuple[int, int]]) -> Pairs:
         """Pairs of numbers along `digits` as pairs of devices, in every group."""
-        bases = [device for device in range(self.mesh.size) if all(digit.of(device) == 0 for digit in digits)]
-        offsets = [0]
+        devices = np.arange(self.mesh.size)
+        first = devices[np.all([digit.of(devices) == 0 for digit in digits], axis=0)]
+        offsets = np.zeros(1, np.int64)
         for digit in digits:
-            offsets = [offset + value * digit.stride for offset in offsets for value in range(digit.radix)]
-        return [(base + offsets[sender], base + offsets[receiver]) for base in bases for sender, receiver in pairs]
+            offsets = (offsets[:, None] + np.arange(digit.radix) * digit.stride).ravel()
+        inside: Pairs = offsets[np.array(pairs)]
+        return (first[:, None, None] + inside[None]).reshape(-1, 2)
 
-    def permute(self, value: ir.Value, pairs: list[tuple[int, int]]) -> ir.Value:
+    def permute(self, value: ir.Value, pairs: Pairs) -> ir.Value:
         """`value` moved from sources to targets, numbered in row-major order of the mesh; zeros on devices that are no target."""
         partitions = np.array(self.mesh.ordered_devices(), np.int64)
         attrs = {
-            "source_target_pairs": dense(partitions[np.array(pairs)]),
+            "source_target_pairs": dense(partitions[pairs]),
             "channel_handle": ir.Attribute.parse(CHANNEL),
         }
         return self.emit.value("collective_permute", value.type, [value], attrs)

@@ -25,6 +25,8 @@ class Options:
     "Seconds per collective."
     beta: float = 1e-9
     "Seconds per byte received by the busiest device."
+    rounds: int = 16
+    "Most permutes that an all-to-all and a relabelling may be fused into: each writes down a pair for every device of the mesh."
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
     scratch: int = 1 << 18

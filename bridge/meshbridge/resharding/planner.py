@@ -105,7 +105,10 @@ def _along(
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
     """The cheapest plan from `source` to `target` without stopping between."""
     start = buffer_shape(shape, mesh, source)
-    found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in _ways(shape, mesh, source, target)]
+    ways = list(_ways(shape, mesh, source, target))
+    if not options.exact:
+        ways = [steps for steps in ways if _longest_exchange(steps) <= options.rounds] or ways
+    found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in ways]
     return _cheapest(found, options) if found else None
 
 
@@ -115,6 +118,10 @@ def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
         return min(plans, key=lambda one: (one.wire_bytes, one.total_bytes, one.collectives, *_burden(one)))
     lean = [one for one in plans if one.peak_bytes <= one.peak_bound + options.scratch] or plans
     return min(lean, key=lambda one: (one.seconds(options), *_burden(one)))
+
+
+def _longest_exchange(steps: Sequence[Step]) -> int:
+    return max((step.collectives for step in steps if isinstance(step, Rounds)), default=0)
 
 
 def _burden(one: Plan) -> tuple[int, float, int]:

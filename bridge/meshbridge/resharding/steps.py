@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
+
+import numpy as np
 
 from meshbridge.sharding import Axes, Mesh
 
 Shape = tuple[int, ...]
+Number = TypeVar("Number", int, np.ndarray[tuple[int], np.dtype[np.int64]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,8 @@ class Digit:
     radix: int
     stride: int
 
-    def of(self, device: int) -> int:
-        """The digit's value on the device with that row-major number."""
+    def of(self, device: Number) -> Number:
+        """The digit's value on the device with that row-major number, or on each of an array of them."""
         return device // self.stride % self.radix
 
 
@@ -293,13 +297,13 @@ class Rounds(Step):
             listed = [(*head, t) for head in listed for t in range(self.sources[i].radix)]
         return listed
 
-    def sender(self, receiver: int, turn: tuple[int, ...]) -> int:
-        """The device that `receiver` hears in the round `turn`."""
+    def sender(self, receiver: Number, turn: tuple[int, ...]) -> Number:
+        """The device that `receiver` hears in the round `turn`; of an array of receivers, the array of senders."""
         shifts = dict(zip(self.rotating, turn, strict=True))
         device = receiver
         for i, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             value = (target.of(receiver) + shifts.get(i, 0)) % source.radix
-            device += (value - source.of(receiver)) * source.stride
+            device = device + (value - source.of(receiver)) * source.stride  # not in place: it may be an array
         return device
 
     def received(self, elements: int) -> float:
