@@ -26,18 +26,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type
 from meshbridge.sharding import Sharding
-from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
+from meshbridge_converters import carriers, invariants, meshes, sdy_frontend
 from meshbridge_converters.axes import AxisRef
 from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
 from meshbridge_converters.invariants import Groups
-from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
+from meshbridge_converters.sdy_meshes import Meshes
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
 """Discardable attribute of `mesh.shard`: what its source operation said besides the sharding."""
@@ -70,7 +69,7 @@ def import_module(module: ir.Module) -> None:
     _verify(module)
     with module.context, ir.Location.unknown():
         sites = list(_sites(module.body, None))
-        _Import(_Meshes.of(module, sites)).run(sites)
+        _Import(Meshes.of(module, [(site.op, site.name) for site in sites])).run(sites)
 
 
 def _verify(module: ir.Module) -> None:
@@ -132,77 +131,10 @@ def _inside(op: ir.Operation, name: str, scope: _Scope | None) -> _Scope:
 
 
 @dataclass
-class _Meshes:
-    """The meshes of a module, by symbol and, for those that sdy has inlined, by contents; memoised readings of shardings."""
-
-    by_key: dict[str | ir.Attribute, SdyMesh]
-    read: dict[tuple[ir.Attribute, int], Annotation] = field(default_factory=dict)
-    rewritten: dict[ir.Attribute, ir.Attribute] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, module: ir.Module, sites: list[_Site]) -> _Meshes:
-        """Declares each mesh of `module` as `mesh.mesh`, its axes factored for the sub-axes in use; erases the `sdy.mesh`."""
-        used = _references(sites)
-        declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
-        taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations if "sym_name" in op.attributes}
-        free = (name for name in (f"inlined_mesh_{number}" for number in count()) if name not in taken)
-        by_key: dict[str | ir.Attribute, SdyMesh] = {}
-        for op in declared:
-            symbol = ir.StringAttr(op.attributes["sym_name"]).value
-            by_key[symbol] = _located(op, symbol, op.attributes["mesh"], used.pop(symbol, ({}, op))[0])
-            others = {name: op.attributes[name] for name in op.attributes if name not in ("sym_name", "mesh")}
-            meshes.declare(by_key[symbol], others, op.location, ir.InsertionPoint(op))
-            op.erase()
-        top = ir.InsertionPoint.at_block_begin(module.body)
-        for attr, (refs, op) in used.items():
-            assert isinstance(attr, ir.Attribute), f"the verifier lets no unknown mesh @{attr} through"
-            by_key[attr] = _located(op, next(free), attr, refs, inlined=True)
-            meshes.declare(by_key[attr], {}, op.location, top)
-        return cls(by_key)
-
-    def of_sharding(self, attr: ir.Attribute) -> SdyMesh:
-        return self.by_key[sdy_attributes.mesh_of(attr)]
-
-    def annotation(self, attr: ir.Attribute, rank: int) -> Annotation:
-        """What a sharding says of a tensor of `rank` dimensions."""
-        found = self.read.get((attr, rank))
-        if found is None:
-            found = self.read[attr, rank] = sdy_attributes.read(attr, self.of_sharding(attr), rank)
-        return found
-
-    def without_symbols(self, attr: ir.Attribute) -> ir.Attribute:
-        """A sharding that names its mesh by its contents."""
-        found = self.rewritten.get(attr)
-        if found is None:
-            found = self.rewritten[attr] = sdy_attributes.on_mesh(attr, self.of_sharding(attr).attr)
-        return found
-
-
-def _references(sites: Iterable[_Site]) -> dict[str | ir.Attribute, tuple[dict[AxisRef, None], ir.Operation]]:
-    """Per mesh, the axis references in use (in order, without repeats) and the first operation that uses the mesh."""
-    seen: set[ir.Attribute] = set()
-    used: dict[str | ir.Attribute, tuple[dict[AxisRef, None], ir.Operation]] = {}
-    for site in sites:
-        for attr in carriers.shardings(site.op, site.name):
-            if attr not in seen:
-                seen.add(attr)
-                refs, _ = used.setdefault(sdy_attributes.mesh_of(attr), ({}, site.op))
-                refs |= dict.fromkeys(sdy_attributes.axis_refs(attr))
-    return used
-
-
-def _located(op: ir.Operation, symbol: str, attr: ir.Attribute, refs: Iterable[AxisRef], inlined: bool = False) -> SdyMesh:
-    try:
-        return sdy_attributes.sdy_mesh(symbol, attr, refs, inlined)
-    except MeshError as error:
-        raise OpError(op, str(error)) from None
-
-
-@dataclass
 class _Import:
     """Rewrites one site after the other. Operations that a `mesh.shard` replaces go at the end, as they may mark a place."""
 
-    meshes: _Meshes
+    meshes: Meshes
     groups: Groups = field(default_factory=Groups)
     replaced: list[ir.Operation] = field(default_factory=list)
 

@@ -213,9 +213,14 @@ def test_malformed_sharding_in_a_module_that_was_never_verified() -> None:
 
 def test_sub_axes_without_a_common_factorisation() -> None:
     text = """sdy.mesh @m = <["x"=6]>
-      func.func @main(%arg0: tensor<6xf32> {sdy.sharding = #sdy.sharding<@m, [{"x":(1)2}]>},
-                      %arg1: tensor<6xf32> {sdy.sharding = #sdy.sharding<@m, [{"x":(1)3}]>}) { return }"""
-    assert 'no factorisation of axis "x"=6 has sub-axes that end at 2 and at 3' in importing(text)
+      func.func @main(%arg0: tensor<6xf32> {sdy.sharding = #sdy.sharding<@m, [{"x":(1)2}]>}) {
+        %0 = stablehlo.tanh %arg0 {sdy.sharding = #sdy.sharding_per_value<[<@m, [{"x":(2)3}]>]>} : tensor<6xf32>
+        %1 = stablehlo.tanh %0 {sdy.sharding = #sdy.sharding_per_value<[<@m, [{"x":(1)3}]>]>} : tensor<6xf32>
+        return
+      }"""
+    diagnostic = importing(text)
+    assert 'no factorisation of axis "x"=6 has sub-axes that end at 2 and at 3' in diagnostic
+    assert re.match(r"[^:]*:4:14: error: 'stablehlo.tanh' op ", diagnostic)
 
 
 def test_axis_named_like_a_sub_axis() -> None:
