@@ -122,7 +122,10 @@ def test_what_does_not_fit_the_form_stays_generic() -> None:
 
 ERRORS = {
     "%0 = mesh.all_reduce %arg0 @m0 : tensor<4x8xf32> -> tensor<4x8xf32>": (32, "expected 'on', found '@m0'"),
-    "%0 = mesh.all_reduce %arg0 on @m0 reduction = <most> : tensor<4x8xf32>": (52, "expected a reduction kind to be one of: sum"),
+    "%0 = mesh.all_reduce %arg0 on @m0 reduction = <most> : tensor<4x8xf32>": (
+        52,
+        "expected ::mlir::mesh::ReductionKind to be one of: sum",
+    ),
     "%0 = mesh.all_reduce %arg0 on @m0 mesh_axes = [0, 99999] : tensor<4x8xf32>": (55, "integer 99999 does not fit 16 bits"),
     "%0 = mesh.all_reduce %argo on @m0 : tensor<4x8xf32> -> tensor<4x8xf32>": (26, "use of undeclared SSA value name"),
     "%0 = mesh.all_reduce %arg1 on @m0 : tensor<4x8xf32> -> tensor<4x8xf32>": (26, "use of value '%arg1' expects different type"),

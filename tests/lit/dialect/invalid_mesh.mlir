@@ -5,7 +5,7 @@ mesh.mesh @m(shape = [])
 
 // -----
 
-// expected-error @+1 {{dimension size of a mesh is expected to be non-negative or dynamic}}
+// expected-error @+1 {{custom op 'mesh.mesh' Failed parsing dimension list. Did you mean an empty list? It must be denoted by "[]".}}
 mesh.mesh @m(shape = -1)
 
 // -----
@@ -15,5 +15,5 @@ mesh.mesh @m(shape = 0x4)
 
 // -----
 
-// expected-error @+1 {{expected a shape such as 2x?x4, or [] for rank 0, found ')'}}
+// expected-error @+1 {{custom op 'mesh.mesh' Failed parsing dimension list.}}
 mesh.mesh @m(shape = )

@@ -9,7 +9,7 @@ func.func @f(%arg0: tensor<4x8xf32>) {
 // -----
 
 func.func @f(%arg0: tensor<4x8xf32>) {
-  // expected-error @+1 {{expected a reduction kind to be one of: sum, max, min, product, average}}
+  // expected-error @+1 {{expected ::mlir::mesh::ReductionKind to be one of: sum, max, min, product, average}}
   %0 = mesh.all_reduce %arg0 on @m reduction = <most> : tensor<4x8xf32> -> tensor<4x8xf32>
   return
 }

@@ -287,7 +287,7 @@ class _Rewriter:
         if name not in self.spelling.formats:
             Scanner(self.text, start, self.filename).fail(f"custom op '{name}' is unknown", start)
         forms = self.spelling.formats[name]
-        scanner = Scanner(self.text, found.end(), self.filename)
+        scanner = Scanner(self.text, found.end(), self.filename, name)
         form = next((form for form in forms[1:] if scanner.at(form.leading)), forms[0])
         return parse_op(scanner, self.spelling.names[name], form), scanner.position
 

@@ -26,12 +26,13 @@ def place(text: str, offset: int, filename: str) -> str:
 
 
 class Scanner:
-    """Reads `text` from `position` on."""
+    """Reads `text` from `position` on, as part of `operation` if that is known."""
 
-    def __init__(self, text: str, position: int, filename: str) -> None:
+    def __init__(self, text: str, position: int, filename: str, operation: str = "") -> None:
         self.text = text
         self.position = position
         self.filename = filename
+        self.operation = operation
 
     def fail(self, message: str, at: int | None = None) -> NoReturn:
         """Raises ParseError at offset `at`, or at the next token."""

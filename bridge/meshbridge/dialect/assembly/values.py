@@ -88,7 +88,8 @@ def read_kind(scanner: Scanner) -> str:
     start = scanner.position
     kind = scanner.word(_KEYWORD, "a reduction kind")
     if kind not in REDUCTION_KINDS:
-        scanner.fail(f"expected a reduction kind to be one of: {', '.join(REDUCTION_KINDS)}; found '{kind}'", start)
+        expected = f"expected ::mlir::mesh::ReductionKind to be one of: {', '.join(REDUCTION_KINDS)}"
+        scanner.fail(f"custom op '{scanner.operation}' {expected}; found '{kind}'", start)
     if bracketed:
         scanner.expect(">")
     return kind
@@ -160,7 +161,7 @@ class _AxisArray(Syntax):
         return "[[]]" if found.group(1) == "[]" else found.group(1)
 
 
-_DIMENSIONS = re.compile(r"(?:\?|\d+)(?:x(?:\?|\d+))*|-\d+")
+_DIMENSIONS = re.compile(r"(?:\?|\d+)(?:x(?:\?|\d+))*")
 
 
 class _Dimensions(Syntax):
@@ -172,8 +173,14 @@ class _Dimensions(Syntax):
         if scanner.accept("["):
             scanner.expect("]")
             return dense("i64", [])
-        start, end = scanner.match(_DIMENSIONS, "a shape such as 2x?x4, or [] for rank 0")
-        digits = scanner.text[start:end].split("x")
+        scanner.skip()
+        start = scanner.position
+        found = _DIMENSIONS.match(scanner.text, start)
+        if found is None:
+            hint = 'Did you mean an empty list? It must be denoted by "[]".'
+            scanner.fail(f"custom op '{scanner.operation}' Failed parsing dimension list. {hint}")
+        scanner.position = found.end()
+        digits = found.group().split("x")
         if any(len(size) > 18 for size in digits):
             scanner.fail("a dimension size does not fit 64 bits", start)
         return dense("i64", [DYNAMIC if size == "?" else int(size) for size in digits])
