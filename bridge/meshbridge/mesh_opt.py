@@ -50,7 +50,9 @@ def _pass_flags(argv: Sequence[str]) -> tuple[list[Pass], list[str]]:
         if argument.startswith("-") and name in known:
             steps.append(pipeline.make_pass(name, options.strip("{}")))
         else:
-            rest.append(argument)
+            # LLVM's tools take one dash for two: `-split-input-file`.
+            one_dash = len(argument) > 2 and argument[0] == "-" and argument[1].isalpha()
+            rest.append(f"-{argument}" if one_dash else argument)
     return steps, rest
 
 
