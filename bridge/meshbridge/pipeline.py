@@ -33,7 +33,7 @@ ANNOTATE: tuple[Pass, ...] = (
     ComplexConstants(),
     SplitTransforms(),
     SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
-    ShardingPropagation(),
+    ShardingPropagation(refine=2000),
 )
 """Stage 0 to stage 2: mesh IR on global shapes, every operand and result annotated."""
 

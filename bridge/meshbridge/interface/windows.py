@@ -6,6 +6,8 @@ what all shards before it amount to is joined on, at the price of exchanging one
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from meshbridge.dialect import build
@@ -121,7 +123,8 @@ def _shrink_window(op: ir.Operation, dim: int, length: int, from_end: bool) -> N
     padding = [list(pair) for pair in _padding(op, len(window))]
     window[dim], padding[dim] = length, [0, length - 1] if from_end else [length - 1, 0]
     op.attributes["window_dimensions"] = integers_attr(window)
-    op.attributes["padding"] = ir.DenseIntElementsAttr.get(np.array(padding, np.int64))
+    pairs: Any = np.array(padding, np.int64)  # the bindings take any buffer; their stubs do not know numpy's
+    op.attributes["padding"] = ir.DenseIntElementsAttr.get(pairs)
 
 
 def _joined_before(scanned: ir.Value, dim: int, axes: Axes, kind: str, from_end: bool, at: Localizer) -> ir.Value:
@@ -157,4 +160,5 @@ def _joined_before(scanned: ir.Value, dim: int, axes: Axes, kind: str, from_end:
 def _combine(kind: str, left: ir.Value, right: ir.Value) -> ir.Value:
     """The op that a reduction of `kind` applies."""
     name = next(name for name, known in KINDS.items() if known == kind)
-    return ir.Operation.create(f"stablehlo.{name}", [left.type], [left, right]).results[0]
+    combined: ir.Value = ir.Operation.create(f"stablehlo.{name}", [left.type], [left, right]).results[0]
+    return combined

@@ -34,8 +34,8 @@ class ShardingPropagation(Pass):
     traversal: str = "backward-forward"
     "Order of the sweeps: forward, backward, forward-backward or backward-forward."
 
-    refine: int = 2000
-    "Moves that refinement may try after the sweeps; 0 leaves the RFC's propagation alone."
+    refine: int = 0
+    "Moves that refinement may try after the sweeps (`propagation/refine.py`); 0 is the RFC's propagation alone."
 
     def run(self, module: ir.Module) -> None:
         if self.traversal not in TRAVERSALS:

@@ -67,4 +67,5 @@ def _along(value: ir.Value, dim: int, kind: str) -> ir.Value:
 
 def _transform(value: ir.Value, kind: str, length: int, result: ir.Type) -> ir.Value:
     attributes = {"fft_type": ir.Attribute.parse(f"#stablehlo<fft_type {kind}>"), "fft_length": integers_attr([length])}
-    return ir.Operation.create("stablehlo.fft", [result], [value], attributes).results[0]
+    transformed: ir.Value = ir.Operation.create("stablehlo.fft", [result], [value], attributes).results[0]
+    return transformed

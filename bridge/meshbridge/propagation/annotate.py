@@ -28,6 +28,7 @@ class Annotator:
         self.defined = defined
         self.block = graph.function.regions[0].blocks[0]
         self._tops: dict[ir.Block | None, ir.InsertionPoint] = {}
+        self._marks: list[ir.Operation] = []
         self._values: dict[tuple[ir.Block | None, Sharding], ir.Value] = {}
         self._options: dict[Option, ir.Attribute] = {}
 
@@ -39,10 +40,12 @@ class Annotator:
         return found
 
     def _top(self, home: ir.Block | None) -> ir.InsertionPoint:
-        """Before the first op that stood in the function or the isolated block."""
+        """Before everything that stood in the function or the isolated block, and before all annotations of uses."""
         found = self._tops.get(home)
         if found is None:
-            found = self._tops[home] = ir.InsertionPoint.at_block_begin(home or self.block)
+            mark = ir.Operation.create("mesh.top", ip=ir.InsertionPoint.at_block_begin(home or self.block))
+            self._marks.append(mark)
+            found = self._tops[home] = ir.InsertionPoint(mark)
         return found
 
     def run(self, settled: list[Settled]) -> None:
@@ -55,6 +58,8 @@ class Annotator:
         for op in self.graph.returns:
             self._returns(op)
         self._definitions(self.block, None)
+        for mark in self._marks:
+            mark.erase()
 
     def _use_identity(self, node: Node, decision: Settled) -> None:
         target = decision.operands[0]

@@ -41,12 +41,14 @@ class Slot:
     "Whether several values share it (a loop's carried value, a branch's result): its definitions must lie exactly as decided."
     manual: bool = False
     "Whether it stands on the border of a region that is local along some axes: its split begins with those axes."
+    boundary: bool = False
+    "Whether it is an argument or a result of the function: what the caller holds is not cut finer than the sweeps found."
     uses: int = 0
 
     @property
     def looks(self) -> tuple[object, ...]:
         """All that its future depends on, apart from its neighbours."""
-        return (self.shape, self.dtype, self.split, self.open, self.banned, self.partial, self.user, self.tied, self.manual)
+        return (self.shape, self.dtype, self.split, self.open, self.banned, self.partial, self.user, self.tied, self.manual, self.boundary)
 
 
 @dataclass
@@ -190,7 +192,8 @@ class GraphBuilder:
         block = self.graph.function.regions[0].blocks[0]
         self._arguments = set(block.arguments)
         for argument in block.arguments:
-            self.slot(argument)
+            if (slot := self.slot(argument)) >= 0:
+                self.graph.slots[slot].boundary = True
         self._block(block, 1, ())
         self._merge_groups()
         self.graph.connect()
@@ -303,6 +306,7 @@ class GraphBuilder:
         for operand in op.operands:
             if (slot := self.slot(operand)) >= 0:
                 self.graph.slots[slot].uses += 1
+                self.graph.slots[slot].boundary = True
 
     def _while(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Initial value, region arguments and result of a carried value share one slot; the yield passes into it."""

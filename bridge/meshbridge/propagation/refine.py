@@ -145,6 +145,8 @@ class Refiner:
                 before != after and not may for before, after, may in zip(description.split, split, description.open, strict=True)
             ):
                 return None
+            if description.boundary and not set(sum(split, ())) <= set(sum(description.split, ())):
+                return None
             if tuple(split) != description.split:
                 changed[slot] = tuple(split)
         return changed
