@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from meshbridge.mlir import MeshError
 from meshbridge.resharding.steps import Shape
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding
+from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, local_shape
 
 Interval = tuple[int, int]
 
@@ -51,7 +51,16 @@ def layout(shape: Shape, mesh: Mesh, sharding: Sharding) -> Layout:
 
 def buffer_shape(shape: Shape, mesh: Mesh, sharding: Sharding) -> Shape:
     """The shape of the local buffer: the ceiling division plus halos, or the largest shard that the offsets give."""
-    return tuple(dim.local for dim in layout(shape, mesh, sharding))
+    if sharding.halo_sizes or sharding.offsets:
+        return tuple(dim.local for dim in layout(shape, mesh, sharding))
+    return local_shape(shape, mesh, sharding.split_axes)
+
+
+def lie_alike(shape: Shape, mesh: Mesh, a: Sharding, b: Sharding) -> bool:
+    """Whether every device holds the same box under both shardings, partial axes aside."""
+    if a.halo_sizes or a.offsets or b.halo_sizes or b.offsets:
+        return layout(shape, mesh, a) == layout(shape, mesh, b)
+    return a.split_axes == b.split_axes  # without a list of all blocks, which are many on a large mesh
 
 
 def _with_halo(size: int, axes: Axes, count: int, halo: tuple[int, int]) -> DimLayout:

@@ -1,25 +1,24 @@
 """Chooses a plan: every way known for a pair of shardings, and the cheapest of them.
 
-A *route* is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one piece, by
-digits where the shards are aligned and by tiles where they are not.
+A *route* (`routes`) is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one
+piece (`ways`), by digits where the shards are aligned and by tiles where they are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from meshbridge.mlir import MeshError
-from meshbridge.resharding.aligned import Recipe, aligned_steps
-from meshbridge.resharding.boxes import buffer_shape, layout
+from meshbridge.resharding.boxes import buffer_shape, lie_alike
 from meshbridge.resharding.check import check
-from meshbridge.resharding.digits import align
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
-from meshbridge.resharding.routes import reduced_axes, routes
-from meshbridge.resharding.steps import Crop, Mask, Pad, Permute, Rounds, Shape, Step, axis_digits
-from meshbridge.resharding.tiles import TileExchange, tile_exchange
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, is_even, local_shape
+from meshbridge.resharding.routes import routes
+from meshbridge.resharding.steps import Rounds, Shape, Step
+from meshbridge.resharding.tiles import TileExchange
+from meshbridge.resharding.ways import ways_between
+from meshbridge.sharding import DYNAMIC, Mesh, Sharding
 
 
 @lru_cache(maxsize=65536)
@@ -82,7 +81,7 @@ def _normal(shape: Shape, mesh: Mesh, sharding: Sharding) -> Sharding:
     partial = tuple(axis for axis in sharding.partial_axes if mesh.shape[axis] > 1)
     sharding = replace(sharding, partial_axes=partial) if partial else sharding.without_partial()
     plain = replace(sharding, halo_sizes=(), offsets=())
-    if sharding != plain and layout(shape, mesh, sharding) != layout(shape, mesh, plain):
+    if not lie_alike(shape, mesh, sharding, plain):
         return sharding
     return replace(plain, split_axes=tuple(tuple(axis for axis in axes if mesh.shape[axis] > 1) for axes in plain.split_axes))
 
@@ -105,7 +104,7 @@ def _along(
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
     """The cheapest plan from `source` to `target` without stopping between."""
     start = buffer_shape(shape, mesh, source)
-    ways = list(_ways(shape, mesh, source, target))
+    ways = list(ways_between(shape, mesh, source, target, options.exact))
     if not options.exact:
         ways = [steps for steps in ways if _longest_exchange(steps) <= options.rounds] or ways
     found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in ways]
@@ -126,83 +125,3 @@ def _longest_exchange(steps: Sequence[Step]) -> int:
 
 def _burden(one: Plan) -> tuple[int, float, int]:
     return sum(isinstance(step, TileExchange) for step in one.steps), one.peak_bytes, len(one.steps)
-
-
-def _ways(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[tuple[Step, ...]]:
-    """Every way from `source` to `target` in one leg."""
-    reduced, masked = reduced_axes(source, target)
-    if 0 in shape:  # nothing to move or to reduce: a new buffer
-        yield (tile_exchange(shape, mesh, source, target),)
-        return
-    mask = (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
-    same = layout(shape, mesh, source) == layout(shape, mesh, target)
-    if same and not reduced:
-        yield mask
-        return
-    if source.halo_sizes and replace(source, halo_sizes=()) == target:
-        yield (Crop(buffer_shape(shape, mesh, target), _halo_starts(source)),)
-        return
-    found = False
-    if not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
-        for steps in _aligned(shape, mesh, source, target, reduced):
-            yield (*steps, *mask)
-            found = True
-        if not found and not reduced and (steps := _relabelled(shape, mesh, source, target)):
-            yield (*steps, *mask)
-    even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
-    if not reduced and not (found and even):
-        yield (tile_exchange(shape, mesh, source, target), *mask)
-        layouts = zip(layout(shape, mesh, source), layout(shape, mesh, target), strict=True)
-        if any(a == b and not a.is_uniform for a, b in layouts):
-            yield (tile_exchange(shape, mesh, source, target, tight=True), *mask)
-
-
-def _halo_starts(source: Sharding) -> Shape:
-    """Where the owned part of a shard with halos begins."""
-    lows = iter(source.halo_sizes[::2])
-    return tuple(next(lows) if axes else 0 for axes in source.split_axes)
-
-
-def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[tuple[Step, ...]]:
-    """Plans by digits, the pad of an uneven whole source before them, the crop of an uneven whole target behind them."""
-    whole = _padded_shape(shape, mesh, source, target)
-    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole is not None else None
-    if whole is None or alignment is None:
-        return
-    zeros = (0,) * len(shape)
-    start, padded = (local_shape(size, mesh, source.split_axes) for size in (shape, whole))
-    before = (Pad(padded, zeros),) if padded != start else ()
-    end, padded = (local_shape(size, mesh, target.split_axes) for size in (shape, whole))
-    after = (Crop(end, zeros),) if padded != end else ()
-    used = (*source.used_axes, *source.partial_axes)
-    unused = alignment.of(tuple(axis for axis in range(mesh.rank) if axis not in used))
-    for spread in (False, True) if reduced else (False,):
-        for fused in (True, False):
-            recipe = Recipe(fused, spread)
-            steps = aligned_steps(alignment, alignment.of(reduced), unused, source.partial_kind, recipe)
-            yield (*before, *steps, *after)
-            if not any(isinstance(step, Rounds) for step in steps):
-                break  # nothing was fused
-
-
-def _relabelled(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Step, ...]:
-    """One permute, if both sides cut every dimension into as many blocks: the blocks change places whole."""
-    splits = (source.split_axes, target.split_axes)
-    if any(mesh.group_size(before) != mesh.group_size(after) for before, after in zip(*splits, strict=True)):
-        return ()
-    free = [axis for axis in range(mesh.rank) if axis not in source.partial_axes]
-    used = (source.used_axes, target.used_axes)
-    sources, targets = ((*axes, *(axis for axis in free if axis not in axes)) for axes in used)
-    local = local_shape(shape, mesh, source.split_axes)
-    return (Permute(local, axis_digits(mesh, sources), axis_digits(mesh, targets)),)
-
-
-def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:
-    """The shape with every dimension padded so that both shardings cut it evenly where they cut it; None if they pad unlike."""
-    padded = []
-    for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
-        sizes = {-(-size // n) * n for n in (mesh.group_size(before), mesh.group_size(after)) if n > 1}
-        if len(sizes) > 1:
-            return None
-        padded.append(sizes.pop() if sizes else size)
-    return tuple(padded)

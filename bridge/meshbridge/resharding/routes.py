@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshbridge.mlir import MeshError
-from meshbridge.resharding.boxes import layout
 from meshbridge.resharding.steps import Shape
 from meshbridge.sharding import Axes, Mesh, Sharding
 
@@ -62,7 +61,6 @@ def _between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> It
             if shape[dim] % mesh.group_size(split[dim]) == 0 and not source.halo_sizes and not source.offsets:
                 yield (replace(whole, split_axes=split),)
     elif not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
-        before, after = layout(shape, mesh, source), layout(shape, mesh, target)
-        split = tuple(axes if a == b else () for axes, a, b in zip(source.split_axes, before, after, strict=True))
+        split = tuple(a if a == b else () for a, b in zip(source.split_axes, target.split_axes, strict=True))
         if split not in (source.split_axes, target.split_axes):
             yield (replace(source, split_axes=split),)

@@ -96,6 +96,13 @@ def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, 
     return TileExchange(local, source, target, dims, axis_digits(mesh, axes), tuple(_rounds(tiles)))
 
 
+def expected_tiles(mesh: Mesh, source: Sharding, target: Sharding) -> int:
+    """About how many tiles all devices of an exchange receive."""
+    pairs = [pair for pair in zip(source.split_axes, target.split_axes, strict=True) if pair[0] != pair[1]]
+    devices = mesh.group_size(tuple({axis for pair in pairs for axes in pair for axis in axes}))
+    return devices * prod(-(-mesh.group_size(before) // mesh.group_size(after)) for before, after in pairs)
+
+
 @dataclass
 class _Tiles:
     """Finds who sends what to whom, on the mesh of the active axes alone."""
