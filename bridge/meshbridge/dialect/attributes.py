@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import cast
 
-from meshbridge.mlir import ir
+from meshbridge.mlir import MeshError, ir
 from meshbridge.sharding import Axes, Split
 
 SHARDING_TYPE = "!mesh.sharding"
@@ -49,6 +49,8 @@ def kind_attr(kind: str) -> ir.Attribute:
 
 
 _KIND = re.compile(r"#mesh(?:\.partial<\s*|<partial\s+)(\w+)\s*>")
+_AXES = r"\[\s*(?:-?\d+\s*(?:,\s*-?\d+\s*)*)?\]\s*"
+_AXIS_LISTS = re.compile(rf"\[\s*(?:{_AXES}(?:,\s*{_AXES})*)?\]")
 _AXIS_ARRAY = re.compile(r"#mesh(?:\.axisarray<|<axisarray)\s*(.*?)>$", re.S)
 
 
@@ -56,7 +58,7 @@ def kind(attr: ir.Attribute) -> str:
     """The reduction kind that `#mesh.partial<kind>` (or LLVM 21's `#mesh<partial kind>`) names."""
     found = _KIND.fullmatch(str(attr))
     if found is None:
-        raise ValueError(f"expected #mesh.partial<kind>, found {attr}")
+        raise MeshError(f"error: expected #mesh.partial<kind>, found {attr}")
     return found.group(1)
 
 
@@ -73,8 +75,8 @@ def axis_array(attr: ir.Attribute) -> Split:
 @lru_cache(maxsize=4096)
 def _parse_axis_array(text: str) -> Split:
     found = _AXIS_ARRAY.fullmatch(text)
-    if found is None:
-        raise ValueError(f"expected #mesh.axisarray<[[…], …]>, found {text}")
+    if found is None or not _AXIS_LISTS.fullmatch(found.group(1)):
+        raise MeshError(f"error: expected #mesh.axisarray<[[…], …]>, found {text}")
     return tuple(tuple(axes) for axes in ast.literal_eval(found.group(1)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import SHARDING_TYPE
-from meshbridge.dialect.constraints import check_reduction, check_split_axes, indices_only
+from meshbridge.dialect.constraints import check_reduction, check_split_axes
 from meshbridge.dialect.signature import Broken, Shape, Signature, element_of, group_size, shape_of
 from meshbridge.mlir import ir
 from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
@@ -188,5 +188,3 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "update_halo": (halo_update_is_consistent,),
 }
 """By mnemonic. `shard` has `check_shard`, which needs the value of its sharding."""
-
-__all__ = ["RULES", "check_fits", "check_shard", "indices_only", "offsets_by_dimension"]
