@@ -20,8 +20,7 @@ from meshbridge_converters import manual, sdy
 
 LOCAL = """
   "mesh.mesh"() {sym_name = "mesh", shape = array<i64: 2, 2, 2>, meshbridge.axis_names = ["x", "y:(1)2", "y:(2)2"],
-    stablehlo.mesh = #stablehlo.mesh<axes = [#stablehlo.mesh_axis<name = "x", size = 2>,
-                                             #stablehlo.mesh_axis<name = "y", size = 4>]>} : () -> ()
+    stablehlo.mesh = {axes = [{name = "x", size = 2 : i64}, {name = "y", size = 4 : i64}]}} : () -> ()
   func.func public @main(
       %arg0: tensor<4x4xf32> {jax.buffer_donor = true, meshbridge.global = tensor<8x16xf32>, meshbridge.mesh = @mesh,
                               meshbridge.split_axes = #mesh.axisarray<[[0], [1, 2]]>},

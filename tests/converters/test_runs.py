@@ -85,3 +85,48 @@ def test_four_experts_on_an_axis_of_eight() -> None:
     np.testing.assert_allclose(found, np.tanh(tokens @ experts), rtol=1e-5)
     assert "all-" not in compiled.hlo_text()
     assert compiled.mesh.shape == (4, 2)
+
+
+def _ring(x: jax.Array, axis: str) -> jax.Array:
+    size = lax.axis_size(axis)
+    return lax.ppermute(x, axis, [(i, (i + 1) % size) for i in range(size)])
+
+
+A = "axis"
+"""Stands for the axis that a collective runs along."""
+
+COLLECTIVES: dict[str, tuple[Callable[..., jax.Array], P, P]] = {
+    "psum": (lax.psum, P(A), P()),
+    "pmax": (lax.pmax, P(A), P()),
+    "pmean": (lax.pmean, P(A), P()),
+    "all_gather": (partial(lax.all_gather, axis=1, tiled=True), P(None, A), P()),
+    "all_to_all": (partial(lax.all_to_all, split_axis=1, concat_axis=0, tiled=True), P(A), P(None, A)),
+    "psum_scatter": (partial(lax.psum_scatter, scatter_dimension=1, tiled=True), P(A), P(None, A)),
+    "ppermute": (_ring, P(A), P(A)),
+    "axis_index": (lambda x, axis: x * lax.axis_index(axis), P(A), P(A)),
+}
+
+
+@pytest.mark.parametrize("partly", [True, False], ids=["one axis manual", "all axes manual"])
+@pytest.mark.parametrize("axis", ["data", "model"])
+@pytest.mark.parametrize(("collective", "into", "out"), COLLECTIVES.values(), ids=COLLECTIVES.keys())
+def test_every_collective_of_jax(collective: Callable[..., jax.Array], into: P, out: P, axis: str, partly: bool) -> None:
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    specs = [P(*(axis if entry == A else entry for entry in spec)) for spec in (into, out)]
+    names = {"axis_names": {axis}} if partly else {}
+    body = jax.shard_map(
+        lambda x: collective(x, axis), mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False, **names
+    )
+
+    def program(x: jax.Array) -> jax.Array:
+        x = lax.with_sharding_constraint(jnp.tanh(x), NamedSharding(mesh, P("model", "data")))
+        return jnp.sin(body(x))
+
+    rows = NamedSharding(mesh, P("data"))
+    argument = np.linspace(-1, 1, 16 * 32, dtype=np.float32).reshape(16, 32)
+    jitted = jax.jit(program, in_shardings=rows)
+    exported = export.export(jitted)(argument)
+    expected = jitted(argument)
+    called = jax.jit(meshbridge.partition(exported).call)(jax.device_put(argument, rows))
+    np.testing.assert_allclose(called, expected, rtol=1e-5)
+    np.testing.assert_allclose(meshbridge.compile(exported)(argument)[0], expected, rtol=1e-5)
