@@ -57,12 +57,13 @@ def parse(text: str) -> tuple[Tiling, ...]:
 
 
 def _tiling(sharding: HloSharding) -> Tiling:
-    proto = sharding.v3_to_v2_sharding().to_proto()
+    # Version 3 names mesh axes, version 2 says tiles; before JAX 0.10 there was no other.
+    plain = sharding.v3_to_v2_sharding() if hasattr(sharding, "v3_to_v2_sharding") else sharding
+    proto = plain.to_proto()
     group = proto.shard_group_id if proto.is_shard_group else None
     if proto.type != OpSharding.Type.OTHER:
         devices = tuple(proto.tile_assignment_devices) if proto.type == OpSharding.Type.MAXIMAL else ()
         return Tiling(proto.type.name.lower(), devices=devices, group=group)
-    plain = sharding.v3_to_v2_sharding()
     sizes = list(plain.tile_assignment_dimensions())
     kinds = [_SUBGROUPS[kind] for kind in plain.subgroup_types()] or ["replicated"] * plain.replicate_on_last_tile_dim()
     rank = len(sizes) - len(kinds)
