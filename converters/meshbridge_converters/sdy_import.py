@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE
-from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type
+from meshbridge.mlir import MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
 from meshbridge.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_frontend
 from meshbridge_converters.axes import AxisRef
@@ -179,11 +179,24 @@ class _Import:
         if site.inner is None:
             self.stays(site)
             return
-        self.annotate_arguments(carriers.take(op, "arg_attrs"), site, {})
-        results = carriers.take(op, "res_attrs")
+        arguments, results = (self._take(op, side) for side in carriers.FUNCTION)
+        self.annotate_arguments(arguments, site, {})
         if any(results):
             for block in op.regions[0].blocks:
                 self._annotate_results(block.operations[-1].operation, results, replace(site, scope=site.inner))
+
+    def _take(self, function: ir.Operation, side: str) -> list[ir.Attribute | None]:
+        """The shardings of a function's arguments or results, which lose them; tokens cannot be annotated and keep theirs."""
+        kind = function_type(function)
+        types = kind.inputs if side == "arg_attrs" else kind.results
+        taken = carriers.take(function, side)
+        kept = {
+            index: self.meshes.without_symbols(attr)
+            for index, attr in enumerate(taken)
+            if attr is not None and not isinstance(types[index], ir.RankedTensorType)
+        }
+        carriers.give(function, side, kept)
+        return [None if index in kept else attr for index, attr in enumerate(taken)]
 
     def _annotate_results(self, terminator: ir.Operation, results: Sequence[ir.Attribute | None], inside: _Site) -> None:
         if terminator.name != "func.return":

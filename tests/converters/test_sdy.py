@@ -163,6 +163,29 @@ def test_declarations_and_private_functions() -> None:
       }}""")
 
 
+def test_tokens_and_blocks() -> None:
+    assert_round_trip(f"""{MESHES}
+      func.func @main(%arg0: !stablehlo.token {{sdy.sharding = #sdy.sharding<@one_device, []>}}, %arg1: i1,
+                      %arg2: tensor<8x16xf32> {{sdy.sharding = #sdy.sharding<@m, [{{"x"}}, {{}}]>}})
+          -> (!stablehlo.token {{sdy.sharding = #sdy.sharding<@one_device, []>}},
+              tensor<8x16xf32> {{sdy.sharding = #sdy.sharding<@m, [{{?}}, {{}}]>}}) {{
+        cf.cond_br %arg1, ^first, ^second
+      ^first:
+        return %arg0, %arg2 : !stablehlo.token, tensor<8x16xf32>
+      ^second:
+        %0 = stablehlo.tanh %arg2 : tensor<8x16xf32>
+        return %arg0, %0 : !stablehlo.token, tensor<8x16xf32>
+      }}""")
+
+
+def test_mesh_of_another_module() -> None:
+    text = """module { module {
+      sdy.mesh @m = <["x"=2]>
+      func.func @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}]>}) { return }
+    } }"""
+    assert "names the mesh @m, which stands in another module" in importing(text)
+
+
 MALFORMED = {
     "rank": ('@m, [{"x"}]', "sharding doesn't match tensor rank: 1 != 2"),
     "axis twice": ('@m, [{"x"}, {"x"}]', 'duplicate axis ref: "x"'),
