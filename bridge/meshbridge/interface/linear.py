@@ -19,6 +19,10 @@ ADD = frozenset(("stablehlo.add", "stablehlo.subtract"))
 """Sums over the same shards on both sides make one such sum."""
 
 
+LINEAR = UNARY | SCALE | ADD
+"""All of them."""
+
+
 def carried_axes(op_name: str, nest: LoopNest, partial: Sequence[Axes]) -> Axes:
     """The axes over which the op's result stays a partial sum, given those of its operands; () if it needs them finished."""
     if not any(partial):

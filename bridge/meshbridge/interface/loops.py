@@ -52,6 +52,11 @@ class LoopNest:
         return hash((self.loops, self.operands, self.results, self.has_rule, self.work, self.is_contraction))
 
     @cached_property
+    def reduces(self) -> bool:
+        """Whether any loop is a reduction."""
+        return any(loop.reduction for loop in self.loops)
+
+    @cached_property
     def merged_loops(self) -> tuple[int, ...]:
         """The loops that share a dimension with another one. Padding between two loops would shift elements, so they
         split evenly."""

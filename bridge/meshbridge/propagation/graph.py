@@ -48,7 +48,18 @@ class Slot:
     @property
     def looks(self) -> tuple[object, ...]:
         """All that its future depends on, apart from its neighbours."""
-        return (self.shape, self.dtype, self.split, self.open, self.banned, self.partial, self.user, self.tied, self.manual, self.boundary)
+        return (
+            self.shape,
+            self.dtype,
+            self.split,
+            self.open,
+            self.banned,
+            self.partial,
+            self.user,
+            self.tied,
+            self.manual,
+            self.boundary,
+        )
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from meshbridge.interface.linear import carried_axes
+from meshbridge.interface.linear import ADD, LINEAR, carried_axes
 from meshbridge.interface.option import Option, needed_sharding, result_sharding, split_sharding
 from meshbridge.propagation.choice import compute_price, options, reshard_cost
 from meshbridge.propagation.graph import Graph, Node
@@ -41,34 +41,89 @@ class Settler:
         self._available: dict[int, list[tuple[tuple[int, ...], Sharding]]] = {}
         self._memo: dict[tuple[object, ...], Option] = {}
         self._pending: dict[int, Axes] = {}
+        self._waived: dict[int, Axes] = {}
+        "Slots whose reduction over these axes costs nothing extra, since a pending sum that they join pays for it."
 
     def run(self) -> list[Settled]:
         """One decision per node, in order."""
-        self._pending = self._foresee()
         for index, slot in enumerate(self.graph.slots):
             self.defined[index] = slot.partial or split_sharding(self.graph.mesh.name, slot.split)
+        self._pending = self._foresee()
+        self._join_sums()
         return [self._identity(node) if node.is_identity else self._payload(node) for node in self.graph.nodes]
 
     def _foresee(self) -> dict[int, Axes]:
         """Slots that could stay partial, and over which axes, if every linear chain were left unfinished."""
         partial: dict[int, Axes] = {}
-        plain = {
-            index: slot.partial or split_sharding(self.graph.mesh.name, slot.split) for index, slot in enumerate(self.graph.slots)
-        }
         for node in self.graph.nodes:
-            if node.is_identity or len(node.results) != 1 or node.results[0] < 0:
-                continue
-            slot = self.graph.slots[node.results[0]]
-            if slot.user or slot.tied or not slot.dtype.startswith(_SUMMED):
-                continue
-            carried = self._carried(node, partial)
-            if not carried:
-                option = self._choose(node, [plain.get(operand) for operand in node.operands], ())
-                computed = result_sharding(node.nest, option, 0, self.graph.mesh)
-                carried = computed.partial_axes if computed.partial_kind == "sum" else ()
-            if carried and not set(carried) & {axis for axes in slot.split for axis in axes}:
-                partial[node.results[0]] = carried
+            if self._may_stay(node):
+                carried = self._carried(node, partial)
+                if not carried and node.nest.reduces:
+                    carried = self._sum_axes(node)
+                self._mark(partial, node, carried)
         return partial
+
+    def _may_stay(self, node: Node) -> bool:
+        """Whether the node's only result could stay a partial sum at all."""
+        if node.is_identity or len(node.results) != 1 or node.results[0] < 0:
+            return False
+        slot = self.graph.slots[node.results[0]]
+        return not (slot.user or slot.tied) and slot.dtype.startswith(_SUMMED)
+
+    def _sum_axes(self, node: Node, waived: Axes = ()) -> Axes:
+        """The axes over which the node's cheapest option leaves its result a partial sum."""
+        option = self._choose(node, [self.defined.get(operand) for operand in node.operands], (), waived)
+        computed = result_sharding(node.nest, option, 0, self.graph.mesh)
+        return computed.partial_axes if computed.partial_kind == "sum" else ()
+
+    def _mark(self, partial: dict[int, Axes], node: Node, axes: Axes) -> bool:
+        """Notes that the node's result may stay partial; not along axes that split it. Whether that is news."""
+        slot = node.results[0]
+        if not axes or slot in partial or set(axes) & {axis for split in self.graph.slots[slot].split for axis in split}:
+            return False
+        partial[slot] = axes
+        return True
+
+    def _join_sums(self) -> None:
+        """An op whose result is only added to a pending sum may leave its own pending too: finishing both costs what one does.
+
+        The gradient of a value that three contractions read is the case: alone, each might rather gather its operands.
+        """
+        made_by = {node.results[0]: node for node in self.graph.nodes if self._may_stay(node)}
+        linear = [node for node in made_by.values() if node.op.name in LINEAR]
+        news = True
+        while news:
+            news = False
+            for node in linear:
+                axes = self._carried(node, self._pending)
+                if not axes and node.op.name in ADD:
+                    axes = self._joined(node, made_by)
+                news |= self._mark(self._pending, node, axes)
+
+    def _joined(self, node: Node, made_by: dict[int, Node]) -> Axes:
+        """Lets the finished side of an addition stay pending like the other one, if the ops behind it then prefer to."""
+        left, right = node.operands
+        for pending, other in ((left, right), (right, left)):
+            axes = self._pending.get(pending, ())
+            makers = self._willing(other, axes, made_by) if axes else None
+            if makers is not None:
+                for maker in makers:
+                    self._waived[maker.results[0]] = axes
+                    self._mark(self._pending, maker, axes)
+                return self._carried(node, self._pending)
+        return ()
+
+    def _willing(self, slot: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
+        """The ops that would make `slot` a sum pending over `axes`, innermost first; None if one of them would not."""
+        maker = made_by.get(slot)
+        if maker is None or self.graph.slots[slot].uses != 1:
+            return None
+        if slot in self._pending:
+            return [] if self._pending[slot] == axes else None
+        if maker.op.name in ADD:
+            left, right = (self._willing(operand, axes, made_by) for operand in maker.operands)
+            return None if left is None or right is None else [*left, *right, maker]
+        return [maker] if maker.nest.reduces and self._sum_axes(maker, axes) == axes else None
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
         """The axes over which the node's result stays partial because its operands are; () if it needs them finished."""
@@ -94,7 +149,8 @@ class Settler:
         mesh = self.graph.mesh
         carried = self._carried_now(node)
         kept: Axes = next((axes for axes in carried if axes), ())
-        option = self._choose(node, [self.defined.get(slot) for slot in node.operands], kept)
+        waived = self._waived.get(node.results[0], ()) if node.results else ()
+        option = self._choose(node, [self.defined.get(slot) for slot in node.operands], kept, waived)
         needs = tuple(
             self._need(node, index, option, carried[index], mesh) if slot >= 0 else None
             for index, slot in enumerate(node.operands)
@@ -130,17 +186,17 @@ class Settler:
             self.defined[slot] = computed
         return self.defined[slot]
 
-    def _choose(self, node: Node, defined: list[Sharding | None], kept: Axes) -> Option:
+    def _choose(self, node: Node, defined: list[Sharding | None], kept: Axes, waived: Axes = ()) -> Option:
         if node.fixed_option is not None:
             return node.fixed_option
         slots = self.graph.slots
         targets = tuple(slots[slot].split if slot >= 0 else () for slot in node.results)
         ready = tuple(tuple(sharding for _, sharding in self._reachable(slot, node.scope)) for slot in node.operands)
         partial = self.graph.wanted_partial(node)
-        key = (node.nest, tuple(defined), targets, kept, ready, partial)
+        key = (node.nest, tuple(defined), targets, kept, ready, partial, waived)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._cheapest(node, defined, targets, kept, ready, partial)
+            found = self._memo[key] = self._cheapest(node, defined, targets, kept, ready, partial, waived)
         return found
 
     def _cheapest(
@@ -151,6 +207,7 @@ class Settler:
         kept: Axes,
         ready: tuple[tuple[Sharding, ...], ...],
         partial: Axes,
+        waived: Axes,
     ) -> Option:
         mesh, slots, nest = self.graph.mesh, self.graph.slots, node.nest
         splits: list[Split] = [sharding.split_axes if sharding else () for sharding in defined]
@@ -166,7 +223,7 @@ class Settler:
             for index, slot in enumerate(node.results):
                 if slot >= 0:
                     computed = self._computed(node, option, index, kept)
-                    if kept:
+                    if kept or (waived and computed.partial_axes == waived):
                         target = replace(computed, split_axes=targets[index])
                     else:
                         target = slots[slot].partial or split_sharding(mesh.name, targets[index])
