@@ -195,6 +195,15 @@ def statistics(x: jax.Array) -> Tree:
     return places, moments, jnp.trace(x), jnp.diag(x), jnp.triu(x), jnp.median(x, axis=0)
 
 
+@program(LINE, Argument((16, 64), COLUMNS))
+def largest_and_smallest(x: jax.Array) -> Tree:
+    """Ties, infinities and NaN among them: the first NaN wins, equal elements give the smallest index."""
+    strange = x.at[2, 5].set(jnp.nan).at[2, 40].set(jnp.nan).at[3].set(-jnp.inf).at[4].set(jnp.inf)
+    tied = jnp.round(x)
+    kinds = strange, tied, tied.astype(jnp.int32), (jnp.abs(x) * 3).astype(jnp.uint8), tied > 0
+    return [find(values, axis=axis) for find in (jnp.argmax, jnp.argmin) for values in kinds for axis in (0, 1, None)]
+
+
 @program(GRID, Argument((24, 36), P("x", "y")))
 def reshapes(x: jax.Array) -> Tree:
     return x.reshape(-1), x.reshape(12, 72), x.reshape(2, 12, 4, 9), x.reshape(6, 4, 36).transpose(2, 0, 1), x.T.reshape(18, 48)

@@ -24,6 +24,7 @@ from meshbridge.passes.inline_calls import InlineCalls
 from meshbridge.passes.lower_collectives import LowerCollectives
 from meshbridge.passes.mesh_spmdization import MeshSpmdization
 from meshbridge.passes.sharding_propagation import ShardingPropagation
+from meshbridge.passes.split_arg_reductions import SplitArgReductions
 from meshbridge.passes.split_constants import SplitConstants
 from meshbridge.passes.split_transforms import SplitTransforms
 
@@ -31,6 +32,7 @@ ANNOTATE: tuple[Pass, ...] = (
     ImportShardings(),
     InlineCalls(),
     ComplexConstants(),
+    SplitArgReductions(),
     SplitTransforms(),
     SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
     ShardingPropagation(refine=2000),
