@@ -50,7 +50,7 @@ def serialize(module: ir.Module) -> bytes:
     """
     version = stablehlo.get_version_from_compatibility_requirement(stablehlo.StablehloCompatibilityRequirement.WEEK_4)
     try:
-        # As bytecode: the same call for every jaxlib since 0.8.1. Not stablehlo.serialize_portable_artifact, which leaves the
+        # As bytecode: the same call for every jaxlib since 0.9. Not stablehlo.serialize_portable_artifact, which leaves the
         # module itself as VHLO.
         return bytes(artifacts.serialize_portable_artifact(to_bytecode(module), version, True))
     except RuntimeError as error:  # XlaRuntimeError
