@@ -70,7 +70,9 @@ def test_refinement_lowers_bytes(traversal: str) -> None:
     totals = []
     for moves in (0, 2000):
         module = formats.unpack(_network(3), context()).module
-        steps = [ShardingPropagation(traversal, moves) if isinstance(step, ShardingPropagation) else step for step in PIPELINES["mesh"]]
+        steps = [
+            ShardingPropagation(traversal, moves) if isinstance(step, ShardingPropagation) else step for step in PIPELINES["mesh"]
+        ]
         run(steps, module)
         totals.append(communication(module).wire_bytes)
     assert totals[1] <= totals[0]

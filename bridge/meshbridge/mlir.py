@@ -142,8 +142,12 @@ def walk(op: ir.Operation) -> Iterator[ir.Operation]:
     yield op
     for region in op.regions:
         for block in region.blocks:
-            for child in block.operations:
-                yield from walk(child.operation)
+            for view in block.operations:
+                child = view.operation
+                if len(child.regions):
+                    yield from walk(child)
+                else:  # most ops: no generator of their own
+                    yield child
 
 
 def walk_all(module: ir.Module) -> list[ir.Operation]:

@@ -23,7 +23,7 @@ from meshbridge.propagation.quotient import quotient
 from meshbridge.propagation.spread import is_pass_through
 from meshbridge.sharding import Axes, Sharding, Split
 
-LEAST_GAIN = 1e-6
+LEAST_GAIN = 1e-5
 """A move stays if it saves at least this part of the total: below it, floating-point sums in another order decide."""
 
 Place = tuple[int, int]
@@ -49,6 +49,7 @@ class Refiner:
         self._types = {id(node): self._tensor_types(node) for node in graph.nodes}
         self._costs = [self._node_cost(node) for node in graph.nodes]
         self._shared = [self._uses(slot) for slot in range(len(graph.slots))]
+        self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
         self._stale = set(range(len(graph.slots)))
         "Slots near which something has changed since their classes were last tried."
 
@@ -99,6 +100,9 @@ class Refiner:
 
     def _improve(self, places: tuple[Place, ...]) -> None:
         """Gives the class the axes that save most, if any do."""
+        least = LEAST_GAIN * self._total
+        if self._at_stake(places) <= least:
+            return
         best: tuple[float, dict[int, Split]] | None = None
         for axes in self._alternatives(places):
             if self.budget <= 0:
@@ -109,10 +113,17 @@ class Refiner:
                 gain = self._gain(changed)
                 if best is None or gain > best[0]:
                     best = (gain, changed)
-        if best is not None and best[0] > LEAST_GAIN * (sum(cost.own for cost in self._costs) + sum(self._shared)):
+        if best is not None and best[0] > least:
             self._apply(best[1])
+            self._total -= best[0]
             near = {user for slot in best[1] for user in self.graph.users[slot]}
             self._stale.update(slot for user in near for slot in self.graph.nodes[user].operands + self.graph.nodes[user].results)
+
+    def _at_stake(self, places: tuple[Place, ...]) -> float:
+        """All that a move of the class could save: the cost of everything that touches it."""
+        near = {user for slot, _ in places for user in self.graph.users[slot]}
+        slots = {slot for user in near for slot in self.graph.nodes[user].operands if slot >= 0}
+        return sum(self._costs[node].own for node in near) + sum(self._shared[slot] for slot in slots)
 
     def _alternatives(self, places: tuple[Place, ...]) -> Iterator[Axes]:
         """Axes that a class may be split along: none, one, or two in either order."""
