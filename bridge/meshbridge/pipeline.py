@@ -103,10 +103,10 @@ def run(steps: Sequence[Pass], module: ir.Module, *, verify_each: bool = True, o
     timings: list[Timing] = []
     started = time.perf_counter()
 
-    def after_each(step: Pass, module: ir.Module) -> None:
+    def after_each(step: Pass, changed: bool) -> None:
         nonlocal started
         done = time.perf_counter()
-        if verify_each:
+        if verify_each and changed:
             verify(module)
         timings.append(Timing(step.name, done - started, time.perf_counter() - done))
         if on_pass is not None:
@@ -132,11 +132,13 @@ def _collector_paused() -> Iterator[None]:
 
 
 _PASS = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
+_FUNCTION_PIPELINE = re.compile(r"\s*func\.func\s*\(([^()]*)\)\s*(?:,|$)")
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
     """`a,b{option=value other=value}`, bare or within `builtin.module(…)`, as mlir-opt writes pipelines.
 
+    `func.func(a,b)` is `a,b`: every pass here runs on the module and turns to its functions itself.
     Raises MeshError for an unknown pass or option.
     """
     inner = re.fullmatch(r"\s*builtin\.module\s*\((.*)\)\s*", text, re.S)
@@ -146,6 +148,10 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
 def _entries(text: str) -> Iterator[tuple[str, str]]:
     position = 0
     while position < len(text):
+        if nested := _FUNCTION_PIPELINE.match(text, position):
+            yield from _entries(nested.group(1))
+            position = nested.end()
+            continue
         found = _PASS.match(text, position)
         if found is None:
             raise MeshError(f"error: expected 'pass' or 'pass{{option=value}}' in pass pipeline, found '{text[position:]}'")

@@ -23,8 +23,11 @@ class Pass:
     main_option: ClassVar[str] = ""
     """The option that may be given without its name: `--mesh-specialize=m=4x2`."""
 
-    def run(self, module: ir.Module) -> None:
-        """Changes `module` in place. Raises MeshError with a located diagnostic where the module cannot be handled."""
+    def run(self, module: ir.Module) -> bool | None:
+        """Changes `module` in place; False promises that there was nothing to change, and nothing need be verified.
+
+        Raises MeshError with a located diagnostic where the module cannot be handled.
+        """
         raise NotImplementedError(type(self).__name__)
 
 
@@ -37,8 +40,7 @@ def register(cls: type[PassT]) -> type[PassT]:
     return cls
 
 
-def run_passes(passes: Sequence[Pass], module: ir.Module, after_each: Callable[[Pass, ir.Module], None]) -> None:
-    """Runs `passes` in order; `after_each` verifies, times or prints."""
+def run_passes(passes: Sequence[Pass], module: ir.Module, after_each: Callable[[Pass, bool], None]) -> None:
+    """Runs `passes` in order; `after_each`, told whether the pass may have changed something, verifies, times or prints."""
     for step in passes:
-        step.run(module)
-        after_each(step, module)
+        after_each(step, step.run(module) is not False)

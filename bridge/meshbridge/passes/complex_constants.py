@@ -25,14 +25,15 @@ class ComplexConstants(Pass):
 
     name: ClassVar[str] = "complex-constants"
 
-    def run(self, module: ir.Module) -> None:
+    def run(self, module: ir.Module) -> bool:
         with module.context:
-            for op in walk_all(module):
-                if op.name == "stablehlo.constant" and _is_complex(op.results[0].type):
-                    with ir.InsertionPoint(op), op.location:
-                        parts = [stablehlo.constant(part) for part in _parts(op)]
-                        op.results[0].replace_all_uses_with(stablehlo.complex(*parts))
-                    op.erase()
+            found = [op for op in walk_all(module) if op.name == "stablehlo.constant" and _is_complex(op.results[0].type)]
+            for op in found:
+                with ir.InsertionPoint(op), op.location:
+                    parts = [stablehlo.constant(part) for part in _parts(op)]
+                    op.results[0].replace_all_uses_with(stablehlo.complex(*parts))
+                op.erase()
+        return bool(found)
 
 
 def _is_complex(of: ir.Type) -> bool:

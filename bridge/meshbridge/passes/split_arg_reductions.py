@@ -28,14 +28,16 @@ class SplitArgReductions(Pass):
 
     name: ClassVar[str] = "split-arg-reductions"
 
-    def run(self, module: ir.Module) -> None:
+    def run(self, module: ir.Module) -> bool:
         with module.context:
-            for op in walk_all(module):
-                if op.name == "stablehlo.reduce" and len(op.results) == 2 and (kind := _kind(op)):
-                    with ir.InsertionPoint(op), op.location:
-                        for result, value in zip(op.results, _two_reductions(op, kind), strict=True):
-                            result.replace_all_uses_with(value)
-                    op.erase()
+            pairs = [op for op in walk_all(module) if op.name == "stablehlo.reduce" and len(op.results) == 2]
+            found = [(op, kind) for op in pairs if (kind := _kind(op))]
+            for op, kind in found:
+                with ir.InsertionPoint(op), op.location:
+                    for result, value in zip(op.results, _two_reductions(op, kind), strict=True):
+                        result.replace_all_uses_with(value)
+                op.erase()
+        return bool(found)
 
 
 _KINDS: dict[tuple[str | int, ...], str] = {("compare", "GT", 0, 2): "max", ("compare", "LT", 0, 2): "min"}

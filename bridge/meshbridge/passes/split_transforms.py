@@ -26,13 +26,15 @@ class SplitTransforms(Pass):
 
     name: ClassVar[str] = "split-transforms"
 
-    def run(self, module: ir.Module) -> None:
+    def run(self, module: ir.Module) -> bool:
         with module.context:
-            for op in walk_all(module):
-                if op.name == "stablehlo.fft" and len(integers(op.attributes["fft_length"])) > 1:
-                    with ir.InsertionPoint(op), op.location:
-                        op.results[0].replace_all_uses_with(_split(op))
-                    op.erase()
+            transforms = [op for op in walk_all(module) if op.name == "stablehlo.fft"]
+            found = [op for op in transforms if len(integers(op.attributes["fft_length"])) > 1]
+            for op in found:
+                with ir.InsertionPoint(op), op.location:
+                    op.results[0].replace_all_uses_with(_split(op))
+                op.erase()
+        return bool(found)
 
 
 def _split(op: ir.Operation) -> ir.Value:

@@ -289,6 +289,7 @@ class GraphBuilder:
             slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes
         )
         if at_boundary:
+            self._check_room(op, slots[origin].shape, sharding.padded(rank).split_axes)
             slots[origin].split = even_split(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
             slots[origin].open, slots[origin].user = (False,) * rank, True
         if "annotate_for_users" in op.attributes or slots[origin].user:
@@ -318,6 +319,20 @@ class GraphBuilder:
             if (slot := self.slot(operand)) >= 0:
                 self.graph.slots[slot].uses += 1
                 self.graph.slots[slot].boundary = True
+                if self.graph.slots[slot].user:
+                    self._check_room(op, self.graph.slots[slot].shape, self.graph.slots[slot].split)
+
+    def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
+        """Inside a program a dimension may be split finer than it has elements; an argument or a result that is so is a mistake."""
+        for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):
+            devices = self.graph.mesh.group_size(axes)
+            if devices > size:
+                names = ", ".join(self.graph.mesh.axis_name(axis) for axis in axes)
+                raise OpError(
+                    op,
+                    f"lets {devices} devices (axes {names}) share dimension {dim} of an argument or result, which has {size} elements",
+                    "split it along fewer axes",
+                )
 
     def _while(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Initial value, region arguments and result of a carried value share one slot; the yield passes into it."""

@@ -60,6 +60,8 @@ class Spreader:
         tensors = (*node.operands, *node.results)
         known = tuple((slots[slot].split, slots[slot].open, slots[slot].banned) if slot >= 0 else None for slot in tensors)
         partial = self.graph.wanted_partial(node)
+        if not partial and node.fixed_option is None and not any(entry and any(entry[0]) for entry in known):
+            return []
         key = (node.nest, known, node.fixed_option, partial)
         splits = self._memo.get(key)
         if splits is None:
@@ -89,8 +91,6 @@ class Spreader:
         splits: list[Split] = [slots[slot].split if slot >= 0 else () for slot in tensors]
         if node.fixed_option is not None:
             option: Option = node.fixed_option
-        elif not partial and not any(map(any, splits)):
-            return tuple(splits)
         else:
             described = [
                 (slots[slot].shape, slots[slot].dtype, slots[slot].split, slots[slot].open) if slot >= 0 else ((), "", (), ())
