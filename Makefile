@@ -16,8 +16,9 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-demo: $(READY)  ## partition a two-layer network, run it on 8 virtual devices, compare with one device
+demo: $(READY)  ## partition a GPT training step, run it on 8 virtual devices, compare with one device and with XLA
 	$(BIN)/python examples/quickstart.py
+	$(BIN)/python -m benchmarks.run --programs gpt3
 
 test: $(READY)  ## all tests but the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"

@@ -323,16 +323,13 @@ class GraphBuilder:
                     self._check_room(op, self.graph.slots[slot].shape, self.graph.slots[slot].split)
 
     def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
-        """Inside a program a dimension may be split finer than it has elements; an argument or a result that is so is a mistake."""
+        """A dimension may be split finer than it has elements inside a program; an argument or result that is so is a mistake."""
         for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):
             devices = self.graph.mesh.group_size(axes)
             if devices > size:
                 names = ", ".join(self.graph.mesh.axis_name(axis) for axis in axes)
-                raise OpError(
-                    op,
-                    f"lets {devices} devices (axes {names}) share dimension {dim} of an argument or result, which has {size} elements",
-                    "split it along fewer axes",
-                )
+                shared = f"dimension {dim} of an argument or result, which has {size} elements"
+                raise OpError(op, f"lets {devices} devices (axes {names}) share {shared}", "split it along fewer axes")
 
     def _while(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Initial value, region arguments and result of a carried value share one slot; the yield passes into it."""
