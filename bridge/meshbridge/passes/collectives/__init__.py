@@ -1,0 +1,6 @@
+"""Passes on stage 3 IR (local shapes, mesh collectives) that make the collectives fewer or smaller. Importing registers them."""
+
+from meshbridge.passes.collectives.all_reduce_folder import AllReduceFolder
+from meshbridge.passes.collectives.all_reduce_reassociate import AllReduceReassociate
+
+__all__ = ["AllReduceFolder", "AllReduceReassociate"]
