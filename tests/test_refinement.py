@@ -45,9 +45,9 @@ def _annotated(exported: jax.export.Exported, *, upto: type | None = None) -> ir
 
 
 def test_layers_fold() -> None:
-    """A network of 12 equal layers has as many kinds of slots and nodes as one of 6."""
+    """A network of 24 equal layers has as many kinds of slots and nodes as one of 12."""
     sizes = []
-    for layers in (6, 12):
+    for layers in (12, 24):
         module = _annotated(_network(layers), upto=ShardingPropagation)
         mesh = find_mesh(module)
         assert mesh is not None
