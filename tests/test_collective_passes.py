@@ -17,7 +17,7 @@ from meshbridge.mlir import context, function_type, ir, main_function
 from meshbridge.passes.lower_collectives import LowerCollectives
 
 LIT = Path(__file__).parent / "lit" / "passes"
-PASSES = ("all-reduce-folder", "all-reduce-reassociate")
+PASSES = ("all-gather-move-down", "all-reduce-folder", "all-reduce-reassociate", "reduce-scatter-reassociate")
 DEVICES = 8
 
 

@@ -1,6 +1,8 @@
 """Passes on stage 3 IR (local shapes, mesh collectives) that make the collectives fewer or smaller. Importing registers them."""
 
+from meshbridge.passes.collectives.all_gather_move_down import AllGatherMoveDown
 from meshbridge.passes.collectives.all_reduce_folder import AllReduceFolder
 from meshbridge.passes.collectives.all_reduce_reassociate import AllReduceReassociate
+from meshbridge.passes.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 
-__all__ = ["AllReduceFolder", "AllReduceReassociate"]
+__all__ = ["AllGatherMoveDown", "AllReduceFolder", "AllReduceReassociate", "ReduceScatterReassociate"]

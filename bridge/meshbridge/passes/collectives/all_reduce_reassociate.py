@@ -90,7 +90,7 @@ def _passes_one(
     if op.name in _SCALING:
         scale = op.operands[1 - number]
         exact = op.name != "stablehlo.divide" or not is_integer(element)
-        return number in _SCALING[op.name] and exact and rewriter.is_uniform(scale, first.mesh_axes)
+        return number in _SCALING[op.name] and exact and rewriter.is_uniform(scale, first.mesh, first.mesh_axes)
     return op.name in _LINEAR
 
 

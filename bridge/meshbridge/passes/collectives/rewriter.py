@@ -69,14 +69,17 @@ class Rewriter:
         """How many operands `value` is."""
         return self._uses[value]
 
-    def is_uniform(self, value: ir.Value, axes: Axes) -> bool:
+    def is_uniform(self, value: ir.Value, mesh: str, axes: Axes) -> bool:
         """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them."""
         op = self.producer(value)
-        if op is None:
-            return False
+        if op is None or op.name in CONSTANTS:
+            return op is not None
         if op.name == "stablehlo.broadcast_in_dim":
-            return self.is_uniform(op.operands[0], axes)
-        return op.name in CONSTANTS or (op.name.startswith("mesh.") and set(axes) <= set(CollectiveOpView(op).mesh_axes))
+            return self.is_uniform(op.operands[0], mesh, axes)
+        if op.name not in _UNIFORM:
+            return False
+        collective = CollectiveOpView(op)
+        return collective.mesh == mesh and set(axes) <= set(collective.mesh_axes)
 
     def feed(self, op: ir.Operation, number: int, value: ir.Value) -> None:
         """Makes `value` operand `number` of `op`; retires a collective that nothing uses any more."""
@@ -100,7 +103,7 @@ class Rewriter:
     def replace(self, op: ir.Operation, value: ir.Value) -> None:
         """Lets the users of the one result of `op` use `value`, made just before, and retires `op`."""
         result = op.results[0]
-        self._adopt(value, self._producers[result][1])
+        self.adopt(value, self._producers[result][1])
         result.replace_all_uses_with(value)
         self._uses[value] += self._uses.pop(result)
         self.retire(op)
@@ -115,7 +118,7 @@ class Rewriter:
         self._uses[value], self._uses[result] = self._uses[result], 1
         self._producers[value] = (made, block)
 
-    def _adopt(self, value: ir.Value, block: int) -> None:
+    def adopt(self, value: ir.Value, block: int) -> None:
         """Enters an operation that a pass has made, with its operands."""
         op = _definition(value)
         self._producers[value] = (op, block)

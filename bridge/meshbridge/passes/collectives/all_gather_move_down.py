@@ -1,0 +1,173 @@
+"""`all-gather-move-down`: compute on shards, gather what comes out (seed 000)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from meshbridge.analysis.communication import element_bits
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.dialect.ops import AllGatherOp
+from meshbridge.dialect.signature import group_size
+from meshbridge.interface import elementwise
+from meshbridge.mlir import ir
+from meshbridge.passes.base import Pass, register
+from meshbridge.passes.collectives.rewriter import CONSTANTS, Rewriter, rewriting
+from meshbridge.sharding import DYNAMIC, Axes
+
+
+@register
+@dataclass(frozen=True)
+class AllGatherMoveDown(Pass):
+    """Moves all-gathers below operations that work on shards as well, if what is gathered then is not larger.
+
+    Input:   %0 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
+             %1 = stablehlo.convert %0 : (tensor<4xf32>) -> tensor<4xbf16>
+    Output:  %0 = stablehlo.convert %x : (tensor<2xf32>) -> tensor<2xbf16>
+             %1 = mesh.all_gather %0 on @m mesh_axes = [0] gather_axis = 0 : tensor<2xbf16> -> tensor<4xbf16>
+
+    Such operations are the elementwise ones, `transpose`, and `slice` and `reduce` along other dimensions. All their operands are
+    gathered alike or hold the same at every place along the gathered dimension, and on every device.
+    """
+
+    name: ClassVar[str] = "all-gather-move-down"
+
+    def run(self, module: ir.Module) -> None:
+        with rewriting(module, {AllGatherOp.OPERATION_NAME}) as rewriter:
+            for op, block in rewriter.ops:
+                if (moved_axis := _MOVES.get(op.name)) is not None:
+                    _move_down(op, block, rewriter, moved_axis)
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """What one gather and another must share to become one."""
+
+    mesh: str
+    axes: Axes
+    dim: int
+
+    @staticmethod
+    def of(op: AllGatherOp) -> _Gather:
+        return _Gather(op.mesh, op.mesh_axes, op.gather_axis)
+
+
+def _move_down(op: ir.Operation, block: int, rewriter: Rewriter, moved_axis: Callable[[ir.Operation, int], int | None]) -> None:
+    operands = list(op.operands)
+    gathers = [rewriter.collective(operand, AllGatherOp, block) for operand in operands]
+    kinds = {_Gather.of(each) for each in gathers if each is not None}
+    if len(kinds) != 1:
+        return
+    (kind,) = kinds
+    mesh, dim = rewriter.meshes[kind.mesh], moved_axis(op, kind.dim)
+    count, result = group_size(mesh, kind.axes), ir.RankedTensorType(op.results[0].type)
+    if dim is None or DYNAMIC in (count, *result.shape) or not _pays(op, operands, gathers, rewriter):
+        return
+    others = {value for value, each in zip(operands, gathers, strict=True) if each is None}
+    if not all(_fits_shards(value, kind, rewriter) for value in others):
+        return
+    inputs = [each.input if each is not None else None for each in gathers]
+    for number, value in enumerate(inputs):
+        rewriter.feed(op, number, value if value is not None else _shrunk(operands[number], kind.dim, count, op, block, rewriter))
+    op.results[0].set_type(_resized(result, dim, count))
+    if op.name == "stablehlo.slice":
+        limits = list(integers(op.attributes["limit_indices"]))
+        limits[dim] //= count
+        op.attributes["limit_indices"] = integers_attr(limits)
+    rewriter.put_after(op, block, lambda shard: build.all_gather(shard, mesh, mesh_axes=kind.axes, gather_axis=dim))
+
+
+def _pays(op: ir.Operation, operands: list[ir.Value], gathers: list[AllGatherOp | None], rewriter: Rewriter) -> bool:
+    """Whether the gathers that go, because nothing else uses them, weigh as much as the one that comes."""
+    gathered = {value for value, each in zip(operands, gathers, strict=True) if each is not None}
+    saved = sum(_bits(value.type) for value in gathered if rewriter.uses(value) == operands.count(value))
+    return _bits(op.results[0].type) <= saved
+
+
+def _bits(type_: ir.Type) -> int:
+    tensor = ir.RankedTensorType(type_)
+    return prod(tensor.shape) * element_bits(str(tensor.element_type))
+
+
+def _resized(tensor: ir.RankedTensorType, dim: int, count: int) -> ir.RankedTensorType:
+    """The type of one of `count` shards along `dim`."""
+    shape = list(tensor.shape)
+    shape[dim] //= count
+    return ir.RankedTensorType.get(shape, tensor.element_type)
+
+
+def _fits_shards(value: ir.Value, gather: _Gather, rewriter: Rewriter) -> bool:
+    """Whether a value that is not gathered can be had for a shard, and is the same on all devices that hold one.
+
+    Were it to differ by device, each device would have used its own with the whole, and now uses it with its shard alone.
+    """
+    if not rewriter.is_uniform(value, gather.mesh, gather.axes):
+        return False
+    if ir.RankedTensorType(value.type).rank == 0:
+        return True
+    op = rewriter.producer(value)
+    assert op is not None  # nothing else is known to be uniform
+    if op.name == "stablehlo.broadcast_in_dim":
+        return gather.dim not in integers(op.attributes["broadcast_dimensions"])
+    return op.name in CONSTANTS and _splat(op) is not None
+
+
+def _splat(op: ir.Operation) -> ir.Attribute | None:
+    """The one number that a constant holds."""
+    value = op.attributes["value"]
+    if not isinstance(value, ir.DenseElementsAttr) or not value.is_splat or "complex" in str(value.type):
+        return None
+    return value.get_splat_value()
+
+
+def _shrunk(value: ir.Value, dim: int, count: int, user: ir.Operation, block: int, rewriter: Rewriter) -> ir.Value:
+    """What `value` is for one shard: a smaller constant or broadcast. Scalars stay."""
+    tensor = ir.RankedTensorType(value.type)
+    if tensor.rank == 0:
+        return value
+    op = rewriter.producer(value)
+    assert op is not None
+    shard, attrs = _resized(tensor, dim, count), dict(op.attributes.items())
+    if op.name in CONSTANTS and (element := _splat(op)) is not None:
+        attrs["value"] = ir.DenseElementsAttr.get_splat(shard, element)
+    new = ir.Operation.create(op.name, [shard], list(op.operands), attrs, loc=op.location, ip=ir.InsertionPoint(user))
+    made: ir.Value = new.results[0]
+    rewriter.adopt(made, block)
+    return made
+
+
+def _same(op: ir.Operation, dim: int) -> int | None:
+    """Elementwise: all operands of a rank have the result's shape."""
+    return dim
+
+
+def _permuted(op: ir.Operation, dim: int) -> int | None:
+    return integers(op.attributes["permutation"]).index(dim)
+
+
+def _whole(op: ir.Operation, dim: int) -> int | None:
+    """A slice that keeps all of the gathered dimension."""
+    size = ir.RankedTensorType(op.operands[0].type).shape[dim]
+    start, limit, stride = (integers(op.attributes[name])[dim] for name in ("start_indices", "limit_indices", "strides"))
+    return dim if (start, limit, stride) == (0, size, 1) else None
+
+
+def _unreduced(op: ir.Operation, dim: int) -> int | None:
+    """A reduction of one operand along other dimensions."""
+    reduced = integers(op.attributes["dimensions"])
+    return None if dim in reduced or len(op.results) != 1 else dim - sum(each < dim for each in reduced)
+
+
+_MOVES: dict[str, Callable[[ir.Operation, int], int | None]] = {
+    **{f"stablehlo.{name}": _same for name in [*elementwise.UNARY, *elementwise.BINARY, "clamp", "select"]},
+    **{f"arith.{name}": _same for name in elementwise.ARITH},
+    **{f"math.{name}": _same for name in elementwise.MATH},
+    **{f"chlo.{name}": _same for name in elementwise.CHLO},
+    "stablehlo.transpose": _permuted,
+    "stablehlo.slice": _whole,
+    "stablehlo.reduce": _unreduced,
+}
+"""By name, where an operation puts a dimension of its operands that it takes place by place; None where it does not."""
