@@ -9,6 +9,7 @@ from meshbridge.interface import (
     indexing,
     reductions,
     shapes,
+    tensor_ops,
     windows,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "indexing",
     "reductions",
     "shapes",
+    "tensor_ops",
     "windows",
 ]
