@@ -48,6 +48,8 @@ def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None
     parser.add_argument("input", help=_INPUT_HELP)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     parser.add_argument("--emit", choices=pipeline.PIPELINES, default="exported", help="how far to go (default: exported)")
+    parser.add_argument("--resharding", choices=("cheapest", "exact"), default="cheapest", help="exact: the fewest bytes, always")
+    parser.add_argument("--replica-groups", choices=("dense", "mesh-axes"), default="dense", help="how to write device groups")
     parser.add_argument("--timing", action="store_true", help="print on standard error how long each pass took")
     parser.set_defaults(command=partition)
 
@@ -112,7 +114,9 @@ def partition(options: argparse.Namespace) -> int:
     """`meshbridge partition IN -o OUT`."""
     program = console.read_program(options.input)
     with console.about(console.display_name(options.input)):
-        timings = pipeline.partition_module(program.module, emit=options.emit)
+        timings = pipeline.partition_module(
+            program.module, emit=options.emit, resharding=options.resharding, replica_groups=options.replica_groups
+        )
         chosen = formats.choose(_presentable(program, options.emit), options.output)
         data = chosen.format.write(chosen)
     console.write_bytes(options.output, data)

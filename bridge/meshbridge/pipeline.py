@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from meshbridge import passes as pass_package
 from meshbridge.dialect import verifier
+from meshbridge.lowering.groups import Spelling
 from meshbridge.mlir import MeshError, diagnostics_text, ir
 from meshbridge.passes.base import PASSES, Pass, run_passes
 from meshbridge.passes.boundary import ImportShardings, WrapLocal
@@ -75,15 +76,31 @@ def registered_passes() -> dict[str, type[Pass]]:
     return dict(sorted(PASSES.items()))
 
 
-def partition_module(module: ir.Module, *, emit: str = "exported", on_pass: OnPass | None = None) -> list[Timing]:
+def partition_module(
+    module: ir.Module,
+    *,
+    emit: str = "exported",
+    resharding: str = "cheapest",
+    replica_groups: Spelling = "dense",
+    on_pass: OnPass | None = None,
+) -> list[Timing]:
     """Partitions `module` in place as far as `emit` says (a key of PIPELINES), and says how long each pass took.
 
-    `on_pass` sees the module after each pass. Raises MeshError with a located diagnostic.
+    `resharding` is MeshSpmdization's option, `replica_groups` that of LowerCollectives.
+    `on_pass` sees the module after each pass.
+    Raises MeshError with a located diagnostic.
     """
     if emit not in PIPELINES:
         raise MeshError(f"error: unknown form '{emit}', expected one of {', '.join(PIPELINES)}")
     verify(module)
-    return run(PIPELINES[emit], module, on_pass=on_pass)
+    steps = [_configured(step, resharding, replica_groups) for step in PIPELINES[emit]]
+    return run(steps, module, on_pass=on_pass)
+
+
+def _configured(step: Pass, resharding: str, replica_groups: Spelling) -> Pass:
+    if isinstance(step, MeshSpmdization):
+        return replace(step, resharding=resharding)
+    return replace(step, replica_groups=replica_groups) if isinstance(step, LowerCollectives) else step
 
 
 def verify(module: ir.Module) -> None:

@@ -56,6 +56,8 @@ class Localizer:
     def __init__(self, mesh: Mesh, global_shapes: dict[ir.Value, tuple[int, ...]], entry: ir.Block) -> None:
         self.mesh = mesh
         self.shardings: dict[ir.Value, Sharding] = {}
+        self.resharding = resharding.Options()
+        "How plans are chosen."
         self._global = global_shapes
         self._entry = ir.InsertionPoint.at_block_begin(entry)
         self._indices: dict[Axes, ir.Value] = {}
@@ -119,7 +121,7 @@ class Localizer:
         if self.manual:
             result = self._reshard_inside(value, shape, dtype, target, before)
         else:
-            plan = resharding.plan(shape, dtype, self.mesh, source, target)
+            plan = resharding.plan(shape, dtype, self.mesh, source, target, self.resharding)
             result = resharding.emit(plan, value, self.mesh, loc=before.location, ip=ir.InsertionPoint(before))
         self._resharded[-1][value, target] = self.adopt(result, shape, target)
         self.moved.add(result)
@@ -136,7 +138,7 @@ class Localizer:
             return dataclasses.replace(sharding, split_axes=(self.manual, *sharding.padded(len(shape)).split_axes))
 
         whole = (self.mesh.group_size(self.manual), *shape)
-        plan = resharding.plan(whole, dtype, self.mesh, deeper(self.shardings[value]), deeper(target))
+        plan = resharding.plan(whole, dtype, self.mesh, deeper(self.shardings[value]), deeper(target), self.resharding)
         element = ir.RankedTensorType(value.type).element_type
         before_it = ir.InsertionPoint(before)
         with before_it, before.location:

@@ -11,9 +11,10 @@ from meshbridge.interface.linear import carried_axes
 from meshbridge.interface.local import Localizer, localize, mask_padding
 from meshbridge.interface.loops import Interface, LoopNest, shape_of
 from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding
-from meshbridge.mlir import OpError, function_type, ir, stablehlo, walk
+from meshbridge.mlir import MeshError, OpError, function_type, ir, stablehlo, walk
 from meshbridge.passes.base import Pass, register
 from meshbridge.propagation.graph import MANUAL, REGION_OPS, find_mesh, sharding_on
+from meshbridge.resharding import Options
 from meshbridge.sharding import Mesh, Sharding, replicated
 
 _EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv", "rng"))
@@ -43,8 +44,12 @@ class MeshSpmdization(Pass):
     """
 
     name: ClassVar[str] = "mesh-spmdization"
+    resharding: str = "cheapest"
+    "Which plans to take: the cheapest by bytes and number of collectives, or `exact`, the fewest bytes whatever the number."
 
     def run(self, module: ir.Module) -> None:
+        if self.resharding not in ("cheapest", "exact"):
+            raise MeshError(f"{self.name}: error: resharding is {self.resharding!r}, expected cheapest or exact")
         mesh = find_mesh(module)
         if mesh is None:
             return
@@ -52,13 +57,13 @@ class MeshSpmdization(Pass):
             for view in list(module.body.operations):
                 function = view.operation
                 if function.name == "func.func" and len(function.regions[0].blocks):
-                    _FunctionPartitioner(function, mesh).run()
+                    _FunctionPartitioner(function, mesh, Options(exact=self.resharding == "exact")).run()
 
 
 class _FunctionPartitioner:
     """Partitions one function in place."""
 
-    def __init__(self, function: ir.Operation, mesh: Mesh) -> None:
+    def __init__(self, function: ir.Operation, mesh: Mesh, resharding: Options) -> None:
         self.function = function
         self.mesh = mesh
         self.block = function.regions[0].blocks[0]
@@ -69,6 +74,7 @@ class _FunctionPartitioner:
         self._read(Interface())
         self._next = 0
         self.at = Localizer(mesh, self._shapes, self.block)
+        self.at.resharding = resharding
 
     def _read(self, interface: Interface) -> None:
         """One walk over the global program: loop nests in order, shapes of all tensors, annotated definitions."""
