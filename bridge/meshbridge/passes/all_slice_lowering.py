@@ -100,10 +100,10 @@ def _size(source: ir.Value, dim: int) -> ir.Value:
 def _divided(size: ir.Value, count: ir.Value) -> ir.Value:
     """`size / count`, after the assertion that nothing is left over."""
     equal = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
-    operands = [binary("remui", size, count), constant(0)]
+    operands = [binary("remsi", size, count), constant(0)]
     even = ir.Operation.create("arith.cmpi", [ir.IntegerType.get_signless(1)], operands, {"predicate": equal}).results[0]
     ir.Operation.create("cf.assert", [], [even], {"msg": ir.StringAttr.get(_UNEVEN)})
-    return binary("divui", size, count)
+    return binary("divsi", size, count)
 
 
 def _as_type(value: ir.Value, type_: ir.Type) -> ir.Value:

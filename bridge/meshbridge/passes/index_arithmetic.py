@@ -1,4 +1,5 @@
-"""Integer arithmetic on `index` values, in `arith` operations alone: what LLVM's tools read as they stand."""
+"""Integer arithmetic on `index` values, in `arith` operations alone: what LLVM's tools read as they stand, and what
+`lower-collectives` has a form for. No value here is negative, so that the signed operations, which StableHLO has, will do."""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ def delinearize(number: ir.Value, sizes: Sequence[ir.Value], down_to: int) -> di
     """
     digits = {}
     for place in range(len(sizes) - 1, down_to - 1, -1):
-        digits[place] = binary("remui", number, sizes[place]) if place else number
+        digits[place] = binary("remsi", number, sizes[place]) if place else number
         if place > down_to:
-            number = binary("divui", number, sizes[place])
+            number = binary("divsi", number, sizes[place])
     return digits
 
 

@@ -22,7 +22,7 @@ class ProcessMultiIndexLowering(Pass):
              %0 = mesh.process_multi_index on @m axes = [1] : index
     Output:  %1 = mesh.process_linear_index on @m : index
              %2:2 = mesh.mesh_shape @m : index, index
-             %0 = arith.remui %1, %2#1 : index
+             %0 = arith.remsi %1, %2#1 : index
     """
 
     name: ClassVar[str] = "test-mesh-process-multi-index-op-lowering"

@@ -38,10 +38,10 @@ func.func @two_axes(%x: tensor<30xf32>) -> tensor<3xf32> {
 // CHECK-DAG:     %[[INDEX:.*]] = mesh.process_multi_index on @line axes = [0] : index
 // CHECK-DAG:     %[[COUNT:.*]] = mesh.mesh_shape @line axes = [0] : index
 // CHECK-DAG:     %[[WHOLE:.*]] = tensor.dim %{{.*}}, %{{.*}} : tensor<?x8xf32>
-// CHECK:         %[[REST:.*]] = arith.remui %[[WHOLE]], %[[COUNT]] : index
+// CHECK:         %[[REST:.*]] = arith.remsi %[[WHOLE]], %[[COUNT]] : index
 // CHECK:         %[[EVEN:.*]] = arith.cmpi eq, %[[REST]], %{{.*}} : index
 // CHECK:         cf.assert %[[EVEN]], "Slicing a tensor with axis size that is not exactly divisible
-// CHECK:         %[[SIZE:.*]] = arith.divui %[[WHOLE]], %[[COUNT]] : index
+// CHECK:         %[[SIZE:.*]] = arith.divsi %[[WHOLE]], %[[COUNT]] : index
 // CHECK:         %[[START:.*]] = arith.muli %[[INDEX]], %[[SIZE]] : index
 // CHECK:         tensor.extract_slice %{{.*}}[%[[START]], 0] [%[[SIZE]], 8] [1, 1] : tensor<?x8xf32> to tensor<?x8xf32>
 func.func @dynamic(%x: tensor<?x8xf32>) -> tensor<?x8xf32> {
