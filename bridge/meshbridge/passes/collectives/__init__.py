@@ -3,6 +3,15 @@
 from meshbridge.passes.collectives.all_gather_move_down import AllGatherMoveDown
 from meshbridge.passes.collectives.all_reduce_folder import AllReduceFolder
 from meshbridge.passes.collectives.all_reduce_reassociate import AllReduceReassociate
+from meshbridge.passes.collectives.hoist_collectives import HoistCollectives
+from meshbridge.passes.collectives.mesh_simplifications import MeshSimplifications
 from meshbridge.passes.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 
-__all__ = ["AllGatherMoveDown", "AllReduceFolder", "AllReduceReassociate", "ReduceScatterReassociate"]
+__all__ = [
+    "AllGatherMoveDown",
+    "AllReduceFolder",
+    "AllReduceReassociate",
+    "HoistCollectives",
+    "MeshSimplifications",
+    "ReduceScatterReassociate",
+]

@@ -1,0 +1,104 @@
+"""`mesh-simplifications`: what upstream's simplification pass does, and the reduce-scatter that it lacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import index_attr
+from meshbridge.dialect.constraints import is_integer
+from meshbridge.dialect.ops import AllReduceOp, AllSliceOp, MeshShapeOp
+from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.mlir import ir
+from meshbridge.passes.base import Pass, register
+from meshbridge.passes.collectives import joins
+from meshbridge.passes.collectives.all_reduce_reassociate import reassociate
+from meshbridge.passes.collectives.rewriter import Rewriter, rewriting
+from meshbridge.sharding import DYNAMIC
+
+
+@register
+@dataclass(frozen=True)
+class MeshSimplifications(Pass):
+    """Moves all-reduces below what joins them, makes a reduce-scatter of a sliced one, and names known sizes of meshes.
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
+             %1 = mesh.all_slice %0 on @m mesh_axes = [0] slice_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %2 = mesh.mesh_shape @m axes = [0] : index
+    Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %1 = mesh.all_reduce %0 on @m mesh_axes = [1] : tensor<2xf32> -> tensor<2xf32>
+             %2 = arith.constant 2 : index
+
+    All-reduces are joined as `all-reduce-reassociate` does, for stablehlo and arith operations of two operands. Where upstream
+    disregards the sign, this does not: `arith.maxui` stays above a signed maximum.
+    """
+
+    name: ClassVar[str] = "mesh-simplifications"
+
+    def run(self, module: ir.Module) -> None:
+        with rewriting(module, {AllReduceOp.OPERATION_NAME, AllSliceOp.OPERATION_NAME}) as rewriter:
+            for op, block in rewriter.ops:
+                if op.name in joins.NAMES:
+                    reassociate(op, block, rewriter)
+                elif op.name == AllSliceOp.OPERATION_NAME:
+                    _scatter(op, block, rewriter)
+                elif op.name == MeshShapeOp.OPERATION_NAME:
+                    _name_sizes(op, rewriter)
+
+
+@register
+@dataclass(frozen=True)
+class TestMeshSimplifications(MeshSimplifications):
+    """Does the work of `mesh-simplifications`; upstream's pass of this name.
+
+    Input:   %0 = mesh.mesh_shape @m axes = [0] : index
+    Output:  %0 = arith.constant 2 : index
+    """
+
+    name: ClassVar[str] = "test-mesh-simplifications"
+
+
+def _scatter(op: ir.Operation, block: int, rewriter: Rewriter) -> None:
+    """A piece of a sum is the sum of pieces; axes that are reduced and not sliced are reduced afterwards, on the piece."""
+    piece = AllSliceOp(op)
+    whole = rewriter.collective(piece.input, AllReduceOp, block)
+    if whole is None or rewriter.uses(piece.input) != 1 or whole.mesh != piece.mesh:
+        return
+    mesh, axes, kind, element = rewriter.meshes[piece.mesh], piece.mesh_axes, whole.reduction, element_of(op.results[0].type)
+    left = [axis for axis in whole.mesh_axes if axis not in axes]
+    if len(left) + len(axes) != len(whole.mesh_axes) or kind == "generic":
+        return
+    if DYNAMIC in (*mesh.shape, *shape_of(whole.input.type), *shape_of(op.results[0].type)):
+        return
+    if left and kind == "average" and is_integer(element):
+        return
+    dim = piece.slice_axis
+    with ir.InsertionPoint(op), op.location:
+        value = build.reduce_scatter(whole.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element)
+        if left:
+            rewriter.adopt(value, block)
+            value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind)
+    rewriter.replace(op, value)
+
+
+def _name_sizes(op: ir.Operation, rewriter: Rewriter) -> None:
+    """Known sizes become constants; a smaller `mesh_shape` asks for the others."""
+    view = MeshShapeOp(op)
+    mesh = rewriter.meshes[view.mesh]
+    axes = view.axes or tuple(range(mesh.rank))
+    unknown = tuple(axis for axis in axes if mesh.shape[axis] == DYNAMIC)
+    if len(unknown) == len(axes):
+        return
+    with ir.InsertionPoint(op), op.location:
+        asked = iter(build.mesh_shape(mesh, unknown) if unknown else ())
+        for axis, result in zip(axes, op.results, strict=True):
+            result.replace_all_uses_with(next(asked) if axis in unknown else _constant(mesh.shape[axis]))
+    rewriter.retire(op)
+
+
+def _constant(size: int) -> ir.Value:
+    value: ir.Value = ir.Operation.create("arith.constant", [ir.IndexType.get()], attributes={"value": index_attr(size)}).results[
+        0
+    ]
+    return value
