@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,3 +75,15 @@ def test_one_long_line_takes_linear_time(count: int) -> None:
     line = " ".join(f"%{number} = mesh.process_linear_index on @m : index" for number in range(count))
     module = read(f"mesh.mesh @m(shape = 2)\nfunc.func @f() {{ {line} return }}", "line.mlir", CONTEXT)
     assert len(module.body.operations) == 2
+
+
+def test_coverage_guided(tmp_path: Path) -> None:
+    """Ten seconds of atheris from the same seeds; longer runs: `python -m tests.dialect.fuzz_reader`."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, (_, text) in enumerate(SEEDS):
+        (corpus / f"{number}.mlir").write_text(text)
+    command = [sys.executable, "-m", "tests.dialect.fuzz_reader", "-max_total_time=10", "-timeout=10", "-seed=1", str(corpus)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "Done" in run.stderr, run.stderr[-2000:]
