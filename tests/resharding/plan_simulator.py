@@ -16,8 +16,14 @@ from meshbridge.resharding.tiles import TileExchange
 Buffers = list[np.ndarray[Any, Any]]
 
 COMBINE: dict[str, Callable[..., Any]] = {
-    "sum": np.add, "average": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply,
-    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+    "sum": np.add,
+    "average": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "product": np.multiply,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
 }
 
 

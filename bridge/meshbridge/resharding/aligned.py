@@ -177,4 +177,3 @@ def _links(labels: Labels, goal: Labels) -> _Exchange:
         first = held.get(start)
         exchange.add(first if first not in goal else None, digits, position, between)
     return exchange
-

@@ -130,4 +130,3 @@ def _labels(mesh: Mesh, axes: Axes, digits: dict[int, dict[int, Digit]]) -> dict
             labels |= {product * outer: digit for outer, digit in digits[axis].items()}
         product *= mesh.shape[axis]
     return labels
-

@@ -33,11 +33,7 @@ class LocalBuffer:
         """Indices into `order` at which the dimensions of a view begin: where a tensor dimension does, and at `cuts`, but not at
         the `joined` positions that follow the first cut."""
         order, inside = self.order, range(cuts[0] + 1, cuts[0] + 1 + joined) if cuts else range(0)
-        return [
-            i
-            for i in range(len(order))
-            if i == 0 or i in cuts or not (i in inside or _continues(order[i - 1], order[i]))
-        ]
+        return [i for i in range(len(order)) if i == 0 or i in cuts or not (i in inside or _continues(order[i - 1], order[i]))]
 
     def _view(self, cuts: Sequence[int] = (), joined: int = 0) -> Shape:
         starts = self._starts(cuts, joined)

@@ -89,4 +89,3 @@ class Place:
             "channel_handle": ir.Attribute.parse(CHANNEL),
         }
         return self.emit.value("collective_permute", value.type, [value], attrs)
-

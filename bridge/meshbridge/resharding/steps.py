@@ -341,4 +341,3 @@ def still(sources: Digits, targets: Digits, devices: int) -> float:
         if length:
             share /= start.radix ** (length - 1)
     return devices * share
-
