@@ -76,7 +76,12 @@ def shape_and_order(*annotations: str, devices: int = 8) -> tuple[tuple[int, ...
             (2, 4),
             (4, 6, 5, 7, 0, 2, 1, 3),
         ),
-        (["{mesh['x'=2,'y'=4], [{'y'}, {'x'}]}"], (2, 4), ()),
+        pytest.param(
+            ["{mesh['x'=2,'y'=4], [{'y'}, {'x'}]}"],
+            (2, 4),
+            (),
+            marks=pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="its jaxlib cannot parse shardings that name axes"),
+        ),
         (["{{devices=[2,4]<=[8]}, {manual}, {maximal device=3}}"], (2, 4), ()),
     ],
 )
