@@ -10,7 +10,7 @@ Every error that the user can repair is a `MeshError`, a ValueError whose text i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshbridge import formats, pipeline
@@ -66,14 +66,15 @@ def report(program: object) -> Report:
     return communication(module)
 
 
-def load(path: str) -> Program:
+def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
     """Reads a program from a file of any known format, told by content; `-` is standard input.
 
-    Raises ParseError.
+    `dims` are the sizes of its symbolic dimensions by name, which a `jax.export` artifact may have.
+    Raises ParseError, and MeshError for other sizes than the program needs.
     """
     from meshbridge import console
 
-    return console.read_program(path)
+    return console.read_program(path, dims)
 
 
 def save(program: Program, path: str) -> None:

@@ -45,7 +45,7 @@ def _parser() -> console.Parser:
 
 def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser = commands.add_parser("partition", allow_abbrev=False, help="partition a program")
-    parser.add_argument("input", help=_INPUT_HELP)
+    _add_input(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     parser.add_argument("--emit", choices=pipeline.PIPELINES, default="exported", help="how far to go (default: exported)")
     parser.add_argument("--resharding", choices=("cheapest", "exact"), default="cheapest", help="exact: the fewest bytes, always")
@@ -56,7 +56,7 @@ def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None
 
 def _add_run(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser = commands.add_parser("run", allow_abbrev=False, help="partition a program and run it on virtual devices")
-    parser.add_argument("input", help=_INPUT_HELP)
+    _add_input(parser)
     parser.add_argument("--devices", type=_count, default=8, help="virtual CPU devices (default: 8)")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
@@ -70,7 +70,7 @@ def _add_run(commands: argparse._SubParsersAction[console.Parser]) -> None:
 def _add_convert(commands: argparse._SubParsersAction[console.Parser]) -> None:
     kinds = conversion.names()
     parser = commands.add_parser("convert", allow_abbrev=False, help="write a program in another format or notation of shardings")
-    parser.add_argument("input", help=_INPUT_HELP)
+    _add_input(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file (default: -)")
     parser.add_argument("--from", dest="source", choices=["auto", *kinds], default="auto", help="kind of input (default: auto)")
     parser.add_argument("--to", dest="target", choices=kinds, required=True, help="what to write")
@@ -81,7 +81,7 @@ def _add_convert(commands: argparse._SubParsersAction[console.Parser]) -> None:
 
 def _add_report(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser = commands.add_parser("report", allow_abbrev=False, help="say what a partitioned program communicates, and why")
-    parser.add_argument("input", help=_INPUT_HELP)
+    _add_input(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=report)
 
@@ -104,6 +104,19 @@ def _add_reshard(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser.set_defaults(command=reshard)
 
 
+def _add_input(parser: console.Parser) -> None:
+    parser.add_argument("input", help=_INPUT_HELP)
+    parser.add_argument("--dims", type=_dims, metavar="B=8,S=16", help="sizes of a jax.export artifact's symbolic dimensions")
+
+
+def _dims(text: str) -> dict[str, int]:
+    sizes = [re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d+)\s*", part) for part in text.split(",")]
+    found = {size[1]: int(size[2]) for size in sizes if size}
+    if len(found) < len(sizes):
+        raise argparse.ArgumentTypeError(f"expected a size for each of different names, as in b=8,s=16, found '{text}'")
+    return found
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
@@ -112,7 +125,7 @@ def _count(text: str) -> int:
 
 def partition(options: argparse.Namespace) -> int:
     """`meshbridge partition IN -o OUT`."""
-    program = console.read_program(options.input)
+    program = console.read_program(options.input, options.dims)
     with console.about(console.display_name(options.input)):
         timings = pipeline.partition_module(
             program.module, emit=options.emit, resharding=options.resharding, replica_groups=options.replica_groups
@@ -134,7 +147,7 @@ def _presentable(program: Program, emit: str) -> Program:
 def run(options: argparse.Namespace) -> int:
     """`meshbridge run IN`."""
     _make_devices(options.devices)
-    program = console.read_program(options.input)
+    program = console.read_program(options.input, options.dims)
     from meshbridge import trial  # imports JAX, which reads the number of devices as it starts
 
     with console.about(console.display_name(options.input)):
@@ -143,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
 
 def convert(options: argparse.Namespace) -> int:
     """`meshbridge convert --to KIND IN -o OUT`."""
-    program = conversion.read(options.input, options.source)
+    program = conversion.read(options.input, options.source, options.dims)
     with console.about(console.display_name(options.input)):
         converted = conversion.convert(program, options.target, closed=options.closed)
         chosen = formats.choose(converted, options.output)
@@ -156,7 +169,7 @@ def convert(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
-    module = console.read_program(options.input).module
+    module = console.read_program(options.input, options.dims).module
     with console.about(console.display_name(options.input)):
         pipeline.partition_module(module, emit="mesh")
         found = communication(module)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -69,18 +69,18 @@ def display_name(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
 
-def read_program(path: str) -> Program:
-    """The program in a file of any known format, in a new context. Raises MeshError."""
-    return parse_program(read_bytes(path), display_name(path))
+def read_program(path: str, dims: Mapping[str, int] | None = None) -> Program:
+    """The program in a file of any known format, in a new context, with these sizes of its symbols. Raises MeshError."""
+    return parse_program(read_bytes(path), display_name(path), dims)
 
 
-def parse_program(data: bytes, name: str) -> Program:
+def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None) -> Program:
     """The program that `data` holds, in a new context; diagnostics call it `name`. Raises MeshError."""
     chosen = formats.recognise(data, name)
     with about(name):
         if chosen is not formats.TEXT:
-            _rehearse(lambda: chosen.read(data, name, context()), name, READING_SECONDS + len(data) // 2**20)
-        return chosen.read(data, name, context())
+            _rehearse(lambda: chosen.open(data, name, context(), dims), name, READING_SECONDS + len(data) // 2**20)
+        return chosen.open(data, name, context(), dims)
 
 
 @contextmanager

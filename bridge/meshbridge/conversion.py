@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from meshbridge import console, formats, pipeline
@@ -18,16 +19,16 @@ def names() -> list[str]:
     return [MESH, *formats.notations(), *formats.formats()]
 
 
-def read(path: str, kind: str) -> Program:
-    """Reads a program that is `kind`, one of `names()` or `auto`.
+def read(path: str, kind: str, dims: Mapping[str, int] | None = None) -> Program:
+    """Reads a program that is `kind`, one of `names()` or `auto`, with the sizes `dims` of its symbolic dimensions.
 
     Raises ParseError for one that is not.
     """
     data, name = console.read_bytes(path), console.display_name(path)
     if kind in formats.formats():
         with console.about(name):
-            return formats.formats()[kind].read(data, name, context())
-    program = console.parse_program(data, name)
+            return formats.formats()[kind].open(data, name, context(), dims)
+    program = console.parse_program(data, name, dims)
     notation = formats.find_notation(program.module)
     if kind != "auto" and kind != (notation.name if notation is not None else MESH):
         found = (

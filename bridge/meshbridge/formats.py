@@ -9,7 +9,7 @@ add one without meshbridge importing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
@@ -41,7 +41,8 @@ class Format:
 
     `detect` looks at the content. `read(data, filename, context)` raises ParseError. `write` gives the file's content;
     `suffixes` are the file names that ask for it where the input's own format does not decide. `is_spelling`: it is text of
-    the mesh dialect as another version spells it, and can only say mesh IR.
+    the mesh dialect as another version spells it, and can only say mesh IR. `read_sized`, where shapes may be symbolic, reads
+    a program with these sizes of its symbols.
     Where the format also exists as a Python value, `holds` recognises one, `unpack` opens it and `pack` makes one.
     """
 
@@ -52,9 +53,21 @@ class Format:
     write: Callable[[Program], bytes]
     suffixes: tuple[str, ...] = ()
     is_spelling: bool = False
+    read_sized: Callable[[bytes, str, ir.Context, Mapping[str, int]], Program] | None = None
     holds: Callable[[object], bool] = field(default=lambda value: False)
     unpack: Callable[[object, ir.Context], Program] | None = None
     pack: Callable[[Program], object] | None = None
+
+    def open(self, data: bytes, filename: str, ctx: ir.Context, dims: Mapping[str, int] | None = None) -> Program:
+        """Reads a program; `dims` are the sizes of its symbolic dimensions by name, if it has any.
+
+        Raises MeshError where the format has no such dimensions, or for other sizes than the program needs.
+        """
+        if not dims:
+            return self.read(data, filename, ctx)
+        if self.read_sized is None:
+            raise MeshError(f"{filename}: error: expected a program with symbolic dimensions to give sizes, found {self.summary}")
+        return self.read_sized(data, filename, ctx, dims)
 
 
 @dataclass(frozen=True)

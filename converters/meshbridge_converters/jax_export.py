@@ -12,13 +12,14 @@ from __future__ import annotations
 import dataclasses
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshbridge import pipeline
 from meshbridge.formats import Format, Program
 from meshbridge.mlir import MeshError, ParseError, context, ir, main_function
 from meshbridge_converters import jax_shardings, portable
+from meshbridge_converters.jax_dims import RefinedVjp, refined
 
 if TYPE_CHECKING:
     from jax.export import Exported
@@ -69,6 +70,8 @@ def deserialize(data: bytes, filename: str) -> Exported:
 def _vjp_order(exported: Any) -> int:
     """How many vjps a deserialized artifact holds. One made by `jax.export.export` could go on for ever and counts as 0."""
     order = 0
+    while isinstance(exported._get_vjp, RefinedVjp):
+        exported = exported._get_vjp.original
     while exported._get_vjp is not None and exported._get_vjp.__module__ == "jax._src.export.serialization":
         order, exported = order + 1, exported.vjp()
     return order
@@ -94,7 +97,10 @@ def unpack(value: object, ctx: ir.Context) -> Program:
 def _open(exported: Any, name: str, ctx: ir.Context) -> Program:
     for aval in (*exported.in_avals, *exported.out_avals):
         if not all(isinstance(size, int) for size in aval.shape):
-            raise MeshError(f"{name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes")
+            hint = "give every symbol a size with --dims, or dims of meshbridge.load"
+            raise MeshError(
+                f"{name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes\n  hint: {hint}"
+            )
     return Program(portable.deserialize(exported.mlir_module_serialized, name, ctx), FORMAT, exported)
 
 
@@ -165,6 +171,10 @@ def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:
     return _open(deserialize(data, filename), filename, ctx)
 
 
+def _read_sized(data: bytes, filename: str, ctx: ir.Context, dims: Mapping[str, int]) -> Program:
+    return _open(refined(deserialize(data, filename), dims, filename), filename, ctx)
+
+
 def _write(program: Program) -> bytes:
     """The artifact's bytes, with as many vjps as the file had that it came from."""
     return bytes(pack(program).serialize(vjp_order=_vjp_order(program.envelope)))
@@ -175,6 +185,7 @@ FORMAT = Format(
     summary="a serialized jax.export artifact",
     detect=detect,
     read=_read,
+    read_sized=_read_sized,
     write=_write,
     suffixes=(".jax_export",),
     holds=_holds,
