@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshbridge.dialect.attributes import axis_array, integers
-from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, REPLICATED_AXES, MeshOp, ShardingOp
+from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, REPLICATED_AXES, SOURCE, MeshOp, ShardingOp
 from meshbridge.interface.loops import Dims, Interface, Loop, LoopNest
 from meshbridge.interface.option import split_sharding
 from meshbridge.mlir import OpError, ir, walk_all
@@ -185,6 +185,8 @@ class GraphBuilder:
         self._manual: frozenset[int] = frozenset()
         self._home: ir.Block | None = None
         self._groups: dict[int, list[int]] = {}
+        self._promised: set[int] = set()
+        "Slots annotated as such, not by a constraint inside the program: a result there is what the caller was promised."
 
     def _merge_groups(self) -> None:
         """Members of a sharding group share one slot, an annotated member's if there is one."""
@@ -299,6 +301,8 @@ class GraphBuilder:
             target = origin
             self.graph.annotated.add(source)
         self.graph.slot_of[result] = target
+        if SOURCE not in op.attributes:
+            self._promised.add(target)
         self._annotate(op, slots[target], sharding)
 
     def _annotate(self, op: ir.Operation, slot: Slot, sharding: Sharding) -> None:
@@ -319,7 +323,7 @@ class GraphBuilder:
             if (slot := self.slot(operand)) >= 0:
                 self.graph.slots[slot].uses += 1
                 self.graph.slots[slot].boundary = True
-                if self.graph.slots[slot].user:
+                if slot in self._promised:
                     self._check_room(op, self.graph.slots[slot].shape, self.graph.slots[slot].split)
 
     def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
