@@ -158,3 +158,18 @@ def test_every_cut_is_noticed(exported: export.Exported) -> None:
     for length in (*range(0, len(data), 97), *range(len(data) - 24, len(data))):
         with pytest.raises(ParseError, match=r"^cut: error: "):
             formats.read(data[:length], "cut", mlir.context())
+
+
+def test_filled_shardings_of_a_gspmd_export_lie_on_its_mesh(mesh: jax.sharding.Mesh) -> None:
+    """GSPMD's tilings name no axes; what is filled in must not speak of another mesh than what was given."""
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        rows, columns = NamedSharding(mesh, PartitionSpec("data", None)), NamedSharding(mesh, PartitionSpec(None, "model"))
+        jitted = jax.jit(lambda x, w, v: jnp.tanh(x @ w) @ v, in_shardings=(rows, columns, None))
+        shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((8, 16), (16, 32), (32, 8))]
+        partitioned = meshbridge.partition(export.export(jitted)(*shapes))
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
+    filled = partitioned.in_shardings_jax(mesh)[2]
+    assert filled.spec == PartitionSpec("model", None)

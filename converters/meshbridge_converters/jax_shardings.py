@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def abstract_meshes(module: ir.Module, known: Iterable[NamedSharding | None]) -> dict[str, Any]:
     """The AbstractMesh of every `sdy.mesh` of `module` by symbol.
 
-    A mesh of the same axes that one of the `known` shardings is over is taken as it is: it knows axis types and device kind.
+    A mesh of the same axes that one of the `known` shardings is over is taken as it is: it knows axis types and device kind. So
+    is one of the same sizes where the module's axes have but numbers for names, as a mesh inferred from GSPMD's tilings does.
     """
     from jax.sharding import AbstractMesh
 
@@ -23,13 +24,18 @@ def abstract_meshes(module: ir.Module, known: Iterable[NamedSharding | None]) ->
         for sharding in known
         if sharding is not None
     }
+    same_sizes = {sizes: mesh for (sizes, _), mesh in used.items()}
     meshes: dict[str, AbstractMesh] = {}
     for op in module.body.operations:
         if op.operation.name == "sdy.mesh":
-            axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
+            declared = sdy.MeshAttr(op.operation.attributes["mesh"])
+            axes = [sdy.MeshAxisAttr(axis) for axis in declared.axes]
             sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
             symbol = ir.StringAttr(op.operation.attributes["sym_name"]).value
-            meshes[symbol] = used[sizes, names] if (sizes, names) in used else AbstractMesh(sizes, names)
+            if names == tuple(map(str, range(len(names)))) and sizes in same_sizes and not list(declared.device_ids):
+                meshes[symbol] = same_sizes[sizes]
+            else:
+                meshes[symbol] = used[sizes, names] if (sizes, names) in used else AbstractMesh(sizes, names)
     return meshes
 
 
@@ -54,10 +60,12 @@ def _named(sharding: Any, meshes: Mapping[str, Any]) -> NamedSharding | None:
     reference = sharding.mesh_or_ref
     if not isinstance(reference, ir.FlatSymbolRefAttr) or reference.value not in meshes:
         return None
+    mesh = meshes[reference.value]
     spec: list[tuple[str, ...] | None] = []
     for dimension in sharding.dimension_shardings:
         axes = [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dimension).axes]
         if any(axis.sub_axis_info is not None for axis in axes):
             return None
-        spec.append(tuple(axis.name for axis in axes) or None)
-    return NamedSharding(meshes[reference.value], PartitionSpec(*spec))
+        names = [axis.name if axis.name in mesh.axis_names else mesh.axis_names[int(axis.name)] for axis in axes]
+        spec.append(tuple(names) or None)
+    return NamedSharding(mesh, PartitionSpec(*spec))
