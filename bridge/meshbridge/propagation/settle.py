@@ -14,7 +14,7 @@ from meshbridge.interface.linear import ADD, LINEAR, carried_axes
 from meshbridge.interface.option import Option, needed_sharding, result_sharding, split_sharding
 from meshbridge.propagation.choice import compute_price, options, reshard_cost
 from meshbridge.propagation.graph import Graph, Node
-from meshbridge.sharding import Axes, Mesh, Sharding, Split
+from meshbridge.sharding import Axes, Sharding, Split
 
 _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 """Element types whose `add` is the mesh's sum (not i1, where it is xor)."""
@@ -152,7 +152,7 @@ class Settler:
         waived = self._waived.get(node.results[0], ()) if node.results else ()
         option = self._choose(node, [self.defined.get(slot) for slot in node.operands], kept, waived)
         needs = tuple(
-            self._need(node, index, option, carried[index], mesh) if slot >= 0 else None
+            needed_sharding(node.nest.operands[index], option, mesh.name, carried[index]) if slot >= 0 else None
             for index, slot in enumerate(node.operands)
         )
         for slot, need in zip(node.operands, needs, strict=True):
@@ -170,9 +170,6 @@ class Settler:
         arriving = {slot: axes for slot, axes in arriving.items() if axes and self._pending.get(slot) == axes}
         axes = self._carried(node, arriving) if arriving and node.results[0] >= 0 else ()
         return [axes if axes and arriving.get(slot) == axes else () for slot in node.operands]
-
-    def _need(self, node: Node, index: int, option: Option, partial: Axes, mesh: Mesh) -> Sharding:
-        return needed_sharding(node.nest.operands[index], option, mesh.name, partial)
 
     def _computed(self, node: Node, option: Option, index: int, kept: Axes) -> Sharding:
         computed = result_sharding(node.nest, option, index, self.graph.mesh)
