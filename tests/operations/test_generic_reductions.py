@@ -56,12 +56,45 @@ def argmax_from_zero(x: jax.Array) -> Any:
     return lax.reduce((x, lax.broadcasted_iota(jnp.int32, x.shape, 1)), (np.float32(0), np.int32(-1)), larger, (1,))
 
 
-FUNCTIONS: list[Callable[..., Any]] = [log_sum, nearest_to_two, first, composed, argmax_from_zero]
+def log_sum_of_all(x: jax.Array) -> jax.Array:
+    return lax.reduce(x, np.float32(1.5), jnp.logaddexp, (0, 1))
+
+
+def last_of_all(x: jax.Array) -> Any:
+    """Not commutative, over both dimensions: the last pair, in the order of rows, whose flag is set."""
+    flags = (x > 0.5).astype(jnp.int32)
+
+    def later(a: Any, b: Any) -> Any:
+        return lax.select(b[0] > 0, b[0], a[0]), lax.select(b[0] > 0, b[1], a[1])
+
+    return lax.reduce((flags, x), (np.int32(0), np.float32(-7)), later, (0, 1))
+
+
+def composed_outside(x: jax.Array) -> Any:
+    """Affine maps over the outer two of three dimensions."""
+    scales = x[:, :, None] * np.float32([0.9, 0.5, -0.7])
+
+    def after(f: Any, g: Any) -> Any:
+        return f[0] * g[0], f[1] * g[0] + g[1]
+
+    return lax.reduce((scales, scales + 1), (np.float32(2), np.float32(3)), after, (0, 1))
+
+
+FUNCTIONS: list[Callable[..., Any]] = [
+    log_sum,
+    nearest_to_two,
+    first,
+    composed,
+    argmax_from_zero,
+    log_sum_of_all,
+    last_of_all,
+    composed_outside,
+]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("shape", [(16, 8), (10, 13), (3, 5)], ids=str)
-@pytest.mark.parametrize("spec", [Spec(("a", "b"), None), Spec("b", "a"), Spec(None, ("b", "a"))], ids=str)
+@pytest.mark.parametrize("spec", [Spec(("a", "b"), None), Spec("b", "a"), Spec("a", "b"), Spec(None, ("b", "a"))], ids=str)
 def test_equals_unsharded(function: Callable[..., Any], shape: tuple[int, ...], spec: Spec) -> None:
     mesh = device_mesh((2, 4))
     x = example(np.random.default_rng(3), shape, F32)
@@ -77,3 +110,11 @@ def test_sends_one_slice_per_device() -> None:
     with jax.set_mesh(mesh):
         exported = jax.export.export(jax.jit(log_sum, in_shardings=NamedSharding(mesh, Spec("a"))))(np.ones((64, 6), np.float32))
     assert meshbridge.report(exported).wire_bytes == 7 * 6 * 4
+
+
+def test_sends_one_number_per_device_where_both_dimensions_are_reduced() -> None:
+    mesh = device_mesh((8,))
+    with jax.set_mesh(mesh):
+        traced = jax.jit(log_sum_of_all, in_shardings=NamedSharding(mesh, Spec("a")))
+        exported = jax.export.export(traced)(np.ones((64, 6), np.float32))
+    assert meshbridge.report(exported).wire_bytes == 7 * 4

@@ -55,6 +55,27 @@ def _pooled(function: Any, spec: Spec) -> tuple[tuple[int, ...], Case]:
     )
 
 
+def _sum_of_moved(x: Any, start: Any) -> Any:
+    return lax.reduce(x, start, lax.add, (1,))
+
+
+def _joined_of_moved(x: Any, start: Any) -> Any:
+    """a + b + a*b, which is no known kind of reduction."""
+    return lax.reduce(x, start, lambda a, b: a + b + a * b, (1,))
+
+
+def _moved(function: Any) -> tuple[tuple[int, ...], Case]:
+    operands = (Operand((8, 8, 3), "float32", Spec(None, "a")), Operand((), "float32", WHOLE, "positive"))
+    return (8,), Case("reduce", function, operands, (Spec("a"),))
+
+
+def _sum_of_sums(x: Any, w: Any) -> Any:
+    """The products leave a sum over shards pending, which the sum of columns carries on or joins."""
+    y = x @ w
+    y = jnp.broadcast_to(y.sum(0, keepdims=True), y.shape)
+    return y - y.mean(0, keepdims=True)
+
+
 CASES: dict[str, tuple[tuple[int, ...], Case]] = {
     "a slice at run time, out of bounds, split afterwards: XLA adds up unclamped starts": (
         (2, 3),
@@ -140,6 +161,17 @@ CASES: dict[str, tuple[tuple[int, ...], Case]] = {
             (Spec(None, None, "a"),),
         ),
     ),
+    "an initial value after an all-to-all, whose pieces XLA reduces one by one": _moved(_sum_of_moved),
+    "an initial value of any body after an all-to-all": _moved(_joined_of_moved),
+    "a sum pending over one axis while the op could split its sum along another": (
+        (2, 3),
+        Case(
+            "sum of sums",
+            _sum_of_sums,
+            (Operand((6, 6), "float64", Spec(None, ("a", "b"))), Operand((6, 5), "float64", Spec(("b", "a"), None))),
+            (Spec("b", "a"),),
+        ),
+    ),
     "no elements, reversed": (
         (2, 4),
         Case("reverse", lambda x: lax.rev(x, (0,)), (Operand((0, 4), "float32", Spec(("a", "b"), None)),), (Spec("a", "b"),)),
@@ -150,4 +182,5 @@ CASES: dict[str, tuple[tuple[int, ...], Case]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_equals_unsharded(name: str) -> None:
     mesh_shape, case = CASES[name]
-    check([case], mesh_shape)
+    with jax.enable_x64(True):
+        check([case], mesh_shape)

@@ -46,7 +46,7 @@ class Exchange:
     reach: Reach | Covered | Shares
     shape: tuple[int, ...]
     dtype: str
-    "Shape and element type of the whole operand."
+    "Shape and element type of the whole operand, or of what a part of the op has left of it before the exchange."
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.interface.generic_reductions import reduce_shards, splittable_dim
+from meshbridge.interface.generic_reductions import gathered_slices, reduce_shards, splittable_dims
 from meshbridge.interface.local import Localizer, broadcast_scalar, default_form, local_form, neutral, splat
 from meshbridge.interface.loops import Dims, LoopNest, NestBuilder, loops_of, rank_of, shape_of
 from meshbridge.interface.option import Option, result_sharding
@@ -40,16 +40,17 @@ def body_kind(op: ir.Operation) -> str:
 
 @loops_of("stablehlo.reduce")
 def reduce(op: ir.Operation) -> LoopNest:
-    """Reduced dimensions are reduction loops if the body is one known op. With any other body, or of several values at once, a
-    single one has a loop too, along which the shards' results are gathered. The others pass through."""
+    """Reduced dimensions are reduction loops if the body is one known op. With any other body, or of several values at once, they
+    have loops too, along which the shards' results are gathered. The others pass through."""
     reduced = integers(op.attributes["dimensions"])
     count = len(op.results)
     kind = body_kind(op)
-    along = -1 if kind else splittable_dim(op)
+    joined = [] if kind else splittable_dims(op)
     build = NestBuilder()
     shape = shape_of(op.operands[0])
     parallel = {dim: build.loop(size) for dim, size in enumerate(shape) if dim not in reduced}
-    walked = {dim: build.loop(shape[dim], kind) for dim in sorted(reduced) if kind or dim == along}
+    walked = {dim: build.loop(shape[dim], kind) for dim in sorted(reduced) if kind or dim in joined}
+    build.exchanges += gathered_slices(op, joined, walked)
     operand = tuple(parallel.get(dim, walked.get(dim, ())) for dim in range(len(shape)))
     return build.nest([operand] * count + [()] * count, [tuple(parallel.values())] * count)
 
@@ -115,26 +116,31 @@ def is_splat(value: ir.Value, of: float) -> bool:
 
 @local_form("stablehlo.reduce")
 def local_reduce(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
-    """Each shard reduces what it holds; the initial value enters on one device of each group.
+    """Each shard reduces what it holds; the initial value enters on one device of each group, by an op of its own.
 
-    A shard that is one row along the reduced dimensions takes it in by an op of its own: XLA drops the initial value of a
-    reduction over dimensions of size 1.
+    XLA takes the initial value of a reduced concatenation, which an all-to-all becomes, in once per piece, and drops it where a
+    piece has one row. A body without neutral element has a barrier instead. Reductions of whole dimensions of size 1 stay as they
+    are: XLA drops the initial value whether they are split or not.
     """
-    for dim, loops in enumerate(nest.operands[0]):
-        if loops and loops not in nest.results[0] and not nest.loops[loops[0]].reduction and option[loops[0]]:
-            reduce_shards(op, nest, option, dim, option[loops[0]], at)
-            return
     count = len(op.results)
-    computed = result_sharding(nest, option, 0, at.mesh)
-    carried = at.shardings[op.operands[0]].partial_axes
-    axes = tuple(sorted({*computed.partial_axes, *carried}))
-    with ir.InsertionPoint(op), op.location:
-        for index in range(count, 2 * count):
-            op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
-    default_form(op, nest, option, at)
-    shape = shape_of(op.operands[0])
-    if computed.partial_axes and count == 1 and all(shape[dim] == 1 for dim in integers(op.attributes["dimensions"])):
-        _combine_after(op, computed.partial_kind, at)
+    whole = at.global_shape(op.operands[0])
+    if any(option[each.loop] for each in nest.exchanges):
+        reduce_shards(op, nest, option, at)
+    else:
+        computed = result_sharding(nest, option, 0, at.mesh)
+        carried = at.shardings[op.operands[0]].partial_axes
+        axes = tuple(sorted({*computed.partial_axes, *carried}))
+        with ir.InsertionPoint(op), op.location:
+            for index in range(count, 2 * count):
+                op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
+        default_form(op, nest, option, at)
+    if count > 1 or all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
+        return
+    if kind := body_kind(op):
+        _combine_after(op, kind, at)
+    else:
+        with ir.InsertionPoint(op), op.location:
+            op.operands[0] = stablehlo.OptimizationBarrierOp([op.operands[0]]).results[0]
 
 
 def _combine_after(op: ir.Operation, kind: str, at: Localizer) -> None:

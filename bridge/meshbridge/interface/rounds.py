@@ -94,12 +94,12 @@ def exchanged_bytes(nest: LoopNest, option: Option, mesh: Mesh) -> float:
     Dimensions of one operand are exchanged in turn, each with what has arrived along the ones before.
     """
     total = 0.0
-    local: dict[int, list[int]] = {}
+    local: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for each in nest.exchanges:
         count = mesh.group_size(option[each.loop])
         if count > 1:
             split = tensor_split(nest.operands[each.operand], option)
-            shape = local.setdefault(each.operand, list(local_shape(each.shape, mesh, split)))
+            shape = local.setdefault((each.operand, each.shape), list(local_shape(each.shape, mesh, split)))
             line = element_bytes(each.dtype) * prod(shape) / max(1, shape[each.dim])
             if isinstance(each.reach, Shares):
                 total += line * each.reach.length * (count - 1)

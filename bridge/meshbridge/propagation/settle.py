@@ -276,8 +276,8 @@ class Settler:
             for index, slot in enumerate(node.results):
                 if slot >= 0:
                     computed = self._computed(node, option, index, kept)
-                    if pending := kept or (computed.partial_axes == waived and waived):
-                        target = replace(computed, split_axes=_without(targets[index], pending))
+                    if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays a sum to be finished
+                        target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
                     else:
                         target = slots[slot].partial or split_sharding(mesh.name, targets[index])
                     total += finishing_cost(slots[slot].shape, slots[slot].dtype, mesh, computed, target, node.finish_share)
