@@ -16,7 +16,8 @@ from meshbridge.interface.loops import Interface
 from meshbridge.mlir import context, ir, main_function
 from meshbridge.passes.sharding_refinement import ShardingRefinement
 from meshbridge.pipeline import ANNOTATE, PIPELINES, run
-from meshbridge.propagation.graph import GraphBuilder, find_mesh
+from meshbridge.propagation.build_graph import GraphBuilder
+from meshbridge.propagation.module_mesh import find_mesh
 from meshbridge.propagation.quotient import quotient
 from tests.operations.differential import Spec, device_mesh
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import MANUAL_AXES
 from meshbridge.mlir import ir
-from meshbridge.propagation.graph import MANUAL, REGION_OPS, trip_count
+from meshbridge.propagation.graph import MANUAL, REGION_OPS
+from meshbridge.propagation.trip_count import trip_count
 from meshbridge.sharding import Mesh
 
 Execution = tuple[ir.Operation, int]

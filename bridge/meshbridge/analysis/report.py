@@ -14,7 +14,7 @@ from meshbridge.locations import Place, place_of, without_reason
 from meshbridge.lowering.groups import Spelling
 from meshbridge.mlir import MeshError, ir, main_function, walk_all
 from meshbridge.passes.base import Pass
-from meshbridge.propagation.graph import find_mesh
+from meshbridge.propagation.module_mesh import find_mesh
 from meshbridge.sharding import Mesh
 
 

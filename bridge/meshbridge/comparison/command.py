@@ -18,7 +18,7 @@ from meshbridge.comparison.contestants import CONTESTANTS
 from meshbridge.comparison.figures import Figures
 from meshbridge.mlir import MeshError, OpError, ir, walk_all
 from meshbridge.passes.boundary import ImportShardings
-from meshbridge.propagation.graph import find_mesh
+from meshbridge.propagation.module_mesh import find_mesh
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "meshbridge.comparison.child")
 """What a child is started with."""

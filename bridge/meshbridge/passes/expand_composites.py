@@ -14,8 +14,10 @@ from meshbridge.interface.option import Option, is_legal, needed_sharding, resul
 from meshbridge.mlir import COMPOSITE, OpError, functions_to_partition, ir, walk, walk_all
 from meshbridge.passes.base import Pass, register
 from meshbridge.passes.inline_calls import CALLEE, Inliner, callee
+from meshbridge.propagation.build_graph import GraphBuilder
 from meshbridge.propagation.complete import complete_graph
-from meshbridge.propagation.graph import Graph, GraphBuilder, find_mesh
+from meshbridge.propagation.graph import Graph
+from meshbridge.propagation.module_mesh import find_mesh
 from meshbridge.propagation.settle import Settled
 from meshbridge.sharding import Mesh, Sharding
 

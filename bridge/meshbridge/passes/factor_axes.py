@@ -14,7 +14,9 @@ from meshbridge.interface.loops import Interface, LoopNest
 from meshbridge.interface.sharding_rules import RULED
 from meshbridge.mlir import functions_to_partition, ir, walk_all
 from meshbridge.passes.base import RewritePass, register
-from meshbridge.propagation.graph import Graph, GraphBuilder, find_mesh
+from meshbridge.propagation.build_graph import GraphBuilder
+from meshbridge.propagation.graph import Graph
+from meshbridge.propagation.module_mesh import find_mesh
 from meshbridge.propagation.spread import Spreader
 from meshbridge.sharding import DYNAMIC, Axes, Mesh
 

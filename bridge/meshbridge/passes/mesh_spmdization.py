@@ -16,7 +16,8 @@ from meshbridge.interface.reasons import Reasons
 from meshbridge.interface.refused import refuse
 from meshbridge.mlir import MeshError, OpError, function_type, functions_to_partition, ir, stablehlo, walk
 from meshbridge.passes.base import Pass, register
-from meshbridge.propagation.graph import BARRIER, MANUAL, REGION_OPS, find_mesh, sharding_on
+from meshbridge.propagation.graph import BARRIER, MANUAL, REGION_OPS
+from meshbridge.propagation.module_mesh import find_mesh, sharding_on
 from meshbridge.resharding import Options
 from meshbridge.sharding import Mesh, Sharding, is_even, replicated
 

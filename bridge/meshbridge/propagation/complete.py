@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from meshbridge.interface.loops import Interface
 from meshbridge.mlir import ir
 from meshbridge.propagation.annotate import Annotator
-from meshbridge.propagation.graph import Graph, GraphBuilder, find_mesh
+from meshbridge.propagation.build_graph import GraphBuilder
+from meshbridge.propagation.graph import Graph
+from meshbridge.propagation.module_mesh import find_mesh
 from meshbridge.propagation.refine import refine
 from meshbridge.propagation.settle import Settled, Settler
 from meshbridge.propagation.spread import Spreader

@@ -23,6 +23,6 @@ def element_bytes(dtype: str) -> float:
         return 8.0
     width = re.match(r"(?:ui|si|i|bf|tf|f)(\d+)", dtype)
     if width is None:
-        raise MeshError(f"a tensor of {dtype} cannot be resharded: its elements have no size in bytes")
+        raise MeshError(f"elements of {dtype} have no size in bytes")
     bits = int(width.group(1))
     return bits / 8 if bits in (2, 4) else float(ceil(bits / 8))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.sizes import type_bytes
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
@@ -15,7 +16,7 @@ from meshbridge.interface.reductions import body_kind, is_splat
 from meshbridge.mlir import ir
 from meshbridge.passes.base import register
 from meshbridge.passes.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter, Rule, RulePass
-from meshbridge.passes.collectives.sizes import bits_of, is_bytewise, resized, splat_element
+from meshbridge.passes.collectives.sizes import is_bytewise, resized, splat_element
 from meshbridge.sharding import DYNAMIC, Axes
 
 
@@ -93,7 +94,9 @@ def reduce_shards(op: ir.Operation, rewriter: Rewriter) -> bool:
     shapes = (*shape_of(op.results[0].type), *shape_of(op.operands[0].type))
     if gather.gather_axis not in integers(op.attributes["dimensions"]) or not kind or DYNAMIC in shapes:
         return False
-    if 2 * bits_of(op.results[0].type) > bits_of(op.operands[0].type) or not is_splat(op.operands[1], neutral(kind, element)):
+    if 2 * type_bytes(op.results[0].type) > type_bytes(op.operands[0].type) or not is_splat(
+        op.operands[1], neutral(kind, element)
+    ):
         return False
     mesh, axes = rewriter.meshes[gather.mesh], gather.mesh_axes
     if DYNAMIC in mesh.shape:
@@ -107,8 +110,8 @@ def reduce_shards(op: ir.Operation, rewriter: Rewriter) -> bool:
 def _pays(op: ir.Operation, operands: list[ir.Value], gathers: list[AllGatherOp | None], rewriter: Rewriter) -> bool:
     """Whether the gathers that go, because nothing else uses them, weigh as much as the one that comes."""
     gathered = {value for value, each in zip(operands, gathers, strict=True) if each is not None}
-    saved = sum(bits_of(value.type) for value in gathered if rewriter.uses(value) == operands.count(value))
-    return bits_of(op.results[0].type) <= saved and is_bytewise(op.results[0].type)
+    saved = sum(type_bytes(value.type) for value in gathered if rewriter.uses(value) == operands.count(value))
+    return type_bytes(op.results[0].type) <= saved and is_bytewise(op.results[0].type)
 
 
 def _shrunk(value: ir.Value, gather: _Gather, count: int, user: ir.Operation, rewriter: Rewriter) -> ir.Value:

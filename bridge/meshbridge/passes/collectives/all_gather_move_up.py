@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.sizes import type_bytes
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
@@ -13,7 +14,7 @@ from meshbridge.dialect.signature import element_of, group_size, shape_of
 from meshbridge.mlir import ir
 from meshbridge.passes.base import register
 from meshbridge.passes.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter, Rule, RulePass
-from meshbridge.passes.collectives.sizes import bits_of, is_bytewise, resized, splat_element
+from meshbridge.passes.collectives.sizes import is_bytewise, resized, splat_element
 from meshbridge.sharding import DYNAMIC, Axes, Mesh
 
 
@@ -127,12 +128,12 @@ def _again(op: ir.Operation, operands: list[ir.Value], type_: ir.Type) -> ir.Val
 
 def _elementwise(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
     """The one operand that differs from place to place is smaller than the result."""
-    operands, size = list(op.operands), bits_of(op.results[0].type)
-    if not any(bits_of(operand.type) < size and is_bytewise(operand.type) for operand in operands):
+    operands, size = list(op.operands), type_bytes(op.results[0].type)
+    if not any(type_bytes(operand.type) < size and is_bytewise(operand.type) for operand in operands):
         return None
     whole = {number: _enlarged(operand, gather, rewriter) for number, operand in enumerate(operands)}
     varying = [number for number in whole if whole[number] is None]
-    if len(varying) != 1 or bits_of(operands[varying[0]].type) >= size or not is_bytewise(operands[varying[0]].type):
+    if len(varying) != 1 or type_bytes(operands[varying[0]].type) >= size or not is_bytewise(operands[varying[0]].type):
         return None
     (number,) = varying
     if shape_of(operands[number].type) != shape_of(op.results[0].type):
@@ -164,7 +165,7 @@ def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> 
     """Gathers what is broadcast: along the same dimension, or one element of each device, which is then repeated."""
     source, dims, dim = op.operands[0], list(integers(op.attributes["broadcast_dimensions"])), gather.dim
     shape, piece = list(shape_of(source.type)), shape_of(op.results[0].type)[dim]
-    if bits_of(source.type) >= bits_of(op.results[0].type):
+    if type_bytes(source.type) >= type_bytes(op.results[0].type):
         return None
     if dim in dims and shape[dims.index(dim)] == piece:
         return _again(op, [gather.over(source, dims.index(dim), rewriter)], gather.result)
@@ -186,7 +187,7 @@ def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> 
 def _pad(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
     """Padding along other dimensions is added after gathering."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    if any(integers(op.attributes[name])[gather.dim] for name in names) or bits_of(op.operands[0].type) >= bits_of(
+    if any(integers(op.attributes[name])[gather.dim] for name in names) or type_bytes(op.operands[0].type) >= type_bytes(
         op.results[0].type
     ):
         return None

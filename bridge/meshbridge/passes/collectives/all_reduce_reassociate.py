@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.sizes import type_bytes
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp
@@ -15,7 +16,6 @@ from meshbridge.mlir import ir
 from meshbridge.passes.base import register
 from meshbridge.passes.collectives import joins
 from meshbridge.passes.collectives.rewriter import Rewriter, Rule, RulePass
-from meshbridge.passes.collectives.sizes import bits_of
 
 
 @register
@@ -91,7 +91,7 @@ def _passes_one(
         exact = op.name != "stablehlo.divide" or not is_integer(element)
         return number in _SCALING[op.name] and exact and rewriter.is_uniform(scale, first.mesh, first.mesh_axes)
     if op.name == "stablehlo.dot_general":
-        smaller = bits_of(op.results[0].type) <= bits_of(first.input.type)
+        smaller = type_bytes(op.results[0].type) <= type_bytes(first.input.type)
         return smaller and rewriter.is_uniform(op.operands[1 - number], first.mesh, first.mesh_axes)
     return op.name in _LINEAR
 

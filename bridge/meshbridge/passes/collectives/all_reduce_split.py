@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.sizes import type_bytes
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.constraints import is_integer
@@ -17,7 +18,6 @@ from meshbridge.passes.collectives.all_gather_move_down import move_down
 from meshbridge.passes.collectives.all_reduce_reassociate import reassociate
 from meshbridge.passes.collectives.mesh_simplifications import scatter
 from meshbridge.passes.collectives.rewriter import ELEMENTWISE, Rewriter, Rule, RulePass
-from meshbridge.passes.collectives.sizes import bits_of
 from meshbridge.sharding import DYNAMIC, Axes
 
 
@@ -121,7 +121,7 @@ def share_gather(op: ir.Operation, rewriter: Rewriter) -> bool:
     static = DYNAMIC not in (*rewriter.meshes[gather.mesh].shape, *shape_of(op.results[0].type))
     if not (alike and alone and gathered and uniform and static):
         return False
-    if bits_of(op.results[0].type) > max(bits_of(operands[number].type) for number in totals):
+    if type_bytes(op.results[0].type) > max(type_bytes(operands[number].type) for number in totals):
         return False
     for number, total in totals.items():
         rewriter.feed(op, number, _scattered_and_gathered(total, gather, op, rewriter))

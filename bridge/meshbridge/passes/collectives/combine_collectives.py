@@ -8,6 +8,7 @@ from functools import cmp_to_key
 from math import prod
 from typing import ClassVar
 
+from meshbridge.analysis.sizes import type_bytes
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
@@ -17,7 +18,7 @@ from meshbridge.mlir import ir
 from meshbridge.passes.base import Pass, register
 from meshbridge.passes.collectives.alike import drop_alike
 from meshbridge.passes.collectives.rewriter import REDUCERS, Rewriter, rewriting
-from meshbridge.passes.collectives.sizes import bits_of, is_bytewise
+from meshbridge.passes.collectives.sizes import is_bytewise
 from meshbridge.sharding import DYNAMIC, Mesh
 
 Shape = list[int]
@@ -79,7 +80,7 @@ def combine(rewriter: Rewriter, limit: int) -> bool:
         assert size is not None  # else it were not among the small ones
         key = (op.block, _key(op))
         group = open_groups.get(key)
-        if group is None or group.bits + size > 8 * limit or not group.reaches(op, rewriter):
+        if group is None or group.size + size > limit or not group.reaches(op, rewriter):
             group = open_groups[key] = _Group()
             groups.append(group)
         group.append(op, size, rewriter)
@@ -90,14 +91,14 @@ def combine(rewriter: Rewriter, limit: int) -> bool:
 
 def _small(rewriter: Rewriter, limit: int) -> list[ir.Operation]:
     """The collectives, in program order, of which two or more may fit into `limit` bytes."""
-    sizes: dict[tuple[ir.Type, ir.Type], int | None] = {}
+    sizes: dict[tuple[ir.Type, ir.Type], float | None] = {}
     found: list[ir.Operation] = []
     for op in _in_order(rewriter):
         types = (op.operands[0].type, op.results[0].type)
         if types not in sizes:
             sizes[types] = _size(*types)
         size = sizes[types]
-        if size is not None and 2 * size <= 8 * limit and _is_plain(op, rewriter):
+        if size is not None and 2 * size <= limit and _is_plain(op, rewriter):
             found.append(op)
     return found
 
@@ -107,15 +108,15 @@ class _Group:
     """Collectives of one block to be combined, in program order, and what uses their results."""
 
     members: list[ir.Operation] = field(default_factory=list)
-    bits: int = 0
+    size: float = 0
     behind: set[ir.Operation] = field(default_factory=set)
     """What needs a result and stands before the last operation that was looked at."""
     ahead: dict[ir.Operation, None] = field(default_factory=dict)
     """What needs a result and stands further down."""
 
-    def append(self, op: ir.Operation, bits: int, rewriter: Rewriter) -> None:
+    def append(self, op: ir.Operation, size: float, rewriter: Rewriter) -> None:
         self.members.append(op)
-        self.bits += bits
+        self.size += size
         self.ahead.update(dict.fromkeys(_users(op, op.block, rewriter)))
 
     def reaches(self, op: ir.Operation, rewriter: Rewriter) -> bool:
@@ -168,13 +169,13 @@ def _key(op: ir.Operation) -> tuple[object, ...]:
     return op.name, view.mesh, axes, view.reduction, element_of(op.operands[0].type), element_of(op.results[0].type)
 
 
-def _size(sent: ir.Type, received: ir.Type) -> int | None:
-    """Bits of what is sent or received, whichever is more; None where shapes are not known."""
+def _size(sent: ir.Type, received: ir.Type) -> float | None:
+    """Bytes of what is sent or received, whichever is more; None where shapes are not known."""
     if not isinstance(sent, ir.RankedTensorType) or DYNAMIC in (*shape_of(sent), *shape_of(received)):
         return None
     if not is_bytewise(sent):
         return None
-    return max(bits_of(sent), bits_of(received))
+    return max(type_bytes(sent), type_bytes(received))
 
 
 def _is_plain(op: ir.Operation, rewriter: Rewriter) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.sizes import type_bytes
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.interface.local import neutral, splat
@@ -15,8 +16,7 @@ from meshbridge.passes.collectives import joins
 from meshbridge.passes.collectives.all_reduce_reassociate import AllReduceReassociate
 from meshbridge.passes.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.passes.collectives.rewriter import Rewriter, apply, rewriting
-from meshbridge.passes.collectives.sizes import bits_of
-from meshbridge.propagation.graph import trip_count
+from meshbridge.propagation.trip_count import trip_count
 from meshbridge.sharding import DYNAMIC
 
 
@@ -93,7 +93,7 @@ def delay(rewriter: Rewriter, growth: int) -> bool:
 def _delay_from(loop: ir.Operation, rewriter: Rewriter, growth: int) -> bool:
     """Moves the last collective of everything that `loop` accumulates behind it; returns whether there was any."""
     found = [each for number in range(len(loop.results)) if (each := _accumulation(loop, number, rewriter)) is not None]
-    found = [each for each in found if bits_of(each.type) - bits_of(loop.results[each.number].type) <= 8 * growth]
+    found = [each for each in found if type_bytes(each.type) - type_bytes(loop.results[each.number].type) <= growth]
     for each in found:
         _move_behind(each, rewriter)
     return bool(found)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.sizes import type_bytes
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, shape_of
@@ -14,7 +15,6 @@ from meshbridge.lowering.emit import Emitter, tensor
 from meshbridge.mlir import ir, stablehlo
 from meshbridge.passes.base import Pass, register
 from meshbridge.passes.collectives.rewriter import Rewriter, Rule, apply, rewriting
-from meshbridge.passes.collectives.sizes import bits_of
 from meshbridge.sharding import DYNAMIC, Mesh
 
 
@@ -99,7 +99,7 @@ def _rewrite(op: ir.Operation, least: int, rewriter: Rewriter) -> bool:
         if DYNAMIC in (*mesh.shape, *(size for type_ in types for size in shape_of(type_))):
             continue
         axes = tuple(axis for axis in gather.mesh_axes if mesh.shape[axis] > 1)
-        if axes and bits_of(operand.type) >= 8 * least and not isinstance(element_of(types[2]), ir.ComplexType):
+        if axes and type_bytes(operand.type) >= least and not isinstance(element_of(types[2]), ir.ComplexType):
             _turn(_Ring(op, side, gather, mesh, axes), rewriter)
             return True
     return False

@@ -1,22 +1,14 @@
-"""Sizes of tensors on the wire, and tensors of other sizes."""
+"""Elements of tensors on the wire, and tensors of other sizes."""
 
 from __future__ import annotations
 
-from math import prod
-
-from meshbridge.analysis.sizes import element_bits
 from meshbridge.mlir import ir
-
-
-def bits_of(type_: ir.Type) -> int:
-    """Bits of a tensor of static shape."""
-    tensor = ir.RankedTensorType(type_)
-    return prod(tensor.shape) * element_bits(str(tensor.element_type))
+from meshbridge.resharding.elements import element_bytes
 
 
 def is_bytewise(type_: ir.Type) -> bool:
     """Whether elements take whole bytes. XLA packs smaller ones, and not alike in every collective."""
-    return element_bits(str(ir.RankedTensorType(type_).element_type)) >= 8
+    return element_bytes(str(ir.RankedTensorType(type_).element_type)) >= 1
 
 
 def resized(tensor: ir.RankedTensorType, dim: int, *, multiply: int = 1, divide: int = 1) -> ir.RankedTensorType:
