@@ -23,10 +23,12 @@ func.func @delayed(%x: tensor<8x16xf32>, %y: tensor<16x4xf32>, %z: tensor<16x4xf
   return %6 : tensor<8x4xf32>
 }
 
-// A reduction that starts from 3 counts it once, not once per shard.
+// A reduction that starts from 3 counts it once, not once per shard, and not in the reduction itself, of which XLA may make several.
 // CHECK-LABEL: func.func @initial_value
 // CHECK:         %[[INIT:.*]] = stablehlo.select %{{.*}}, %{{.*}}, %{{.*}} : tensor<i1>, tensor<f32>
-// CHECK:         stablehlo.reduce({{.*}} init: %[[INIT]])
+// CHECK:         %[[SUM:.*]] = stablehlo.reduce
+// CHECK:         %[[SPREAD:.*]] = stablehlo.broadcast_in_dim %[[INIT]]
+// CHECK:         stablehlo.add %[[SUM]], %[[SPREAD]]
 // CHECK:         mesh.{{all_reduce|reduce_scatter}}
 func.func @initial_value(%x: tensor<8x16xf32>) -> tensor<16xf32> {
   %rows = mesh.sharding @m split_axes = [[1], []] : !mesh.sharding
