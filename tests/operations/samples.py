@@ -13,6 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jaxlib.mlir.dialects import chlo
 
 from meshbridge.mlir import ir, parse
 from tests.operations.raw import raw, tensor
@@ -165,7 +166,19 @@ def _chlo() -> list[Sample]:
             "rhs_group_dimensions = [0]>",
             runs=False,
         ),
+        *_scan(),
     ]
+
+
+def _scan() -> list[Sample]:
+    if not hasattr(chlo, "ScanOp"):  # before jaxlib 0.10
+        return []
+    step = (
+        "^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):\n%s = stablehlo.add %a, %b : tensor<8xf32>\n"
+        "stablehlo.return %s, %s : tensor<8xf32>, tensor<8xf32>"
+    )
+    segments = "operandSegmentSizes = array<i32: 1, 1>, resultSegmentSizes = array<i32: 1, 1>"
+    return [made("chlo.scan", f"{MATRIX} f32[8] -> {MATRIX} f32[8]", f"dimension = 0 : i64, {segments}", step)]
 
 
 def _constant(made_by: str) -> str:

@@ -31,7 +31,6 @@ WITHOUT_SAMPLE = {
     "stablehlo.rng": "devices draw their shards; copies are what the first device draws (no two runs can be compared)",
     "stablehlo.uniform_dequantize": "refused: quantized types",
     "stablehlo.uniform_quantize": "refused: quantized types",
-    "chlo.scan": "gathered, runs replicated",
 }
 """Ops that are tested elsewhere or not at all, and what happens to them."""
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from meshbridge.mlir import OpError, ir, run_stock_passes
 from meshbridge.passes.base import RewritePass, register
-from meshbridge.passes.expansions import batch_norm, einsum, shapes
+from meshbridge.passes.expansions import batch_norm, einsum, scan, shapes
 from meshbridge.passes.expansions.older_calls import expand_older_call, is_older_call
 
 Expansion = Callable[[ir.Operation], list[ir.Value]]
@@ -30,6 +30,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "stablehlo.torch_index_select": shapes.expand_index_select,
     "chlo.constant": shapes.expand_constant,
     "chlo.constant_like": shapes.expand_constant_like,
+    "chlo.scan": scan.expand_scan,
     **{f"chlo.broadcast_{name}": shapes.expand_broadcasting for name in _BROADCASTING.split()},
 }
 """The simpler ops of each op, in place of its results."""
@@ -57,8 +58,9 @@ class ExpandOps(RewritePass):
     Input:   %0 = stablehlo.dot %a, %b : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
     Output:  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : …
 
-    Batch normalisations become reductions and elementwise ops, einsums contractions, broadcasting ops of CHLO broadcasts, calls
-    that older versions of JAX wrote for an op that op, and ops whose sizes are constant operands their static forms.
+    Batch normalisations become reductions and elementwise ops, einsums contractions, broadcasting ops of CHLO broadcasts, its
+    scans loops, calls that older versions of JAX wrote for an op that op, and ops whose sizes are constant operands their static
+    forms.
     """
 
     name: ClassVar[str] = "expand-ops"

@@ -20,8 +20,8 @@ class InlineCalls(Pass):
     Output:  %1 = stablehlo.logistic %x : tensor<8xf32>
              %0 = stablehlo.multiply %x, %1 : tensor<8xf32>
 
-    A composite that is named after an op (`chlo.top_k`) becomes that op. One that has a sharding rule stays: it is split as a
-    whole, and `expand-composites` replaces it then.
+    A composite that is named after an op (`chlo.top_k`, `chlo.scan`) becomes that op. One that has a sharding rule stays: it is
+    split as a whole, and `expand-composites` replaces it then.
     """
 
     name: ClassVar[str] = "inline-calls"
@@ -52,15 +52,18 @@ def callee(op: ir.Operation) -> str:
     return ir.FlatSymbolRefAttr(op.attributes[CALLEE[op.name]]).value
 
 
-_COMPOSED_OPS = {"chlo.top_k": frozenset(("k",))}
-"""Composites that stand for an op, which is partitioned better than its decomposition, and the attributes that say which one."""
+_SCAN = "dimension scan_dim_size is_reverse is_associative operandSegmentSizes resultSegmentSizes"
+_COMPOSED_OPS = {"chlo.top_k": frozenset(("k",)), "chlo.scan": frozenset(_SCAN.split())}
+"""Composites that stand for an op, and the attributes that say which one. The op is partitioned better than its decomposition;
+that of a scan XLA cannot even compile."""
 
 
 def _is_op(call: ir.Operation) -> bool:
     if call.name != COMPOSITE:
         return False
-    expected = _COMPOSED_OPS.get(ir.StringAttr(call.attributes["name"]).value)
-    return expected is not None and expected == set(_settings(call))
+    name, given = ir.StringAttr(call.attributes["name"]).value, set(_settings(call))
+    known = _COMPOSED_OPS.get(name)
+    return known is not None and bool(given) and given <= known and call.context.is_registered_operation(name)
 
 
 def _settings(call: ir.Operation) -> dict[str, ir.Attribute]:
@@ -75,7 +78,10 @@ def _as_op(call: ir.Operation) -> None:
     """Replaces a composite by the op that it is named after."""
     with ir.InsertionPoint(call), call.location:
         name = ir.StringAttr(call.attributes["name"]).value
-        made = ir.Operation.create(name, [result.type for result in call.results], list(call.operands), _settings(call))
+        kinds, regions = [result.type for result in call.results], list(call.regions)
+        made = ir.Operation.create(name, kinds, list(call.operands), _settings(call), regions=len(regions))
+        for region, moved in zip(regions, made.regions, strict=True):
+            region.blocks[0].append_to(moved)
     for old, new in zip(call.results, made.results, strict=True):
         old.replace_all_uses_with(new)
     call.erase()

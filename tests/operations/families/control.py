@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxlib.mlir.dialects import chlo
 
 from tests.operations.cases import Case
 from tests.operations.drawing import Drawer, family
@@ -48,6 +49,32 @@ def scan(d: Drawer) -> Case:
     function = jax.grad(lambda xs, w: sum(jnp.sum(part**2) for part in run(xs, w)), (0, 1)) if gradient else run
     operands = [d.operand((length, 3, width), "float32"), d.operand((width, width), "float32")]
     return d.case(f"scan {reverse=} {gradient=} {unroll=}", function, operands, [3, 2] if gradient else [2, 3], 1e-4)
+
+
+def scan_op(d: Drawer) -> Case:
+    """`chlo.scan`, which no JAX makes yet: any dimension, from either end, two inputs, values carried in two shapes. No constant
+    stands inside: when JAX writes an artifact, it moves those out of the body, where they must not be."""
+    shape, reverse = d.shape(2, 3), d.flag()
+    along = d.integer(0, len(shape) - 1)
+    kept = [size for dim, size in enumerate(shape) if dim != along]
+    whole, row, scalar = tensor(shape, "float32"), tensor(kept, "float32"), tensor((), "float32")
+    dims = ", ".join(map(str, range(len(kept))))
+    body = f"""%r:3 = "chlo.scan"(%0, %1, %2, %3) ({{ ^bb0(%x: {row}, %y: {row}, %c: {row}, %n: {scalar}):
+        %a = stablehlo.multiply %x, %c : {row}
+        %b = stablehlo.add %a, %y : {row}
+        %s = stablehlo.dot_general %b, %b, contracting_dims = [{dims}] x [{dims}] : ({row}, {row}) -> {scalar}
+        %m = stablehlo.add %n, %s : {scalar}
+        stablehlo.return %a, %b, %m : {row}, {row}, {scalar} }})
+      {{dimension = {along} : i64, is_reverse = {str(reverse).lower()}, operandSegmentSizes = array<i32: 2, 2>,
+        resultSegmentSizes = array<i32: 1, 2>}} : ({whole}, {whole}, {row}, {scalar}) -> ({whole}, {row}, {scalar})"""
+    kinds = [(tuple(sizes), "float32") for sizes in (shape, shape, kept, ())]
+    function = raw(body, kinds, [kinds[0], *kinds[2:]])
+    operands = [d.operand(sizes, dtype) for sizes, dtype in kinds]
+    return d.case(f"scan op {along} {reverse=}", function, operands, [len(shape), len(kept), 0], 1e-4)
+
+
+if hasattr(chlo, "ScanOp"):  # from jaxlib 0.10 on
+    family(scan_op)
 
 
 @family
