@@ -172,6 +172,14 @@ CASES: dict[str, tuple[tuple[int, ...], Case]] = {
             (Spec("b", "a"),),
         ),
     ),
+    "elements of two bits, gathered: XLA gathers packed ones wrongly": (
+        (8,),
+        Case("sum", lambda x: (x + x, x.max(0)), (Operand((16, 3), "int2", Spec("a")),), (WHOLE, Spec())),
+    ),
+    "elements of two bits without sign, handed from device to device": (
+        (8,),
+        Case("roll", lambda x: jnp.roll(x, 3, 0), (Operand((16, 3), "uint2", Spec("a")),), (Spec("a"),)),
+    ),
     "no elements, reversed": (
         (2, 4),
         Case("reverse", lambda x: lax.rev(x, (0,)), (Operand((0, 4), "float32", Spec(("a", "b"), None)),), (Spec("a", "b"),)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.dialect import attributes
-from meshbridge.dialect.ops import MeshOp, MeshOpView, ShardShapeOp
+from meshbridge.dialect.ops import CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
 from meshbridge.lowering.emit import Emitter
 from meshbridge.lowering.groups import Groups
 from meshbridge.lowering.indices import definition_of_sharding, sharding_of
 from meshbridge.lowering.messages import lower_pair, pairs
+from meshbridge.lowering.narrow import widen
 from meshbridge.lowering.position import Positions
 from meshbridge.lowering.replicas import BY_PARTITION, by_replica
 from meshbridge.lowering.scalars import FORMS, check_users, is_scalar, lower_scalar, retype_arguments, retype_signature
@@ -46,6 +47,9 @@ class _Walk:
         views = list(block.operations)
         names = [view.operation.name for view in views]
         positions = Positions(self.groups.form)
+        for view in views:
+            if isinstance(view, CollectiveOpView):
+                widen(view.operation)
         messages = pairs(views) if "mesh.send" in names or "mesh.recv" in names else {}
         for number, (view, name) in enumerate(zip(views, names, strict=True)):
             if not isinstance(view, MeshOpView):

@@ -13,7 +13,8 @@ _COMPLEX = re.compile(r"complex<(\w+)>")
 
 @lru_cache(maxsize=256)
 def element_bytes(dtype: str) -> float:
-    """Bytes of one element of an MLIR element type, as XLA stores it: whole bytes, two elements of 4 bits in one.
+    """Bytes of one element of an MLIR element type, as it travels: whole bytes, two elements of 4 bits in one (those of 2 bits
+    travel as bytes, see `lowering/narrow.py`).
 
     Raises MeshError for a type without a size.
     """
@@ -25,4 +26,4 @@ def element_bytes(dtype: str) -> float:
     if width is None:
         raise MeshError(f"elements of {dtype} have no size in bytes")
     bits = int(width.group(1))
-    return bits / 8 if bits in (2, 4) else float(ceil(bits / 8))
+    return 0.5 if bits == 4 else float(ceil(bits / 8))
