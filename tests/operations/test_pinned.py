@@ -76,6 +76,17 @@ def _sum_of_sums(x: Any, w: Any) -> Any:
     return y - y.mean(0, keepdims=True)
 
 
+def _extremes(x: Any) -> Any:
+    """With NaN in one element, and without any in the other columns; the infinities are there."""
+    holes = jnp.arange(x.size).reshape(x.shape)
+    x = jnp.where(holes == 22, jnp.nan, jnp.where(holes == 7, jnp.inf, jnp.where(holes == 12, -jnp.inf, x)))
+    return x.max(0), x.min(0), jnp.argmax(x, 0), jnp.argmin(x), x.max(), lax.cummax(x, 0)
+
+
+def _extremes_of(dtype: str, result: Spec) -> tuple[tuple[int, ...], Case]:
+    return (2, 4), Case("extremes", _extremes, (Operand((16, 8), dtype, Spec("b", "a")),), (result, result))
+
+
 CASES: dict[str, tuple[tuple[int, ...], Case]] = {
     "a slice at run time, out of bounds, split afterwards: XLA adds up unclamped starts": (
         (2, 3),
@@ -180,6 +191,11 @@ CASES: dict[str, tuple[tuple[int, ...], Case]] = {
         (8,),
         Case("roll", lambda x: jnp.roll(x, 3, 0), (Operand((16, 3), "uint2", Spec("a")),), (Spec("a"),)),
     ),
+    **{
+        f"a NaN in a maximum of several devices, {dtype}: XLA's collectives lose it": _extremes_of(dtype, WHOLE)
+        for dtype in ("float64", "float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3")
+    },
+    "a NaN in a maximum that is scattered": _extremes_of("float32", Spec("b")),
     "no elements, reversed": (
         (2, 4),
         Case("reverse", lambda x: lax.rev(x, (0,)), (Operand((0, 4), "float32", Spec(("a", "b"), None)),), (Spec("a", "b"),)),

@@ -1,14 +1,18 @@
 """Reduction kinds of the dialect as StableHLO reduction bodies: `all_reduce`, `reduce_scatter`.
 
 Elements are converted to the result's element type before they are reduced (seed 002). `average` is the sum divided by the
-number of devices; on integers the division truncates. On `i1`, StableHLO's sum is "or" and its product is "and".
+number of devices; on integers the division truncates. On `i1`, StableHLO's sum is "or" and its product is "and". A NaN that one
+device holds is everybody's maximum and minimum (`ordered.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
 from meshbridge.lowering.emit import Emitter, element_of, integer, integers, shape_of, tensor
 from meshbridge.lowering.exchanges import exchange, in_pieces
+from meshbridge.lowering.ordered import as_keys, from_keys, is_orderable
 from meshbridge.lowering.site import Site, lowers
 from meshbridge.mlir import ir
 
@@ -40,7 +44,7 @@ def all_reduce_over(site: Site, value: ir.Value, kind: str) -> ir.Value:
     if site.group_size == 1:
         return value
     if _in_collectives(combiner, site.result_type.element_type):
-        total = _reducing(site, "all_reduce", value, combiner, {})
+        total = _reducing(site, "all_reduce", value, combiner, shape_of(value), {})
     else:
         total = in_pieces(site, value, lambda flat: _exchanged_and_combined(site, flat, combiner, 0))
     return _averaged(site, total) if kind == "average" else total
@@ -53,7 +57,8 @@ def reduce_scatter(op: ReduceScatterOp, site: Site) -> list[ir.Value]:
     if site.group_size == 1:
         return [value]
     if _in_collectives(combiner, site.result_type.element_type):
-        total = _reducing(site, "reduce_scatter", value, combiner, {"scatter_dimension": integer(op.scatter_axis)})
+        scattered = {"scatter_dimension": integer(op.scatter_axis)}
+        total = _reducing(site, "reduce_scatter", value, combiner, site.result_type.shape, scattered)
     else:
         total = _exchanged_and_combined(site, value, combiner, op.scatter_axis)
     return [_averaged(site, total) if op.reduction == "average" else total]
@@ -78,10 +83,16 @@ def _is_bit(element: ir.Type) -> bool:
     return isinstance(element, ir.IntegerType) and element.width == 1
 
 
-def _reducing(site: Site, name: str, value: ir.Value, combiner: str, attrs: dict[str, ir.Attribute]) -> ir.Value:
+def _reducing(
+    site: Site, name: str, value: ir.Value, combiner: str, shape: Sequence[int], attrs: dict[str, ir.Attribute]
+) -> ir.Value:
+    element = element_of(value)
+    if combiner in ("maximum", "minimum") and is_orderable(element):
+        keys = _reducing(site, name, as_keys(site.emit, value, combiner), combiner, shape, attrs)
+        return from_keys(site.emit, keys, element)
     attrs |= site.groups.collective(site.mesh, site.axes)
-    reduce = site.emit.op(name, site.result_type, [value], attrs, regions=1)
-    _add_body(reduce, combiner, site.result_type.element_type)
+    reduce = site.emit.op(name, tensor(shape, element), [value], attrs, regions=1)
+    _add_body(reduce, combiner, element)
     total: ir.Value = reduce.results[0]
     return total
 

@@ -6,10 +6,26 @@ mesh.mesh @m(shape = 2x2)
 // CHECK-LABEL: @accumulates_in_the_result_type
 // CHECK:      %[[WIDE:.*]] = stablehlo.convert %arg0 : (tensor<2xf32>) -> tensor<2xf64>
 // CHECK-NEXT: "stablehlo.all_reduce"(%[[WIDE]])
-// CHECK:      stablehlo.maximum %{{.*}} : tensor<f64>
+// CHECK:      stablehlo.multiply %{{.*}} : tensor<f64>
 func.func @accumulates_in_the_result_type(%x: tensor<2xf32>) -> tensor<2xf64> {
-  %0 = mesh.all_reduce %x on @m mesh_axes = [0] reduction = max : tensor<2xf32> -> tensor<2xf64>
+  %0 = mesh.all_reduce %x on @m mesh_axes = [0] reduction = product : tensor<2xf32> -> tensor<2xf64>
   return %0 : tensor<2xf64>
+}
+
+// Integers in the order of the numbers, among which a NaN is the largest: XLA's collectives would lose it.
+// CHECK-LABEL: @largest
+// CHECK:      %[[BITS:.*]] = stablehlo.bitcast_convert %arg0 : (tensor<2xbf16>) -> tensor<2xi16>
+// CHECK:      stablehlo.shift_right_arithmetic %[[BITS]]
+// CHECK:      %[[ORDERED:.*]] = stablehlo.xor %[[BITS]]
+// CHECK:      %[[ISNAN:.*]] = stablehlo.compare NE, %arg0, %arg0
+// CHECK:      %[[NAN:.*]] = stablehlo.constant dense<32767> : tensor<2xi16>
+// CHECK:      %[[KEYS:.*]] = stablehlo.select %[[ISNAN]], %[[NAN]], %[[ORDERED]]
+// CHECK:      "stablehlo.all_reduce"(%[[KEYS]])
+// CHECK:      stablehlo.maximum %{{.*}} : tensor<i16>
+// CHECK:      stablehlo.bitcast_convert %{{.*}} : (tensor<2xi16>) -> tensor<2xbf16>
+func.func @largest(%x: tensor<2xbf16>) -> tensor<2xbf16> {
+  %0 = mesh.all_reduce %x on @m mesh_axes = [0] reduction = max : tensor<2xbf16> -> tensor<2xbf16>
+  return %0 : tensor<2xbf16>
 }
 
 // CHECK-LABEL: @average

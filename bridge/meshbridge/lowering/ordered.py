@@ -1,0 +1,42 @@
+"""Floating point numbers as integers in the same order, for collectives that take the largest or the smallest.
+
+XLA's collectives lose a NaN where its own maximum and minimum keep it. Among the integers a NaN stands at the end that wins:
+
+    x as bits        0x80000001  0x80000000  0x00000000  0x3f800000  0x7f800000  NaN
+    x as a key               -2          -1           0  0x3f800000  0x7f800000  0x7fffffff in a maximum, 0x80000000 in a minimum
+
+As many bytes travel. The element types are those of which all bits but the sign set is a NaN.
+"""
+
+from __future__ import annotations
+
+from meshbridge.lowering.emit import Emitter, element_of, shape_of, tensor
+from meshbridge.mlir import ir
+
+_WIDTHS = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8E5M2": 8, "f8E4M3": 8, "f8E4M3FN": 8, "f8E3M4": 8}
+
+
+def is_orderable(element: ir.Type) -> bool:
+    """Whether elements of this type have keys."""
+    return str(element) in _WIDTHS
+
+
+def as_keys(emit: Emitter, value: ir.Value, combiner: str) -> ir.Value:
+    """Integers in the order of the elements of `value`; a NaN wins whatever `combiner` (`maximum`, `minimum`) looks for."""
+    width = _WIDTHS[str(element_of(value))]
+    type_ = tensor(shape_of(value), ir.IntegerType.get_signless(width))
+    key = _mirrored(emit, emit.value("bitcast_convert", type_, [value]), width)
+    winner = 2 ** (width - 1) - 1 if combiner == "maximum" else -(2 ** (width - 1))
+    return emit.select(emit.compare("NE", value, value), emit.splat(type_, winner), key)
+
+
+def from_keys(emit: Emitter, keys: ir.Value, element: ir.Type) -> ir.Value:
+    """The numbers of type `element` that the keys stand for."""
+    return emit.value("bitcast_convert", tensor(shape_of(keys), element), [_mirrored(emit, keys, _WIDTHS[str(element)])])
+
+
+def _mirrored(emit: Emitter, bits: ir.Value, width: int) -> ir.Value:
+    """The bits below the sign turned round where it is set: negative numbers run the other way. Its own inverse."""
+    type_ = ir.RankedTensorType(bits.type)
+    sign = emit.elementwise("shift_right_arithmetic", bits, emit.splat(type_, width - 1))
+    return emit.elementwise("xor", bits, emit.elementwise("and", sign, emit.splat(type_, 2 ** (width - 1) - 1)))
