@@ -127,6 +127,15 @@ CASES: dict[str, tuple[tuple[int, ...], Case]] = {
             (Spec(None, None, None, "a"),),
         ),
     ),
+    "rows padded, transposed, exchanged: XLA sends the padding apart and refuses its order in memory": (
+        (2, 3),
+        Case(
+            "transpose",
+            lambda x: lax.transpose(x, (3, 0, 2, 1)),
+            (Operand((16, 16, 5, 1), "int16", Spec("b", None, None, "a")),),
+            (Spec(("a", "b"), None, None, None),),
+        ),
+    ),
     "no elements, moved from one split dimension to another": (
         (2, 2, 2),
         Case(

@@ -27,7 +27,8 @@ func.func @broadcast_from_a_constant(%x: tensor<3xi8>) -> tensor<3xi8> {
 // CHECK-LABEL: @broadcast_at_run_time
 // CHECK-SAME: %arg1: tensor<i32>
 // CHECK: %[[PADDED:.*]] = stablehlo.pad {{.*}} -> tensor<4xi8>
-// CHECK: %[[ALL:.*]] = "stablehlo.all_to_all"(%[[PADDED]])
+// CHECK: %[[KEPT:.*]] = stablehlo.optimization_barrier %[[PADDED]]
+// CHECK: %[[ALL:.*]] = "stablehlo.all_to_all"(%[[KEPT]])
 // CHECK: %[[PIECE:.*]] = stablehlo.dynamic_slice %[[ALL]], %arg1, sizes = [1]
 // CHECK: "stablehlo.all_gather"(%[[PIECE]])
 func.func @broadcast_at_run_time(%x: tensor<3xi8>, %root: index) -> tensor<3xi8> {
