@@ -69,7 +69,47 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 
     The plan is not checked before somebody asks for it: most of what is priced is never built.
     """
+    if not (source.partial_axes or source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
+        shape, source, target = _folded(shape, source, target)
+    source, target = _renamed(mesh, source, target)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
+
+
+def _folded(shape: Shape, source: Sharding, target: Sharding) -> tuple[Shape, Sharding, Sharding]:
+    """The same tensor with all dimensions that neither side splits as one, the last: it moves alike, and is known already more
+    often. Where a sum is pending, such a dimension may yet be scattered."""
+    before, after = (sharding.padded(len(shape)).split_axes for sharding in (source, target))
+    touched = [dim for dim, sides in enumerate(zip(before, after, strict=True)) if any(sides)]
+    rest = prod(size for dim, size in enumerate(shape) if dim not in touched)
+    source, target = (
+        replace(sharding, split_axes=(*(axes[dim] for dim in touched), ()))
+        for sharding, axes in ((source, before), (target, after))
+    )
+    return (*(shape[dim] for dim in touched), rest), source, target
+
+
+def _renamed(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Sharding, Sharding]:
+    """The shardings with axes of one size in the order in which they are first named: as many bytes move, between other devices
+    (a few more or less where shards are not aligned, and of equal plans another one is taken)."""
+    free: dict[int, list[int]] = {}
+    for axis in reversed(range(mesh.rank)):
+        free.setdefault(mesh.shape[axis], []).append(axis)
+    if len(free) == mesh.rank:
+        return source, target
+    names: dict[int, int] = {}
+    for sharding in (source, target):
+        for axis in (*sharding.used_axes, *sharding.partial_axes):
+            if axis not in names:
+                names[axis] = free[mesh.shape[axis]].pop()
+    source, target = (
+        replace(
+            sharding,
+            split_axes=tuple(tuple(names[axis] for axis in axes) for axes in sharding.split_axes),
+            partial_axes=tuple(sorted(names[axis] for axis in sharding.partial_axes)),
+        )
+        for sharding in (source, target)
+    )
+    return source, target
 
 
 _UNCHECKED = replace(DEFAULTS, check=False)
