@@ -59,7 +59,7 @@ def reduce_shards(op: ir.Operation, nest: LoopNest, option: Option, at: Localize
     count = len(op.results)
     whole = at.global_shape(op.operands[0])
     split = tensor_split(nest.operands[0], option)
-    dims = [dim for dim in sorted(integers(op.attributes["dimensions"])) if whole[dim] > 1]
+    dims = sorted({each.dim for each in nest.exchanges})
     major = next(dim for dim in dims if split[dim])
     body = op.regions[0].blocks[0]
     values = list(op.operands)[:count]
