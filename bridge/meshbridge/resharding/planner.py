@@ -22,7 +22,7 @@ from meshbridge.resharding.routes import routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
 from meshbridge.resharding.ways import ways_between, ways_by_tiles
-from meshbridge.sharding import DYNAMIC, Mesh, Sharding
+from meshbridge.sharding import DYNAMIC, Mesh, Sharding, is_even
 
 
 @lru_cache(maxsize=65536)
@@ -71,7 +71,8 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     """
     if not (source.partial_axes or source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
         shape, source, target = _folded(shape, source, target)
-    source, target = _renamed(mesh, source, target)
+    if all(is_even(shape, mesh, each.padded(len(shape)).split_axes) for each in (source, target)):
+        source, target = _renamed(mesh, source, target)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
 
 
@@ -89,8 +90,8 @@ def _folded(shape: Shape, source: Sharding, target: Sharding) -> tuple[Shape, Sh
 
 
 def _renamed(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Sharding, Sharding]:
-    """The shardings with axes of one size in the order in which they are first named: as many bytes move, between other devices
-    (a few more or less where shards are not aligned, and of equal plans another one is taken)."""
+    """The shardings with axes of one size in the order in which they are first named: as many bytes move, between other devices.
+    Of uneven shards this is not quite so: of equal plans another one may be taken."""
     free: dict[int, list[int]] = {}
     for axis in reversed(range(mesh.rank)):
         free.setdefault(mesh.shape[axis], []).append(axis)
