@@ -90,12 +90,12 @@ def numpy_call(name: str, function: Callable[..., Any], shapes: Callable[..., An
     """
 
     def handle(frame: Any) -> None:
+        given = frame.contents
+        if given.extension and given.extension.contents.kind == _METADATA:
+            version = cast(given.extension, POINTER(_MetadataExtension)).contents.metadata.contents.version
+            version.major, version.minor = 0, 1
+            return
         try:
-            given = frame.contents
-            if given.extension and given.extension.contents.kind == _METADATA:
-                version = cast(given.extension, POINTER(_MetadataExtension)).contents.metadata.contents.version
-                version.major, version.minor = 0, 1
-                return
             made = function(*given.arguments.arrays())
             for target, value in zip(given.results.arrays(), made if isinstance(made, tuple) else (made,), strict=True):
                 target[...] = value
