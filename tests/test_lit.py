@@ -1,24 +1,39 @@
-"""Runs every .mlir test under tests/lit through lit, one pytest test each."""
+"""Every .mlir test under tests/lit, one pytest test each."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import lit.Test
 import pytest
 
-ROOT = Path(__file__).parent / "lit"
-NO_TESTS = {"Inputs", "Output"}
-"""Folders of what tests read, and of what lit leaves behind."""
+from tests import lit_commands
 
-FILES = sorted(path for path in ROOT.rglob("*.mlir") if not NO_TESTS & set(path.parts))
+TESTS = lit_commands.tests()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_lit(path: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "MESHBRIDGE_LIT_OUTPUT": str(tmp_path)}
-    command = [str(Path(sys.executable).parent / "lit"), "-v", "--no-progress-bar", str(path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode == 0 and "Passed" in done.stdout) or "Unsupported" in done.stdout, done.stdout + done.stderr
+@pytest.mark.parametrize("name", TESTS)
+def test_lit(name: str, tmp_path: Path) -> None:
+    result = lit_commands.run(TESTS[name], tmp_path)
+    if result.code is lit.Test.UNSUPPORTED:
+        pytest.skip(result.output)
+    assert result.code is lit.Test.PASS, result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mesh-opt missing.mlir",
+        "mesh-opt missing.mlir | cat",
+        "mesh-opt < {here} --no-such-pass",
+        "not mesh-opt < {empty}",
+        "mesh-opt < {empty} | filecheck {here}",
+        "mesh-opt < {empty} > {out} && diff {out} {here}",
+        "meshbridge no-such-command",
+    ],
+)
+def test_failing_commands_are_seen(line: str, tmp_path: Path) -> None:
+    here, empty = tmp_path / "here.mlir", tmp_path / "empty.mlir"
+    here.write_text("// CHECK: something\n")
+    empty.write_text("module {}\n")
+    assert lit_commands.shell(line.format(here=here, empty=empty, out=tmp_path / "out.mlir"), tmp_path).status
