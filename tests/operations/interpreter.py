@@ -16,14 +16,24 @@ import numpy as np
 
 from meshbridge import mlir
 from meshbridge.mlir import ir, stablehlo
+from tests.operations.side_by_side import side_by_side
 
 
 class InterpreterError(Exception):
     """The interpreter cannot evaluate a program; the text is what it said."""
 
 
-def evaluate(program: str, arguments: Sequence[np.ndarray], timeout: float = 120) -> list[np.ndarray]:
-    """The results of `main` of a StableHLO program. Raises InterpreterError."""
+def evaluate(program: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results of `main` of a StableHLO program in which no partition waits for another."""
+    context = mlir.context()
+    stablehlo.register_interpreter_dialect(context)
+    with context:
+        results = stablehlo.eval_module(ir.Module.parse(program), [_attribute(np.asarray(value)) for value in arguments])
+        return [_array(result) for result in results]
+
+
+def evaluate_in_child(program: str, arguments: Sequence[np.ndarray], timeout: float = 120) -> list[np.ndarray]:
+    """The same in a process of its own. Raises InterpreterError."""
     job = pickle.dumps((program, [np.asarray(argument) for argument in arguments]))
     command = [sys.executable, "-m", "tests.operations.interpreter"]
     child = subprocess.run(command, input=job, capture_output=True, timeout=timeout, check=False)
@@ -50,8 +60,16 @@ def evaluate_partitions(module: ir.Module, shards: Sequence[Sequence[np.ndarray]
       : ({", ".join(map(str, inputs * count))}) -> ({types})
       return {results} : {types} }}"""
     body = "\n".join(str(op) for op in module.body.operations)
-    found = evaluate(f"module {{\n{body}\n{text}\n}}", [argument for mine in shards for argument in mine])
+    found = evaluate_in_child(f"module {{\n{body}\n{text}\n}}", [argument for mine in shards for argument in mine])
     return [found[start : start + len(outputs)] for start in range(0, len(found), len(outputs))]
+
+
+def evaluate_side_by_side(module: ir.Module, shards: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    """The same for any number of partitions, which `side_by_side` makes one program of."""
+    outputs = len(mlir.function_type(mlir.main_function(module)).results)
+    program = side_by_side(mlir.main_function(module), len(shards))
+    found = evaluate(program, [argument for mine in shards for argument in mine])
+    return [found[start : start + outputs] for start in range(0, len(found), outputs)]
 
 
 def _number_channels(main: ir.Operation) -> None:
@@ -79,12 +97,7 @@ def _array(attribute: ir.Attribute) -> np.ndarray:
 
 def _main() -> None:
     program, arguments = pickle.load(sys.stdin.buffer)
-    context = mlir.context()
-    stablehlo.register_interpreter_dialect(context)
-    with context:
-        module = ir.Module.parse(program)
-        results = stablehlo.eval_module(module, [_attribute(argument) for argument in arguments])
-        sys.stdout.buffer.write(pickle.dumps([_array(result) for result in results]))
+    sys.stdout.buffer.write(pickle.dumps(evaluate(program, arguments)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Nothing of XLA takes part: the unsharded program is evaluated by the interpreter
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from meshbridge.passes.lower_collectives import LowerCollectives
 from meshbridge.sharding import Mesh
 from tests.operations.cases import Case, Operand, compare, examples, export
 from tests.operations.differential import Spec, device_mesh
-from tests.operations.interpreter import evaluate, evaluate_partitions
+from tests.operations.interpreter import evaluate, evaluate_partitions, evaluate_side_by_side
 
 STEPS = (*pipeline.ANNOTATE, *pipeline.SPLIT, LowerCollectives(form="exported"))
 """Up to the program of one device, in the form that stands inside of what callers get: devices are partitions."""
@@ -88,11 +87,8 @@ def _specs(chooser: random.Random, rank: int, axes: Sequence[str]) -> Spec:
     return Spec(*[tuple(entry) or None for entry in entries])
 
 
-@pytest.mark.parametrize("mesh_shape", [(2,), (1, 2), (3,), (2, 2)], ids=["2", "1x2", "3", "2x2"])
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_equals_unsharded(name: str, mesh_shape: tuple[int, ...]) -> None:
-    if len(os.sched_getaffinity(0)) < math.prod(mesh_shape):
-        pytest.skip("the interpreter runs as many partitions at a time as there are cores")
+def _drawn(name: str, mesh_shape: tuple[int, ...]) -> tuple[Case, ir.Module]:
+    """A program with drawn shardings, partitioned."""
     function, shapes = PROGRAMS[name]
     mesh = device_mesh(mesh_shape)
     chooser = random.Random(f"{name}{mesh_shape}")
@@ -101,9 +97,27 @@ def test_equals_unsharded(name: str, mesh_shape: tuple[int, ...]) -> None:
     case = Case(name, function, operands, tuple(_specs(chooser, rank, mesh.axis_names) for rank in ranks))
     module = formats.unpack(export([case], mesh), mlir.context()).module
     pipeline.run(STEPS, module)
-    found = interpreted(module, examples([case]))
-    lowered = jax.jit(lambda *values: jax.tree.leaves(function(*values))).lower(*examples([case]))
-    compare(case, found, evaluate(_plain(lowered.as_text()), examples([case])))
+    return case, module
+
+
+def _unsharded(case: Case) -> list[np.ndarray]:
+    lowered = jax.jit(case.unsharded).lower(*examples([case]))
+    return evaluate(_plain(lowered.as_text()), examples([case]))
+
+
+@pytest.mark.parametrize("mesh_shape", [(2,), (1, 2), (3,), (2, 2), (2, 2, 2)], ids=["2", "1x2", "3", "2x2", "2x2x2"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equals_unsharded(name: str, mesh_shape: tuple[int, ...]) -> None:
+    case, module = _drawn(name, mesh_shape)
+    compare(case, interpreted(module, examples([case]), evaluate_side_by_side), _unsharded(case))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="each partition needs a core")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_collectives_of_the_interpreter(name: str) -> None:
+    """Two partitions that run at the same time: more would need more cores."""
+    case, module = _drawn(name, (2,))
+    compare(case, interpreted(module, examples([case]), evaluate_partitions), _unsharded(case))
 
 
 def _plain(text: str) -> str:
@@ -117,7 +131,12 @@ def _legalize(module: ir.Module) -> None:
     mlir.run_stock_passes(module, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
 
 
-def interpreted(module: ir.Module, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+Shards = Sequence[Sequence[np.ndarray]]
+
+
+def interpreted(
+    module: ir.Module, arguments: Sequence[np.ndarray], run: Callable[[ir.Module, Shards], list[list[np.ndarray]]]
+) -> list[np.ndarray]:
     """Runs a local program on global arrays, one partition per device."""
     _legalize(module)
     main = mlir.main_function(module)
@@ -125,7 +144,7 @@ def interpreted(module: ir.Module, arguments: Sequence[np.ndarray]) -> list[np.n
     inputs, outputs = pjrt._places(main, "arg_attrs"), pjrt._places(main, "res_attrs")
     pjrt._strip(module, main)
     pieces = [_split(argument, place, mesh) for argument, place in zip(arguments, inputs, strict=True)]
-    partitions = evaluate_partitions(module, [[piece[device] for piece in pieces] for device in range(mesh.size)])
+    partitions = run(module, [[piece[device] for piece in pieces] for device in range(mesh.size)])
     return [_join([one[index] for one in partitions], place, mesh) for index, place in enumerate(outputs)]
 
 
