@@ -108,8 +108,11 @@ def is_even(shape: tuple[int, ...], mesh: Mesh, split: Split) -> bool:
 
 
 def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:
-    """`split` without the dimensions that it does not divide evenly: what arguments and results of a program may have."""
-    return tuple(axes if size % mesh.group_size(axes) == 0 else () for size, axes in zip(shape, split, strict=True))
+    """`split` up to the first axis that leaves a dimension uneven: what arguments and results of a program may have."""
+    return tuple(
+        next(axes[:count] for count in range(len(axes), -1, -1) if size % mesh.group_size(axes[:count]) == 0)
+        for size, axes in zip(shape, split, strict=True)
+    )
 
 
 def device_groups(mesh: Mesh, axes: Axes) -> np.ndarray[Any, np.dtype[np.int64]]:

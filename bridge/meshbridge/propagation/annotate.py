@@ -133,14 +133,14 @@ class Annotator:
                 self._use(op, index, self._at_boundary(slot, finer=True))
 
     def _at_boundary(self, slot: int, *, finer: bool = False) -> Sharding:
-        """As the slot is defined, but in equal shards, and along parts of axes only if the user has said so. Where a part is all
+        """As the slot is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
         there is, a result may lie `finer`, along the whole axis: that costs nothing."""
         defined, description, mesh = self.defined[slot], self.graph.slots[slot], self.graph.mesh
         split = defined.split_axes
-        if not description.user:
-            fine = completed_split(mesh, split)
-            split = fine if finer and is_even(description.shape, mesh, fine) else split
-            split = whole_split(mesh, split)
+        if finer and not description.user and is_even(description.shape, mesh, fine := completed_split(mesh, split)):
+            split = fine
+        if description.is_kept_by(whole := whole_split(mesh, split)):
+            split = whole
         split = even_split(description.shape, mesh, split)
         return defined if split == defined.split_axes else replace(defined, split_axes=split)
 

@@ -149,7 +149,8 @@ class GraphBuilder:
         if at_boundary:
             if "annotate_for_users" not in op.attributes:
                 self._check_room(op, slots[origin].shape, sharding.padded(rank).split_axes)
-            slots[origin].split = even_split(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
+            even = even_split(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
+            slots[origin].split = slots[origin].written = even
             slots[origin].open, slots[origin].user = (False,) * rank, True
         if "annotate_for_users" in op.attributes or slots[origin].user:
             target = self._new_slot(result.type)
@@ -168,7 +169,7 @@ class GraphBuilder:
         slot.banned = self._manual
         if REPLICATED_AXES in op.attributes:
             slot.banned |= frozenset(integers(op.attributes[REPLICATED_AXES]))
-        slot.split = sharding.split_axes
+        slot.split = slot.written = sharding.split_axes
         slot.open = tuple(dim in open_dims for dim in range(len(slot.shape)))
         if PRIORITIES in op.attributes:
             slot.priorities = tuple(max(priority, 0) for priority in integers(op.attributes[PRIORITIES]))

@@ -7,6 +7,7 @@ loop nest, or an identity (a use annotated by the user, a loop's initial value, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshbridge.interface.loops import LoopNest
@@ -41,6 +42,8 @@ class Slot:
     "The user's annotation if it is partial."
     user: bool = False
     "Whether the user annotated it."
+    written: Split = ()
+    "Per dimension, the axes of that annotation: an open dimension may be split further along others, which come after these."
     tied: bool = False
     "Whether several values share it (a loop's carried value, a branch's result): its definitions must lie exactly as decided."
     border: frozenset[int] = frozenset()
@@ -58,6 +61,22 @@ class Slot:
             tuple(may and not closed for may, closed in zip(self.open, self.settled, strict=True)) if self.settled else self.open
         )
 
+    def written_along(self, dim: int) -> Axes:
+        """The axes that the user wrote on a dimension."""
+        return self.written[dim] if self.written else ()
+
+    def free_along(self, dim: int) -> Axes:
+        """Those of them along which no region is local on whose border it stands."""
+        return tuple(axis for axis in self.written_along(dim) if axis not in self.border)
+
+    def is_kept_by(self, split: Sequence[Axes]) -> bool:
+        """Whether every dimension of `split` begins with the axes that the user wrote there, and names no axis twice."""
+        axes = [axis for along in split for axis in along]
+        return not self.written or (
+            len(set(axes)) == len(axes)
+            and all(along[: len(kept)] == kept for along, kept in zip(split, self.written, strict=True))
+        )
+
     @property
     def looks(self) -> tuple[object, ...]:
         """All that its future depends on, apart from its neighbours."""
@@ -70,6 +89,7 @@ class Slot:
             self.banned,
             self.partial,
             self.user,
+            self.written,
             self.tied,
             self.border,
             self.boundary,

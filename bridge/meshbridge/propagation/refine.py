@@ -19,7 +19,7 @@ from itertools import chain, permutations
 from meshbridge.factored_mesh import whole_and_parts
 from meshbridge.interface.option import split_sharding
 from meshbridge.propagation.choice import NodeCost, TensorType, cheapest, reshard_cost
-from meshbridge.propagation.graph import Graph, Node, across_border
+from meshbridge.propagation.graph import Graph, Node, Slot, across_border
 from meshbridge.propagation.quotient import quotient
 from meshbridge.propagation.spread import is_pass_through
 from meshbridge.sharding import Axes, Sharding, Split
@@ -181,10 +181,12 @@ class Refiner:
                 if slot < 0:
                     continue
                 for dim, loops in enumerate(dims):
-                    if loops and self.graph.slots[slot].movable[dim] and (slot, dim) not in blocked:
+                    description = self.graph.slots[slot]
+                    may_move = loops and description.movable[dim] and (slot, dim) not in blocked
+                    if may_move:
                         place = find((slot, dim))
                         parent[place] = find(home.setdefault(loops[0], place))
-                    elif loops and self.graph.slots[slot].split[dim]:
+                    if loops and (description.written_along(dim) if may_move else description.split[dim]):
                         placed.append(loops[0])
             if not (node.is_identity and node.results[0] in self._redefined):
                 copies += [home[loop] for loop in placed if loop in home]
@@ -237,17 +239,21 @@ class Refiner:
         return sum(self._costs[node].own for node in near) + sum(self._shared[slot] for slot in slots)
 
     def _alternatives(self, places: tuple[Place, ...]) -> Iterator[Axes]:
-        """Axes that a class may be split along: none, one, or two in either order. Parts of an axis go together or alone."""
-        slot, dim = places[0]
-        current = self.graph.slots[slot].split[dim]
-        for chosen in chain([()], *(permutations(self._units, count) for count in (1, 2))):
-            axes = tuple(chain.from_iterable(chosen))
-            if axes != current and len(set(axes)) == len(axes):
-                yield axes
+        """Axes that a class may be split along: none, one, or two in either order, alone or after axes that the user wrote on a
+        dimension of the class. Parts of an axis go together or alone."""
+        slots = self.graph.slots
+        first, dim = places[0]
+        tried = {slots[first].split[dim]}
+        for written in dict.fromkeys([(), *(slots[slot].free_along(dim) for slot, dim in places)]):
+            for chosen in chain([()], *(permutations(self._units, count) for count in (1, 2))):
+                axes = (*written, *chain.from_iterable(chosen))
+                if axes not in tried and len(set(axes)) == len(axes):
+                    tried.add(axes)
+                    yield axes
 
     def _changed(self, places: tuple[Place, ...], axes: Axes) -> dict[int, Split] | None:
-        """New splits of the slots concerned; None where shards would be padded by more than a little, or the user's axes are in
-        the way."""
+        """New splits of the slots concerned; None where shards would be padded by more than a little, or axes that may not move
+        are in the way. A dimension on which the user wrote other axes keeps these alone."""
         mesh, slots = self.graph.mesh, self.graph.slots
         size = mesh.group_size(axes)
         dims_of: dict[int, list[int]] = {}
@@ -256,24 +262,17 @@ class Refiner:
         changed: dict[int, Split] = {}
         for slot, dims in dims_of.items():
             description = slots[slot]
-            dim = dims[0]  # a tensor with two dimensions of one class is split along the first
-            if -description.shape[dim] % size > description.shape[dim] * MOST_PADDING or description.banned & set(axes):
+            extent = description.shape[dims[0]]
+            if -extent % size > extent * MOST_PADDING or (description.banned | description.border) & set(axes):
                 return None
-            split = [
-                axes if other == dim else tuple(axis for axis in kept if axis not in axes) if other not in dims else ()
-                for other, kept in enumerate(description.split)
-            ]
-            if description.border:
-                if description.border & set(axes):
-                    return None
-                split = list(across_border(tuple(split), description.split, description.border))
+            split = _moved(description, dims, axes)
             before_after = zip(description.split, split, description.movable, strict=True)
             if any(before != after and not may for before, after, may in before_after):
                 return None
             if description.boundary and not description.found.issuperset(sum(split, ())):
                 return None
-            if tuple(split) != description.split:
-                changed[slot] = tuple(split)
+            if split != description.split:
+                changed[slot] = split
         return changed
 
     # Cost
@@ -344,3 +343,17 @@ class Refiner:
             node.nest, self._types[index], splits, self._wanted(node), node.fixed_option, self.graph.mesh, node.finish_share
         )
         return NodeCost(node.weight * found.own, found.needs)
+
+
+def _moved(slot: Slot, dims: list[int], axes: Axes) -> Split:
+    """The split of a tensor whose dimensions `dims` are of a class that moves to `axes`: the first of them takes these, all other
+    dimensions lose them. Where the user wrote other axes, those stay alone."""
+    split = tuple(
+        axes if dim == dims[0] else slot.written_along(dim) if dim in dims else tuple(axis for axis in now if axis not in axes)
+        for dim, now in enumerate(slot.split)
+    )
+    if slot.border:
+        split = across_border(split, slot.split, slot.border)
+    if slot.is_kept_by(split):
+        return split
+    return tuple(slot.written_along(dim) if dim in dims else now for dim, now in enumerate(slot.split))
