@@ -22,6 +22,9 @@ KINDS = {
 }
 """The reduction kind that a body of one StableHLO op computes."""
 
+KINDS_OF_BITS = {"sum": "bitwise_or", "max": "bitwise_or", "product": "bitwise_and", "min": "bitwise_and"}
+"""What these compute on `i1`: arithmetic is Boolean there."""
+
 
 def body_kind(op: ir.Operation) -> str:
     """The reduction kind of a two-argument body `op(a, b)`; "" if the body is anything else."""
@@ -32,10 +35,8 @@ def body_kind(op: ir.Operation) -> str:
     if len(body) != 2 or set(body[0].operands) != set(blocks[0].arguments) or list(body[1].operands) != list(body[0].results):
         return ""
     kind = KINDS.get(body[0].name.removeprefix("stablehlo."), "")
-    # On i1, `add` is `or` and `multiply` is `and`: the mesh collective must not sum bits.
-    if kind in ("sum", "product") and str(ir.RankedTensorType(body[0].results[0].type).element_type) == "i1":
-        return {"sum": "bitwise_xor", "product": "bitwise_and"}[kind]
-    return kind
+    is_bit = str(ir.RankedTensorType(body[0].results[0].type).element_type) == "i1"
+    return KINDS_OF_BITS.get(kind, kind) if is_bit else kind
 
 
 @loops_of("stablehlo.reduce")

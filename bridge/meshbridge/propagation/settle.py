@@ -17,7 +17,7 @@ from meshbridge.propagation.graph import Graph, Node
 from meshbridge.sharding import Axes, Sharding, Split
 
 _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
-"""Element types whose `add` is the mesh's sum (not i1, where it is xor)."""
+"""Element types whose `add` is a sum (not i1, where it is "or", which no other linear op commutes with)."""
 
 
 @dataclass(frozen=True)

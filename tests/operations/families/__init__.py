@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.operations.families import (
+    bits,
     combinations,
     contractions,
     control,
@@ -19,6 +20,7 @@ from tests.operations.families import (
 )
 
 __all__ = [
+    "bits",
     "combinations",
     "contractions",
     "control",

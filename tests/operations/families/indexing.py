@@ -101,15 +101,7 @@ def scatter(d: Drawer) -> Case:
     places, index = _places(d), d.pick(INDEX_TYPES)
     dtype = d.pick((*FLOATS, *INTEGERS, "complex64", "bool"))
     bits = ("and", "or", "xor")
-    kind = d.pick(
-        bits
-        if dtype == "bool"
-        else ("add", "multiply")
-        if dtype == "complex64"
-        else (*KINDS, *bits)
-        if dtype in INTEGERS
-        else KINDS
-    )
+    kind = d.pick(("add", "multiply") if dtype == "complex64" else (*KINDS, *bits) if dtype in (*INTEGERS, "bool") else KINDS)
     combine = f"%s = stablehlo.{kind} %a, %b : {tensor((), dtype)}\nstablehlo.return %s : {tensor((), dtype)}"
     return _scatter_case(d, places, index, dtype, kind, combine)
 

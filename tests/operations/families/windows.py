@@ -15,7 +15,7 @@ from tests.operations.families.reductions import computation, initial
 from tests.operations.raw import raw, tensor
 
 
-def _windows(d: Drawer, shape: tuple[int, ...], dilated: bool = True) -> dict[str, Any]:
+def window_attributes(d: Drawer, shape: tuple[int, ...], dilated: bool = True) -> dict[str, Any]:
     """Attributes under which every dimension has at least one window."""
     found: dict[str, list[Any]] = {
         name: [] for name in ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
@@ -38,7 +38,7 @@ def reduce_window(d: Drawer) -> Case:
     """Any window, stride, padding and dilations, from any initial value."""
     dtype, shape = d.pick((*FLOATS, *INTEGERS, "bool")), d.shape(1, 4, 512)
     name, body = computation(d, dtype)
-    start, windows = initial(d, dtype), _windows(d, shape)
+    start, windows = initial(d, dtype), window_attributes(d, shape)
 
     def function(x: Any) -> Any:
         # jax takes the body for a known monoid, and its gradient rule, only with a literal start
@@ -58,7 +58,7 @@ a maximum of several devices."""
 def pooling(d: Drawer) -> Case:
     """Pooling by sum, maximum and minimum, with its gradient, along dimensions that are split."""
     shape, which = d.shape(1, 4, 512), d.pick(("max", "add", "min"))
-    windows, low = _windows(d, shape, dilated=False), d.pick(_LOW)
+    windows, low = window_attributes(d, shape, dilated=False), d.pick(_LOW)
     body, start = {"max": (lax.max, -jnp.inf), "min": (lax.min, jnp.inf), "add": (lax.add, 0.0)}[which]
 
     def function(x: Any) -> Any:
@@ -134,7 +134,7 @@ def reduce_window_variadic(d: Drawer) -> Case:
     """Two operands in one window: a sum, and a maximum. The sum starts from 0: XLA leaves the padding of several operands out,
     where the specification has it hold the initial value (the interpreter's tests have one that starts from 1)."""
     shape = d.shape(1, 3, 512)
-    windows = _windows(d, shape)
+    windows = window_attributes(d, shape)
     starts = (np.float32(0), np.int32(d.pick((0, 3))))
 
     def function(x: Any, y: Any) -> Any:
