@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
 
 from benchmarks.contestants import CONTESTANTS, shortest
+from meshbridge import trial
 from meshbridge.analysis.hlo_figures import HloFigures, figures
 from testdata.program import Program, Tree
 
@@ -69,19 +69,9 @@ def unsharded(program: Program) -> Tree:
 
 
 def relative_error(results: Tree, expected: Tree) -> float:
-    """The largest difference of any output, relative to that output's largest value; infinite where something is not finite."""
-    return max(jax.tree.leaves(jax.tree.map(_difference, results, expected)), default=0.0)
-
-
-def _difference(result: Any, expected: Any) -> float:
-    found, wanted = (_as_numbers(np.asarray(value)) for value in (result, expected))
-    if found.shape != wanted.shape or not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
+    """The largest difference of any output, relative to that output's largest value; infinite where types or shapes differ, or
+    where something is not finite that should be, or is another thing than it should be."""
+    (found, kind), (wanted, same) = (jax.tree.flatten(tree) for tree in (results, expected))
+    if kind != same:
         return float("inf")
-    finite = np.isfinite(wanted)
-    largest = np.abs(wanted[finite]).max(initial=0.0) or 1.0
-    return float(np.abs(found[finite] - wanted[finite].astype(found.dtype)).max(initial=0.0) / largest)
-
-
-def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Booleans as 0 and 1, unsigned integers as signed ones: differences must not wrap around."""
-    return values.astype(np.int64) if values.dtype.kind in "bu" else values
+    return trial.worst([np.asarray(value) for value in found], [np.asarray(value) for value in wanted]).relative

@@ -146,6 +146,18 @@ def compile(program: object, *, devices: Sequence[Any] | None = None) -> Executa
     return Executable(mesh, tuple(inputs), tuple(outputs), available[: mesh.size], _load(module, available[: mesh.size]))
 
 
+def compile_whole(module: ir.Module, device: Any) -> Executable:
+    """Compiles a program on global shapes, without shardings, for one device, as it stands: XLA does everything.
+
+    Gives `module` the name of entry points that XLA looks for. Raises MeshError for a program that XLA refuses.
+    """
+    main = mlir.main_function(module)
+    inputs, outputs = boundary(module)
+    with module.context:
+        main.attributes["sym_name"] = ir.StringAttr.get("main")
+    return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), (device,), _load(module, (device,)))
+
+
 def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:
     return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])] if side in main.attributes else []
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from meshbridge import formats, pipeline, pjrt
 from meshbridge.mlir import MeshError, ir
-from meshbridge.passes.boundary import ImportShardings
-from meshbridge.passes.strip_shardings import StripShardings
+from meshbridge.passes.strip_shardings import StripShardings, find_per_device
 from meshbridge.pjrt import Executable, Place
 
 INTEGERS = 8
@@ -48,7 +47,7 @@ def run(module: ir.Module, options: argparse.Namespace) -> int:
         print(f"result {index}: {place.dtype.name}{list(place.shape)} {place.spec(executable.mesh)} {_summary(result)}")
     if options.outputs is not None:
         save_arrays(options.outputs, results)
-    return _check(module, inputs, results, options.tolerance) if options.check else 0
+    return _check(module, inputs, results, options) if options.check else 0
 
 
 def _summary(result: np.ndarray[Any, Any]) -> str:
@@ -102,39 +101,70 @@ def save_arrays(path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
 
 
 def unsharded(module: ir.Module) -> Executable:
-    """`module` without its shardings, compiled for one device; `module` itself is not changed.
+    """`module` as it came, without its shardings, compiled by XLA alone for one device; `module` itself is not changed.
 
-    Raises MeshError for a program that is partitioned already, in whole or in part: it has no meaning on one device.
+    Nothing that partitions a program has a part in it.
+    Raises MeshError for a program that says what each of several devices does: it has no meaning on one.
     """
     if pipeline.is_partitioned(module):
         raise MeshError("<module>: error: the program is partitioned already, it has no unsharded form to compare with")
     copy = formats.copy_module(module)
-    pipeline.run((ImportShardings(), StripShardings()), copy)
-    return pjrt.compile(copy, devices=jax.devices()[:1])
+    StripShardings().run(copy)
+    return pjrt.compile_whole(copy, jax.devices()[0])
 
 
 def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> Difference:
-    """Errors of `result`; NaN and infinity must stand in the same places."""
+    """How far `result` is from `reference`; infinitely far where types or shapes differ, or NaN and infinity stand elsewhere."""
+    if (result.dtype, result.shape) != (reference.dtype, reference.shape):
+        return Difference(np.inf, np.inf)
     wide = np.complex128 if reference.dtype.kind == "c" else np.float64
-    found, expected = result.astype(wide), reference.astype(wide)
-    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        found, expected = result.astype(wide), reference.astype(wide)
+        same = (result == reference) | (np.isnan(found) & np.isnan(expected))
+        distance = np.abs(found - expected) if reference.dtype.kind not in "iu" else _apart(result, reference)
     if same.all():
         return Difference(0.0, 0.0)
-    with np.errstate(invalid="ignore"):
-        absolute = float(np.max(np.abs(np.where(same, 0, found - expected)), initial=0.0))
+    absolute = float(np.max(np.where(same, 0, distance), initial=0.0))
     scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
     if np.isnan(absolute):
         absolute = np.inf
     return Difference(absolute, absolute / scale if scale else np.inf)
 
 
-def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], tolerance: float) -> int:
-    references = unsharded(module)(*inputs)
-    differences = [compare(found, np.asarray(expected)) for found, expected in zip(results, references, strict=True)]
-    absolute = max((difference.absolute for difference in differences), default=0.0)
-    relative = max((difference.relative for difference in differences), default=0.0)
-    print(f"largest difference from the unsharded run: absolute {absolute:.3g}, relative {relative:.3g}")
-    if relative > tolerance:
-        worst = max(range(len(differences)), key=lambda index: differences[index].relative)
-        raise MeshError(f"error: result {worst} differs by {relative:.3g} relative, expected at most {tolerance:.3g}")
+def _apart(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """How far integers are apart, of which floats hold only the first digits."""
+    apart: np.ndarray[Any, Any] = np.maximum(found, expected).astype(np.uint64) - np.minimum(found, expected).astype(np.uint64)
+    return apart
+
+
+def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarray[Any, Any]]) -> Difference:
+    """The largest differences of any of several results, each by itself; infinite where their numbers differ."""
+    if len(results) != len(references):
+        return Difference(np.inf, np.inf)
+    found = [compare(*pair) for pair in zip(results, references, strict=True)]
+    absolute = max((difference.absolute for difference in found), default=0.0)
+    return Difference(absolute, max((difference.relative for difference in found), default=0.0))
+
+
+def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], options: argparse.Namespace) -> int:
+    who, references = _references(module, inputs, options)
+    found = [compare(*pair) for pair in zip(results, references, strict=True)]
+    difference = worst(results, references)
+    print(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
+    if difference.relative > options.tolerance:
+        index = max(range(len(found)), key=lambda index: found[index].relative)
+        raise MeshError(
+            f"error: result {index} differs by {found[index].relative:.3g} relative, expected at most {options.tolerance:.3g}"
+        )
     return 0
+
+
+def _references(module: ir.Module, inputs: Sequence[Any], options: argparse.Namespace) -> tuple[str, list[np.ndarray[Any, Any]]]:
+    """What the results are compared with, in words, and its results: a program that says what each of several devices does has no
+    meaning on one, so that XLA's own partitioner runs it on the same devices."""
+    from meshbridge.comparison import command  # which imports this module
+
+    if pipeline.is_partitioned(module) or find_per_device(module) is None:
+        return "the unsharded run", [np.asarray(result) for result in unsharded(module)(*inputs)]
+    partitioner, results = command.peer_results(module, seed=options.seed, inputs=options.inputs or "")
+    return f"the run that {partitioner} partitions", results

@@ -11,9 +11,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
 
 from meshbridge import formats, pipeline, pjrt, trial
-from meshbridge.comparison.child import UNSHARDED, Request
+from meshbridge.comparison.child import UNSHARDED, Request, reference_results
 from meshbridge.comparison.contestants import CONTESTANTS
 from meshbridge.comparison.figures import Figures
 from meshbridge.mlir import MeshError, OpError, ir, walk_all
@@ -24,7 +28,7 @@ COMMAND: tuple[str, ...] = (sys.executable, "-m", "meshbridge.comparison.child")
 """What a child is started with."""
 
 LEADERS = ("xla-shardy", "xla-gspmd")
-"""Whose outputs are the reference, in this order, where the program has no unsharded form."""
+"""Whose outputs are the reference where the program has no unsharded form: first who reads its shardings as they stand."""
 
 _ANNOTATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard"})
 """Mesh operations of a program that is not partitioned."""
@@ -61,12 +65,35 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "")
         remark = run(UNSHARDED, lead=True).error.partition("\n")[0]
         reference = "" if remark else UNSHARDED
         found: dict[str, Figures] = {}
-        for name in (*LEADERS, *(name for name in CONTESTANTS if name not in LEADERS)):
-            lead = not reference and name in LEADERS
+        leaders = _leaders(module)
+        for name in (*leaders, *(name for name in CONTESTANTS if name not in leaders)):
+            lead = not reference and name in leaders
             found[name] = run(name, lead=lead)
             if lead and not found[name].error:
                 reference = name
     return Comparison(needed, reference, remark, {name: found[name] for name in CONTESTANTS})
+
+
+def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, list[np.ndarray[Any, Any]]]:
+    """Who of XLA's partitioners runs `module`, and the results on as many devices as its mesh has; inputs as for `compare`.
+
+    Raises MeshError where none of them runs it.
+    """
+    devices = _devices(module, len(jax.devices()))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "program").write_bytes(formats.to_bytecode(module))
+        for leader in _leaders(module):
+            found = _outcome(folder, Request(leader, devices, seed, inputs and str(Path(inputs).resolve()), lead=True))
+            results = reference_results(folder)
+            if not found.error and results is not None:
+                return leader, results
+    raise MeshError(f"error: there is nothing to compare with: {leader} does not run the program: {found.error}")
+
+
+def _leaders(module: ir.Module) -> Sequence[str]:
+    notation = formats.find_notation(module)
+    return LEADERS[::-1] if notation is not None and notation.name == "gspmd" else LEADERS
 
 
 def _devices(module: ir.Module, available: int) -> int:
