@@ -81,6 +81,11 @@ class Sharding:
         """All axes that split a dimension, in order of dimensions."""
         return tuple(itertools.chain.from_iterable(self.split_axes))
 
+    @property
+    def summed_axes(self) -> Axes:
+        """The axes along which the value is a partial sum."""
+        return self.partial_axes if self.partial_kind == "sum" else ()
+
     def padded(self, rank: int) -> Sharding:
         """The same sharding with exactly `rank` entries in `split_axes`; the dialect lets trailing empty ones be left out."""
         if len(self.split_axes) == rank:

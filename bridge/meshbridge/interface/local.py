@@ -51,7 +51,7 @@ def default_form(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer
 
 
 def _computed(op: ir.Operation, nest: LoopNest, option: Option, index: int, at: Localizer) -> Sharding:
-    kept = carried_axes(op.name, nest, [at.partial_axes(operand) for operand in op.operands])
+    kept = carried_axes(op, nest, [at.partial_axes(operand) for operand in op.operands])
     computed = result_sharding(nest, option, index, at.mesh)
     return dataclasses.replace(computed, partial_axes=tuple(sorted({*computed.partial_axes, *kept}))) if kept else computed
 
@@ -89,7 +89,7 @@ class Localizer:
     def partial_axes(self, value: ir.Value) -> Axes:
         """The axes along which `value` is a partial sum."""
         sharding = self.shardings.get(value)
-        return sharding.partial_axes if sharding else ()
+        return sharding.summed_axes if sharding else ()
 
     def global_shape(self, value: ir.Value) -> tuple[int, ...]:
         """The shape of the whole tensor of which `value` is a shard."""

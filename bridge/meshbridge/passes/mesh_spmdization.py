@@ -214,13 +214,12 @@ class _FunctionPartitioner:
         refuse(op, is_inside=bool(self.at.manual))
         option = self._option(op, nest)
         shardings = [self.at.shardings.get(operand) for operand in op.operands]
-        partial = [source.partial_axes if source else () for source in shardings]
-        kept = carried_axes(op.name, nest, partial) if any(partial) else ()
+        kept = carried_axes(op, nest, [source.summed_axes if source else () for source in shardings])
         if kept and set(kept) & {axis for axes in option for axis in axes}:
             kept = ()
         for index, (dims, source) in enumerate(zip(nest.operands, shardings, strict=True)):
             if source is not None:
-                need = needed_sharding(dims, option, self.mesh.name, kept if source.partial_axes == kept else ())
+                need = needed_sharding(dims, option, self.mesh.name, kept if source.summed_axes == kept else ())
                 if source is not need and source != need:
                     op.operands[index] = self.at.reshard(op.operands[index], need, op)
         if nest.reduces:

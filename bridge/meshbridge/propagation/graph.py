@@ -125,6 +125,11 @@ class Node:
     "Operands that a loop around it carries: what it reads is this trip's value, not the one that the loop ends with."
 
     @property
+    def only_result(self) -> int:
+        """The slot of its result; -1 if it has none, several, or one that is no ranked tensor."""
+        return self.results[0] if len(self.results) == 1 else -1
+
+    @property
     def finish_share(self) -> float:
         """The part of its runs after which a sum over shards is finished."""
         return self.finish_weight / self.weight if self.finish_weight else 1.0

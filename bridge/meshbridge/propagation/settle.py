@@ -72,7 +72,7 @@ class Settler:
         """
         kept: dict[int, Axes] = {}
         for node in reversed(self.graph.nodes):
-            slot = node.results[0] if node.results else -1
+            slot = node.only_result
             axes = partial.get(slot)
             if axes and (
                 not self._splits(slot, axes)
@@ -94,7 +94,7 @@ class Settler:
     def _is_joined(self, slot: int, axes: Axes, partial: dict[int, Axes], kept: dict[int, Axes]) -> bool:
         """Whether the only user of `slot` adds it to another such sum, or hands it on to where that happens."""
         user = self._only_user(slot)
-        if user is None or user.is_identity or kept.get(user.results[0]) != axes:
+        if user is None or user.is_identity or kept.get(user.only_result) != axes:
             return False
         beside = [other for other in user.operands if other >= 0 and other not in partial]
         return self._adds(user, partial) or not any(self._splits(other, axes) for other in beside)
@@ -106,9 +106,9 @@ class Settler:
 
     def _may_stay(self, node: Node) -> bool:
         """Whether the node's only result could stay a partial sum at all."""
-        if node.is_identity or len(node.results) != 1 or node.results[0] < 0:
+        if node.is_identity or node.only_result < 0:
             return False
-        slot = self.graph.slots[node.results[0]]
+        slot = self.graph.slots[node.only_result]
         is_wanted = slot.partial is not None and slot.partial.partial_kind == "sum"
         return (is_wanted or not slot.user) and not slot.tied and slot.dtype.startswith(_SUMMED)
 
@@ -120,7 +120,7 @@ class Settler:
 
     def _mark(self, partial: dict[int, Axes], node: Node, axes: Axes) -> bool:
         """Notes that the node's result may stay partial over `axes`. Whether that is news."""
-        slot = node.results[0]
+        slot = node.only_result
         wanted = self.graph.slots[slot].partial
         if not axes or slot in partial or (wanted is not None and wanted.partial_axes != axes):
             return False
@@ -132,7 +132,7 @@ class Settler:
 
         The gradient of a value that three contractions read is the case: alone, each might rather gather its operands.
         """
-        made_by = {node.results[0]: node for node in self.graph.nodes if self._may_stay(node)}
+        made_by = {node.only_result: node for node in self.graph.nodes if self._may_stay(node)}
         linear = [node for node in made_by.values() if node.op.name in LINEAR]
         news = True
         while news:
@@ -151,7 +151,7 @@ class Settler:
             makers = self._willing(other, axes, made_by) if axes else None
             if makers is not None:
                 for maker in makers:
-                    self._waived[maker.results[0]] = axes
+                    self._waived[maker.only_result] = axes
                     self._mark(self._pending, maker, axes)
                 return self._carried(node, self._pending)
         return ()
@@ -170,7 +170,7 @@ class Settler:
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
         """The axes over which the node's result stays partial because its operands are; () if it needs them finished."""
-        return carried_axes(node.op.name, node.nest, [partial.get(slot, ()) for slot in node.operands])
+        return carried_axes(node.op, node.nest, [partial.get(slot, ()) for slot in node.operands])
 
     def _stays_partial(self, slot: int, computed: Sharding) -> bool:
         """Whether a partial definition is left to its only user, because the user passes it on in no more bytes."""
@@ -178,9 +178,9 @@ class Settler:
         user = self._only_user(slot)
         if description.user or description.tied or self._pending.get(slot) != computed.partial_axes:
             return False
-        if user is None or user.is_identity or self._pending.get(user.results[0]) != computed.partial_axes:
+        if user is None or user.is_identity or self._pending.get(user.only_result) != computed.partial_axes:
             return False
-        grown = self.graph.slots[user.results[0]]
+        grown = self.graph.slots[user.only_result]
         return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._pending) == computed.partial_axes
 
     def _identity(self, node: Node) -> Settled:
@@ -192,7 +192,7 @@ class Settler:
         mesh = self.graph.mesh
         carried = self._carried_now(node)
         kept: Axes = next((axes for axes in carried if axes), ())
-        waived = self._waived.get(node.results[0], ()) if node.results else ()
+        waived = self._waived.get(node.only_result, ())
         option = self._choose(node, [self.defined.get(slot) for slot in node.operands], kept, waived)
         needs = tuple(
             needed_sharding(node.nest.operands[index], option, mesh.name, carried[index]) if slot >= 0 else None
@@ -212,9 +212,9 @@ class Settler:
 
     def _carried_now(self, node: Node) -> list[Axes]:
         """Per operand, the axes over which it arrives partial and is passed on so."""
-        arriving = {slot: self.defined[slot].partial_axes for slot in node.operands if slot >= 0}
+        arriving = {slot: self.defined[slot].summed_axes for slot in node.operands if slot >= 0}
         arriving = {slot: axes for slot, axes in arriving.items() if axes and self._pending.get(slot) == axes}
-        axes = self._carried(node, arriving) if arriving and node.results[0] >= 0 else ()
+        axes = self._carried(node, arriving) if arriving and node.only_result >= 0 else ()
         return [axes if axes and arriving.get(slot) == axes else () for slot in node.operands]
 
     def _computed(self, node: Node, option: Option, index: int, kept: Axes) -> Sharding:
