@@ -17,6 +17,9 @@ from meshbridge.passes.inline_calls import InlineCalls
 from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
 from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, MANUAL, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
+from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
+from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
+from meshbridge_converters.hlo_shardings import NamedMesh, Tiling
 from meshbridge_converters.invariants import GROUP, manual_axes
 
 Value: TypeAlias = "ir.Value[Any]"
@@ -33,9 +36,11 @@ def from_sdy(module: ir.Module) -> None:
     with module.context, ir.Location.unknown():
         declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
         meshes = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"] for op in declared}
+        named = {ir.StringAttr(op.attributes["sym_name"]).value for op in declared if NAMED_IN_HLO in op.attributes}
         if any(op.name == MANUAL for op in walk_all(module)):
             InlineCalls().run(module)
-        export = _Export(meshes)
+        members = {op.operands[0]: op for op in walk_all(module) if op.name == GROUP and IN_SHARDING in op.attributes}
+        export = _Export(meshes, named, members)
         export.block(module.body, frozenset())
         for op in declared:
             op.erase()
@@ -46,7 +51,10 @@ def from_sdy(module: ir.Module) -> None:
 @dataclass
 class _Export:
     meshes: dict[str, ir.Attribute]
+    named: set[str]
+    members: dict[Value, ir.Operation]
     devices: int = 1
+    joined: list[ir.Operation] = field(default_factory=list)
     written: dict[tuple[ir.Attribute, Manual], str] = field(default_factory=dict)
 
     def block(self, block: ir.Block, manual: Manual) -> None:
@@ -56,26 +64,33 @@ class _Export:
             if name == MANUAL:
                 self._manual_computation(op, manual)
                 continue
+            if name == "func.func":
+                self._function(op)
             for region in op.regions:
                 for inner in region.blocks:
                     self.block(inner, manual)
             if name == "func.func":
-                self._function(op)
-            elif name in CONSTRAINING:
+                continue
+            if name in CONSTRAINING:
                 self._constraint(op, CONSTRAINING[name], manual)
             elif name == GROUP:
                 self._group(op)
             elif name.startswith("sdy.") and name not in ("sdy.mesh", "sdy.return"):
                 raise OpError(op, "has no counterpart in GSPMD")
             elif SHARDING in op.attributes:
-                texts = [self.text(op, attr, manual) for attr in carriers.per_value(op.attributes[SHARDING])]
+                texts = [self.final(op, attr, manual) for attr in carriers.per_value(op.attributes[SHARDING])]
+                found = zip(texts, op.results, strict=False)  # an operation without results has one sharding
+                texts = [self._with_group(text, value) for text, value in found] or texts
                 del op.attributes[SHARDING]
                 op.attributes[MHLO_SHARDING] = ir.StringAttr.get(texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}")
 
     def _function(self, op: ir.Operation) -> None:
         for side in FUNCTION:
             found = enumerate(carriers.take(op, side))
-            texts = {index: self.text(op, attr, frozenset()) for index, attr in found if attr is not None}
+            texts = {index: self.final(op, attr, frozenset()) for index, attr in found if attr is not None}
+            if side == "arg_attrs" and len(op.regions[0].blocks):
+                arguments = op.regions[0].blocks[0].arguments
+                texts = {index: self._with_group(text, arguments[index]) for index, text in texts.items()}
             carriers.give(op, side, {index: ir.StringAttr.get(text) for index, text in texts.items()}, MHLO_SHARDING)
 
     def _constraint(self, op: ir.Operation, listed: str, manual: Manual) -> None:
@@ -83,7 +98,10 @@ class _Export:
         value, result = op.operands[0], op.results[0]
         if listed in op.attributes:
             attr = op.attributes[listed]
-            call = _call(CONSTRAINT, value, value.type, self.text(op, attr, manual), _open_dims(attr), op, ir.InsertionPoint(op))
+            is_unknown = UNKNOWN in op.attributes and _says_nothing(attr)
+            text, opened = ("{unknown}", ()) if is_unknown else (self.text(op, attr, manual), self._unspecified(attr))
+            text = self._with_group(text, result)
+            call = _call(CONSTRAINT, value, value.type, text, opened, op, ir.InsertionPoint(op))
             if next(iter(result.uses), None) is None:
                 value.replace_all_uses_except(call.results[0], [call, op])
             value = call.results[0]
@@ -91,11 +109,22 @@ class _Export:
         op.erase()
 
     def _group(self, op: ir.Operation) -> None:
-        number = ir.IntegerAttr(op.attributes["group_id"]).value
+        """A call of its own, unless the sharding of the value says it."""
+        if op in self.joined:
+            op.erase()
+            return
         value = op.operands[0]
-        call = _call(CONSTRAINT, value, value.type, f"{{unknown shard_as {number}}}", (), op, ir.InsertionPoint(op))
+        call = _call(CONSTRAINT, value, value.type, f"{{unknown {_group_word(op)}}}", (), op, ir.InsertionPoint(op))
         call.attributes["has_side_effect"] = ir.BoolAttr.get(True)
         op.erase()
+
+    def _with_group(self, text: str, value: Value) -> str:
+        """`text` of the sharding of `value`, and the group that is to be said in it. Shardings that name axes have no word."""
+        member = self.members.get(value)
+        if member is None or text.startswith("{mesh"):
+            return text
+        self.joined.append(member)
+        return f"{text[:-1]} {_group_word(member)}}}"
 
     def _manual_computation(self, op: ir.Operation, manual: Manual) -> None:
         """The body moves out, between the calls that open and close the region."""
@@ -103,7 +132,7 @@ class _Export:
         inside = manual | set(manual_axes(op))
         block, ip = op.regions[0].blocks[0], ir.InsertionPoint(op)
         for value, argument, attr in zip(list(op.operands), list(block.arguments), ins, strict=True):
-            opened = _open_dims(attr)
+            opened = self._unspecified(attr)
             outer = _call(CONSTRAINT, value, value.type, self.text(op, attr, manual), opened, op, ip)
             local = self._local_text(op, attr, inside)
             inner = _call(FULL_TO_SHARD, outer.results[0], argument.type, local, opened, op, ip)
@@ -113,7 +142,7 @@ class _Export:
         for child in [child.operation for child in block.operations][:-1]:
             child.move_before(op)
         for value, result, attr in zip(list(terminator.operands), list(op.results), outs, strict=True):
-            opened = _open_dims(attr)
+            opened = self._unspecified(attr)
             inner = _call(CONSTRAINT, value, value.type, self._local_text(op, attr, inside), opened, op, ip)
             outer = _call(SHARD_TO_FULL, inner.results[0], result.type, self.text(op, attr, manual), opened, op, ip)
             result.replace_all_uses_with(outer.results[0])
@@ -126,6 +155,15 @@ class _Export:
         free = [[ref for ref in dim.axes if sdy_attributes.axis_ref(ref).name not in inside] for dim in dims]
         local = [sdy.DimensionShardingAttr.get(axes, dim.is_closed) for axes, dim in zip(free, dims, strict=True)]
         return self.text(op, sdy.TensorShardingAttr.get(tensor.mesh_or_ref, local), inside)
+
+    def final(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
+        """What says how a value itself is sharded. Without names, that can leave all dimensions open or none."""
+        is_named = sdy_attributes.mesh_of(attr) in self.named
+        return "{unknown}" if _says_nothing(attr) and not is_named else self.text(op, attr, manual)
+
+    def _unspecified(self, attr: ir.Attribute) -> tuple[int, ...]:
+        """The open dimensions that a call names beside its sharding; one that names axes says them itself."""
+        return () if sdy_attributes.mesh_of(attr) in self.named else _open_dims(attr)
 
     def text(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
         """The HloSharding string of an `#sdy.sharding<…>` of a value that is local along `manual`."""
@@ -140,8 +178,15 @@ class _Export:
         axes, devices = sdy_attributes.mesh_axes(mesh), list(mesh.device_ids)
         if not axes:
             return f"{{maximal device={devices[0]}}}" if devices else "{replicated}"
-        self.devices = max(self.devices, prod(size for _, size in axes))
+        devices_in_mesh = prod(size for _, size in axes)
+        if devices_in_mesh > hlo_shardings.MAX_DEVICES:
+            raise OpError(
+                op, f"lies on a mesh of {devices_in_mesh} devices, expected at most {hlo_shardings.MAX_DEVICES} in GSPMD"
+            )
+        self.devices = max(self.devices, devices_in_mesh)
         _refuse(op, attr)
+        if where in self.named:
+            return hlo_shardings.print_named(_named(attr, NamedMesh(tuple(axes), tuple(devices)), manual))
         factored = factor(axes, sdy_attributes.axis_refs(attr))
         tensor = sdy.TensorShardingAttr(attr)
         dims = [_parts(factored, sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings]
@@ -150,6 +195,33 @@ class _Export:
             "unreduced": _parts(factored, tensor.unreduced_axes),
         }
         return _tiled(factored, dims, groups, devices)
+
+
+def _named(attr: ir.Attribute, mesh: NamedMesh, manual: Manual) -> Tiling:
+    tensor = sdy.TensorShardingAttr(attr)
+
+    def refs(attrs: Iterable[ir.Attribute]) -> tuple[AxisRef, ...]:
+        return tuple(map(sdy_attributes.axis_ref, attrs))
+
+    groups = {
+        "replicated": refs(tensor.replicated_axes),
+        "unreduced": refs(tensor.unreduced_axes),
+        "manual": tuple(AxisRef(name) for name, _ in mesh.axes if name in manual),
+    }
+    dims = tuple(refs(sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings)
+    return Tiling("named", mesh=mesh, dims=dims, open_dims=_open_dims(attr), axes=tuple(groups.items()))
+
+
+def _group_word(op: ir.Operation) -> str:
+    """What GSPMD calls a member of a group."""
+    return f"{'shard_like' if SHARD_LIKE in op.attributes else 'shard_as'} {ir.IntegerAttr(op.attributes['group_id']).value}"
+
+
+def _says_nothing(attr: ir.Attribute) -> bool:
+    """Whether every dimension is open, and none is split."""
+    tensor = sdy.TensorShardingAttr(attr)
+    dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
+    return bool(dims) and not (any(dim.is_closed for dim in dims) or sdy_attributes.axis_refs(attr))
 
 
 def _parts(factored: FactoredMesh, refs: Iterable[ir.Attribute]) -> list[int]:

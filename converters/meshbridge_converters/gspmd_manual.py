@@ -30,10 +30,11 @@ from meshbridge_converters.gspmd_annotations import (
     FULL_TO_SHARD,
     SHARD_TO_FULL,
     Survey,
-    Writer,
     open_dims,
+    rank,
     tiling,
 )
+from meshbridge_converters.gspmd_writer import Writer
 
 Value: TypeAlias = "ir.Value[Any]"
 
@@ -77,7 +78,7 @@ class _Border:
 
     value: Value
     sharding: ir.Attribute
-    axes: frozenset[int] | None
+    axes: frozenset[str] | None
     call: ir.Operation | None
 
 
@@ -135,7 +136,7 @@ class _Folder:
         attrs = {
             "in_shardings": carriers.per_value_attr([border.sharding for border in opened]),
             "out_shardings": carriers.per_value_attr([border.sharding for border in closed]),
-            "manual_axes": _manual_axes(exits[0], [*opened, *closed]),
+            "manual_axes": self._manual_axes(exits[0], [*opened, *closed]),
         }
         for border in closed:  # what they say of the local value, the exits say of the global one
             if border.call is not None:
@@ -171,26 +172,25 @@ class _Folder:
             raise OpError(entry, f"opens a manual region for a value that no @{CONSTRAINT} says the sharding of")
         outside = tiling(call)
         axes = self.writer.manual_axes(tiling(entry)) - self.writer.manual_axes(outside)
-        sharding = self.writer.sharding(call, outside, _rank(call), open_dims(call))
+        sharding = self.writer.sharding(call, outside, rank(call.results[0].type), open_dims(call))
         return _Border(call.operands[0], sharding, axes, call)
 
     def _closed(self, exit_: ir.Operation) -> _Border:
         call = self.constraints.get(exit_.operands[0])
         outside = tiling(exit_)
-        sharding = self.writer.sharding(exit_, outside, _rank(exit_), open_dims(exit_))
+        sharding = self.writer.sharding(exit_, outside, rank(exit_.results[0].type), open_dims(exit_))
         if call is None:
             return _Border(exit_.operands[0], sharding, None, None)
         axes = self.writer.manual_axes(tiling(call)) - self.writer.manual_axes(outside)
         return _Border(exit_.operands[0], sharding, axes, call)
 
-
-def _manual_axes(op: ir.Operation, borders: Iterable[_Border]) -> ir.Attribute:
-    """The axes that the region makes manual, on which all its borders must agree."""
-    found = {border.axes for border in borders if border.axes is not None}
-    if len(found) != 1:
-        listed = " and ".join(str(sorted(axes)) for axes in found) or "none"
-        raise OpError(op, f"closes a manual region whose values agree on no one set of manual axes, found {listed}")
-    return sdy.ManualAxesAttr.get([ir.StringAttr.get(str(axis)) for axis in sorted(found.pop())])
+    def _manual_axes(self, op: ir.Operation, borders: Iterable[_Border]) -> ir.Attribute:
+        """The axes that the region makes manual, on which all its borders must agree."""
+        found = {border.axes for border in borders if border.axes is not None}
+        if len(found) != 1:
+            listed = " and ".join(str(self.writer.in_order(axes)) for axes in found) or "none"
+            raise OpError(op, f"closes a manual region whose values agree on no one set of manual axes, found {listed}")
+        return sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in self.writer.in_order(found.pop())])
 
 
 def _copy_for(literal: ir.Operation, manual: ir.Operation) -> Value:
@@ -215,11 +215,6 @@ def _in_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
         return -1 if a.is_before_in_block(b) else 1
 
     return sorted(ops, key=cmp_to_key(compare))
-
-
-def _rank(op: ir.Operation) -> int:
-    kind = op.results[0].type
-    return ir.RankedTensorType(kind).rank if isinstance(kind, ir.RankedTensorType) else 0
 
 
 def _defining(user: ir.Operation, value: Value) -> ir.Operation:

@@ -1,99 +1,432 @@
 """HloSharding strings, as `mhlo.sharding` attributes carry them, as frozen values; all of their versions.
 
-    "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"   version 2: an iota, reshaped and transposed
-    "{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"   version 1: a list of devices
-    "{mesh['x'=2,'y'=4], [{'x'}, {}]}"   version 3: axes of a mesh
+    sharding := "{" words "}" | "{" named "}" | "{" sharding ("," sharding)* "}"
+    words    := in any order, each once: replicated | manual | unreduced | unknown | maximal device=N
+                | devices=[tiles] followed by a list of devices or <=[shape]T(permutation)
+                | last_tile_dim_replicate | last_tile_dims={kind, …} | shard_as N | shard_like N
+    named    := mesh['x'=2,'y'=4], device_ids=(…), [{'x', ?}, {'y':(1)2}], replicated={…}, unreduced={…}, manual={…}
+                | maximal_mesh[device_id=N]
 
-jaxlib's HloSharding parses and prints; what would make it abort is refused here first.
+The text is read and checked here alone: XLA's own reader ends the process over many strings that make no sense. What XLA prints
+is in the tests' hands, as the oracle.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations, pairwise
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 from jaxlib.xla_client import HloSharding, OpSharding
 
-_SUBGROUPS = {
-    OpSharding.Type.REPLICATED: "replicated",
-    OpSharding.Type.MANUAL: "manual",
-    OpSharding.Type.UNREDUCED: "unreduced",
-}
+from meshbridge.factored_mesh import AxisRef, factor
+
+MAX_DEVICES = 2**20
+"""A tiling lists its devices one by one, so that their number has a limit."""
+
+MAX_DIMENSIONS = 32
+"""Of a tile assignment: as many as numpy arrays had for long. No tensor of a program comes near."""
+
+KINDS = ("replicated", "manual", "unreduced", "unknown", "maximal")
+"""The words that are a sharding by themselves."""
+
+SUBGROUPS = ("manual", "unreduced", "replicated")
+"""What the devices may be that share a tile."""
+
+
+@dataclass(frozen=True)
+class NamedMesh:
+    """The mesh that a sharding of version 3 names: names and sizes of its axes, its devices where they are not 0, 1, 2, …"""
+
+    axes: tuple[tuple[str, int], ...]
+    device_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """The number that ties values together, by `shard_as` or by `shard_like`."""
+
+    number: int
+    like: bool = False
+
+
+Refs = tuple[AxisRef, ...]
 
 
 @dataclass(frozen=True)
 class Tiling:
     """The sharding of one value.
 
-    `kind` is tiled, replicated, maximal, manual, unknown or unreduced. A tiled one has `tiles` per tensor dimension, then
+    `kind` is tiled, named, replicated, maximal, manual, unknown or unreduced. A tiled one has `tiles` per tensor dimension, then
     `subgroups` of devices (what they are, and how many devices), and all `devices` in row-major order of tiles and subgroups.
-    A maximal one has one device. `group` ties the values that must be sharded alike.
+    A named one has axes per tensor dimension, `open_dims` that may be split further, and `axes` per kind of subgroup. A maximal
+    one has one device. `mesh` is what version 3 names. `group` ties the values that must be sharded alike.
     """
 
     kind: str
     tiles: tuple[int, ...] = ()
     subgroups: tuple[tuple[str, int], ...] = ()
     devices: tuple[int, ...] = ()
-    group: int | None = None
+    group: Group | None = None
+    mesh: NamedMesh | None = None
+    dims: tuple[Refs, ...] = ()
+    open_dims: tuple[int, ...] = ()
+    axes: tuple[tuple[str, Refs], ...] = ()
+
+    def axes_of(self, kind: str) -> Refs:
+        """The axes of a named one that are manual, replicated or unreduced."""
+        return dict(self.axes).get(kind, ())
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> tuple[Tiling, ...]:
     """The shardings in an HloSharding string: one, or the elements of a tuple.
 
-    Raises ValueError for a string that is not an HloSharding.
+    Raises ValueError for a string that is not an HloSharding, or that contradicts itself.
     """
-    _check_assignments(text)
-    try:
-        sharding = HloSharding.from_string(text)
-    except RuntimeError as error:
-        raise ValueError(f"not an HloSharding: {' '.join(str(error).split())}") from None
-    elements = sharding.tuple_elements()
-    return tuple(_tiling(element) for element in elements) if elements else (_tiling(sharding),)
-
-
-def _tiling(sharding: HloSharding) -> Tiling:
-    # Version 3 names mesh axes, version 2 says tiles; before JAX 0.10 there was no other.
-    plain = sharding.v3_to_v2_sharding() if hasattr(sharding, "v3_to_v2_sharding") else sharding
-    proto = plain.to_proto()
-    group = proto.shard_group_id if proto.is_shard_group else None
-    if proto.type != OpSharding.Type.OTHER:
-        devices = tuple(proto.tile_assignment_devices) if proto.type == OpSharding.Type.MAXIMAL else ()
-        return Tiling(proto.type.name.lower(), devices=devices, group=group)
-    sizes = list(plain.tile_assignment_dimensions())
-    kinds = [_SUBGROUPS[kind] for kind in plain.subgroup_types()] or ["replicated"] * plain.replicate_on_last_tile_dim()
-    rank = len(sizes) - len(kinds)
-    subgroups = tuple(zip(kinds, sizes[rank:], strict=True))
-    return Tiling("tiled", tuple(sizes[:rank]), subgroups, tuple(plain.tile_assignment_devices()), group)
-
-
-_ASSIGNMENT = re.compile(r"devices=\[([\d, ]*)\]\s*(?:<=\[([\d, ]*)\](?:T\(([\d, ]*)\))?|([\d, ]*))")
-
-
-def _check_assignments(text: str) -> None:
-    """Refuses device assignments that are not permutations, over which jaxlib aborts or makes up devices."""
-    if not text.strip("{} \t"):
+    reader = _Reader(text)
+    reader.expect("{")
+    if reader.next == "}":
         raise ValueError("not an HloSharding: it is empty")
-    for tiles, reshaped, permutation, listed in _ASSIGNMENT.findall(text):
-        count = prod(_numbers(tiles))
-        if not reshaped:
-            devices = _numbers(listed)
-            if sorted(devices) != list(range(count)):
-                raise ValueError(f"devices=[{tiles}] needs the devices 0 to {count - 1}, each once, found {listed.strip()}")
-            continue
-        shape = _numbers(reshaped)
-        if prod(shape) != count:
-            raise ValueError(f"devices=[{tiles}] has {count} tiles, but <=[{reshaped}] has {prod(shape)} devices")
-        if permutation and sorted(_numbers(permutation)) != list(range(len(shape))):
-            raise ValueError(f"T({permutation}) is not a permutation of the dimensions of [{reshaped}]")
+    if reader.next == "{":
+        found = tuple(reader.list_of(_braced, "}"))
+    else:
+        found = (_body(reader),)
+        reader.expect("}")
+    if reader.next:
+        raise reader.error("expected nothing after the last '}'")
+    return found
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.replace(" ", "").split(",") if number]
+_TOKEN = re.compile(r"""\s*('[^']*'|"[^"]*"|<=|-?[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)""")
+
+ReadT = TypeVar("ReadT")
+
+
+class _Reader:
+    """The tokens of a string, the next one in sight; empty at the end."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens = [(found[1], found.start(1)) for found in _TOKEN.finditer(text)]
+        self.end = len(text)
+        self.position = 0
+
+    @property
+    def next(self) -> str:
+        return self.ahead(0)
+
+    def ahead(self, count: int) -> str:
+        """The token that stands `count` after the next one."""
+        at = self.position + count
+        return self.tokens[at][0] if at < len(self.tokens) else ""
+
+    def error(self, message: str) -> ValueError:
+        """The message, with what stands here instead."""
+        at = self.tokens[self.position][1] if self.next else self.end
+        found = f"'{self.next[:40]}'" if self.next else "its end"
+        return ValueError(f"not an HloSharding: {message}, found {found} at character {at}")
+
+    def take(self) -> str:
+        token = self.next
+        self.position += 1
+        return token
+
+    def accept(self, token: str) -> bool:
+        """Whether `token` stands here; if so, it is taken."""
+        if self.next != token:
+            return False
+        self.position += 1
+        return True
+
+    def expect(self, *tokens: str) -> None:
+        for token in tokens:
+            if not self.accept(token):
+                raise self.error(f"expected '{token}'")
+
+    def number(self, least: int = 1) -> int:
+        """An integer that 64 bits hold."""
+        if not re.fullmatch(r"-?[0-9]{1,18}", self.next) or int(self.next) < least:
+            raise self.error(f"expected an integer of at least {least} and at most 18 digits")
+        return int(self.take())
+
+    def name(self) -> str:
+        """A quoted name."""
+        if len(self.next) < 3 or self.next[0] not in "'\"":
+            raise self.error("expected the name of an axis in quotes")
+        return self.take()[1:-1]
+
+    def list_of(self, read: Callable[[_Reader], ReadT], closing: str) -> list[ReadT]:
+        """What `read` finds between commas, up to and with `closing`."""
+        found: list[ReadT] = []
+        while not self.accept(closing):
+            if found:
+                self.expect(",")
+            found.append(read(self))
+        return found
+
+
+def _braced(reader: _Reader) -> Tiling:
+    reader.expect("{")
+    found = _body(reader)
+    reader.expect("}")
+    return found
+
+
+def _body(reader: _Reader) -> Tiling:
+    if reader.accept("mesh"):
+        return _named(reader)
+    if reader.accept("maximal_mesh"):
+        reader.expect("[", "device_id", "=")
+        device = reader.number(0)
+        reader.expect("]")
+        return Tiling("maximal", devices=(device,))
+    return _worded(reader)
+
+
+def _no_value(reader: _Reader) -> bool:
+    return True
+
+
+def _device(reader: _Reader) -> int:
+    reader.expect("=")
+    return reader.number(0)
+
+
+def _last_tile_dims(reader: _Reader) -> list[str]:
+    reader.expect("=", "{")
+    return reader.list_of(_subgroup, "}")
+
+
+def _subgroup(reader: _Reader) -> str:
+    if reader.next not in SUBGROUPS:
+        raise reader.error(f"expected one of {', '.join(SUBGROUPS)}")
+    return reader.take()
+
+
+def _numbers(reader: _Reader, opening: str, closing: str, least: int = 1) -> list[int]:
+    reader.expect(opening)
+    found = reader.list_of(lambda reader: reader.number(least), closing)
+    if not 0 < len(found) <= MAX_DIMENSIONS:
+        raise ValueError(f"not an HloSharding: expected 1 to {MAX_DIMENSIONS} numbers in {opening}…{closing}, found {len(found)}")
+    return found
+
+
+def _tile_assignment(reader: _Reader) -> tuple[list[int], tuple[int, ...]]:
+    """`[tiles]`, and the devices in row-major order of the tiles."""
+    reader.expect("=")
+    tiles = _numbers(reader, "[", "]")
+    count, shown = prod(tiles), f"devices=[{','.join(map(str, tiles))}]"
+    if count > MAX_DEVICES:
+        raise ValueError(f"{shown} has {count} tiles, expected at most {MAX_DEVICES}")
+    if reader.accept("<="):
+        return tiles, _iota(reader, count, shown)
+    devices = [reader.number(0)]
+    while reader.accept(","):
+        devices.append(reader.number(0))
+    if sorted(devices) != list(range(count)) or count == 1:
+        listed = ",".join(map(str, devices[:16])) + (",…" if len(devices) > 16 else "")
+        expected = f"the devices 0 to {count - 1}, each once" if count > 1 else "more than one device"
+        raise ValueError(f"{shown} needs {expected}, found {listed}")
+    return tiles, tuple(devices)
+
+
+def _iota(reader: _Reader, count: int, shown: str) -> tuple[int, ...]:
+    """`[shape]`, and perhaps `T(permutation)`: 0, 1, 2, … in that shape, transposed."""
+    shape = _numbers(reader, "[", "]")
+    listed = ",".join(map(str, shape))
+    if prod(shape) != count:
+        raise ValueError(f"{shown} has {count} tiles, but <=[{listed}] has {prod(shape)} devices")
+    order = list(range(len(shape)))
+    if reader.accept("T"):
+        order = _numbers(reader, "(", ")", 0)
+        if sorted(order) != list(range(len(shape))):
+            raise ValueError(f"T({','.join(map(str, order))}) is not a permutation of the dimensions of [{listed}]")
+    return tuple(np.arange(count).reshape(shape).transpose(order).ravel().tolist())
+
+
+_WORDS: dict[str, Callable[[_Reader], object]] = {
+    **dict.fromkeys(KINDS, _no_value),
+    "device": _device,
+    "devices": _tile_assignment,
+    "last_tile_dim_replicate": _no_value,
+    "last_tile_dims": _last_tile_dims,
+    "shard_as": lambda reader: reader.number(0),
+    "shard_like": lambda reader: reader.number(0),
+}
+"""The words of versions 1 and 2, and what follows each."""
+
+_EXCLUDING = (
+    frozenset((*KINDS, "devices")),
+    frozenset(("last_tile_dims", "last_tile_dim_replicate")),
+    frozenset(("shard_as", "shard_like")),
+)
+"""Words of which a sharding has at most one."""
+
+_NEEDING = {"device": "maximal", "maximal": "device", "last_tile_dims": "devices", "last_tile_dim_replicate": "devices"}
+
+
+def _worded(reader: _Reader) -> Tiling:
+    said: dict[str, object] = {}
+    while reader.next not in ("}", ""):
+        if reader.next == "metadata":
+            raise reader.error("metadata, which no annotation of a program has, is not read: expected a sharding without it")
+        if reader.next not in _WORDS or reader.next in said:
+            raise reader.error(f"expected one of {', '.join(word for word in _WORDS if word not in said)}")
+        word = reader.take()
+        said[word] = _WORDS[word](reader)
+    for excluding in _EXCLUDING:
+        if len(both := [word for word in said if word in excluding]) > 1:
+            raise ValueError(f"not an HloSharding: it says both {both[0]} and {both[1]}")
+    for word, needed in _NEEDING.items():
+        if word in said and needed not in said:
+            raise ValueError(f"not an HloSharding: {word} needs {needed}")
+    group = next((Group(int(str(said[word])), word == "shard_like") for word in ("shard_as", "shard_like") if word in said), None)
+    kind = next((word for word in said if word in _EXCLUDING[0]), None)
+    if kind is None:
+        raise ValueError(f"not an HloSharding: expected one of {', '.join((*KINDS, 'devices'))} in it")
+    return replace(_of_kind(kind, said), group=group)
+
+
+def _of_kind(kind: str, said: dict[str, object]) -> Tiling:
+    if kind == "maximal":
+        return Tiling(kind, devices=(int(str(said["device"])),))
+    if kind != "devices":
+        return Tiling(kind)
+    assignment, last = said["devices"], said.get("last_tile_dims", ["replicated"] if "last_tile_dim_replicate" in said else [])
+    assert isinstance(assignment, tuple)
+    assert isinstance(last, list)
+    tiles, devices = assignment
+    rank = len(tiles) - len(last)
+    if rank < 0:
+        raise ValueError(f"not an HloSharding: last_tile_dims names {len(last)} dimensions, devices has {len(tiles)}")
+    subgroups = tuple((kind, size) for kind, size in zip(last, tiles[rank:], strict=True) if size > 1)
+    return Tiling("tiled", tuple(tiles[:rank]), subgroups, devices)
+
+
+def _named(reader: _Reader) -> Tiling:
+    mesh = _mesh(reader)
+    reader.accept(",")
+    if reader.next in ("replicated", "manual", "unreduced"):
+        return Tiling(reader.take(), mesh=mesh)
+    reader.expect("[")
+    dims = reader.list_of(lambda reader: _dimension(reader, mesh), "]")
+    subgroups: dict[str, Refs] = {}
+    while reader.accept(","):
+        if reader.next not in SUBGROUPS or reader.next in subgroups:
+            raise reader.error(f"expected one of {', '.join(kind for kind in SUBGROUPS if kind not in subgroups)}")
+        kind = reader.take()
+        reader.expect("=", "{")
+        subgroups[kind] = tuple(reader.list_of(lambda reader: _axis(reader, mesh), "}"))
+        _check_order(kind, subgroups[kind], mesh)
+    split = tuple(refs for refs, _ in dims)
+    if any(ref.size is not None for ref in subgroups.get("manual", ())):
+        raise ValueError("a part of an axis is manual, expected whole axes")
+    for refs in (*split, *subgroups.values()):
+        _check_fused(refs)
+    _check_disjoint([ref for refs in (*split, *subgroups.values()) for ref in refs], mesh)
+    opened = tuple(index for index, (_, is_open) in enumerate(dims) if is_open)
+    axes = tuple((kind, subgroups[kind]) for kind in SUBGROUPS if subgroups.get(kind))
+    return Tiling("named", mesh=mesh, dims=split, open_dims=opened, axes=axes)
+
+
+def _mesh(reader: _Reader) -> NamedMesh:
+    reader.expect("[")
+    axes = tuple(reader.list_of(_mesh_axis, "]"))
+    names, count = [name for name, _ in axes], prod(size for _, size in axes)
+    if len(set(names)) < len(names):
+        raise ValueError(f"not an HloSharding: the mesh has two axes of one name among {', '.join(map(repr, names))}")
+    if count > MAX_DEVICES:
+        raise ValueError(f"the mesh has {count} devices, expected at most {MAX_DEVICES}")
+    if reader.ahead(1) != "device_ids":
+        return NamedMesh(axes)
+    reader.expect(",", "device_ids", "=", "(")
+    if reader.next == "[":
+        ids = _iota(reader, count, "the mesh")
+        reader.expect(")")
+    else:
+        ids = tuple(reader.list_of(lambda reader: reader.number(0), ")"))
+    in_order = list(range(count))
+    if sorted(ids) != in_order:
+        raise ValueError(f"not an HloSharding: device_ids needs the devices 0 to {count - 1}, each once")
+    return NamedMesh(axes, () if list(ids) == in_order else ids)
+
+
+def _mesh_axis(reader: _Reader) -> tuple[str, int]:
+    name = reader.name()
+    reader.expect("=")
+    return name, reader.number()
+
+
+def _dimension(reader: _Reader, mesh: NamedMesh) -> tuple[Refs, bool]:
+    """Its axes, and whether it is open."""
+    reader.expect("{")
+    refs: list[AxisRef] = []
+    while not reader.accept("}"):
+        if refs:
+            reader.expect(",")
+        if reader.accept("?"):
+            reader.expect("}")
+            return tuple(refs), True
+        refs.append(_axis(reader, mesh))
+    return tuple(refs), False
+
+
+def _axis(reader: _Reader, mesh: NamedMesh) -> AxisRef:
+    """An axis by name (or, as XLA allows, by number), or a part of one."""
+    said, sizes = reader.name(), dict(mesh.axes)
+    name = said
+    if said not in sizes and re.fullmatch(r"[0-9]{1,6}", said) and int(said) < len(mesh.axes):
+        name = mesh.axes[int(said)][0]
+    if name not in sizes:
+        known = ", ".join(f"'{axis}'" for axis in sizes) or "none"
+        raise ValueError(f"unknown axis '{said}', expected one of the mesh's axes: {known}")
+    if not reader.accept(":"):
+        return AxisRef(name)
+    reader.expect("(")
+    pre = reader.number()
+    reader.expect(")")
+    ref = AxisRef(name, pre, reader.number(2))
+    assert ref.size is not None
+    if ref.size >= sizes[name] or sizes[name] % (pre * ref.size):
+        raise ValueError(f"{ref} is not a part of the axis '{name}' of size {sizes[name]}")
+    return ref
+
+
+def _check_order(kind: str, refs: Refs, mesh: NamedMesh) -> None:
+    order = {name: index for index, (name, _) in enumerate(mesh.axes)}
+    keys = [(order[ref.name], ref.pre) for ref in refs]
+    if keys != sorted(keys):
+        raise ValueError(f"not an HloSharding: expected the {kind} axes in the order of the mesh")
+
+
+def _check_fused(refs: Refs) -> None:
+    for outer, inner in pairwise(refs):
+        if outer.name == inner.name and outer.size is not None and outer.pre * outer.size == inner.pre:
+            raise ValueError(f"not an HloSharding: {outer} and {inner} stand side by side, expected them as one")
+
+
+def _check_disjoint(refs: Sequence[AxisRef], mesh: NamedMesh) -> None:
+    """Every axis, and every part of one, is used once; the parts go together."""
+    sizes = dict(mesh.axes)
+    for one, other in combinations(refs, 2):
+        ends = [ref.pre * (ref.size or sizes[ref.name]) for ref in (one, other)]
+        if one.name == other.name and (one == other or (one.pre < ends[1] and other.pre < ends[0])):
+            raise ValueError(
+                f"not an HloSharding: the axis {one} is used twice" + (f", again as {other}" if one != other else "")
+            )
+    factor(mesh.axes, refs)
+
+
+_PRINTED = {
+    "replicated": OpSharding.Type.REPLICATED,
+    "manual": OpSharding.Type.MANUAL,
+    "unreduced": OpSharding.Type.UNREDUCED,
+}
 
 
 def print_tiled(
@@ -105,11 +438,24 @@ def print_tiled(
     if all(size == 1 for size in tiles):
         if all(kind == "replicated" for kind, _ in subgroups):
             return "{replicated}"
-        if [kind for kind, _ in subgroups] == ["manual"]:
-            return "{manual}"
-    kinds = {name: kind for kind, name in _SUBGROUPS.items()}
-    dims, types = [*tiles, *(size for _, size in subgroups)], [kinds[name] for name, _ in subgroups]
+        if [kind for kind, _ in subgroups] in (["manual"], ["unreduced"]):
+            return f"{{{subgroups[0][0]}}}"
+    dims, types = [*tiles, *(size for _, size in subgroups)], [_PRINTED[kind] for kind, _ in subgroups]
     if not devices:
         return str(HloSharding.iota_tile(dims, list(shape), list(order), types))
     grid = np.array(devices, dtype=np.int64).reshape(shape).transpose(order).reshape(dims)
     return str(HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(grid), types))
+
+
+def print_named(tiling: Tiling) -> str:
+    """The string of a named sharding, as XLA prints it."""
+    assert tiling.mesh is not None
+    mesh = ",".join(f"{_quoted(AxisRef(name))}={size}" for name, size in tiling.mesh.axes)
+    ids = f", device_ids=({','.join(map(str, tiling.mesh.device_ids))})" if tiling.mesh.device_ids else ""
+    dims = [", ".join([*map(_quoted, refs), *["?"] * (dim in tiling.open_dims)]) for dim, refs in enumerate(tiling.dims)]
+    groups = [f", {kind}={{{', '.join(map(_quoted, refs))}}}" for kind in KINDS if (refs := tiling.axes_of(kind))]
+    return f"{{mesh[{mesh}]{ids}, [{', '.join(f'{{{dim}}}' for dim in dims)}]{''.join(groups)}}}"
+
+
+def _quoted(ref: AxisRef) -> str:
+    return str(ref) if "'" in ref.name else str(ref).replace('"', "'")

@@ -30,6 +30,7 @@ from meshbridge.mlir import OpError, ir, main_function, sdy
 from meshbridge.sharding import Sharding, is_even
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import SHARDING
+from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
 from meshbridge_converters.sdy_attributes import SdyMesh
 
 GLOBAL, SPLIT_AXES = "meshbridge.global", "meshbridge.split_axes"
@@ -58,6 +59,9 @@ def wrap_manual(module: ir.Module) -> None:
         restored = meshes.restore(module)
         if restored:
             _wrap(main_function(module), restored)
+        for op in module.body.operations:  # of the way back to GSPMD, which there is none of from here
+            if NAMED_IN_HLO in op.operation.attributes:
+                del op.operation.attributes[NAMED_IN_HLO]
 
 
 def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:

@@ -76,12 +76,6 @@ def shape_and_order(*annotations: str, devices: int = 8) -> tuple[tuple[int, ...
             (2, 4),
             (4, 6, 5, 7, 0, 2, 1, 3),
         ),
-        pytest.param(
-            ["{mesh['x'=2,'y'=4], [{'y'}, {'x'}]}"],
-            (2, 4),
-            (),
-            marks=pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="its jaxlib cannot parse shardings that name axes"),
-        ),
         (["{{devices=[2,4]<=[8]}, {manual}, {maximal device=3}}"], (2, 4), ()),
     ],
 )
@@ -103,16 +97,36 @@ ARGUMENT = """
 @pytest.mark.parametrize(
     ("annotation", "message"),
     [
-        ("nonsense", "not an HloSharding"),
+        ("nonsense", "not an HloSharding: expected '{', found 'nonsense' at character 0"),
         ("{}", "it is empty"),
         ("{devices=[2,4]<=[9]}", "devices=[2,4] has 8 tiles, but <=[9] has 9 devices"),
         ("{devices=[2,4]<=[2,4]T(0,0)}", "T(0,0) is not a permutation of the dimensions of [2,4]"),
         ("{devices=[2,2]0,1,1,2}", "devices=[2,2] needs the devices 0 to 3, each once, found 0,1,1,2"),
-        ("{maximal}", "maximal shardings should have exactly one device"),
+        ("{devices=[0,2]<=[0]}", "expected an integer of at least 1 and at most 18 digits, found '0' at character 10"),
+        ("{devices=[100000000000,1]<=[100000000000]}", "has 100000000000 tiles, expected at most 1048576"),
+        ("{devices=[2,2,2]<=[8] last_tile_dims={manual} last_tile_dim_replicate}", "says both last_tile_dims and last_tile"),
+        ("{devices=[2]<=[2] last_tile_dims={manual,replicated}}", "last_tile_dims names 2 dimensions, devices has 1"),
+        ("{maximal}", "maximal needs device"),
+        ("{maximal device=-1}", "expected an integer of at least 0 and at most 18 digits, found '-1'"),
+        ("{maximal device=8}", "carries a sharding on device 8, expected one of 0 to 7"),
+        ("{replicated manual}", "it says both replicated and manual"),
+        ("{replicated metadata={op_name=\\22f\\22}}", "metadata, which no annotation of a program has, is not read"),
+        ("{mesh['x'=2], [{'z'}, {}]}", "unknown axis 'z', expected one of the mesh's axes: 'x'"),
+        ("{mesh['x'=2,'y'=4], [{'x'}, {'x'}]}", 'the axis "x" is used twice'),
+        ("{mesh['x'=8], [{'x':(1)2,'x':(2)2}, {}]}", '"x":(1)2 and "x":(2)2 stand side by side, expected them as one'),
+        ("{mesh['x'=8], [{'x':(1)8}, {}]}", "\"x\":(1)8 is not a part of the axis 'x' of size 8"),
+        ("{mesh['x'=2,'x'=4], [{}, {}]}", "two axes of one name"),
+        ("{mesh['x'=100000000000], [{'x'}, {}]}", "the mesh has 100000000000 devices, expected at most 1048576"),
+        ("{mesh['x'=8], [{'x'}, {}]}", "carries a tiling by device numbers, while other shardings of the module name mesh axes"),
         ("{devices=[4,1]<=[4]}", "devices=[4,1]0,1,2,3 has 4 devices, expected 8"),
         ("{devices=[8,1]0,1,2,3,4,5,7,6}", "devices=[8,1]0,1,2,3,4,5,7,6 is not a mesh of axes"),
         ("{devices=[8]<=[8]}", "carries a tiling of 1 dimensions for a value of rank 2"),
         ("{{replicated}, {replicated}}", "carries a tuple of 2 shardings, expected one"),
+        (
+            "{manual}",
+            "carries a sharding that is manual along the mesh axes 0, 1, but stands in no manual",
+        ),
+        ("{devices=[2,1,4]<=[8] last_tile_dims={manual}}", "carries a sharding that is manual along the mesh axes 1, but"),
     ],
 )
 def test_malformed_annotation(annotation: str, message: str) -> None:
@@ -120,7 +134,97 @@ def test_malformed_annotation(annotation: str, message: str) -> None:
     with pytest.raises(OpError) as caught:
         gspmd.import_module(module)
     assert message in str(caught.value)
-    assert re.match(r"[^:]*:6:12: error: 'stablehlo.custom_call' op ", str(caught.value))
+    line = 4 if "device numbers" in message else 6
+    assert re.match(rf"[^:]*:{line}:12: error: 'stablehlo.custom_call' op ", str(caught.value))
+
+
+WORDS = """
+  module attributes {mhlo.num_partitions = 8 : i32} {
+    func.func @main(%arg0: tensor<8x16xf32> {mhlo.sharding = "ANNOTATION"}) -> (tensor<8x16xf32> {mhlo.sharding = "RESULT"}) {
+      %0 = stablehlo.custom_call @Sharding(%arg0) {backend_config = "", mhlo.sharding = "ANNOTATION"}
+        : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      %1 = stablehlo.tanh %0 {mhlo.sharding = "ANNOTATION"} : tensor<8x16xf32>
+      return %1 : tensor<8x16xf32>
+    }
+  }"""
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "{replicated}",
+        "{unknown}",
+        "{unreduced}",
+        "{maximal device=3}",
+        "{devices=[2,1,4]<=[8] last_tile_dims={unreduced}}",
+        "{replicated shard_as 3}",
+        "{devices=[2,4]<=[8] shard_like 3}",
+        "{mesh['x'=2,'y'=4], [{'y'}, {?}]}",
+        "{mesh['x'=2,'y'=4], [{'y', ?}, {'x'}]}",
+        "{mesh['x'=2,'y'=4], [{}, {}]}",
+        "{mesh['x'=2,'y'=4], device_ids=(7,6,5,4,3,2,1,0), [{'x'}, {}], replicated={'y':(1)2}, unreduced={'y':(2)2}}",
+        "{mesh['x'=2,'y'=4], [{'y':(2)2, 'y':(1)2}, {}]}",
+    ],
+)
+def test_every_word_comes_back(annotation: str) -> None:
+    result = re.sub(r" shard_(as|like) \d+", "", annotation)  # results are in no group
+    text = WORDS.replace("ANNOTATION", annotation).replace("RESULT", result)
+    module, expected = (mlir.parse(text, "input.mlir", mlir.context()) for _ in range(2))
+    gspmd.import_module(module)
+    assert "mhlo.sharding" not in str(module)
+    gspmd.export_module(module)
+    module.operation.verify()
+    assert str(module) == str(expected)
+
+
+@pytest.mark.parametrize("word", ["shard_as", "shard_like"])
+def test_a_call_that_only_names_a_group_comes_back(word: str) -> None:
+    text = ARGUMENT.replace("ANNOTATION", f"{{unknown {word} 3}}")
+    module = mlir.parse(text, "input.mlir", mlir.context())
+    gspmd.import_module(module)
+    gspmd.export_module(module)
+    assert f'mhlo.sharding = "{{unknown {word} 3}}"' in str(module)
+
+
+def test_a_group_on_a_result_is_refused() -> None:
+    text = WORDS.replace("ANNOTATION", "{replicated}").replace("RESULT", "{replicated shard_as 1}")
+    module = mlir.parse(text, "input.mlir", mlir.context())
+    with pytest.raises(OpError, match="has shard_as or shard_like on result 0, expected it on a @Sharding call"):
+        gspmd.import_module(module)
+
+
+def test_unreduced_over_unknown_devices_is_refused() -> None:
+    text = (
+        WORDS.replace("ANNOTATION", "{unreduced}").replace("RESULT", "{replicated}").replace("mhlo.num_partitions = 8 : i32", "")
+    )
+    module = mlir.parse(text, "input.mlir", mlir.context())
+    with pytest.raises(OpError, match=r"carries \{unreduced\}, but nothing says over which devices"):
+        gspmd.import_module(module)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(%arg0) {", "(%arg0, %arg0) {", "with 2 operands and 1 results, expected one and one"),
+        ("-> tensor<8x16xf32>\n      return", "-> tensor<8x8xf32>\n      return", "expected the same type"),
+        ('backend_config = ""', 'backend_config = "unspecified_dims=[2]"', "leaves dimensions [2] open of a value of rank 2"),
+        ('backend_config = ""', 'backend_config = "other"', "has backend_config 'other', expected nothing or"),
+        ('mhlo.sharding = "ANNOTATION"', "mhlo.sharding = 5", "carries mhlo.sharding = 5 : i64, expected a string"),
+    ],
+)
+def test_calls_that_say_nothing_we_know(old: str, new: str, message: str) -> None:
+    text = """
+    func.func @main(%arg0: tensor<8x16xf32>) {
+      %0 = stablehlo.custom_call @Sharding(%arg0) {backend_config = "", mhlo.sharding = "ANNOTATION"}
+        : OPERANDS -> tensor<8x16xf32>
+      return
+    }"""
+    assert old in text
+    text = text.replace(old, new).replace("ANNOTATION", "{replicated}")
+    text = text.replace("OPERANDS", "(tensor<8x16xf32>, tensor<8x16xf32>)" if "%arg0, " in text else "(tensor<8x16xf32>)")
+    module = mlir.parse(text, "input.mlir", mlir.context())
+    with pytest.raises(OpError, match=re.escape(message)):
+        gspmd.import_module(module)
 
 
 REGION = """

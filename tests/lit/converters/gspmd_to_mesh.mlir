@@ -20,7 +20,7 @@ module attributes {mhlo.num_partitions = 8 : i32} {
     %0 = stablehlo.custom_call @Sharding(%arg0) {backend_config = "unspecified_dims=[1]", mhlo.sharding = "{devices=[8,1]<=[8]}"}
       : (tensor<8x16xf32>) -> tensor<8x16xf32>
     // SDY: sdy.sharding_group %{{.*}} group_id=7
-    // BACK: mhlo.sharding = "{unknown shard_as 7}"
+    // BACK: mhlo.sharding = "{unknown shard_like 7}"
     %1 = stablehlo.custom_call @Sharding(%0) {mhlo.sharding = "{unknown shard_like 7}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
     // SDY: sdy.sharding = #sdy.sharding_per_value<[<@maximal_mesh_3, []>]>
     // BACK: mhlo.sharding = "{maximal device=3}"

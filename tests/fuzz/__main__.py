@@ -1,0 +1,72 @@
+"""`python -m tests.fuzz`: mutates programs, runs commands on the mutants, and reports every one that ended badly.
+
+Exit status 1 if there is one. Its input and what it wrote are kept, to be run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from tests.fuzz import runner, sources
+from tests.fuzz.mutators import MUTATORS, mutant
+
+COMMANDS = (
+    "convert {} --to mesh",
+    "convert {} --to sdy",
+    "convert {} --to gspmd",
+    "convert {} --to sdy --closed",
+    "partition {} --emit mesh",
+)
+
+
+def main() -> int:
+    """The command; returns the exit status."""
+    options = _options()
+    found = sources.collect(options.paths, options.kind or MUTATORS)
+    random, started = Random(options.seed), time.monotonic()
+    ends: Counter[str] = Counter()
+    for number in range(options.count):
+        if options.seconds and time.monotonic() - started > options.seconds:
+            break
+        source, command = random.choice(found), random.choice(options.command or COMMANDS)
+        data = mutant(source, options.seed * 1_000_003 + number)
+        outcome = runner.run(command.split(), data)
+        ends["accepted" if outcome.status == 0 else "refused" if not outcome.fault else "at fault"] += 1
+        if outcome.fault:
+            _keep(options.keep, f"{options.seed}-{number}", source.kind, data, f"{command}\n{outcome.fault}\n{outcome.errors}")
+            print(f"{options.seed}-{number} {source.name} ({source.kind}), {command}: {outcome.fault}: {_last(outcome.errors)}")
+    print(f"{sum(ends.values())} mutants of {len(found)} programs: {dict(ends)}, {time.monotonic() - started:.0f} s")
+    return 1 if ends["at fault"] else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("paths", nargs="+", type=Path, help="files and folders of programs")
+    parser.add_argument("--count", type=int, default=200, help="how many mutants")
+    parser.add_argument("--seconds", type=float, default=0, help="stop after this long (default: never)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", action="append", choices=MUTATORS, help="text or bytes (default: both)")
+    parser.add_argument("--command", action="append", metavar="ARGUMENTS", help="of meshbridge, {} for the input")
+    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="where inputs that ended badly are kept")
+    return parser.parse_args()
+
+
+def _keep(folder: Path, name: str, kind: str, data: bytes, report: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.{'mlir' if kind == 'text' else 'bin'}").write_bytes(data)
+    (folder / f"{name}.txt").write_text(report)
+
+
+def _last(errors: str) -> str:
+    """The line of the output that says most: the first with an error in it."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line or "Check failed" in line), lines[0] if lines else "")[:200]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The good programs that mutants are made of: MLIR files, as text and as bytecode, and binary artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from meshbridge import formats, mlir
+from meshbridge.dialect import assembly
+from meshbridge.mlir import MeshError
+from tests.fuzz.mutators import Source
+
+BINARY = (".jax_export", ".mlirbc", ".stablehlo")
+
+
+def collect(paths: Iterable[Path], kinds: Iterable[str]) -> list[Source]:
+    """Every program in `paths`, files or folders, as each of `kinds` of input that it can be."""
+    wanted = set(kinds)
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    found = [source for file in files for source in _of_file(file) if source.kind in wanted]
+    if not found:
+        raise ValueError("no programs to make mutants of")
+    return found
+
+
+def _of_file(file: Path) -> Iterator[Source]:
+    if file.suffix in BINARY:
+        yield Source(file.name, "bytes", file.read_bytes())
+    if file.suffix != ".mlir":
+        return
+    for number, chunk in enumerate(assembly.split_input(file.read_text())):
+        if chunk.strip():
+            yield Source(f"{file.name}#{number}", "text", chunk.encode())
+            yield from _as_bytecode(f"{file.name}#{number}", chunk)
+
+
+def _as_bytecode(name: str, chunk: str) -> Iterator[Source]:
+    """Bytecode of a chunk, unless the chunk is a test of what is refused."""
+    try:
+        module = assembly.read(chunk, name, mlir.context())
+    except MeshError:
+        return
+    yield Source(name, "bytes", formats.to_bytecode(module))

@@ -1,0 +1,61 @@
+"""Mutants of every kind of program end in success or in one diagnostic; and what finds the others, finds them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = ("testdata/rfc", "testdata/walkthrough", "tests/lit/converters")
+ROOT = Path(__file__).parents[2]
+
+
+def fuzz(keep: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.fuzz", "--keep", str(keep), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+def test_mutants_of_shardings(kind: str, tmp_path: Path) -> None:
+    done = fuzz(tmp_path, "--kind", kind, "--count", "60", "--command", "convert {} --to mesh", *PROGRAMS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+def test_many_mutants_of_shardings(kind: str, tmp_path: Path) -> None:
+    done = fuzz(tmp_path, "--kind", kind, "--count", "1000", "--seed", "7", *PROGRAMS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+ENDS = """
+import os, sys, time
+from tests.fuzz import runner
+runner.SECONDS = 1
+def ends(path, output):
+    {}
+print(runner.run(["{{}}"], b"good", lambda arguments: ends(arguments[0], arguments[2])).fault)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("os.abort()", "ended by SIGABRT"),
+        ("time.sleep(9)", "did not end within 1 s"),
+        ("raise KeyError", "wrote a traceback"),
+        ("print('x: internal error: KeyError'); return 1", "ended in an internal error"),
+        ("return 1", "wrote 0 diagnostics"),
+        ("print('x: error: a' + chr(10) + 'x: error: b'); return 1", "wrote 2 diagnostics"),
+        ("open(output, 'w').write('x'); print('x: error: a'); return 1", "left output behind"),
+        ("return 0", "succeeded without output"),
+        ("return 3", "ended with exit status 3"),
+        ("print('x: error: a'); return 1", ""),
+        ("open(output, 'w').write(open(path).read()); return 0", ""),
+    ],
+)
+def test_what_counts_as_a_fault(body: str, fault: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS.format(body)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{fault}\n"
