@@ -1,4 +1,4 @@
-"""Bad input by the thousand: every command answers a mutated program by success or by one diagnostic, in time.
+"""Bad input by the thousand: every command answers a mutated program by success or by a diagnostic, in time.
 
     python -m tests.fuzz --count 500 testdata tests/lit/converters     # what is found is kept under build/fuzz
 

@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,10 @@ class Outcome:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it; empty for success and for one diagnostic with exit status 1 and no output."""
+        """What is wrong with it; empty for success and for a diagnostic with exit status 1 and no output.
+
+        The verifier names every op that breaks a rule, so that there may be several.
+        """
         if self.signal == signal.SIGALRM:
             return f"did not end within {SECONDS} s"
         if self.signal:
@@ -50,8 +54,8 @@ class Outcome:
             return "" if self.output else "succeeded without output"
         if self.status != 1:
             return f"ended with exit status {self.status}"
-        if self.errors.count(": error: ") != 1:
-            return f"wrote {self.errors.count(': error: ')} diagnostics"
+        if ": error: " not in self.errors:
+            return "wrote no diagnostic"
         return "left output behind" if self.output else ""
 
 
@@ -89,7 +93,9 @@ def _child(command: Command, arguments: list[str], errors: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.alarm(SECONDS)
         status = command(arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
         os._exit(status)
