@@ -92,6 +92,15 @@ class Sharding:
             return self
         return replace(self, split_axes=(self.split_axes + ((),) * rank)[:rank])
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether shards are the blocks of the ceiling division: no halo sizes, no offsets."""
+        return not (self.halo_sizes or self.offsets)
+
+    def plain(self) -> Sharding:
+        """The same sharding without halo sizes and offsets."""
+        return self if self.is_plain else replace(self, halo_sizes=(), offsets=())
+
     def without_partial(self) -> Sharding:
         return replace(self, partial_axes=(), partial_kind="sum") if self.partial_axes else self
 

@@ -17,6 +17,8 @@ from meshbridge.interface.option import Option, result_sharding
 from meshbridge.interface.reasons import Reasons
 from meshbridge.lowering.emit import Emitter
 from meshbridge.mlir import ir, stablehlo
+from meshbridge.resharding.boxes import buffer_shape
+from meshbridge.resharding.halos import grow_halos, grows_halos
 from meshbridge.sharding import Axes, Mesh, Sharding, Split, local_shape
 
 LocalForm = Callable[[ir.Operation, LoopNest, Option, "Localizer"], None]
@@ -75,7 +77,7 @@ class Localizer:
         "Values that a resharding made."
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
         self._shifts: list[dict[tuple[object, ...], ir.Value]] = [{}]
-        self._types: dict[tuple[ir.Type, Split], ir.Type] = {}
+        self._types: dict[tuple[ir.Type, Split | Sharding], ir.Type] = {}
 
     def enter_block(self) -> None:
         """Reshardings made from here on are only visible in this block and below."""
@@ -105,10 +107,22 @@ class Localizer:
             found = self._types[key] = ir.RankedTensorType.get(list(shape), whole.element_type, loc=ir.Location.unknown())
         return found
 
+    def buffer_type(self, value: ir.Value, sharding: Sharding) -> ir.Type:
+        """The same for a sharding with halo sizes or offsets: the shard with its halos, or the largest of the shards."""
+        key = (value.type, sharding)
+        found = self._types.get(key)
+        if found is None:
+            whole = ir.RankedTensorType(value.type)
+            shape = buffer_shape(tuple(whole.shape), self.mesh, sharding)
+            found = self._types[key] = ir.RankedTensorType.get(list(shape), whole.element_type, loc=ir.Location.unknown())
+        return found
+
     def define(self, value: ir.Value, sharding: Sharding) -> None:
         """Gives `value`, which still has its global type, the type of its shard."""
         if isinstance(value.type, ir.RankedTensorType):
-            if any(sharding.split_axes):
+            if not sharding.is_plain:
+                value.set_type(self.buffer_type(value, sharding))
+            elif any(sharding.split_axes):
                 value.set_type(self.local_type(value, sharding.split_axes))
             self.shardings[value] = sharding
             if self.reasons is not None:
@@ -137,7 +151,9 @@ class Localizer:
         if 0 in shape:
             element = ir.RankedTensorType(value.type).element_type
             with ir.InsertionPoint(before), location:  # no element to move
-                result = splat(0, ir.RankedTensorType.get(local_shape(shape, self.mesh, target.split_axes), element))
+                result = splat(0, ir.RankedTensorType.get(buffer_shape(shape, self.mesh, target), element))
+        elif grows_halos(source, target, self.resharding):
+            result = grow_halos(value, shape, self.mesh, target, loc=location, ip=ir.InsertionPoint(before))
         elif self.manual:
             result = self._reshard_inside(value, shape, dtype, target, before, location)
         else:
@@ -156,10 +172,18 @@ class Localizer:
         stands along them for copies of one value.
         """
 
-        def deeper(sharding: Sharding) -> Sharding:
-            return dataclasses.replace(sharding, split_axes=(self.manual, *sharding.padded(len(shape)).split_axes))
+        count = self.mesh.group_size(self.manual)
 
-        whole = (self.mesh.group_size(self.manual), *shape)
+        def deeper(sharding: Sharding) -> Sharding:
+            halo_sizes, offsets = ((0, 0), tuple(range(count + 1)))
+            return dataclasses.replace(
+                sharding,
+                split_axes=(self.manual, *sharding.padded(len(shape)).split_axes),
+                halo_sizes=(*halo_sizes, *sharding.halo_sizes) if sharding.halo_sizes else (),
+                offsets=(*offsets, *sharding.offsets) if sharding.offsets else (),
+            )
+
+        whole = (count, *shape)
         plan = resharding.plan(whole, dtype, self.mesh, deeper(self.shardings[value]), deeper(target), self.resharding)
         element = ir.RankedTensorType(value.type).element_type
         before_it = ir.InsertionPoint(before)

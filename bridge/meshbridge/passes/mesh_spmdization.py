@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from meshbridge.dialect import build
-from meshbridge.dialect.attributes import axis_array, axis_array_attr, integers
-from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, GATHERED, MANUAL_AXES, OPTION
+from meshbridge.dialect.attributes import axis_array, integers
+from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
+from meshbridge.interface.equal_shards import in_equal_shards, return_equal_shards, set_boundary
+from meshbridge.interface.layouts import filled, shared_layout
 from meshbridge.interface.linear import carried_axes
 from meshbridge.interface.local import Localizer, localize, mask_padding
 from meshbridge.interface.loops import Interface, LoopNest, shape_of
@@ -120,12 +122,16 @@ class _FunctionPartitioner:
     def run(self, *, boundary: bool) -> None:
         types = function_type(self.function)
         arguments = [self._annotated.get(argument) or self._as_used(argument) for argument in self.block.arguments]
+        if boundary:
+            shapes = [self._shapes[argument] for argument in self.block.arguments]
+            arguments = [in_equal_shards(shape, self.mesh, held) for shape, held in zip(shapes, arguments, strict=True)]
         for argument, sharding in zip(self.block.arguments, arguments, strict=True):
             self.at.define(argument, sharding.without_partial())
         results = self._partition(self.block)
         if boundary:
-            self._set_boundary("arg_attrs", list(types.inputs), arguments)
-            self._set_boundary("res_attrs", list(types.results), results)
+            results = return_equal_shards(list(self.block.operations)[-1].operation, results, self.at)
+            set_boundary(self.function, "arg_attrs", list(types.inputs), arguments)
+            set_boundary(self.function, "res_attrs", list(types.results), results)
         inputs = [argument.type for argument in self.block.arguments]
         outputs = [value.type for value in list(self.block.operations)[-1].operation.operands]
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
@@ -135,26 +141,12 @@ class _FunctionPartitioner:
         readers = [use.owner for use in argument.uses]
         if len(readers) == 1 and readers[0].operation.name == "mesh.shard":
             wanted = self._target(readers[0].operation)
-            if is_even(self._shapes[argument], self.mesh, wanted.split_axes):
+            if not wanted.is_plain or is_even(self._shapes[argument], self.mesh, wanted.split_axes):
                 return wanted.without_partial()
         return self._whole(argument)
 
     def _whole(self, value: ir.Value) -> Sharding:
         return replicated(self.mesh, len(self._shapes[value]))
-
-    def _set_boundary(self, name: str, types: list[ir.Type], shardings: list[Sharding]) -> None:
-        """Writes down what each argument or result is a shard of."""
-        given = self.function.attributes
-        old = [ir.DictAttr(attrs) for attrs in ir.ArrayAttr(given[name])] if name in given else [ir.DictAttr.get({})] * len(types)
-        new = []
-        for attrs, whole, sharding in zip(old, types, shardings, strict=True):
-            entries = {attrs[index].name: attrs[index].attr for index in range(len(attrs))}
-            if isinstance(whole, ir.RankedTensorType):
-                entries[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
-                entries[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(sharding.mesh)
-                entries[BOUNDARY_SPLIT] = axis_array_attr(sharding.split_axes)
-            new.append(ir.DictAttr.get(entries))
-        self.function.attributes[name] = ir.ArrayAttr.get(new)
 
     def _partition(self, block: ir.Block) -> list[Sharding]:
         """Partitions a block's ops in order; returns how what its terminator names lies."""
@@ -214,6 +206,10 @@ class _FunctionPartitioner:
         refuse(op, is_inside=bool(self.at.manual))
         option = self._option(op, nest)
         shardings = [self.at.shardings.get(operand) for operand in op.operands]
+        layout = shared_layout(op, nest, shardings)
+        if layout is not None:
+            self._compute_in(layout, op, nest)
+            return
         kept = carried_axes(op, nest, [source.summed_axes if source else () for source in shardings])
         if kept and set(kept) & {axis for axes in option for axis in axes}:
             kept = ()
@@ -229,6 +225,16 @@ class _FunctionPartitioner:
         if OPTION in op.attributes:
             del op.attributes[OPTION]
         localize(op, nest, option, self.at)
+
+    def _compute_in(self, layout: Sharding, op: ir.Operation, nest: LoopNest) -> None:
+        """Computes an elementwise op on shards with halos or offsets; constants are made in their shape."""
+        for index, (dims, value) in enumerate(zip(nest.operands, op.operands, strict=True)):
+            if dims and self.at.shardings[value] != layout:
+                op.operands[index] = filled(value, layout, op, self.at)
+        if OPTION in op.attributes:
+            del op.attributes[OPTION]
+        for result in op.results:
+            self.at.define(result, layout)
 
     def _mask(self, op: ir.Operation, nest: LoopNest, option: Option) -> None:
         """Hides the padding of uneven shards from reductions over them (a look-up does not read it, windows see to it)."""
@@ -345,8 +351,9 @@ class _FunctionPartitioner:
         """
         block = op.regions[0].blocks[0]
         manual = frozenset(integers(op.attributes[MANUAL_AXES]))
-        for operand, argument in zip(op.operands, block.arguments, strict=True):
+        for index, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
             if operand in self.at.shardings:
+                operand = op.operands[index] = self.at.reshard(operand, self.at.shardings[operand].plain(), op)
                 self.at.define(argument, _free_part(self.at.shardings[operand], manual))
                 if argument.type != operand.type:
                     raise OpError(op, f"takes {argument.type}, but the annotation of its operand makes it {operand.type}")
@@ -380,4 +387,4 @@ class _FunctionPartitioner:
 def _free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:
     """What is left of a sharding where the axes `manual` do not exist."""
     split = tuple(tuple(axis for axis in axes if axis not in manual) for axes in sharding.split_axes)
-    return replace(sharding.without_partial(), split_axes=split)
+    return replace(sharding.without_partial().plain(), split_axes=split)

@@ -147,7 +147,7 @@ class GraphBuilder:
             slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes
         )
         if at_boundary:
-            if "annotate_for_users" not in op.attributes:
+            if "annotate_for_users" not in op.attributes and sharding.is_plain:
                 self._check_room(op, slots[origin].shape, sharding.padded(rank).split_axes)
             even = even_split(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
             slots[origin].split = slots[origin].written = even
@@ -173,7 +173,7 @@ class GraphBuilder:
         slot.open = tuple(dim in open_dims for dim in range(len(slot.shape)))
         if PRIORITIES in op.attributes:
             slot.priorities = tuple(max(priority, 0) for priority in integers(op.attributes[PRIORITIES]))
-        slot.partial = sharding if sharding.partial_axes else None
+        slot.layout = sharding if sharding.partial_axes or not sharding.is_plain else None
         slot.user = True
 
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
@@ -185,7 +185,8 @@ class GraphBuilder:
             if (slot := self.slot(operand)) >= 0:
                 self.graph.slots[slot].uses += 1
                 self.graph.slots[slot].boundary = True
-                if slot in self._promised:
+                layout = self.graph.slots[slot].layout
+                if slot in self._promised and (layout is None or layout.is_plain):
                     self._check_room(op, self.graph.slots[slot].shape, self.graph.slots[slot].split)
 
     def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
@@ -193,7 +194,7 @@ class GraphBuilder:
         that is so is a mistake."""
         for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):
             devices = self.graph.mesh.group_size(axes)
-            if devices > size:
+            if devices > size > 0:  # of nothing, everybody has an equal share
                 names = ", ".join(self.graph.mesh.axis_name(axis) for axis in axes)
                 shared = f"dimension {dim} of an argument or result, which has {size} elements"
                 raise OpError(op, f"lets {devices} devices (axes {names}) share {shared}", "split it along fewer axes")

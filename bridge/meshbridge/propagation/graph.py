@@ -38,8 +38,8 @@ class Slot:
     "Per dimension, when the user's annotation of it takes part in propagation: 0 first. () is 0 for all."
     settled: tuple[bool, ...] = ()
     "Per dimension, whether annotations of a higher priority than others have decided it; () is False for all."
-    partial: Sharding | None = None
-    "The user's annotation if it is partial."
+    layout: Sharding | None = None
+    "The user's annotation if it says more than a split: a partial value, halo sizes, offsets."
     user: bool = False
     "Whether the user annotated it."
     written: Split = ()
@@ -87,7 +87,7 @@ class Slot:
             self.open,
             self.settled,
             self.banned,
-            self.partial,
+            self.layout,
             self.user,
             self.written,
             self.tied,
@@ -157,8 +157,8 @@ class Graph:
     def identity_need(self, node: Node) -> Sharding:
         """What an identity needs of its operand to be its result."""
         source, target = self.slots[node.operands[0]], self.slots[node.results[0]]
-        if target.partial is not None:
-            return target.partial
+        if target.layout is not None:
+            return target.layout
         if not node.border:
             return split_sharding(self.mesh.name, target.split)
         return split_sharding(self.mesh.name, across_border(target.split, source.split, node.border))
@@ -166,8 +166,8 @@ class Graph:
     def wanted_partial(self, node: Node) -> Axes:
         """The axes along which the user wants the node's result partial."""
         for slot in node.results:
-            if slot >= 0 and (partial := self.slots[slot].partial) is not None:
-                return partial.partial_axes
+            if slot >= 0 and (layout := self.slots[slot].layout) is not None and layout.partial_axes:
+                return layout.partial_axes
         return ()
 
     def connect(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshbridge.dialect.ops import MeshOp, ShardingOp
 from meshbridge.mlir import OpError, ir, walk, walk_all
-from meshbridge.sharding import Mesh, Sharding
+from meshbridge.sharding import DYNAMIC, Mesh, Sharding
 
 
 def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh | None:
@@ -35,11 +35,11 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
 def sharding_on(mesh: Mesh, op: ir.Operation) -> Sharding:
     """The sharding that a `mesh.sharding` declares, on `mesh`.
 
-    Raises OpError if it lies on another mesh, or has halos or explicit offsets.
+    Raises OpError if it lies on another mesh, or has halo sizes or offsets that only a run knows.
     """
     sharding = ShardingOp(op).value
-    if sharding.halo_sizes or sharding.offsets:
-        raise OpError(op, "has halo sizes or explicit offsets, which partitioning does not support")
+    if DYNAMIC in (*sharding.halo_sizes, *sharding.offsets):
+        raise OpError(op, "has halo sizes or offsets that only a run knows, expected constants")
     if sharding.mesh != mesh.name:
         if not sharding.is_replicated:
             raise OpError(op, f"lies on the mesh @{sharding.mesh}, but the program is partitioned on @{mesh.name}")

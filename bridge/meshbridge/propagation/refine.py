@@ -146,8 +146,8 @@ class Refiner:
 
     def _wanted(self, node: Node) -> Sharding | None:
         """The user's annotation of a result as partial."""
-        slots = self.graph.slots
-        return next((slots[slot].partial for slot in node.results if slot >= 0 and slots[slot].partial), None)
+        layouts = (self.graph.slots[slot].layout for slot in node.results if slot >= 0)
+        return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
 
     def _readers_of_slots(self) -> list[list[Reader]]:
         """Per slot, who reads it."""
@@ -312,7 +312,7 @@ class Refiner:
         """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
         What a loop carries is another value in the loop than behind it."""
         description = self.graph.slots[slot]
-        defined = description.partial or split_sharding(self.graph.mesh.name, description.split)
+        defined = description.layout or split_sharding(self.graph.mesh.name, description.split)
         needs: dict[tuple[Sharding, bool], int] = {}
         for user, operand, weight, inside in self._readers[slot]:
             need = self._costs[user].needs[operand]

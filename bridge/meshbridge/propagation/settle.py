@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from meshbridge.interface.layouts import shared_layout
 from meshbridge.interface.linear import ADD, LINEAR, carried_axes
 from meshbridge.interface.option import Option, needed_sharding, result_sharding, split_sharding
 from meshbridge.propagation.choice import compute_price, finishing_cost, options, reshard_cost
@@ -49,7 +50,7 @@ class Settler:
     def run(self) -> list[Settled]:
         """One decision per node, in order."""
         for index, slot in enumerate(self.graph.slots):
-            self.defined[index] = slot.partial or split_sharding(self.graph.mesh.name, slot.split)
+            self.defined[index] = slot.layout or split_sharding(self.graph.mesh.name, slot.split)
         self._pending = self._foresee()
         self._join_sums()
         self._pending = self._worthwhile(self._pending)
@@ -109,7 +110,7 @@ class Settler:
         if node.is_identity or node.only_result < 0:
             return False
         slot = self.graph.slots[node.only_result]
-        is_wanted = slot.partial is not None and slot.partial.partial_kind == "sum"
+        is_wanted = slot.layout is not None and bool(slot.layout.partial_axes) and slot.layout.partial_kind == "sum"
         return (is_wanted or not slot.user) and not slot.tied and slot.dtype.startswith(_SUMMED)
 
     def _sum_axes(self, node: Node, waived: Axes = ()) -> Axes:
@@ -121,7 +122,7 @@ class Settler:
     def _mark(self, partial: dict[int, Axes], node: Node, axes: Axes) -> bool:
         """Notes that the node's result may stay partial over `axes`. Whether that is news."""
         slot = node.only_result
-        wanted = self.graph.slots[slot].partial
+        wanted = self.graph.slots[slot].layout
         if not axes or slot in partial or (wanted is not None and wanted.partial_axes != axes):
             return False
         partial[slot] = axes
@@ -190,6 +191,10 @@ class Settler:
 
     def _payload(self, node: Node) -> Settled:
         mesh = self.graph.mesh
+        arriving = [self.defined.get(slot) for slot in node.operands]
+        layout = shared_layout(node.op, node.nest, arriving)
+        if layout is not None:
+            return self._in_layout(node, layout, arriving)
         carried = self._carried_now(node)
         kept: Axes = next((axes for axes in carried if axes), ())
         waived = self._waived.get(node.only_result, ())
@@ -209,6 +214,14 @@ class Settler:
             if sharding is not None and not is_blocked:
                 self._define(slot, sharding)
         return Settled(option, needs, computed)
+
+    def _in_layout(self, node: Node, layout: Sharding, arriving: list[Sharding | None]) -> Settled:
+        """An elementwise op whose operands have halos or offsets computes, and leaves, its results so."""
+        for slot in node.results:
+            description = self.graph.slots[slot]
+            if not (description.user or description.tied):
+                self.defined[slot] = layout
+        return Settled((), tuple(arriving), (layout,) * len(node.results))
 
     def _carried_now(self, node: Node) -> list[Axes]:
         """Per operand, the axes over which it arrives partial and is passed on so."""
@@ -279,7 +292,7 @@ class Settler:
                     if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays a sum to be finished
                         target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
                     else:
-                        target = slots[slot].partial or split_sharding(mesh.name, targets[index])
+                        target = slots[slot].layout or split_sharding(mesh.name, targets[index])
                     total += finishing_cost(slots[slot].shape, slots[slot].dtype, mesh, computed, target, node.finish_share)
             return total, counted
 
