@@ -57,9 +57,10 @@ def test_takes_placed_arrays_as_they_lie(exported: export.Exported, mesh: jax.sh
     placed = [jax.device_put(array, executable.sharding(place)) for array, place in zip(arrays, executable.inputs, strict=True)]
     x, first, second = arrays
     hidden = np.tanh(x @ first)
-    for out, total in (executable(*arrays), executable(*placed)):
-        np.testing.assert_allclose(out, hidden @ second, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(total, hidden.sum(), rtol=1e-4, atol=1e-4)
+    for given in (arrays, placed):
+        result = executable(given[0], {"in": given[1], "out": given[2]})
+        np.testing.assert_allclose(result["out"], hidden @ second, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result["sum"], hidden.sum(), rtol=1e-4, atol=1e-4)
 
 
 def test_the_module_given_is_not_changed(ctx: ir.Context) -> None:

@@ -2,16 +2,18 @@
 
     import meshbridge
     partitioned = meshbridge.partition(exported)      # jax.export.Exported in, jax.export.Exported out
-    executable = meshbridge.compile(exported)         # runs through PJRT on global arrays
+    executable = meshbridge.compile(exported)         # runs through PJRT, called as the function itself
 
-Programs are `jax.export.Exported` values, or MLIR modules (`meshbridge.mlir.ir.Module`) that `load` reads from any known file.
+A program is a `jax.export.Exported`, a function that `jax.jit` made together with arguments for it, a `jax.stages.Lowered`, an
+MLIR module (`meshbridge.mlir.ir.Module`), or a `Program` that `load` read from a file of any known format.
 Every error that the user can repair is a `MeshError`, a ValueError whose text is the diagnostic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, overload
 
 from meshbridge import formats, pipeline
 from meshbridge.analysis.report import Report, partition_and_report
@@ -21,6 +23,9 @@ from meshbridge.interface.sharding_rules import register_sharding_rule
 from meshbridge.mlir import MeshError, OpError, ParseError, VerifyError, context, ir
 
 if TYPE_CHECKING:
+    from jax.export import Exported
+    from jax.stages import Lowered, Wrapped
+
     from meshbridge.pjrt import Executable
 
 __all__ = [
@@ -31,6 +36,7 @@ __all__ = [
     "Program",
     "Report",
     "VerifyError",
+    "__version__",
     "compile",
     "load",
     "partition",
@@ -39,34 +45,38 @@ __all__ = [
     "save",
 ]
 
-ProgramT = TypeVar("ProgramT")
+__version__ = version("meshbridge")
 
 
-def partition(program: ProgramT) -> ProgramT:
+@overload
+def partition(program: Program) -> Program: ...
+@overload
+def partition(program: Exported) -> Exported: ...
+@overload
+def partition(program: Wrapped, *arguments: Any, **named: Any) -> Exported: ...
+@overload
+def partition(program: ir.Module | Lowered) -> ir.Module: ...  # type: ignore[overload-cannot-match]  # where JAX is not followed
+def partition(program: Any, *arguments: Any, **named: Any) -> Any:
     """Partitions a program: the same function for its caller, every collective explicit inside.
 
-    A `jax.export.Exported` is left as it is and a new one returned; shardings of arguments and results that were open are filled
-    in with what was decided. An MLIR module is changed in place into the same form (global shapes outside, one manual
-    computation over all mesh axes inside) and returned.
+    What is given is left as it is. An Exported or a Program gives a new one of its kind, an MLIR module or a
+    `jax.stages.Lowered` a new module (global shapes outside, one manual computation over all mesh axes inside). A function that
+    `jax.jit` made is exported for `arguments` and `named`, which may be `jax.ShapeDtypeStruct`s, and gives an Exported.
+    Shardings of an Exported's arguments and results that were open are filled in with what was decided.
 
     Raises MeshError with a located diagnostic.
     """
-    if isinstance(program, ir.Module):
-        pipeline.partition_module(program)
-        return program
-    opened = formats.unpack(program, context())
+    opened = formats.unpack(program, context(), arguments, named)
     pipeline.partition_module(opened.module)
-    packed: Any = formats.pack(opened)
-    return packed  # type: ignore[no-any-return]  # the format's own kind of value, as it was given
+    return opened if isinstance(program, Program) else formats.pack(opened)
 
 
-def report(program: object) -> Report:
+def report(program: Any, *arguments: Any, **named: Any) -> Report:
     """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs.
 
-    `program` is an Exported or an MLIR module; it is not changed. Raises MeshError.
+    It takes what `partition` takes, and leaves it as it is. Raises MeshError.
     """
-    module = formats.copy_module(program) if isinstance(program, ir.Module) else formats.unpack(program, context()).module
-    return partition_and_report(module, emit="mesh")[0]
+    return partition_and_report(formats.unpack(program, context(), arguments, named).module, emit="mesh")[0]
 
 
 def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
@@ -80,19 +90,22 @@ def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
     return console.read_program(path, dims)
 
 
-def save(program: Program, path: str) -> None:
+def save(program: Program | Exported | ir.Module, path: str) -> None:
     """Writes a program in the format that the suffix of `path` asks for, else in the one that it came in; whole or not at all.
 
     Raises MeshError.
     """
     from meshbridge import console
 
-    chosen = formats.choose(program, path)
+    chosen = formats.choose(formats.unpack(program, context()), path)
     console.write_bytes(path, chosen.format.write(chosen))
 
 
-def compile(program: object, *, devices: Sequence[Any] | None = None) -> Executable:
-    """Compiles a program for PJRT devices, all of JAX's by default; see `meshbridge.pjrt.compile`."""
+def compile(program: Any, *arguments: Any, devices: Sequence[Any] | None = None, **named: Any) -> Executable:
+    """Compiles what `partition` takes for PJRT devices, all of JAX's by default; see `meshbridge.pjrt.compile`.
+
+    Raises MeshError.
+    """
     from meshbridge import pjrt  # imports JAX
 
-    return pjrt.compile(program, devices=devices)
+    return pjrt.compile(program, *arguments, devices=devices, **named)

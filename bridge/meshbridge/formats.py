@@ -9,12 +9,12 @@ add one without meshbridge importing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from io import BytesIO
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from meshbridge import mlir
 from meshbridge.dialect import assembly
@@ -26,13 +26,35 @@ BYTECODE_MAGIC = b"ML\xefR"
 """The first four bytes of MLIR bytecode, and so of StableHLO's portable artifacts."""
 
 
+class Calling(Protocol):
+    """How Python calls a program whose arguments and results are not one array each: trees, typed keys, unused arguments."""
+
+    def labels(self) -> Sequence[str]:
+        """What diagnostics call the arguments of the module's entry point, in order: `args[0]['weights']`."""
+
+    def flatten(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """The arrays that the entry point takes. Raises MeshError for arguments of another structure."""
+
+    def unflatten(self, results: Sequence[Any]) -> Any:
+        """What the caller gets, of the arrays that the entry point returns."""
+
+    def trace(self, arguments: Sequence[Any], named: Mapping[str, Any], shardings: Sequence[Any]) -> Any:
+        """The call as a part of a larger function that JAX traces; `shardings` are those of the entry point's arguments.
+
+        Raises MeshError where the program cannot be part of one.
+        """
+
+
 @dataclass(frozen=True)
 class Program:
-    """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`."""
+    """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`, and
+    `calling` how Python calls it, where that is more than one array for each argument and result.
+    """
 
     module: ir.Module
     format: Format
     envelope: object = None
+    calling: Calling | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +65,9 @@ class Format:
     `suffixes` are the file names that ask for it where the input's own format does not decide. `is_spelling`: it is text of
     the mesh dialect as another version spells it, and can only say mesh IR. `read_sized`, where shapes may be symbolic, reads
     a program with these sizes of its symbols. `wording` puts diagnostics of the mesh dialect into the spelling's own terms.
-    Where the format also exists as a Python value, `holds` recognises one, `unpack` opens it and `pack` makes one.
+    Where programs also exist as Python values, `holds` recognises one, `unpack(value, arguments, named, context)` opens it (a
+    function is traced with these arguments), and `pack` makes the format's own kind of value.
+    `for_platform`, where one program may be for several platforms, makes one for a single platform of it.
     """
 
     name: str
@@ -55,8 +79,9 @@ class Format:
     is_spelling: bool = False
     read_sized: Callable[[bytes, str, ir.Context, Mapping[str, int]], Program] | None = None
     holds: Callable[[object], bool] = field(default=lambda value: False)
-    unpack: Callable[[object, ir.Context], Program] | None = None
+    unpack: Callable[[object, Sequence[Any], Mapping[str, Any], ir.Context], Program] | None = None
     pack: Callable[[Program], object] | None = None
+    for_platform: Callable[[Program, str], Program] | None = None
     wording: Callable[[str], str] = field(default=lambda diagnostics: diagnostics)
 
     def open(self, data: bytes, filename: str, ctx: ir.Context, dims: Mapping[str, int] | None = None) -> Program:
@@ -201,22 +226,42 @@ def read(data: bytes, filename: str, ctx: ir.Context) -> Program:
     return recognise(data, filename).read(data, filename, ctx)
 
 
-def unpack(value: object, ctx: ir.Context) -> Program:
-    """Opens a Python value that holds a program, e.g. a `jax.export.Exported`.
+def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> Program:
+    """Opens a Python value that holds a program; the value itself is not changed.
 
-    Raises MeshError where no format knows such values.
+    An MLIR module is copied, and so is that of a Program. What JAX makes (`jax.export.Exported`, `jax.stages.Lowered`, a jitted
+    function, which is traced with `arguments` and `named`) its converter opens, in `ctx`.
+    Raises MeshError where no format knows such values, and for arguments to anything else than a function.
     """
+    if isinstance(value, (ir.Module, Program)):
+        refuse_arguments(value, arguments, named)
+        program = Program(value, TEXT) if isinstance(value, ir.Module) else value
+        return replace(program, module=copy_module(program.module))
     for candidate in formats().values():
         if candidate.unpack is not None and candidate.holds(value):
-            return candidate.unpack(value, ctx)
-    raise MeshError(f"error: expected an MLIR module or a jax.export.Exported, found {type(value).__name__}")
+            return candidate.unpack(value, arguments, named or {}, ctx)
+    hint = "\n  hint: compile it with jax.jit first" if callable(value) else ""
+    kinds = "a jax.export.Exported, a meshbridge.Program, an MLIR module, a jax.stages.Lowered, or a jitted function"
+    raise MeshError(f"error: expected {kinds}, found {type(value).__name__}{hint}")
+
+
+def refuse_arguments(value: object, arguments: Sequence[Any], named: Mapping[str, Any] | None) -> None:
+    """Raises MeshError if there are arguments: only a jitted function is traced with some."""
+    if arguments or named:
+        raise MeshError(f"error: expected arguments with a jitted function alone, found some with {type(value).__name__}")
 
 
 def pack(program: Program) -> object:
-    """The Python value for a program that `unpack` opened."""
-    if program.format.pack is None:
-        raise MeshError(f"error: the format {program.format.name} has no Python value")
-    return program.format.pack(program)
+    """The Python value for a program that `unpack` opened: of the format's own kind, the module where it has none."""
+    return program.module if program.format.pack is None else program.format.pack(program)
+
+
+def for_platform(program: Program, platform: str) -> Program:
+    """`program` for one platform, `cpu`, `cuda`, `rocm` or `tpu`: as it is, unless it is for several.
+
+    Its module may be changed in place. Raises MeshError where that platform is not one of several.
+    """
+    return program if program.format.for_platform is None else program.format.for_platform(program, platform)
 
 
 def choose(program: Program, filename: str) -> Program:

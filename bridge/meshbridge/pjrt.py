@@ -7,7 +7,7 @@ row-major position p of the mesh is replica `device_ids[p]`; replica r runs on t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,11 +19,13 @@ from jaxlib import xla_client
 
 from meshbridge import formats, mlir, pipeline
 from meshbridge.dialect import attributes, ops
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT
 from meshbridge.factored_mesh import axis_names, named_axes, whole_split
 from meshbridge.mlir import MeshError, OpError, ir
+from meshbridge.propagation.module_mesh import mesh_or_single
 from meshbridge.sharding import Mesh, Split
 
-BOUNDARY = ("meshbridge.global", "meshbridge.mesh", "meshbridge.split_axes")
+BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT)
 """Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension."""
 
 
@@ -36,11 +38,26 @@ class Place:
     dtype: np.dtype[Any]
     split: Split
 
-    def check(self, index: int, argument: Any) -> None:
-        """Raises MeshError unless `argument`, the one of that number, has this shape and type."""
-        if tuple(np.shape(argument)) != self.shape or np.dtype(argument.dtype) != self.dtype:
-            found = f"{np.dtype(argument.dtype).name}{list(np.shape(argument))}"
-            raise MeshError(f"error: argument {index}: expected {self.dtype.name}{list(self.shape)}, found {found}")
+    def fitted(self, label: str, argument: Any) -> Any:
+        """`argument`, which diagnostics call by its label, as an array of this shape and type; Python's numbers become one.
+
+        Raises MeshError for anything that is not such an array, and for a number that the type does not hold.
+        """
+        if isinstance(argument, _NUMBERS) and not self.shape and self._widens(argument):
+            try:
+                return np.asarray(argument, self.dtype)
+            except OverflowError:
+                raise MeshError(f"error: {label}: {argument} does not fit in {self.dtype.name}") from None
+        found = _described(argument)
+        if found != f"{self.dtype.name}{list(self.shape)}":
+            raise MeshError(f"error: {label}: expected {self.dtype.name}{list(self.shape)}, found {found}")
+        return argument
+
+    def _widens(self, number: complex) -> bool:
+        """Whether a Python number becomes one of this type without loss of its kind, as JAX has it."""
+        kinds: tuple[Any, ...] = (np.bool_, np.integer, np.floating, np.complexfloating)
+        own = next(rank for rank, kind in enumerate(kinds) if jax.numpy.issubdtype(self.dtype, kind))
+        return own >= _NUMBERS.index(type(number)) and (own > 0) == (type(number) is not bool)
 
     def padded_shape(self, mesh: Mesh) -> tuple[int, ...]:
         """The global shape rounded up to whole shards."""
@@ -52,6 +69,19 @@ class Place:
         return PartitionSpec(*(tuple(each) or None for each in names))
 
 
+_NUMBERS = (bool, int, float, complex)
+"""Python's own, each of which holds those before it."""
+
+
+def _described(argument: Any) -> str:
+    """The type and shape of an array as diagnostics write them, `float32[8, 4]`; the class of anything else."""
+    shape, dtype = getattr(argument, "shape", None), getattr(argument, "dtype", None)
+    try:
+        return f"{np.dtype(dtype).name}{list(shape)}" if shape is not None and dtype is not None else type(argument).__name__
+    except TypeError:  # a type of JAX's own, such as that of keys, or of another library
+        return f"{dtype}{list(shape or ())}"
+
+
 def check_number(places: Sequence[Place], arguments: Sequence[Any]) -> None:
     """Raises MeshError unless there are as many arguments as the program takes."""
     if len(arguments) != len(places):
@@ -60,7 +90,7 @@ def check_number(places: Sequence[Place], arguments: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled local program. Call it with one global array per argument, in order."""
+    """A compiled local program. Call it as the JAX function that it came from, else with one global array per argument."""
 
     mesh: Mesh
     inputs: tuple[Place, ...]
@@ -68,6 +98,8 @@ class Executable:
     devices: tuple[Any, ...]
     loaded: Any
     """What the PJRT client returned."""
+    calling: formats.Calling | None = None
+    """The trees, typed keys and dropped arguments of the JAX function; None for a bare module."""
 
     @cached_property
     def jax_mesh(self) -> jax.sharding.Mesh:
@@ -93,20 +125,37 @@ class Executable:
         """The optimised HLO, as XLA runs it."""
         return "\n".join(module.to_string() for module in self.loaded.hlo_modules())
 
-    def __call__(self, *arguments: Any) -> list[jax.Array]:
-        """Runs on global numpy or JAX arrays; gives one global `jax.Array` per result, sharded as the program left it.
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs on global arrays of numpy or JAX. Gives global `jax.Array`s, sharded as the program left them, in the tree of the
+        JAX function that the program came from, in a list for a bare module.
 
-        A result whose shards do not come out even is given without its padding, in a sharding of JAX's choice.
-        Raises MeshError for arguments of the wrong number, shape or type.
+        Within a function that JAX traces, it is part of that function. A result whose shards do not come out even is given
+        without its padding, in a sharding of JAX's choice.
+        Raises MeshError for arguments of the wrong number, structure, shape or type.
         """
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
+            return self._trace(arguments, named)
+        if self.calling is not None:
+            return self.calling.unflatten(self._run(self.calling.flatten(arguments, named), self.calling.labels()))
+        if named:
+            raise MeshError(f"error: the arguments of a module have no names, found {', '.join(named)}")
+        return self._run(arguments, [f"argument {index}" for index in range(len(arguments))])
+
+    def _run(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
         check_number(self.inputs, arguments)
-        sharded = [self._shard(index, argument) for index, argument in enumerate(arguments)]
+        sharded = [self._shard(*each) for each in zip(self.inputs, labels, arguments, strict=True)]
         results = self.loaded.execute_sharded(sharded).disassemble_into_single_device_arrays()
         return [self._join(place, shards) for place, shards in zip(self.outputs, results, strict=True)]
 
-    def _shard(self, index: int, argument: Any) -> jax.Array:
-        place = self.inputs[index]
-        place.check(index, argument)
+    def _trace(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """The call within a function that JAX traces, on this executable's devices."""
+        if self.calling is None:
+            hint = "compile a jax.export.Exported, or a jitted function with its arguments"
+            raise MeshError(f"error: an executable of a bare module cannot be part of a function that JAX traces\n  hint: {hint}")
+        return self.calling.trace(arguments, named, [self.sharding(place) for place in self.inputs])
+
+    def _shard(self, place: Place, label: str, argument: Any) -> jax.Array:
+        argument = place.fitted(label, argument)
         padded = place.padded_shape(self.mesh)
         if padded != place.shape:
             argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, place.shape, strict=True)])
@@ -128,22 +177,35 @@ class Executable:
         return whole if padded == place.shape else whole[tuple(slice(size) for size in place.shape)]
 
 
-def compile(program: object, *, devices: Sequence[Any] | None = None) -> Executable:
+def compile(program: object, *arguments: Any, devices: Sequence[Any] | None = None, **named: Any) -> Executable:
     """Compiles a program for `devices` (all of JAX's by default, as many as the mesh has).
 
-    `program` is a `jax.export.Exported`, or an MLIR module at any stage up to the local one; it is not changed.
+    `program` is anything that `meshbridge.partition` takes, a module at any stage up to the local one; it is not changed.
+    A jitted function is traced with `arguments` and `named`. An artifact for several platforms is compiled for the devices' own.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are.
     """
-    module = formats.copy_module(program) if isinstance(program, ir.Module) else formats.unpack(program, mlir.context()).module
+    available = tuple(devices if devices is not None else jax.devices())
+    opened = formats.unpack(program, mlir.context(), arguments, named)
+    if available:
+        opened = formats.for_platform(opened, platform(available[0]))
+    module = opened.module
     pipeline.partition_module(module, emit="local")
     main = mlir.main_function(module)
-    mesh = _mesh(module)
+    mesh = mesh_or_single(module)
     inputs, outputs = boundary(module)
-    available = tuple(devices if devices is not None else jax.devices())
     if mesh.size > len(available):
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
     _strip(module, main)
-    return Executable(mesh, tuple(inputs), tuple(outputs), available[: mesh.size], _load(module, available[: mesh.size]))
+    used = available[: mesh.size]
+    return Executable(mesh, tuple(inputs), tuple(outputs), used, _load(module, used), opened.calling)
+
+
+def platform(device: Any) -> str:
+    """What jax.export calls the platform of a device; `gpu` is that of several."""
+    name = str(device.platform)
+    if name != "gpu":
+        return name
+    return "rocm" if "rocm" in device.client.platform_version else "cuda"
 
 
 def compile_whole(module: ir.Module, device: Any) -> Executable:
@@ -160,14 +222,6 @@ def compile_whole(module: ir.Module, device: Any) -> Executable:
 
 def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:
     return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])] if side in main.attributes else []
-
-
-def _mesh(module: ir.Module) -> Mesh:
-    """The mesh of the program; the mesh of one device for a program without."""
-    found = [op for op in module.body.operations if op.operation.name == ops.MeshOp.OPERATION_NAME]
-    if len(found) > 1:
-        raise OpError(found[1].operation, "is a second mesh", hint="a local program runs on the devices of one mesh")
-    return ops.MeshOp(found[0].operation).value if found else Mesh("mesh", ())
 
 
 def boundary(module: ir.Module) -> tuple[list[Place], list[Place]]:
@@ -194,10 +248,10 @@ def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Plac
         raise OpError(main, f"has a boundary of type {kind}, expected static shapes")
     shard_shape = tuple(local.shape)
     dtype = _dtype(main, local.element_type)
-    if entry is None or BOUNDARY[0] not in entry:
+    if entry is None or BOUNDARY_GLOBAL not in entry:
         return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape))
-    whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY[0]]).value)
-    split = attributes.axis_array(entry[BOUNDARY[2]])
+    whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value)
+    split = attributes.axis_array(entry[BOUNDARY_SPLIT])
     return Place(tuple(whole.shape), shard_shape, dtype, (split + ((),) * len(shard_shape))[: len(shard_shape)])
 
 

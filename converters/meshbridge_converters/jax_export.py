@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshbridge import pipeline
-from meshbridge.formats import Format, Program
+from meshbridge.formats import Format, Program, refuse_arguments
 from meshbridge.mlir import MeshError, ParseError, context, ir, main_function
-from meshbridge_converters import jax_shardings, portable
+from meshbridge_converters import jax_platforms, jax_shardings, jax_values, portable
+from meshbridge_converters.jax_calling import TreeCalling
 from meshbridge_converters.jax_dims import RefinedVjp, refined
 
 if TYPE_CHECKING:
@@ -67,6 +67,21 @@ def deserialize(data: bytes, filename: str) -> Exported:
         raise ParseError(f"{filename}: error: not a readable jax.export artifact: {error}") from None
 
 
+def unpack(value: object, arguments: Sequence[Any], named: Mapping[str, Any], ctx: ir.Context) -> Program:
+    """Opens an Exported, a Lowered, or a jitted function, which is exported for these arguments.
+
+    Raises MeshError for an artifact with symbolic dimensions, and for arguments to anything else than a function.
+    """
+    if jax_values.is_function(value):
+        value = jax_values.export(value, arguments, named)
+    else:
+        refuse_arguments(value, arguments, named)
+    if jax_values.is_lowered(value):
+        return jax_values.lowered(value, ctx)
+    exported: Any = value
+    return _open(exported, exported.fun_name, ctx)
+
+
 def _vjp_order(exported: Any) -> int:
     """How many vjps a deserialized artifact holds. One made by `jax.export.export` could go on for ever and counts as 0."""
     order = 0
@@ -77,31 +92,40 @@ def _vjp_order(exported: Any) -> int:
     return order
 
 
-def _holds(value: object) -> bool:
-    if "jax" not in sys.modules:  # nobody can have made an Exported
-        return False
-    from jax.export import Exported
-
-    return isinstance(value, Exported)
-
-
-def unpack(value: object, ctx: ir.Context) -> Program:
-    """Opens an Exported.
-
-    Raises MeshError for an artifact with symbolic dimensions.
-    """
-    exported: Any = value
-    return _open(exported, exported.fun_name, ctx)
-
-
 def _open(exported: Any, name: str, ctx: ir.Context) -> Program:
+    """Raises MeshError for an artifact with symbolic dimensions."""
     for aval in (*exported.in_avals, *exported.out_avals):
         if not all(isinstance(size, int) for size in aval.shape):
             hint = "give every symbol a size with --dims, or dims of meshbridge.load"
             raise MeshError(
                 f"{name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes\n  hint: {hint}"
             )
-    return Program(portable.deserialize(exported.mlir_module_serialized, name, ctx), FORMAT, exported)
+    return Program(portable.deserialize(exported.mlir_module_serialized, name, ctx), FORMAT, exported, _calling(exported))
+
+
+def _calling(exported: Any) -> TreeCalling:
+    def whole(*arguments: Any, **named: Any) -> Any:
+        return partition(exported).call(*arguments, **named)
+
+    trees = exported.in_tree, exported.in_avals, exported.out_tree, exported.out_avals
+    return TreeCalling(exported.fun_name, *trees, exported.module_kept_var_idx, whole)
+
+
+def for_platform(program: Program, platform: str) -> Program:
+    """The artifact for one of its platforms, its module changed in place; one that is for a single platform as it is.
+
+    Raises MeshError where `platform` is not one of several.
+    """
+    exported: Any = program.envelope
+    if exported is None or len(exported.platforms) < 2:
+        return program
+    if platform not in exported.platforms:
+        known = ", ".join(exported.platforms)
+        hint = "name it among the platforms of jax.export.export"
+        raise MeshError(f"<module>: error: the artifact is for the platforms {known}, not for {platform}\n  hint: {hint}")
+    jax_platforms.choose(program.module, exported.platforms.index(platform))
+    single = dataclasses.replace(exported, platforms=(platform,), uses_global_constants=False)
+    return dataclasses.replace(program, envelope=single)
 
 
 def pack(program: Program) -> Exported:
@@ -162,7 +186,7 @@ def partition(exported: Exported) -> Exported:
 
     Raises MeshError with a located diagnostic where the program cannot be partitioned.
     """
-    program = unpack(exported, context())
+    program = _open(exported, exported.fun_name, context())
     pipeline.partition_module(program.module, emit="exported")
     return pack(program)
 
@@ -188,7 +212,8 @@ FORMAT = Format(
     read_sized=_read_sized,
     write=_write,
     suffixes=(".jax_export",),
-    holds=_holds,
+    holds=jax_values.holds,
     unpack=unpack,
     pack=pack,
+    for_platform=for_platform,
 )

@@ -59,7 +59,7 @@ def test_equals_xla(program: Callable[[Mesh, jax.Array], jax.Array], shardy: boo
         exported = export.export(jax.jit(partial(program, mesh), in_shardings=rows))(programs.X)
     partitioned = meshbridge.partition(exported)
     np.testing.assert_allclose(jax.jit(partitioned.call)(jax.device_put(ARGUMENT, rows)), expected, rtol=1e-5, atol=1e-5)
-    (local,) = meshbridge.compile(exported)(ARGUMENT)
+    local = meshbridge.compile(exported)(ARGUMENT)
     np.testing.assert_allclose(local, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -130,4 +130,4 @@ def test_every_collective_of_jax(collective: Callable[..., jax.Array], into: P, 
     expected = jitted(argument)
     called = jax.jit(meshbridge.partition(exported).call)(jax.device_put(argument, rows))
     np.testing.assert_allclose(called, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(meshbridge.compile(exported)(argument)[0], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(meshbridge.compile(exported)(argument), expected, rtol=1e-5, atol=1e-5)

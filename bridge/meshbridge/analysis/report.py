@@ -14,7 +14,7 @@ from meshbridge.locations import Place, place_of, without_reason
 from meshbridge.lowering.groups import Spelling
 from meshbridge.mlir import MeshError, ir, main_function, walk_all
 from meshbridge.passes.base import Pass
-from meshbridge.propagation.module_mesh import find_mesh
+from meshbridge.propagation.module_mesh import find_mesh, mesh_or_single
 from meshbridge.sharding import Mesh
 
 
@@ -91,7 +91,7 @@ def report_of(module: ir.Module, needed: Work | None) -> Report:
     """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all."""
     ops = list(executed(module))
     meshes = meshes_of(module)
-    mesh = max(meshes.values(), key=lambda mesh: mesh.size, default=Mesh("mesh", ()))
+    mesh = mesh_or_single(module)
     return Report(
         collectives=tuple(collectives(ops, meshes)),
         mesh=mesh,

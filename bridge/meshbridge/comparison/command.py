@@ -118,7 +118,7 @@ def _check_inputs(places: Sequence[pjrt.Place], path: str) -> None:
     arrays = trial.load_arrays(path)
     pjrt.check_number(places, arrays)
     for index, (place, array) in enumerate(zip(places, arrays, strict=True)):
-        place.check(index, array)
+        place.fitted(f"argument {index}", array)
 
 
 def _outcome(folder: Path, request: Request) -> Figures:

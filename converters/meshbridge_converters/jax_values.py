@@ -1,0 +1,73 @@
+"""The values of JAX that hold a program: `jax.export.Exported`, `jax.stages.Lowered`, and functions that `jax.jit` made.
+
+None of them exists before JAX is loaded, so nothing here loads it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshbridge import mlir
+from meshbridge.formats import TEXT, Program, to_bytecode
+from meshbridge.mlir import MeshError, ir
+from meshbridge_converters.jax_calling import TreeCalling
+
+
+def holds(value: object) -> bool:
+    """Whether `value` is one of them."""
+    return is_exported(value) or is_lowered(value) or is_function(value)
+
+
+def is_exported(value: object) -> bool:
+    """Whether `value` is a `jax.export.Exported`."""
+    if "jax" not in sys.modules:
+        return False
+    from jax.export import Exported
+
+    return isinstance(value, Exported)
+
+
+def is_lowered(value: object) -> bool:
+    """Whether `value` is a `jax.stages.Lowered`."""
+    if "jax" not in sys.modules:
+        return False
+    from jax.stages import Lowered
+
+    return isinstance(value, Lowered)
+
+
+def is_function(value: object) -> bool:
+    """Whether `jax.jit` made `value`: something to be called that can be traced and lowered."""
+    return "jax" in sys.modules and callable(value) and hasattr(value, "lower") and hasattr(value, "trace")
+
+
+def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """The `jax.export.Exported` of a jitted function for these arguments, arrays or `jax.ShapeDtypeStruct`s.
+
+    JAX's own errors of tracing stay what they are.
+    """
+    from jax import export
+
+    return export.export(function)(*arguments, **named)
+
+
+def lowered(value: Any, ctx: ir.Context) -> Program:
+    """Opens a Lowered: its StableHLO as a module of our own, called with the trees that the function has."""
+    module = value.compiler_ir("stablehlo")
+    if module is None:
+        raise MeshError("error: the jax.stages.Lowered holds no StableHLO")
+    name = ir.StringAttr(module.operation.attributes["sym_name"]).value
+    # One context does not read what another one holds.
+    program = mlir.parse(to_bytecode(module), name, ctx)
+    return Program(program, TEXT, calling=_calling(value, name))
+
+
+def _calling(value: Any, name: str) -> TreeCalling:
+    import jax
+
+    in_avals = jax.tree.leaves(value.in_avals)
+    outputs = jax.tree.leaves(value.out_info)
+    kept = sorted(value._lowering.compile_args["kept_var_idx"])  # no public name says which arguments were dropped
+    return TreeCalling(name, value.in_tree, in_avals, value.out_tree, outputs, kept, None)
