@@ -28,6 +28,7 @@ from meshbridge.passes.complex_constants import ComplexConstants
 from meshbridge.passes.expand_composites import ExpandComposites
 from meshbridge.passes.expand_ops import ExpandOps
 from meshbridge.passes.factor_axes import FactorAxes
+from meshbridge.passes.fold_cases import FoldCases
 from meshbridge.passes.fold_pads import FoldPads
 from meshbridge.passes.inline_calls import InlineCalls
 from meshbridge.passes.join_slices import JoinSlices
@@ -42,6 +43,7 @@ from meshbridge.passes.static_updates import StaticUpdates
 PREPARE: tuple[Pass, ...] = (
     ImportShardings(),
     InlineCalls(),
+    FoldCases(),  # a constant may come from a caller
     ExpandOps(),
     BatchLookups(),
     ComplexConstants(),

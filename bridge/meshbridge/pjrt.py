@@ -88,7 +88,7 @@ def check_number(places: Sequence[Place], arguments: Sequence[Any]) -> None:
         raise MeshError(f"error: the program takes {len(places)} arguments, {len(arguments)} given")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
 class Executable:
     """A compiled local program. Call it as the JAX function that it came from, else with one global array per argument."""
 

@@ -36,7 +36,7 @@ class Tiles:
         """Each device's tile, padded where it sticks out."""
         tile = self.shape(array.shape)
         padding = [(0, size * count - given) for size, count, given in zip(tile, self.counts, array.shape, strict=True)]
-        padded = np.pad(array, padding)
+        padded = np.pad(array, padding) if padding else array  # numpy pads no scalar
         return [padded[self._place(device, tile)] for device in range(len(self.tile_of))]
 
     def join(self, tiles: Sequence[Array], shape: tuple[int, ...]) -> Array:
