@@ -206,8 +206,8 @@ def test_what_has_no_rule_is_named() -> None:
     module = assembly.read(text, "program.mlir", context())
     report = meshbridge.report(module)
     (op,) = report.not_partitioned
-    assert (op.operation, op.place.file, op.place.line) == ("stablehlo.custom_call", "program.mlir", 6)
-    assert "not partitioned: stablehlo.custom_call at program.mlir:6" in report_text.as_table(report)
+    assert (op.operation, op.place.file, op.place.line) == ("stablehlo.custom_call @unknown", "program.mlir", 6)
+    assert "not partitioned: stablehlo.custom_call @unknown at program.mlir:6" in report_text.as_table(report)
 
 
 KINDS = """

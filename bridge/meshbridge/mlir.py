@@ -30,11 +30,13 @@ __all__ = [
     "_cext",
     "artifacts",
     "attribute",
+    "call_target",
     "context",
     "func",
     "function_type",
     "functions_to_partition",
     "ir",
+    "is_custom_call",
     "main_function",
     "named_functions",
     "parse",
@@ -44,6 +46,7 @@ __all__ = [
     "source_location",
     "stablehlo",
     "tensor_type",
+    "title",
     "walk",
     "walk_all",
 ]
@@ -67,7 +70,8 @@ class OpError(MeshError):
 
     def __post_init__(self) -> None:
         # The text is taken now: the operation may be gone by the time somebody prints the error.
-        self.text = f"{source_location(self.op)}: error: '{self.op.name}' op {self.message}"
+        called = f"@{call_target(self.op)} " if is_custom_call(self.op) else ""
+        self.text = f"{source_location(self.op)}: error: '{self.op.name}' op {called}{self.message}"
         if self.hint:
             self.text += f"\n  hint: {self.hint}"
 
@@ -182,6 +186,21 @@ def main_function(module: ir.Module) -> ir.Operation:
 
 CUSTOM_CALL = "stablehlo.custom_call"
 COMPOSITE = "stablehlo.composite"
+
+
+def call_target(op: ir.Operation) -> str:
+    """What a custom call calls."""
+    return ir.StringAttr(op.attributes["call_target_name"]).value
+
+
+def is_custom_call(op: ir.Operation) -> bool:
+    """Whether an op is a custom call that has a target, as every one does that the verifier has seen."""
+    return op.name == CUSTOM_CALL and "call_target_name" in op.attributes
+
+
+def title(op: ir.Operation) -> str:
+    """What reports call an op: its name, and the target of a custom call, `stablehlo.custom_call @Qr`."""
+    return f"{op.name} @{call_target(op)}" if is_custom_call(op) else op.name
 
 
 def functions_to_partition(module: ir.Module) -> list[ir.Operation]:

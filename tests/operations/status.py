@@ -27,7 +27,7 @@ WITHOUT_SAMPLE = {
     "stablehlo.after_all": "a token; nothing to split",
     "stablehlo.create_token": "a token; nothing to split",
     "stablehlo.composite": "by its rule; without one inlined, or the CHLO op that it is named after",
-    "stablehlo.custom_call": "by the rule that it carries or that is registered for its target; gathered without one",
+    "stablehlo.custom_call": "by the rule that it carries, or that is registered or known for its target; gathered without one",
     "stablehlo.rng": "devices draw their shards; copies are what the first device draws (no two runs can be compared)",
     "stablehlo.uniform_dequantize": "refused: quantized types",
     "stablehlo.uniform_quantize": "refused: quantized types",

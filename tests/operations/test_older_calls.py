@@ -34,5 +34,5 @@ def test_error_functions_and_top_k() -> None:
 
 def test_the_smallest_are_refused() -> None:
     module = parse(PROGRAM.replace("largest = true", "largest = false"), "older.mlir", context())
-    with pytest.raises(MeshError, match=r":6:10: error: 'stablehlo.custom_call' op takes the smallest elements"):
+    with pytest.raises(MeshError, match=r":6:10: error: 'stablehlo.custom_call' op @mhlo.topk takes the smallest elements"):
         meshbridge.compile(module)

@@ -13,7 +13,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 
 import meshbridge
-from meshbridge.interface import sharding_rules
+from meshbridge.interface import known_calls, sharding_rules
 from meshbridge.interface.loops import Interface, Loop
 from meshbridge.interface.option import is_legal
 from meshbridge.mlir import context, parse, walk_all
@@ -73,11 +73,12 @@ def run(exported: jax.export.Exported, *arguments: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize("rule", ["... i j -> ... i j, ...", "a b i j -> a b i j, a b"])
-def test_registered_rule_splits_a_real_call(rule: str) -> None:
+def test_registered_rule_splits_a_real_call(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(known_calls.UNBATCHED_RANKS, "lapack_spotrf_ffi")
     x = positive_matrices((4, 8))
     exported = export(factor, x, specs=[Spec("a", "b")], out=Spec("a", "b"), target="lapack_spotrf_ffi")
     unknown = meshbridge.report(exported)
-    assert [found.operation for found in unknown.not_partitioned] == ["stablehlo.custom_call"]
+    assert [found.operation for found in unknown.not_partitioned] == ["stablehlo.custom_call @lapack_spotrf_ffi"]
     assert unknown.wire_bytes > 0
 
     meshbridge.register_sharding_rule("lapack_spotrf_ffi", rule, need_replication_factors=["i", "j"])

@@ -12,7 +12,7 @@ from meshbridge.analysis.memory import Memory, memory
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.locations import Place, place_of, without_reason
 from meshbridge.lowering.groups import Spelling
-from meshbridge.mlir import MeshError, ir, main_function, walk_all
+from meshbridge.mlir import MeshError, ir, main_function, title, walk_all
 from meshbridge.passes.base import Pass
 from meshbridge.propagation.module_mesh import find_mesh, mesh_or_single
 from meshbridge.sharding import Mesh
@@ -23,6 +23,7 @@ class NotPartitioned:
     """An operation that runs replicated on gathered operands, because nothing says how to partition it."""
 
     operation: str
+    "Its name; a custom call's with its target: `stablehlo.custom_call @Qr`."
     place: Place
 
 
@@ -98,7 +99,7 @@ def report_of(module: ir.Module, needed: Work | None) -> Report:
         work=work(ops),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main_function(module)),
-        not_partitioned=tuple(NotPartitioned(op.name, place_of(op)) for op, _ in ops if GATHERED in op.attributes),
+        not_partitioned=tuple(NotPartitioned(title(op), place_of(op)) for op, _ in ops if GATHERED in op.attributes),
         unknown_loops=tuple(place_of(op) for op, _ in ops if is_unknown_loop(op)),
     )
 

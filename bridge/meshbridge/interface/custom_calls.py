@@ -1,5 +1,5 @@
-"""Custom calls that say themselves how they may be split (`sdy.sharding_rule`, which JAX puts on batched linear algebra), or for
-whose target somebody else has said it (`register_sharding_rule`).
+"""Custom calls that say themselves how they may be split (`sdy.sharding_rule`, which JAX puts on batched linear algebra), for
+whose target the user has said it (`register_sharding_rule`), or that are known (`known_calls`).
 
     stablehlo.custom_call @lapack_spotrf_ffi(%0) {sdy.sharding_rule = #sdy.op_sharding_rule<([i, j, k])->([i, l, m]) …>}
     loops: parallel i
@@ -7,17 +7,19 @@ whose target somebody else has said it (`register_sharding_rule`).
 
 from __future__ import annotations
 
+from meshbridge.interface.known_calls import known_rule
 from meshbridge.interface.local import Localizer, default_form, local_form
 from meshbridge.interface.loops import SHARDING_RULE, LoopNest, loops_of, opaque
 from meshbridge.interface.option import Option
 from meshbridge.interface.sharding_rules import rule_of
-from meshbridge.mlir import CUSTOM_CALL, ir
+from meshbridge.mlir import CUSTOM_CALL, call_target, ir
 
 
 @loops_of(CUSTOM_CALL)
 def custom_call(op: ir.Operation) -> LoopNest:
     """The loops that the call's rule has; nothing is known of a call without one."""
-    rule = rule_of(op, ir.StringAttr(op.attributes["call_target_name"]).value)
+    target = call_target(op)
+    rule = rule_of(op, target) or known_rule(op, target)
     return opaque(op) if rule is None else rule.nest(op)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from meshbridge.factored_mesh import axis_names
 from meshbridge.locations import because, names_file, place_at, without_reason
-from meshbridge.mlir import ir
+from meshbridge.mlir import ir, title
 from meshbridge.sharding import Axes, Mesh, Sharding
 
 _PARTIAL = {
@@ -33,7 +33,7 @@ class Reasons:
         self._origins: dict[ir.Value, str] = {}
         "For partial values, what made them so."
         self._op: tuple[str, ir.Location] | None = None
-        "Name and location of the op at hand, which its local form may replace."
+        "Title and location of the op at hand, which its local form may replace."
         self._carried: str | None = None
         "What made its first partial operand so."
 
@@ -49,7 +49,7 @@ class Reasons:
 
     def computes(self, op: ir.Operation, *, exchanges: bool) -> None:
         """Takes note of `op` before it becomes its local form; if the form may communicate, gives it the reason for that."""
-        self._op = (op.name, op.location)
+        self._op = (title(op), op.location)
         self._carried = next((self._origins[value] for value in op.operands if value in self._origins), None)
         if "replica_groups" in op.attributes or "source_target_pairs" in op.attributes:
             op.location = because("the program's own", op.location)
@@ -67,7 +67,8 @@ class Reasons:
         if self._op is None:
             return "an argument"
         name, location = self._op
-        return f"{_named(name, location)} {_PARTIAL.get(name.rpartition('.')[2], 'computes a term on each device')}"
+        kind = name.split()[0].removeprefix("stablehlo.")
+        return f"{_named(name, location)} {_PARTIAL.get(kind, 'computes a term on each device')}"
 
     def _wanted(self, value: ir.Value, before: ir.Operation) -> str:
         """Who wants `value` to lie in another way, and what the value is there."""
@@ -108,8 +109,8 @@ def _operand(op: ir.Operation, index: int | None) -> str:
 
 
 def _call(op: ir.Operation) -> str:
-    return _named(op.name, op.location)
+    return _named(title(op), op.location)
 
 
 def _named(name: str, location: ir.Location) -> str:
-    return f"{name.rpartition('.')[2]} at {place_at(location).short}"
+    return f"{name.partition('.')[2]} at {place_at(location).short}"

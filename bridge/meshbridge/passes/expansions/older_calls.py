@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.mlir import CUSTOM_CALL, OpError, call_target, ir
 
 _ATTRIBUTES = "mhlo.attributes"
 _UNARY = "acos acosh asin asinh atanh cosh erf erf_inv sinh tan"
@@ -13,7 +13,7 @@ OLDER_CALLS = {**{f"mhlo.{name}": f"chlo.{name}" for name in _UNARY.split()}, "m
 
 def is_older_call(op: ir.Operation) -> bool:
     """Whether the op is such a call."""
-    return op.name == "stablehlo.custom_call" and ir.StringAttr(op.attributes["call_target_name"]).value in OLDER_CALLS
+    return op.name == CUSTOM_CALL and call_target(op) in OLDER_CALLS
 
 
 def expand_older_call(op: ir.Operation) -> list[ir.Value]:
@@ -21,7 +21,7 @@ def expand_older_call(op: ir.Operation) -> list[ir.Value]:
 
     Raises OpError for a top-k of the smallest elements, which CHLO does not have.
     """
-    name = OLDER_CALLS[ir.StringAttr(op.attributes["call_target_name"]).value]
+    name = OLDER_CALLS[call_target(op)]
     carried = ir.DictAttr(op.attributes[_ATTRIBUTES]) if _ATTRIBUTES in op.attributes else ir.DictAttr.get({})
     if "largest" in carried and not ir.BoolAttr(carried["largest"]).value:
         raise OpError(op, "takes the smallest elements, which no operation of CHLO does", "negate the operand")
