@@ -5,6 +5,7 @@ same function run unsharded."""
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import meshbridge
 
 Spec = PartitionSpec
+SEED = os.environ.get("MESHBRIDGE_SEED", "0")
+"""What drawn tests without hypothesis draw from: the same in every run unless somebody sets another."""
 
 
 def device_mesh(shape: Sequence[int]) -> Mesh:
