@@ -42,3 +42,34 @@ func.func @twice(%x: tensor<8xf32>) -> tensor<8xf32> {
   %5 = stablehlo.concatenate %3, %4, dim = 0 : (tensor<1xf32>, tensor<7xf32>) -> tensor<8xf32>
   return %5 : tensor<8xf32>
 }
+
+// The gradient of a rotation pads slices.
+// CHECK-LABEL: func.func @padded
+// CHECK-DAG:     stablehlo.pad %arg0, {{.*}}, low = [1], high = [-1], interior = [0]
+// CHECK-DAG:     stablehlo.pad %arg0, {{.*}}, low = [-7], high = [7], interior = [0]
+// CHECK-NOT:     stablehlo.slice
+// CHECK:         return
+func.func @padded(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.slice %x [7:8] : (tensor<8xf32>) -> tensor<1xf32>
+  %1 = stablehlo.pad %0, %zero, low = [0], high = [7], interior = [0] : (tensor<1xf32>, tensor<f32>) -> tensor<8xf32>
+  %2 = stablehlo.slice %x [0:7] : (tensor<8xf32>) -> tensor<7xf32>
+  %3 = stablehlo.pad %2, %zero, low = [1], high = [0], interior = [0] : (tensor<7xf32>, tensor<f32>) -> tensor<8xf32>
+  %4 = stablehlo.add %1, %3 : tensor<8xf32>
+  return %4 : tensor<8xf32>
+}
+
+// A pad of all of %x would bring back the elements that the slice has cut off.
+// CHECK-LABEL: func.func @masked
+// CHECK:         stablehlo.slice
+// CHECK:         stablehlo.pad
+// CHECK:         stablehlo.slice
+// CHECK:         stablehlo.pad
+func.func @masked(%x: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.slice %x [0:4] : (tensor<8xf32>) -> tensor<4xf32>
+  %1 = stablehlo.pad %0, %zero, low = [0], high = [4], interior = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<8xf32>
+  %2 = stablehlo.slice %x [2:8] : (tensor<8xf32>) -> tensor<6xf32>
+  %3 = stablehlo.pad %2, %zero, low = [1], high = [1], interior = [0] : (tensor<6xf32>, tensor<f32>) -> tensor<8xf32>
+  return %1, %3 : tensor<8xf32>, tensor<8xf32>
+}
