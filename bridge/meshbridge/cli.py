@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from meshbridge import console, conversion, formats, pipeline, report_text
+from meshbridge import console, conversion, formats, pipeline, report_text, verify_command
 from meshbridge.analysis.report import Report, partition_and_report
 from meshbridge.formats import Program
 from meshbridge.mlir import MeshError, ir
@@ -42,6 +42,9 @@ def _parser() -> console.Parser:
     _add_report(commands)
     _add_compare(commands)
     _add_reshard(commands)
+    verifier = commands.add_parser("verify", allow_abbrev=False, help="prove that a partitioned program is its source")
+    _add_input(verifier)
+    verify_command.add_options(verifier)
     return parser
 
 

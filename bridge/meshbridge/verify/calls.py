@@ -1,0 +1,115 @@
+"""Ops that are known by their name alone: custom calls, decompositions and solvers. Each result element is a hash of the whole
+operands and of its position, batch by batch where the op works on each batch for itself."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from meshbridge.mlir import OpError, ir
+from meshbridge.verify.constants import _as_bits
+from meshbridge.verify.field import Array, Field, mix
+from meshbridge.verify.machine import Machine, align, element_of, evaluates, is_complex, is_float, shape_of
+
+IDENTITIES = frozenset(
+    (
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "annotate_device_placement",
+        "LayoutConstraint",
+        "xla.sdy.FuncResultSharding",
+    )
+)
+"""Targets that say something about their operand and give it back."""
+
+BATCHED = re.compile(
+    r"lapack_.*|cusolver_.*|cu_?blas.*|hipsolver_.*|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|.*TopK|mhlo\.topk"
+)
+"""Targets whose operands are batches of matrices (or rows), each for itself."""
+
+
+def _digest(field: Field, name: str, x: Array, batch: int) -> Array:
+    """One word for each device and batch element, which depends on every element of `x` and on where it stands."""
+    rows = x.reshape(*x.shape[: batch + 1], -1)
+    place = np.arange(rows.shape[-1]).reshape(*(1,) * (batch + 1), -1)
+    words = field.hash_words(name, rows, place)
+    return mix(np.asarray(words.sum(axis=-1, dtype=np.uint64)))
+
+
+def hashed(machine: Machine, op: ir.Operation, operands: list[Array], name: str, batch: int) -> list[Array]:
+    """Results that are hashes of whole operands, for each of the `batch` leading dimensions for itself."""
+    field = machine.field
+    operands = align(*operands) if operands else operands
+    state = np.zeros((1,) * (batch + 1), np.uint64)
+    for index, operand in enumerate(operands):
+        own = batch if operand.ndim > batch else 0
+        state = mix(
+            state
+            ^ _digest(field, f"{name} operand {index}", operand, own).reshape(
+                -1, *operand.shape[1 : own + 1], *(1,) * (batch - own)
+            )
+        )
+    results = []
+    for index, result in enumerate(op.results):
+        shape, element = shape_of(result), element_of(result)
+        inner = int(np.prod(shape[batch:], dtype=np.int64))
+        place = np.arange(inner).reshape(*(1,) * (batch + 1), -1)
+        words = field.hash_words(f"{name} result {index}", state[..., None], place)
+        words = np.broadcast_to(words, (words.shape[0], *shape[:batch], inner))
+        if is_complex(element):
+            parts = [field.hash(f"part {part}", words.view(np.int64)) for part in ("real", "imaginary")]
+            found = parts[0] + 1j * parts[1]
+        else:
+            found = field.hash("number", words.view(np.int64)) if is_float(element) else _as_bits(field, words, element)
+        results.append(found.reshape(-1, *shape))
+    return results
+
+
+def _attributes(op: ir.Operation, *left_out: str) -> str:
+    named = [op.attributes[index] for index in range(len(op.attributes))]
+    return " ".join(
+        f"{entry.name}={entry.attr}"
+        for entry in sorted(named, key=lambda entry: entry.name)
+        if not entry.name.startswith(("mhlo.", "sdy.", "xla", *left_out))
+    )
+
+
+@evaluates("stablehlo.custom_call")
+def custom_call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A hash of whole operands, or the operand itself for a target that only says something about it."""
+    target = ir.StringAttr(op.attributes["call_target_name"]).value
+    if target in IDENTITIES:
+        return operands[: len(op.results)]
+    if not len(op.results):
+        return []
+    batch = 0
+    if BATCHED.fullmatch(target):
+        ranks = [operand.ndim - 1 for operand in operands] + [len(shape_of(result)) for result in op.results]
+        batch = max(0, max(ranks) - (1 if target.lower().endswith("topk") else 2))
+    return hashed(machine, op, operands, f"{target} {_attributes(op, 'operand_layouts', 'result_layouts')}", batch)
+
+
+@evaluates("stablehlo.cholesky")
+def cholesky(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A hash of each matrix."""
+    return hashed(machine, op, operands, f"cholesky {_attributes(op)}", operands[0].ndim - 3)
+
+
+@evaluates("stablehlo.triangular_solve")
+def triangular_solve(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A hash of each matrix and one right-hand side."""
+    a, b = align(*operands)
+    left = str(op.attributes["left_side"]) == "true"
+    columns = np.moveaxis(b, -1, -2) if left else b  # devices, batch…, right-hand sides, elements
+    batch = a.ndim - 3
+    field, name = machine.field, f"triangular_solve {_attributes(op)}"
+    matrix = _digest(field, f"{name} matrix", a, batch)[..., None]
+    sides = _digest(field, f"{name} side", columns, batch + 1)
+    state = mix(matrix ^ mix(sides))
+    words = field.hash_words(name, state[..., None], np.arange(columns.shape[-1]).reshape(*(1,) * (batch + 2), -1))
+    if is_complex(element_of(op.results[0])):
+        raise OpError(op, "has no exact evaluation on complex numbers")
+    found = field.hash("number", words.view(np.int64))
+    return [np.moveaxis(found, -1, -2) if left else found]

@@ -1,0 +1,150 @@
+"""Collectives of StableHLO, executed by their definition over their groups of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from meshbridge.mlir import OpError, ir, stablehlo
+from meshbridge.verify.field import Array
+from meshbridge.verify.layout import groups_by_axes
+from meshbridge.verify.machine import Machine, boolean, evaluates, integer, shape_of
+from meshbridge.verify.reductions import combiner_of, reduced
+
+
+@evaluates("stablehlo.partition_id")
+def partition_id(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The device's number among partitions."""
+    return [machine.grid.partition_ids().astype(np.uint32)]
+
+
+@evaluates("stablehlo.replica_id")
+def replica_id(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The device's number among replicas."""
+    return [machine.grid.replica_ids().astype(np.uint32)]
+
+
+def _channel(op: ir.Operation) -> int:
+    return int(stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle) if "channel_handle" in op.attributes else 0
+
+
+def _ids(op: ir.Operation) -> list[list[int]]:
+    """The groups as the op lists them."""
+    found = op.attributes["replica_groups"]
+    if isinstance(found, ir.DenseElementsAttr):
+        return [[int(each) for each in row if each >= 0] for row in np.array(found)]
+    return groups_by_axes(str(found))
+
+
+def groups_of(machine: Machine, op: ir.Operation, *, joins_partitions: bool) -> list[list[int]]:
+    """The groups of an op as lists of devices of the grid.
+
+    Without a channel, ids are replicas and every partition communicates for itself. With one, ids are devices where the op says
+    so; else all partitions of the named replicas belong together if `joins_partitions`, and ids are partitions if not.
+    """
+    replicas, partitions = machine.grid.replicas, machine.grid.partitions
+    listed, channel = _ids(op), _channel(op)
+    if channel <= 0:
+        listed = listed or [list(range(replicas))]
+        found = [[replica * partitions + partition for replica in group] for partition in range(partitions) for group in listed]
+    elif boolean(op, "use_global_device_ids"):
+        found = listed or [list(range(machine.grid.count))]
+    elif joins_partitions:
+        listed = listed or [list(range(replicas))]
+        found = [[replica * partitions + partition for replica in group for partition in range(partitions)] for group in listed]
+    else:
+        listed = listed or [list(range(partitions))]
+        found = [[replica * partitions + partition for partition in group] for replica in range(replicas) for group in listed]
+    members = [member for group in found for member in group]
+    if len(set(members)) != len(members) or any(not 0 <= member < machine.grid.count for member in members):
+        raise OpError(op, f"names devices {sorted(members)}, expected each of {machine.grid.count} at most once")
+    return found
+
+
+def _exchange(
+    machine: Machine, x: Array, groups: list[list[int]], shape: tuple[int, ...], of_group: Callable[[Array], Array]
+) -> Array:
+    """What every device holds after its group's values, stacked in the first dimension, went through `of_group`, which gives one
+    value for each member, or one for all. Devices in no group hold zeros."""
+    everywhere = machine.everywhere(x)
+    result = np.zeros((machine.grid.count, *shape), x.dtype)
+    for group in groups:
+        result[group] = of_group(everywhere[group])
+    return result
+
+
+def _covers(machine: Machine, op: ir.Operation, groups: list[list[int]]) -> None:
+    if sum(map(len, groups)) != machine.grid.count:
+        raise OpError(op, f"has groups {groups}, expected each of {machine.grid.count} devices in one")
+
+
+@evaluates("stablehlo.all_reduce")
+def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every member holds the members' values combined."""
+    groups = groups_of(machine, op, joins_partitions=True)
+    _covers(machine, op, groups)
+    combiner = combiner_of(machine, op, 0)
+    return [_exchange(machine, x, groups, x.shape[1:], lambda rows: reduced(combiner, [rows], (0,))[0]) for x in operands]
+
+
+@evaluates("stablehlo.reduce_scatter")
+def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every member holds its part of the members' values combined."""
+    groups = groups_of(machine, op, joins_partitions=True)
+    _covers(machine, op, groups)
+    combiner, dim = combiner_of(machine, op, 0), integer(op, "scatter_dimension")
+
+    def parts(rows: Array) -> Array:
+        return np.stack(np.split(reduced(combiner, [rows], (0,))[0], len(rows), axis=dim))
+
+    return [_exchange(machine, operands[0], groups, shape_of(op.results[0]), parts)]
+
+
+@evaluates("stablehlo.all_gather")
+def all_gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every member holds the members' values one after the other."""
+    groups = groups_of(machine, op, joins_partitions=True)
+    _covers(machine, op, groups)
+    dim = integer(op, "all_gather_dim")
+    return [
+        _exchange(machine, x, groups, shape_of(result), lambda rows: np.concatenate(list(rows), axis=dim))
+        for x, result in zip(operands, op.results, strict=True)
+    ]
+
+
+@evaluates("stablehlo.all_to_all")
+def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every member holds the parts that the members have for it, one after the other."""
+    groups = groups_of(machine, op, joins_partitions=False)
+    _covers(machine, op, groups)
+    split, join, count = (integer(op, name) for name in ("split_dimension", "concat_dimension", "split_count"))
+
+    def exchanged(rows: Array) -> Array:
+        parts = np.stack(np.split(rows, count, axis=split + 1))  # target, source, …
+        return np.stack([np.concatenate(list(part), axis=join) for part in parts])
+
+    return [_exchange(machine, x, groups, shape_of(result), exchanged) for x, result in zip(operands, op.results, strict=True)]
+
+
+@evaluates("stablehlo.collective_broadcast")
+def collective_broadcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every member holds the first member's value, other devices zeros."""
+    groups = groups_of(machine, op, joins_partitions=False)
+    return [_exchange(machine, operands[0], groups, operands[0].shape[1:], lambda rows: rows[0])]
+
+
+@evaluates("stablehlo.collective_permute")
+def collective_permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every target holds its source's value, other devices zeros."""
+    pairs = np.array(op.attributes["source_target_pairs"]).reshape(-1, 2).tolist()
+    replicas, partitions = machine.grid.replicas, machine.grid.partitions
+    if _channel(op) <= 0:
+        moves = [(s * partitions + p, t * partitions + p) for p in range(partitions) for s, t in pairs]
+    else:
+        moves = [(r * partitions + s, r * partitions + t) for r in range(replicas) for s, t in pairs]
+    x = machine.everywhere(operands[0])
+    result = np.zeros_like(x)
+    for source, target in moves:
+        result[target] = x[source]
+    return [result]

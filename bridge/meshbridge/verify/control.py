@@ -1,0 +1,89 @@
+"""Ops that run regions and functions: while, case, if, calls, composites."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshbridge.mlir import OpError, ir, walk
+from meshbridge.verify.elementwise import spread
+from meshbridge.verify.field import Array
+from meshbridge.verify.machine import Machine, evaluates
+
+COMMUNICATING = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute", "reduce_scatter"),
+        *("recv", "send"),
+    )
+)
+"""Ops for which devices wait for each other."""
+
+
+def _refuse_communication(op: ir.Operation, what: str) -> None:
+    """Raises OpError where devices that take different ways would wait for each other."""
+    for below in walk(op):
+        if below.name in COMMUNICATING:
+            raise OpError(op, f"{what} on some devices than on others, and communicates by '{below.name}' inside")
+
+
+def _chosen(mask: Array, left: Array, right: Array) -> Array:
+    return np.where(spread(mask, max(left.ndim, right.ndim) - 1), left, right)
+
+
+@evaluates("stablehlo.while")
+def while_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """As long as the condition holds; devices for which it no longer holds keep what they have."""
+    carried = list(operands)
+    for _ in range(machine.trips):
+        going = machine.run(op, 0, carried)[0]
+        if not going.any():
+            return carried
+        changed = machine.run(op, 1, carried)
+        if not going.all():
+            _refuse_communication(op, "iterates more often")
+            changed = [_chosen(going, new, old) for new, old in zip(changed, carried, strict=True)]
+        carried = changed
+    raise OpError(op, f"has not ended after {machine.trips} iterations")
+
+
+@evaluates("stablehlo.case")
+def case(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The branch with the number of the index; the last one for an index out of range."""
+    last = len(op.regions) - 1
+    index = operands[0]
+    return _branches(machine, op, np.where((index < 0) | (index > last), last, index))
+
+
+@evaluates("stablehlo.if")
+def if_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The first region where the predicate holds, else the second."""
+    return _branches(machine, op, np.where(operands[0], 0, 1))
+
+
+def _branches(machine: Machine, op: ir.Operation, index: Array) -> list[Array]:
+    taken = [int(branch) for branch in np.unique(index)]
+    results = machine.run(op, taken[0], [])
+    if len(taken) > 1:
+        _refuse_communication(op, "takes another branch")
+    for branch in taken[1:]:
+        others = machine.run(op, branch, [])
+        results = [_chosen(index == branch, new, old) for new, old in zip(others, results, strict=True)]
+    return results
+
+
+@evaluates("func.call")
+def call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The results of a function."""
+    return machine.call(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, operands)
+
+
+@evaluates("stablehlo.composite")
+def composite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The results of its decomposition."""
+    return machine.call(ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value, operands)
+
+
+@evaluates("sdy.named_computation")
+def named_computation(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The results of its body."""
+    return machine.run(op, 0, operands)

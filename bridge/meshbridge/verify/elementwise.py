@@ -1,0 +1,403 @@
+"""Elementwise ops: the ring's are the field's, integers wrap around, every other function is a keyed hash.
+
+Identities that legalizations use are built in: rsqrt, logistic, tan, expm1, log1p and small powers are what they are in terms of
+other functions. A widening conversion is the identity; a narrowing one is a hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from meshbridge.mlir import OpError, ir
+from meshbridge.verify.bits import bits_of, from_bits, same_bits
+from meshbridge.verify.field import Array, Field
+from meshbridge.verify.machine import RULES, Machine, dtype_of, element_of, evaluates, is_complex, is_float, width_of
+
+SMALL_POWER = 16
+"""Powers with exponents up to this magnitude are products."""
+
+
+def wrap(numbers: Array, element: ir.Type) -> Array:
+    """Integers of fewer than 8 bits as their storage holds them."""
+    width = width_of(element)
+    if width >= 8 or width == 1:
+        return numbers
+    return cut_bits(numbers, width, signed=not ir.IntegerType(element).is_unsigned)
+
+
+def cut_bits(numbers: Array, width: int, *, signed: bool) -> Array:
+    """The lowest bits of integers as integers."""
+    kept = numbers & ((1 << width) - 1)
+    return np.where(kept >= 1 << (width - 1), kept - (1 << width), kept) if signed else kept
+
+
+Binary = Callable[[Field, Array, Array], Array]
+
+
+def _divide_integers(left: Array, right: Array) -> Array:
+    safe = np.where(right == 0, 1, right).astype(right.dtype)
+    if left.dtype.kind == "u":
+        return np.where(right == 0, np.iinfo(left.dtype).max, left // safe).astype(left.dtype)
+    quotient = left // safe
+    quotient = quotient + ((left % safe != 0) & ((left < 0) != (safe < 0)))
+    return np.where(right == 0, -1, quotient).astype(left.dtype)
+
+
+def _remainder_integers(left: Array, right: Array) -> Array:
+    safe = np.where(right == 0, 1, right).astype(right.dtype)
+    return np.where(right == 0, left, np.fmod(left, safe)).astype(left.dtype)
+
+
+def _power_integers(base: Array, exponent: Array) -> Array:
+    base, exponent = np.broadcast_arrays(base, exponent)
+    result, square, left = np.ones_like(base), base.copy(), np.maximum(exponent, 0).astype(np.int64)
+    while left.any():
+        result = np.where(left & 1, result * square, result).astype(base.dtype)
+        square, left = square * square, left >> 1
+    inverted = np.where(base == 1, 1, np.where(base == -1, np.where(exponent % 2, -1, 1), 0))
+    return np.where(exponent < 0, inverted, result).astype(base.dtype)
+
+
+INTEGER: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": _divide_integers,
+    "remainder": _remainder_integers,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "power": _power_integers,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+BOOLEAN: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.logical_or,
+    "multiply": np.logical_and,
+    "maximum": np.logical_or,
+    "minimum": np.logical_and,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
+
+
+def _power(field: Field, base: Array, exponent: Array) -> Array:
+    """A product for small integer exponents, x^(1/2) = sqrt(x) and x^(-1/2) = rsqrt(x), a hash otherwise."""
+    if base.dtype.kind == "c":
+        return field.hash_complex("power", base, exponent)
+    result = np.asarray(field.hash("power", base, exponent))
+    for small in np.unique(exponent):
+        chosen = exponent == small
+        if abs(small) <= SMALL_POWER:
+            exact = field.power(base, int(abs(small)))
+            result = np.where(chosen, exact if small >= 0 else field.inverse(exact), result)
+        elif small in (_half(field), -_half(field)):
+            root = field.hash("sqrt", base)
+            result = np.where(chosen, root if small == _half(field) else field.inverse(root), result)
+        if not chosen.all() and exponent.size > 2**16:
+            break
+    return result
+
+
+def _half(field: Field) -> float:
+    return field.integer(pow(2, -1, field.prime))
+
+
+FLOAT: dict[str, Binary] = {
+    "add": Field.add,
+    "subtract": Field.subtract,
+    "multiply": Field.multiply,
+    "divide": Field.divide,
+    "maximum": Field.maximum,
+    "minimum": Field.minimum,
+    "power": _power,
+    "remainder": lambda field, left, right: field.hash("remainder", left, right),
+    "atan2": lambda field, left, right: (field.hash_complex if left.dtype.kind == "c" else field.hash)("atan2", left, right),
+}
+
+
+def apply_binary(field: Field, name: str, left: Array, right: Array, element: ir.Type) -> Array | None:
+    """A StableHLO op of two operands by its name without dialect, None where the element type has none such."""
+    if left.dtype.kind in "fc":
+        found = FLOAT.get(name)
+        return found(field, left, right) if found else None
+    if left.dtype == np.bool_:
+        chosen = BOOLEAN.get(name)
+        return chosen(left, right) if chosen else None
+    with np.errstate(over="ignore"):
+        exact = INTEGER.get(name)
+        return wrap(exact(left, right), element) if exact else None
+
+
+def _binary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Two operands, combined elementwise."""
+    left, right = operands
+    found = apply_binary(machine.field, op.name.split(".")[1], left, right, element_of(op.results[0]))
+    if found is None:
+        raise OpError(op, f"has no exact evaluation on elements of type {element_of(op.results[0])}")
+    return [found]
+
+
+evaluates(*(f"stablehlo.{name}" for name in {*INTEGER, *FLOAT}))(_binary)
+
+OPAQUE = (
+    *("cbrt", "ceil", "cosine", "exponential", "floor", "log", "round_nearest_afz", "round_nearest_even", "sine", "sqrt"),
+    "tanh",
+)
+"""Functions of StableHLO that are hashes."""
+
+OPAQUE_CHLO = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i1e", "conj_", "cosh", "digamma", "erf", "erf_inv", "erfc"),
+    *("lgamma", "next_after", "polygamma", "sinh", "zeta"),
+)
+"""Functions of CHLO that are hashes, and legalized by neither side."""
+
+
+def opaque(field: Field, name: str, *operands: Array) -> Array:
+    """A hash with real or complex results, as the operands are."""
+    return field.hash_complex(name, *operands) if operands[0].dtype.kind == "c" else field.hash(name, *operands)
+
+
+def _opaque(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A function that is known by its name alone."""
+    return [opaque(machine.field, op.name.split(".")[1], *operands)]
+
+
+evaluates(*(f"stablehlo.{name}" for name in OPAQUE), *(f"chlo.{name}" for name in OPAQUE_CHLO))(_opaque)
+
+
+def _one_more(field: Field, numbers: Array, sign: int = 1) -> Array:
+    return field.reduce(numbers + sign)
+
+
+UNARY: dict[str, Callable[[Field, Array], Array]] = {
+    "rsqrt": lambda field, x: field.inverse(opaque(field, "sqrt", x)),
+    "exponential_minus_one": lambda field, x: _one_more(field, opaque(field, "exponential", x), -1),
+    "log_plus_one": lambda field, x: opaque(field, "log", _one_more(field, x)),
+    "logistic": lambda field, x: field.inverse(_one_more(field, opaque(field, "exponential", -x))),
+    "tan": lambda field, x: field.divide(opaque(field, "sine", x), opaque(field, "cosine", x)),
+}
+
+
+def _unary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A function that is known in terms of others."""
+    return [UNARY[op.name.split(".")[1]](machine.field, operands[0])]
+
+
+evaluates(*(f"stablehlo.{name}" for name in UNARY))(_unary)
+RULES["chlo.tan"] = _unary
+
+
+@evaluates("chlo.square")
+def square(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """x x."""
+    return [machine.field.multiply(operands[0], operands[0])]
+
+
+@evaluates("chlo.conj")
+def conjugate(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The complex conjugate."""
+    return [operands[0].conj()]
+
+
+@evaluates("stablehlo.negate")
+def negate(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """-x; integers wrap around."""
+    return [wrap(np.negative(operands[0]), element_of(op.results[0]))]
+
+
+@evaluates("stablehlo.abs")
+def absolute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """x or -x, whichever comes later in the order; of a complex number, the root of its norm."""
+    x, field = operands[0], machine.field
+    if x.dtype.kind == "c":
+        return [field.hash("sqrt", field.reduce(field.reduce(x.real**2) + field.reduce(x.imag**2)))]
+    if x.dtype.kind == "f":
+        return [x * field.sign(x)]
+    return [wrap(np.abs(x), element_of(op.results[0]))]
+
+
+@evaluates("stablehlo.sign")
+def sign(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """-1, 0 or 1 by the order; a complex number over its magnitude."""
+    x, field = operands[0], machine.field
+    if x.dtype.kind == "c":
+        return [field.divide(x, absolute(machine, op, operands)[0])]
+    return [field.sign(x) if x.dtype.kind == "f" else np.sign(x)]
+
+
+@evaluates("stablehlo.not")
+def invert(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """All bits the other way."""
+    return [wrap(np.invert(operands[0]), element_of(op.results[0]))]
+
+
+@evaluates("stablehlo.is_finite")
+def is_finite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Neither of the elements that stand for infinities, nor that for NaN."""
+    x, field = operands[0], machine.field
+    return [(np.abs(x) != abs(field.infinity)) & (x != field.not_a_number)]
+
+
+SHIFTS = {"shift_left": np.left_shift, "shift_right_logical": np.right_shift, "shift_right_arithmetic": np.right_shift}
+
+
+@evaluates(*(f"stablehlo.{name}" for name in SHIFTS))
+def shift(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Shifts by the width or more leave nothing but the sign of an arithmetic one."""
+    element, name = element_of(op.results[0]), op.name.split(".")[1]
+    width, (number, by) = width_of(element), operands
+    kind, size = dtype_of(element), dtype_of(element).itemsize
+    if name == "shift_right_logical":
+        number = number.view(f"u{size}") & np.array((1 << width) - 1, f"u{size}")
+    if name == "shift_right_arithmetic":
+        number = number.view(f"i{size}") if width >= 8 else cut_bits(number, width, signed=True).astype(f"i{size}")
+    count = by.view(f"u{size}")
+    far = count >= width
+    bounded = np.where(far, width - 1, count).astype(number.dtype)
+    shifted = SHIFTS[name](number, bounded)
+    if name != "shift_right_arithmetic":
+        shifted = np.where(far, 0, shifted)
+    return [wrap(shifted.astype(kind), element)]
+
+
+COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+@evaluates("stablehlo.compare")
+def compare(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """By the order of the field; every element equals itself."""
+    direction = str(op.attributes["comparison_direction"]).split(" ")[-1].rstrip(">")
+    left, right = operands
+    if left.dtype.kind == "f" and direction not in ("EQ", "NE"):
+        left, right = machine.field.order(left), machine.field.order(right)
+    return [COMPARISONS[direction](left, right)]
+
+
+def spread(scalar: Array, rank: int) -> Array:
+    """A scalar of each device beside tensors of `rank` dimensions."""
+    return scalar.reshape(scalar.shape[:1] + (1,) * rank) if scalar.ndim == 1 else scalar
+
+
+@evaluates("stablehlo.select")
+def select(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The second where the first holds, else the third."""
+    predicate, on_true, on_false = operands
+    return [np.where(spread(predicate, on_true.ndim - 1), on_true, on_false)]
+
+
+@evaluates("stablehlo.clamp")
+def clamp(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """min(max(x, low), high)."""
+    low, x, high = (spread(each, operands[1].ndim - 1) for each in operands)
+    if x.dtype.kind == "f":
+        return [machine.field.minimum(machine.field.maximum(x, low), high)]
+    return [np.minimum(np.maximum(x, low), high)]
+
+
+@evaluates("stablehlo.complex")
+def make_complex(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A complex number of its two parts."""
+    return [operands[0] + 1j * operands[1]]
+
+
+@evaluates("stablehlo.real")
+def real(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The real part."""
+    return [operands[0].real if operands[0].dtype.kind == "c" else operands[0]]
+
+
+@evaluates("stablehlo.imag")
+def imaginary(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The imaginary part."""
+    return [operands[0].imag if operands[0].dtype.kind == "c" else np.zeros_like(operands[0])]
+
+
+@evaluates("stablehlo.convert")
+def convert(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Exact among integers and towards wider floats; a hash by the target's type towards narrower ones."""
+    return [converted(machine.field, operands[0], element_of(op.operands[0]), element_of(op.results[0]))]
+
+
+def converted(field: Field, x: Array, source: ir.Type, target: ir.Type) -> Array:
+    """Elements of type `source` as elements of type `target`."""
+    if is_complex(target):
+        if not is_complex(source):
+            return converted(field, x, source, ir.ComplexType(target).element_type).astype(np.complex128)
+        inner = ir.ComplexType(source).element_type, ir.ComplexType(target).element_type
+        return converted(field, x.real, *inner) + 1j * converted(field, x.imag, *inner)
+    if is_complex(source):
+        return converted(field, x.real, ir.ComplexType(source).element_type, target)
+    if is_float(target):
+        if not is_float(source):
+            return field.from_integers(x.astype(np.int8) if x.dtype == np.bool_ else x)
+        return x if holds(target, source) else field.hash(f"convert to {target}", x)
+    if dtype_of(target) == np.bool_:
+        return np.asarray(x != 0)
+    return wrap(x.astype(np.int64).astype(dtype_of(target)), target) if is_float(source) else _resized(x, target)
+
+
+def _resized(x: Array, target: ir.Type) -> Array:
+    return wrap(x.astype(dtype_of(target)), target)
+
+
+_FORMATS = {"f64": (11, 52), "f32": (8, 23), "tf32": (8, 10), "bf16": (8, 7), "f16": (5, 10)}
+"""Exponent and mantissa bits of the formats with subnormals that others fit into."""
+
+
+def holds(wide: ir.Type, narrow: ir.Type) -> bool:
+    """Whether every number of the second type is one of the first."""
+    if wide == narrow:
+        return True
+    outer = _FORMATS.get(str(wide))
+    inner = _FORMATS.get(str(narrow))
+    if outer is None:
+        return False
+    if inner is None:  # floats of 8 bits or fewer; the largest exponents of E8M0 and E5M2 need care
+        return str(wide) in ("f64", "f32") or (str(wide) == "bf16" and "E8M0" not in str(narrow)) or str(narrow) == "f8E5M2"
+    return outer[0] >= inner[0] and outer[1] >= inner[1]
+
+
+@evaluates("stablehlo.reduce_precision")
+def reduce_precision(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A hash by the number of bits that are kept."""
+    kept = [str(op.attributes[name]) for name in ("exponent_bits", "mantissa_bits")]
+    return [machine.field.hash(f"reduce precision to {' '.join(kept)}", operands[0])]
+
+
+@evaluates("stablehlo.popcnt")
+def population_count(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """How many bits are set."""
+    mask = (1 << width_of(element_of(op.results[0]))) - 1
+    words = operands[0].astype(np.int64).view(np.uint64) & np.uint64(mask)
+    count = sum(((words >> np.uint64(bit)) & np.uint64(1) for bit in range(64)), np.zeros(words.shape, np.uint64))
+    return [np.asarray(count).astype(operands[0].dtype)]
+
+
+@evaluates("stablehlo.count_leading_zeros")
+def leading_zeros(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """How many bits above the highest one that is set."""
+    width = width_of(element_of(op.results[0]))
+    words = operands[0].astype(np.int64).view(np.uint64) & np.uint64((1 << width) - 1)
+    length = sum(((words >> np.uint64(bit)) != 0 for bit in range(64)), np.zeros(words.shape, np.int64))
+    return [(width - length).astype(operands[0].dtype)]
+
+
+@evaluates("stablehlo.bitcast_convert")
+def bitcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """See `bits`."""
+    source, target = element_of(op.operands[0]), element_of(op.results[0])
+    if same_bits(source, target):
+        return [operands[0]]
+    return [from_bits(machine.field, bits_of(machine.field, operands[0], source), source, target)]

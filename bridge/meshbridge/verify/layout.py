@@ -1,0 +1,193 @@
+"""Meshes, and how a tensor's shards lie on one: cutting a global value into what each device holds, and joining it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from meshbridge.mlir import MeshError, ir, sdy
+from meshbridge.verify.field import Array
+from meshbridge.verify.machine import index, integers
+
+Digit = tuple[int, int]
+"""Part of a device's position on its mesh: position // first % second. An axis is one, a sub-axis a finer one."""
+
+Dims = tuple[tuple[Digit, ...], ...]
+"""For each dimension of a tensor the digits that split it, from outer to inner."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Named axes from outer to inner; `ids` are the devices in row-major order where they are not 0, 1, 2, …"""
+
+    axes: tuple[tuple[str, int], ...]
+    ids: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return prod(size for _, size in self.axes)
+
+    def digit(self, name: str, before: int = 1, size: int = 0) -> Digit:
+        """An axis, or its sub-axis of `size` that comes after `before` others. Raises MeshError for an axis it does not have."""
+        stride = self.size
+        for axis, length in self.axes:
+            stride //= length
+            if axis == name:
+                return (stride * length // (before * size), size) if size else (stride, length)
+        raise MeshError(
+            f"<module>: error: the mesh has no axis '{name}', its axes are {', '.join(axis for axis, _ in self.axes)}"
+        )
+
+    def positions(self) -> Array:
+        """The position of each device on the mesh, by its number."""
+        found = np.arange(self.size)
+        if self.ids:
+            found[list(self.ids)] = np.arange(self.size)
+        return found
+
+    def groups(self, digits: Sequence[Digit]) -> list[list[int]]:
+        """The groups of devices that differ in these digits alone, in the order of the digits."""
+        positions = self.positions()
+        order = np.argsort(positions)
+        rest = positions - sum((positions // stride % size * stride for stride, size in digits), np.zeros(self.size, np.int64))
+        found = []
+        for start in np.unique(rest):
+            members = [
+                int(start) + sum(c * stride for c, (stride, _) in zip(at, digits, strict=True)) for at in _counters(digits)
+            ]
+            found.append([int(order[member]) for member in members])
+        return found
+
+
+def _counters(digits: Sequence[Digit]) -> list[tuple[int, ...]]:
+    return list(product(*(range(size) for _, size in digits)))
+
+
+def mesh_of(op: ir.Operation) -> Mesh:
+    """The mesh that a symbol declares: `sdy.mesh` or `mesh.mesh`."""
+    if op.name == "sdy.mesh":
+        return mesh_of_attribute(op.attributes["mesh"])
+    shape = integers(op, "shape")
+    names = (
+        [ir.StringAttr(name).value for name in ir.ArrayAttr(op.attributes["meshbridge.axis_names"])]
+        if _named(op)
+        else list(map(str, range(len(shape))))
+    )
+    return Mesh(tuple(zip(names, shape, strict=True)), integers(op, "meshbridge.device_ids"))
+
+
+def _named(op: ir.Operation) -> bool:
+    return "meshbridge.axis_names" in op.attributes
+
+
+def mesh_of_attribute(attr: ir.Attribute) -> Mesh:
+    """The mesh that a `#sdy.mesh` is."""
+    mesh = sdy.MeshAttr(attr)
+    axes = [sdy.MeshAxisAttr(axis) for axis in mesh.axes]
+    return Mesh(tuple((axis.name, axis.size) for axis in axes), tuple(mesh.device_ids))
+
+
+_AXIS = re.compile(r'name = "((?:[^"\\]|\\.)*)", size = (\d+)')
+_REF = re.compile(r'name = "((?:[^"\\]|\\.)*)"(?:, sub_axis_info = \((\d+)\)(\d+))?')
+_IDS = re.compile(r"device_ids = dense<\[?([\d, ]*)\]?>")
+
+
+def groups_by_axes(text: str) -> list[list[int]]:
+    """The groups of a printed `#stablehlo.replica_group_mesh_axes` whose mesh stands inside."""
+    mesh_text, _, refs = text.rpartition("axes = [")
+    axes = tuple((name, int(size)) for name, size in _AXIS.findall(mesh_text))
+    if not axes:
+        raise MeshError(f"<module>: error: expected the mesh inside of {text}")
+    ids = _IDS.search(mesh_text)
+    mesh = Mesh(axes, tuple(int(each) for each in ids[1].split(",")) if ids else ())
+    found = [mesh.digit(name, int(pre), int(size)) if size else mesh.digit(name) for name, pre, size in _REF.findall(refs)]
+    return mesh.groups(found)
+
+
+def dims_of_sharding(mesh: Mesh, sharding: sdy.TensorShardingAttr) -> Dims:
+    """How a `#sdy.sharding` splits each dimension. Raises MeshError for unreduced axes."""
+    if sharding.unreduced_axes:
+        raise MeshError(f"<module>: error: the sharding {sharding} has unreduced axes, which have no exact evaluation")
+    return tuple(
+        tuple(_digit(mesh, sdy.AxisRefAttr(ref)) for ref in sdy.DimensionShardingAttr(dim).axes)
+        for dim in sharding.dimension_shardings
+    )
+
+
+def _digit(mesh: Mesh, ref: sdy.AxisRefAttr) -> Digit:
+    if ref.sub_axis_info is None:
+        return mesh.digit(ref.name)
+    part = sdy.SubAxisInfoAttr(ref.sub_axis_info)
+    return mesh.digit(ref.name, part.pre_size, part.size)
+
+
+def pieces(digits: Sequence[Digit]) -> int:
+    """How many pieces a dimension is split into."""
+    return prod(size for _, size in digits)
+
+
+def shard_shape(shape: Sequence[int], dims: Dims) -> tuple[int, ...]:
+    """The shape of each shard: ceiling division."""
+    return tuple(-(-size // pieces(digits)) for size, digits in zip(shape, dims, strict=True))
+
+
+def numbers_of(positions: Array, digits: Sequence[Digit]) -> Array:
+    """Which piece each position holds."""
+    number = np.zeros_like(positions)
+    for stride, size in digits:
+        number = number * size + positions // stride % size
+    return number
+
+
+def _span(block: Sequence[int], local: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
+    """Where a block lies in a tensor: its last elements may stick out, and are left away."""
+    sizes = zip(block, local, shape, strict=True)
+    return tuple(slice(int(at) * size, min(int(at) * size + size, whole)) for at, size, whole in sizes)
+
+
+def cut(x: Array, dims: Dims, mesh: Mesh, padding: Array | None = None) -> Array:
+    """What each device of `mesh` holds of a value with one entry for all devices or one for each.
+
+    `padding` fills what lies beyond the end; it is one value for each device, of the shard's shape.
+    """
+    shape, local = x.shape[1:], shard_shape(x.shape[1:], dims)
+    if not any(dims):
+        return x
+    blocks = np.stack([numbers_of(mesh.positions(), digits) for digits in dims], axis=1)
+    result = np.zeros((mesh.size, *local), x.dtype) if padding is None else padding.copy()
+    for device, block in enumerate(blocks):
+        source = _span(block, local, shape)
+        held = x[index(min(device, x.shape[0] - 1), *source)]
+        result[index(device, *(slice(0, size) for size in held.shape))] = held
+    return result
+
+
+def join(x: Array, dims: Dims, mesh: Mesh, shape: Sequence[int]) -> tuple[Array, Array | None]:
+    """The global value whose shards the devices hold, and where shards that should be copies are not.
+
+    The second is None, or the devices whose shard differs from the one that was taken.
+    """
+    counts = [pieces(digits) for digits in dims]
+    local = x.shape[1:]
+    result = np.zeros((1, *shape), x.dtype)
+    positions = mesh.positions()
+    everywhere = np.broadcast_to(x, (mesh.size, *local))
+    blocks = np.stack([numbers_of(positions, digits) for digits in dims], axis=1) if dims else np.zeros((mesh.size, 0), np.int64)
+    wrong, seen = [], set()
+    for device in np.argsort(positions):
+        block = tuple(int(each) for each in blocks[device])
+        place = _span(block, local, shape)
+        target = result[index(0, *place)]
+        held = everywhere[index(device, *(slice(0, size) for size in target.shape))]
+        if block not in seen:
+            seen.add(block)
+            result[index(0, *place)] = held
+        elif x.shape[0] > 1 and not np.array_equal(target, held):
+            wrong.append(int(device))
+    assert len(seen) == prod(counts), "every piece lies somewhere"
+    return result, np.array(wrong) if wrong else None

@@ -1,0 +1,95 @@
+"""Manual computations: regions in which every device works on its own shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshbridge.mlir import MeshError, ir, sdy, source_location
+from meshbridge.verify.field import Array
+from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_of, mesh_of_attribute, numbers_of
+from meshbridge.verify.machine import Grid, Machine, evaluates, index, shape_of
+
+
+@dataclass(eq=False)
+class Disagreement(MeshError):
+    """Devices that should hold copies of one shard hold different ones: result `index` of `op` on `devices`."""
+
+    op: ir.Operation
+    index: int
+    devices: Array
+
+    def __post_init__(self) -> None:
+        self.text = (
+            f"{source_location(self.op)}: error: '{self.op.name}' op leaves different copies of result {self.index} "
+            f"on devices {', '.join(map(str, self.devices[:8]))}"
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _shardings(op: ir.Operation, name: str) -> list[sdy.TensorShardingAttr]:
+    found = sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
+    return [sdy.TensorShardingAttr(each) for each in found]
+
+
+def _mesh(machine: Machine, reference: ir.Attribute) -> Mesh:
+    if isinstance(reference, ir.FlatSymbolRefAttr):
+        return mesh_of(machine.meshes[reference.value])
+    return mesh_of_attribute(reference)
+
+
+@evaluates("sdy.manual_computation")
+def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The region on every device of the mesh, on shards of the operands; free axes compute the same several times."""
+    into, out = _shardings(op, "in_shardings"), _shardings(op, "out_shardings")
+    if not into and not out:
+        return machine.run(op, 0, operands)
+    mesh = _mesh(machine, (into or out)[0].mesh_or_ref)
+    outer = machine.grid
+    if outer.count not in (1, mesh.size):
+        raise MeshError(f"{source_location(op)}: error: a mesh of {mesh.size} devices inside of one of {outer.count}")
+    shards = [cut(x, dims_of_sharding(mesh, sharding), mesh) for x, sharding in zip(operands, into, strict=True)]
+    machine.grid = outer if outer.count > 1 else Grid(partitions=mesh.size)
+    try:
+        results = machine.run(op, 0, shards)
+    finally:
+        machine.grid = outer
+    joined = []
+    for number, (value, sharding) in enumerate(zip(results, out, strict=True)):
+        dims, shape = dims_of_sharding(mesh, sharding), shape_of(op.results[number])
+        joined.append(_inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape))
+    return joined
+
+
+def _outside(op: ir.Operation, number: int, value: Array, dims: Dims, mesh: Mesh, shape: tuple[int, ...]) -> Array:
+    whole, wrong = join(value, dims, mesh, shape)
+    if wrong is not None:
+        raise Disagreement(op, number, wrong)
+    return whole
+
+
+def _inside(value: Array, dims: Dims, mesh: Mesh, shape: tuple[int, ...]) -> Array:
+    """Joined for every device from those that differ from it in the digits of `dims` alone."""
+    digits = [digit for dim in dims for digit in dim]
+    if not digits:
+        return value
+    everywhere = np.broadcast_to(value, (mesh.size, *value.shape[1:]))
+    result = np.zeros((mesh.size, *shape), value.dtype)
+    for group in mesh.groups(digits):
+        result[group] = _whole(everywhere, dims, mesh, group, shape)
+    return result
+
+
+def _whole(everywhere: Array, dims: Dims, mesh: Mesh, group: list[int], shape: tuple[int, ...]) -> Array:
+    """What the devices of one group hold together."""
+    local, positions = everywhere.shape[1:], mesh.positions()
+    whole = np.zeros(shape, everywhere.dtype)
+    blocks = np.stack([numbers_of(positions, digits) for digits in dims], axis=1)
+    for device in group:
+        place = tuple(slice(int(b) * size, int(b) * size + size) for b, size in zip(blocks[device], local, strict=True))
+        target = whole[place]
+        target[...] = everywhere[index(device, *(slice(0, size) for size in target.shape))]
+    return whole

@@ -1,0 +1,174 @@
+"""A module at any stage as a function of global arrays: what its arguments and results are shards of, and on which devices."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshbridge.mlir import MeshError, OpError, function_type, ir, main_function, walk_all
+from meshbridge.verify import (
+    calls,
+    collectives,
+    constants,
+    contractions,
+    control,
+    elementwise,
+    indexing,
+    manual,
+    movement,
+    ordering,
+    reductions,
+    windows,
+)
+from meshbridge.verify.field import Array, Field
+from meshbridge.verify.layout import Dims, Mesh, cut, join, mesh_of, shard_shape
+from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float
+
+FAMILIES = (
+    calls, collectives, constants, contractions, control, elementwise, indexing, manual, movement, ordering, reductions, windows,
+)  # fmt: skip
+"""Every module that has rules; importing them enters these in `machine.RULES`."""
+
+SMALL = 8
+"""Random integers stay below it: they are indices more often than not, and must then exist."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An argument or result: its global shape, its element type, and how its shards lie on the mesh."""
+
+    shape: tuple[int, ...]
+    element: ir.Type
+    dims: Dims
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module with its entry point. `mesh` is None for a program on global tensors."""
+
+    module: ir.Module
+    main: ir.Operation
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    mesh: Mesh | None
+    grid: Grid
+
+    def evaluate(self, field: Field, inputs: Sequence[Array], *, memory: int, observe: Observer | None = None) -> list[Array]:
+        """The global results for global inputs, each without a device dimension.
+
+        Raises MeshError for a program that cannot be evaluated, manual.Disagreement where copies of a shard differ.
+        """
+        machine = Machine(self.module, field, self.grid, memory=memory, observe=observe)
+        arguments = [self._argument(field, index, value) for index, value in enumerate(inputs)]
+        results = machine.run(self.main, 0, arguments)
+        return [self._result(index, value) for index, value in enumerate(results)]
+
+    def _argument(self, field: Field, index: int, value: Array) -> Array:
+        if self.mesh is None:
+            return np.asarray(value[None])
+        port = self.inputs[index]
+        local = shard_shape(port.shape, port.dims)
+        padding = draw(field, f"padding of argument {index}", (self.mesh.size, *local), port.element)
+        return cut(value[None], port.dims, self.mesh, padding)
+
+    def _result(self, index: int, value: Array) -> Array:
+        if self.mesh is None:
+            return np.asarray(value[0])
+        port = self.outputs[index]
+        whole, wrong = join(value, port.dims, self.mesh, port.shape)
+        if wrong is not None:
+            raise manual.Disagreement(self.main, index, wrong)
+        return np.asarray(whole[0])
+
+
+def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type) -> Array:
+    """A random value: elements of the field, integers below SMALL, coin tosses."""
+    if is_float(element) or is_complex(element):
+        return field.random(name, shape, "c" if is_complex(element) else "f")
+    words = field.hash_words(name, np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(tuple(shape))
+    dtype = dtype_of(element)
+    return (words >> np.uint64(40)) % np.uint64(2) == 1 if dtype == np.bool_ else (words % np.uint64(SMALL)).astype(dtype)
+
+
+GLOBAL, MESH, SPLIT = "meshbridge.global", "meshbridge.mesh", "meshbridge.split_axes"
+
+
+def open_program(module: ir.Module) -> Program:
+    """Reads what the entry point of `module` says about its arguments and results.
+
+    Raises MeshError for a program whose arguments are not tensors of static shape.
+    """
+    main = main_function(module)
+    meshes = {
+        ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
+        for view in module.body.operations
+        if view.operation.name in ("mesh.mesh", "sdy.mesh")
+    }
+    kind = function_type(main)
+    sides = [_side(main, side, len(types)) for side, types in (("arg_attrs", kind.inputs), ("res_attrs", kind.results))]
+    mesh = next((_mesh(entry, meshes) for entries in sides for entry in entries if entry is not None and GLOBAL in entry), None)
+    ports = [
+        tuple(_port(main, type_, entry, mesh) for type_, entry in zip(types, entries, strict=True))
+        for types, entries in zip((kind.inputs, kind.results), sides, strict=True)
+    ]
+    return Program(module, main, ports[0], ports[1], mesh, _grid(module, mesh))
+
+
+def _side(main: ir.Operation, side: str, count: int) -> list[ir.DictAttr | None]:
+    if side not in main.attributes:
+        return [None] * count
+    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])]
+
+
+def _mesh(entry: ir.DictAttr, meshes: dict[str, ir.Operation]) -> Mesh:
+    return mesh_of(meshes[ir.FlatSymbolRefAttr(entry[MESH]).value])
+
+
+_LISTS = re.compile(r"\[.*\]", re.S)
+
+
+def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Mesh | None) -> Port:
+    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        raise OpError(main, f"has an argument or result of type {kind}", "give sizes of symbolic dimensions by --dims")
+    shape: tuple[int, ...] = tuple(kind.shape)
+    split: list[list[int]] = []
+    if entry is not None and GLOBAL in entry:
+        shape = tuple(ir.RankedTensorType(ir.TypeAttr(entry[GLOBAL]).value).shape)
+        found = _LISTS.search(str(entry[SPLIT]))
+        split = ast.literal_eval(found[0]) if found else []
+    padded = [*split, *([] for _ in range(len(shape) - len(split)))]
+    dims = tuple(tuple(mesh.digit(mesh.axes[axis][0]) for axis in axes) for axes in padded) if mesh else ((),) * len(shape)
+    return Port(shape, kind.element_type, dims)
+
+
+def _grid(module: ir.Module, mesh: Mesh | None) -> Grid:
+    """A local program numbers its devices by replica if it asks for replicas or has a collective without a channel."""
+    if mesh is None:
+        return Grid()
+    for op in walk_all(module):
+        if op.name == "stablehlo.replica_id" or (op.name in control.COMMUNICATING and "channel_handle" not in op.attributes):
+            return Grid(replicas=mesh.size)
+    return Grid(partitions=mesh.size)
+
+
+def check_alike(source: Program, partitioned: Program) -> None:
+    """Raises MeshError unless both programs take and give tensors of the same global shapes and element types."""
+    for what, ours, theirs in (
+        ("argument", source.inputs, partitioned.inputs),
+        ("result", source.outputs, partitioned.outputs),
+    ):
+        if len(ours) != len(theirs):
+            raise MeshError(f"error: the source has {len(ours)} {what}s, the partitioned program has {len(theirs)}")
+        for index, (left, right) in enumerate(zip(ours, theirs, strict=True)):
+            if left.shape != right.shape or str(left.element) != str(right.element):
+                raise MeshError(
+                    f"error: {what} {index} is {_text(left)} in the source and {_text(right)} in the partitioned program"
+                )
+
+
+def _text(port: Port) -> str:
+    return f"tensor<{'x'.join(map(str, (*port.shape, port.element)))}>"

@@ -1,0 +1,163 @@
+"""Regions that combine two elements: recognised where they are one op, run otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshbridge.mlir import OpError, ir, walk
+from meshbridge.verify.elementwise import apply_binary, wrap
+from meshbridge.verify.field import Array
+from meshbridge.verify.machine import Machine, align, evaluates, integers
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """What a region does with two elements: `name` is the StableHLO op where it is one, `combine` does it elementwise."""
+
+    machine: Machine
+    name: str
+    element: ir.Type
+    combine: Callable[[list[Array], list[Array]], list[Array]]
+
+    def scatter(self, target: Array, places: Array, updates: Array) -> None:
+        """Combines each update with the element of the flat `target` that stands at its place, in order."""
+        field = self.machine.field
+        if self.name == "second":
+            target[places] = updates
+        elif target.dtype.kind in "fc" and self.name == "add":
+            target[...] = field.reduce(target + _counted(places, updates, target))
+        elif target.dtype.kind == "f" and self.name in ("maximum", "minimum"):
+            order = field.order(target)
+            (np.maximum if self.name == "maximum" else np.minimum).at(order, places, field.order(updates))
+            target[...] = field.at_place(order)
+        elif target.dtype.kind in "iu" and self.name in _UFUNCS:
+            _UFUNCS[self.name].at(target, places, updates)
+        else:
+            self._one_round_each(target, places, updates)
+
+    def _one_round_each(self, target: Array, places: Array, updates: Array) -> None:
+        """Round k combines the k-th update of every place."""
+        order = np.argsort(places, kind="stable")
+        starts = np.flatnonzero(np.r_[True, np.diff(places[order]) != 0]) if len(order) else order
+        lengths = np.diff(np.r_[starts, len(order)])
+        for turn in range(int(lengths.max(initial=0))):
+            chosen = order[starts[lengths > turn] + turn]
+            target[places[chosen]] = self.combine([target[places[chosen]]], [updates[chosen]])[0]
+
+
+_UFUNCS = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _counted(places: Array, updates: Array, target: Array) -> Array:
+    if target.dtype.kind == "c":
+        return _counted(places, updates.real, target.real) + 1j * _counted(places, updates.imag, target.imag)
+    return np.bincount(places, weights=updates, minlength=len(target))
+
+
+def combiner_of(machine: Machine, op: ir.Operation, region: int) -> Combiner:
+    """The combiner that a region of an op is."""
+    block = op.regions[region].blocks[0]
+    half = len(block.arguments) // 2
+    element = ir.RankedTensorType(block.arguments[0].type).element_type
+    name = _single_op(block) if half == 1 else ""
+    if name and name != "second":
+
+        def combine(left: list[Array], right: list[Array]) -> list[Array]:
+            found = apply_binary(machine.field, name, left[0], right[0], element)
+            if found is None:
+                raise OpError(op, f"has no exact evaluation of '{name}' on elements of type {element}")
+            return [found]
+    else:
+
+        def combine(left: list[Array], right: list[Array]) -> list[Array]:
+            return run_scalars(machine, op, region, [*left, *right])
+
+    return Combiner(machine, name, element, combine)
+
+
+def _single_op(block: ir.Block) -> str:
+    """The name of the only op of a region that combines its two arguments; `second` where it returns the second one."""
+    ops = [view.operation for view in block.operations]
+    left, right = block.arguments
+    if len(ops) == 1:
+        return "second" if ops[0].operands[0] == right else ""
+    if len(ops) != 2 or len(ops[0].operands) != 2 or ops[1].operands[0] != ops[0].results[0]:
+        return ""
+    if ops[0].results[0].type != left.type:
+        return ""
+    name = ops[0].name.removeprefix("stablehlo.")
+    given = list(ops[0].operands)
+    return name if given in ([left, right], [right, left]) and name in _COMMUTATIVE else ""
+
+
+_COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
+
+
+def run_scalars(machine: Machine, op: ir.Operation, region: int, arguments: Sequence[Array]) -> list[Array]:
+    """A region of scalars, run elementwise on arrays of one shape.
+
+    Raises OpError for a region that reads values from outside.
+    """
+    block = op.regions[region].blocks[0]
+    inside = {result for view in block.operations for below in walk(view.operation) for result in below.results}
+    inside |= set(block.arguments)
+    for view in block.operations:
+        if any(operand not in inside for operand in view.operation.operands):
+            raise OpError(view.operation, "reads a value from outside a region of scalars, which has no exact evaluation")
+    shape = np.broadcast_shapes(*(each.shape for each in arguments))
+    flat = [np.broadcast_to(each, shape).reshape(-1) for each in arguments]
+    observe, machine.observe = machine.observe, None
+    try:
+        results = machine.run(op, region, flat)
+    finally:
+        machine.observe = observe
+    return [np.broadcast_to(each, flat[0].shape).reshape(shape) for each in results]
+
+
+def reduced(combiner: Combiner, values: list[Array], axes: tuple[int, ...]) -> list[Array]:
+    """Values reduced over array dimensions of at least one element, without an initial value."""
+    field, first = combiner.machine.field, values[0]
+    if len(values) == 1 and first.dtype.kind in "fc" and combiner.name == "add":
+        return [field.sum(first, axes)]
+    if len(values) == 1 and first.dtype.kind == "f" and combiner.name in ("maximum", "minimum"):
+        places = field.order(first)
+        return [field.at_place(np.asarray(places.max(axis=axes) if combiner.name == "maximum" else places.min(axis=axes)))]
+    if len(values) == 1 and first.dtype.kind in "iu" and combiner.name in _UFUNCS:
+        ufunc = _UFUNCS[combiner.name]
+        kind = first.dtype if combiner.name in ("add", "multiply") else None
+        total = np.asarray(ufunc.reduce(first, axis=axes, dtype=kind))
+        return [wrap(total, combiner.element)]
+    kept = [axis for axis in range(first.ndim) if axis not in axes]
+    rows = [value.transpose(*axes, *kept).reshape(-1, *(value.shape[axis] for axis in kept)) for value in values]
+    while len(rows[0]) > 1:
+        even = len(rows[0]) // 2 * 2
+        paired = combiner.combine([row[0:even:2] for row in rows], [row[1:even:2] for row in rows])
+        rows = [np.concatenate([pair, row[even:]]) for pair, row in zip(paired, rows, strict=True)]
+    return [row[0] for row in rows]
+
+
+@evaluates("stablehlo.reduce")
+def reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The initial value, combined with all elements along some dimensions."""
+    half = len(operands) // 2
+    operands = align(*operands)
+    values, inits = operands[:half], operands[half:]
+    axes = tuple(dim + 1 for dim in integers(op, "dimensions"))
+    kept = [size for axis, size in enumerate(values[0].shape) if axis not in axes]
+    begun = [init.reshape(-1, *(1,) * (len(kept) - 1)) for init in inits]
+    if any(values[0].shape[axis] == 0 for axis in axes):
+        return [np.broadcast_to(init, kept) for init in begun]
+    combiner = combiner_of(machine, op, 0)
+    totals = reduced(combiner, values, axes) if axes else values
+    return [np.broadcast_to(each, kept) for each in combiner.combine(begun, totals)]

@@ -1,0 +1,111 @@
+"""Windows over tensors: reduce_window, select_and_scatter, and what convolutions see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from meshbridge.mlir import ir
+from meshbridge.verify.field import Array
+from meshbridge.verify.machine import Machine, align, evaluates, index, integers
+from meshbridge.verify.movement import padded
+from meshbridge.verify.reductions import Combiner, combiner_of, reduced, run_scalars
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window along one dimension: `size` elements, `spread` apart, every `stride` places of an operand that is padded and
+    whose elements stand `base` apart."""
+
+    size: int
+    stride: int = 1
+    low: int = 0
+    high: int = 0
+    base: int = 1
+    spread: int = 1
+
+    def places(self, size: int) -> int:
+        """How many windows a dimension of this size has."""
+        whole = self.low + self.high + (max(0, (size - 1) * self.base + 1) if size else 0)
+        extent = (self.size - 1) * self.spread + 1
+        return max(0, (whole - extent) // self.stride + 1) if whole >= extent else 0
+
+
+def windows_of(x: Array, value: Array, dims: Sequence[Window]) -> Array:
+    """A view of dimensions devices, places…, window…; padding holds `value`, a scalar for each device."""
+    widened = padded(x, value, tuple(d.low for d in dims), tuple(d.high for d in dims), tuple(d.base - 1 for d in dims))
+    places = [dim.places(size) for dim, size in zip(dims, x.shape[1:], strict=True)]
+    steps = widened.strides[1:]
+    strides = [step * dim.stride for step, dim in zip(steps, dims, strict=True)]
+    inner = [step * dim.spread for step, dim in zip(steps, dims, strict=True)]
+    return np.lib.stride_tricks.as_strided(
+        widened, (x.shape[0], *places, *(dim.size for dim in dims)), (widened.strides[0], *strides, *inner), writeable=False
+    )
+
+
+def window_dims(op: ir.Operation, rank: int) -> list[Window]:
+    """The windows of an op along each dimension."""
+    ones = (1,) * rank
+    padding = np.array(integers(op, "padding", (0,) * 2 * rank)).reshape(rank, 2)
+    return [
+        Window(size, stride, int(low), int(high), base, spread)
+        for size, stride, (low, high), base, spread in zip(
+            integers(op, "window_dimensions", ones), integers(op, "window_strides", ones), padding,
+            integers(op, "base_dilations", ones), integers(op, "window_dilations", ones), strict=True,
+        )
+    ]  # fmt: skip
+
+
+@evaluates("stablehlo.reduce_window")
+def reduce_window(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Each window of the padded operands reduced, with the initial value as padding."""
+    half = len(operands) // 2
+    operands = align(*operands)
+    values, inits = operands[:half], operands[half:]
+    rank = values[0].ndim - 1
+    dims = window_dims(op, rank)
+    views = [windows_of(value, init, dims) for value, init in zip(values, inits, strict=True)]
+    combiner = combiner_of(machine, op, 0)
+    totals = _accumulated(combiner, views, rank)
+    begun = [init.reshape(-1, *(1,) * rank) for init in inits]
+    return combiner.combine(begun, totals)
+
+
+def _accumulated(combiner: Combiner, views: list[Array], rank: int) -> list[Array]:
+    axes = tuple(range(rank + 1, 2 * rank + 1))
+    return reduced(combiner, views, axes)
+
+
+@evaluates("stablehlo.select_and_scatter")
+def select_and_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Each window selects one of its elements, which receives the window's number; the first region selects."""
+    x, source, init = align(*operands)
+    rank = x.ndim - 1
+    dims = window_dims(op, rank)
+    numbers = np.arange(int(np.prod(x.shape[1:], dtype=np.int64))).reshape(1, *x.shape[1:]) + 1
+    outside = np.zeros(x.shape[0], np.int64)
+    places = windows_of(np.broadcast_to(numbers, x.shape), outside, dims)
+    values = windows_of(x, np.zeros(x.shape[0], x.dtype), dims)
+    best, chosen = None, None
+    for corner in product(*(range(dim.size) for dim in dims)):
+        at = index(..., *corner)
+        value, place = values[at], places[at]
+        if best is None or chosen is None:
+            best, chosen = value, place
+            continue
+        kept = run_scalars(machine, op, 0, [best, value])[0]
+        taken = (place > 0) & (~kept | (chosen == 0))
+        best, chosen = np.where(taken, value, best), np.where(taken, place, chosen)
+    assert chosen is not None
+    result = np.broadcast_to(init.reshape(-1, *(1,) * rank), x.shape).reshape(x.shape[0], -1).copy()
+    combiner = combiner_of(machine, op, 1)
+    for device, place in _rows(chosen.reshape(x.shape[0], -1)):
+        combiner.scatter(result[device], place - 1, source[device].reshape(-1))
+    return [result.reshape(x.shape)]
+
+
+def _rows(places: Array) -> Iterator[tuple[int, Array]]:
+    yield from enumerate(places)

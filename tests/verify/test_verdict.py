@@ -1,0 +1,100 @@
+"""Programs by hand against the single program that they should be."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshbridge import mlir
+from meshbridge.dialect import assembly
+from meshbridge.mlir import MeshError, ir
+from meshbridge.verify.verdict import verify
+
+MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
+
+MATMUL = """
+func.func @main(%a: tensor<8x16xf32>, %b: tensor<16x12xf32>) -> tensor<8x12xf32> {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x12xf32>) -> tensor<8x12xf32>
+  return %0 : tensor<8x12xf32>
+}
+"""
+
+PARTIAL = """
+func.func @main(%a: tensor<8x16xf32>, %b: tensor<16x12xf32>) -> tensor<8x12xf32> {
+  %0 = sdy.manual_computation(%a, %b) in_shardings=[<@mesh, [{"x"}, {"y"}]>, <@mesh, [{"y"}, {}]>]
+      out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x", "y"} (%l: tensor<4x4xf32>, %r: tensor<4x12xf32>) {
+    %1 = stablehlo.dot_general %l, %r, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x12xf32>) -> tensor<4x12xf32>
+    %2 = "stablehlo.all_reduce"(%1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+        replica_groups = dense<GROUPS> : tensor<ROWSxi64>, use_global_device_ids}> ({
+      ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+        %3 = stablehlo.REDUCE %p, %q : tensor<f32>
+        stablehlo.return %3 : tensor<f32>
+    }) : (tensor<4x12xf32>) -> tensor<4x12xf32>
+    sdy.return %2 : tensor<4x12xf32>
+  } : (tensor<8x16xf32>, tensor<16x12xf32>) -> tensor<8x12xf32>
+  return %0 : tensor<8x12xf32>
+}
+"""
+
+
+def module(text: str, mesh: str = MESH) -> ir.Module:
+    return assembly.read(f"{mesh}\n{text}", "test.mlir", mlir.context())
+
+
+def partial(groups: str = "[[0, 1, 2, 3], [4, 5, 6, 7]]", rows: str = "2x4", reduce: str = "add") -> str:
+    return PARTIAL.replace("GROUPS", groups).replace("ROWS", rows).replace("REDUCE", reduce)
+
+
+def test_a_sum_in_parts_is_the_sum() -> None:
+    assert verify(module(MATMUL), module(partial())).equal
+
+
+def test_the_order_of_a_groups_members_does_not_matter_to_a_sum() -> None:
+    assert verify(module(MATMUL), module(partial("[[3, 1, 2, 0], [4, 7, 6, 5]]"))).equal
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        partial(reduce="maximum"),
+        partial("[[0, 1, 2, 3, 4, 5, 6, 7]]", "1x8"),
+        partial("[[0, 4], [1, 5], [2, 6], [3, 7]]", "4x2"),
+        partial("[[0, 1], [2, 3], [4, 5], [6, 7]]", "4x2"),
+    ],
+)
+def test_wrong_sums_are_found(wrong: str) -> None:
+    assert not verify(module(MATMUL), module(wrong)).equal
+
+
+def test_devices_that_contradict_each_other_are_found() -> None:
+    without = partial().replace("sdy.return %2", "sdy.return %1")
+    verdict = verify(module(MATMUL), module(without))
+    assert not verdict.equal
+    assert "test.mlir" in verdict.differences[0].contradiction
+
+
+def test_a_sum_is_not_another_sum() -> None:
+    twice = MATMUL.replace("return %0", "%1 = stablehlo.add %0, %0 : tensor<8x12xf32>\n return %1")
+    assert not verify(module(MATMUL), module(twice)).equal
+
+
+def test_the_order_of_devices_of_a_mesh_counts() -> None:
+    reverse = 'sdy.mesh @mesh = <["x"=2, "y"=4], device_ids=[0, 4, 1, 5, 2, 6, 3, 7]>'
+    assert not verify(module(MATMUL), module(partial(), reverse)).equal
+    assert verify(module(MATMUL), module(partial("[[0, 1, 4, 5], [2, 3, 6, 7]]"), reverse)).equal
+
+
+def test_programs_of_other_shapes_are_refused() -> None:
+    other = MATMUL.replace("12", "13")
+    with pytest.raises(MeshError, match=r"argument 1 is tensor<16x12xf32> in the source and tensor<16x13xf32> in the"):
+        verify(module(MATMUL), module(other))
+
+
+def test_memory_has_a_bound() -> None:
+    with pytest.raises(MeshError, match=r"test\.mlir:.*needs more memory than 1e-07 GB"):
+        verify(module(MATMUL), module(partial()), memory=1e-7)
+
+
+def test_unknown_ops_are_refused_by_name() -> None:
+    unknown = MATMUL.replace("return %0", '%1 = "other.op"(%0) : (tensor<8x12xf32>) -> tensor<8x12xf32>\n return %1')
+    with pytest.raises(MeshError, match=r"test\.mlir:5:.*'other\.op' op has no exact evaluation"):
+        verify(module(unknown), module(MATMUL))
