@@ -23,7 +23,7 @@ import meshbridge
 from meshbridge import cli, formats, pipeline, pjrt, report_text
 from meshbridge.analysis import hlo, hlo_communication, hlo_flops
 from meshbridge.analysis.communication import communication
-from meshbridge.analysis.report import Report, partition_and_report
+from meshbridge.analysis.report import Report, partition_and_report, report_of
 from meshbridge.dialect import assembly
 from meshbridge.mlir import MeshError, context, ir
 from testdata.catalogue import build
@@ -143,6 +143,105 @@ def test_trips_of_loops_multiply() -> None:
     assert max(collective.executions for collective in report.collectives) == 7
     assert report.wire_bytes == sum(collective.wire_bytes * collective.executions for collective in report.collectives)
     assert report.work.contractions * 8 == 7 * 2 * 16 * 32 * 32
+
+
+BRANCHES = [lambda x: x, lambda x: x - x.sum(axis=0), lambda x: x @ x.T @ x]
+"""They send nothing, little, and much."""
+
+
+def _switch(x: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.switch(index, BRANCHES, x)
+
+
+def _exported_switch(function: Callable[..., Any]) -> export.Exported:
+    rows = NamedSharding(device_mesh((2, 4)), PartitionSpec(("a", "b")))
+    jitted = jax.jit(function, in_shardings=(rows, NamedSharding(rows.mesh, PartitionSpec())), out_shardings=rows)
+    return export.export(jitted)(jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32))
+
+
+def _each_branch() -> list[Report]:
+    return [meshbridge.report(_exported_switch(lambda x, _, branch=branch: branch(x))) for branch in BRANCHES]
+
+
+def test_the_most_expensive_branch_counts() -> None:
+    """A run takes one branch: bytes and work are those of the most expensive one, in the report and in XLA's HLO alike."""
+    nothing, little, much = (report.wire_bytes for report in _each_branch())
+    assert nothing < little < much
+    source = _exported_switch(_switch)
+    report = meshbridge.report(source)
+    assert report.wire_bytes == much
+    assert report.work.contractions == _each_branch()[2].work.contractions
+    assert report.needed_work is not None
+    assert report.needed_work.contractions * 8 == 2 * 2 * 64 * 64 * 32
+    (choice,) = report.unknown_branches
+    assert (choice.branch, choice.branches, choice.place.file.endswith("test_report.py")) == (2, 3, True)
+    assert f"most expensive branch, branch 2 of 3: stablehlo.case at {choice.place}" in report_text.as_table(report)
+    assert json.loads(report_text.as_json(report))["unknown_branches"][0]["branch"] == 2
+    found = hlo_communication.communication(hlo.read(pjrt.compile(source).hlo_text()))
+    assert found.wire_bytes == report.wire_bytes
+
+
+def test_branches_within_branches_and_loops() -> None:
+    """In each of five trips, at most two all-reduces of eight numbers: the first of two branches within the second of two."""
+    text = """
+      mesh.mesh @m(shape = 4)
+      func.func @main(%x: tensor<8xf32>, %p: tensor<i1>) -> tensor<8xf32> {
+        %zero = stablehlo.constant dense<0> : tensor<i32>
+        %0:2 = stablehlo.while(%y = %x, %i = %zero) : tensor<8xf32>, tensor<i32> cond {
+          %five = stablehlo.constant dense<5> : tensor<i32>
+          %more = stablehlo.compare LT, %i, %five : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %more : tensor<i1>
+        } do {
+          %one = stablehlo.constant dense<1> : tensor<i32>
+          %next = stablehlo.add %i, %one : tensor<i32>
+          %1 = "stablehlo.if"(%p) ({
+            %2 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+            stablehlo.return %2 : tensor<8xf32>
+          }, {
+            %2 = "stablehlo.if"(%p) ({
+              %3 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+              %4 = mesh.all_reduce %3 on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+              stablehlo.return %4 : tensor<8xf32>
+            }, {
+              stablehlo.return %y : tensor<8xf32>
+            }) : (tensor<i1>) -> tensor<8xf32>
+            stablehlo.return %2 : tensor<8xf32>
+          }) : (tensor<i1>) -> tensor<8xf32>
+          stablehlo.return %1, %next : tensor<8xf32>, tensor<i32>
+        }
+        return %0#0 : tensor<8xf32>
+      }"""
+    module = assembly.read(text, "nested.mlir", context())
+    assert communication(module).wire_bytes == 5 * 2 * (2 * 3 / 4 * 8 * 4)
+    report = report_of(module, None)
+    assert [(choice.branch, choice.branches) for choice in report.unknown_branches] == [(1, 2), (0, 2)]
+
+
+@pytest.mark.parametrize("index", [-1, 0, 1, 2, 3])
+def test_a_known_branch_counts(index: int) -> None:
+    """Also where the index comes from another branch, as for the platforms of an artifact; one out of range takes the last."""
+    text = f"""
+      mesh.mesh @m(shape = 4)
+      func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
+        %two = stablehlo.constant dense<2> : tensor<i32>
+        %given = stablehlo.constant dense<{index}> : tensor<i32>
+        %true = stablehlo.constant dense<true> : tensor<i1>
+        %index = "stablehlo.if"(%true) ({{ stablehlo.return %given : tensor<i32> }}, {{ stablehlo.return %two : tensor<i32> }})
+          : (tensor<i1>) -> tensor<i32>
+        %0 = "stablehlo.case"(%index) ({{
+          stablehlo.return %x : tensor<8xf32>
+        }}, {{
+          %1 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+          stablehlo.return %1 : tensor<8xf32>
+        }}, {{
+          %1 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+          %2 = mesh.all_reduce %1 on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+          stablehlo.return %2 : tensor<8xf32>
+        }}) : (tensor<i32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }}"""
+    found = communication(assembly.read(text, "known.mlir", context()))
+    assert len(found.collectives) == (index if 0 <= index <= 2 else 2)
 
 
 def test_trips_of_an_annotated_loop_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,15 @@ def as_json(report: Report) -> str:
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
         "not_partitioned": [{"operation": op.operation, "location": _place(op.place)} for op in report.not_partitioned],
         "unknown_loops": [_place(place) for place in report.unknown_loops],
+        "unknown_branches": [
+            {
+                "operation": choice.operation,
+                "branch": choice.branch,
+                "branches": choice.branches,
+                "location": _place(choice.place),
+            }
+            for choice in report.unknown_branches
+        ],
     }
     return json.dumps(whole, indent=2)
 
@@ -120,3 +129,6 @@ def _remarks(report: Report) -> Iterable[str]:
         yield f"not partitioned: {op.operation} at {op.place}{f', {count} times' if count > 1 else ''}"
     for place in report.unknown_loops:
         yield f"counted once, for want of a trip count: the loop at {place}"
+    for choice in report.unknown_branches:
+        which = f"branch {choice.branch} of {choice.branches}"
+        yield f"counted by its most expensive branch, {which}: {choice.operation} at {choice.place}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshbridge.analysis.executions import Execution, executed
+from meshbridge.analysis.executions import Execution, Weigh, executed
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.analysis.sizes import tensor_bytes
 from meshbridge.dialect.ops import CollectiveOpView, MeshOp, PermuteOp, ShiftOp, UpdateHaloOp
@@ -79,8 +79,14 @@ class Communication:
 
 def communication(module: ir.Module) -> Communication:
     """All communication of a module of mesh collectives, and of StableHLO's, which reshardings over factors of axes and manual
-    computations bring along."""
-    return Communication(tuple(collectives(executed(module), meshes_of(module))))
+    computations bring along. Of branches, that with the most bytes on the wire counts."""
+    meshes = meshes_of(module)
+    return Communication(tuple(collectives(executed(module, weigh=wire_bytes_on(meshes)), meshes)))
+
+
+def wire_bytes_on(meshes: dict[str, Mesh]) -> Weigh:
+    """What operations send, in bytes: by that the most expensive branch is chosen."""
+    return lambda ops: sum(collective.total_bytes for collective in collectives(ops, meshes))
 
 
 def meshes_of(module: ir.Module) -> dict[str, Mesh]:

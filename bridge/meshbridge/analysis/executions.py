@@ -1,9 +1,10 @@
-"""Which operations of a program run, and how often: loop bodies as often as they go round, every branch as if it were taken."""
+"""Which operations of a program run, and how often: loop bodies as often as they go round, of branches the one taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from meshbridge.analysis.known_values import known_integer
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import MANUAL_AXES
 from meshbridge.mlir import ir
@@ -13,20 +14,26 @@ from meshbridge.sharding import Mesh
 
 Execution = tuple[ir.Operation, int]
 
+Weigh = Callable[[Sequence[Execution]], float]
+"""What the operations of a branch cost."""
 
-def executed(module: ir.Module, whole: Mesh | None = None) -> Iterator[Execution]:
+BRANCHING = frozenset({"stablehlo.case", "stablehlo.if"})
+
+
+def executed(module: ir.Module, whole: Mesh | None = None, *, weigh: Weigh | None = None) -> Iterator[Execution]:
     """Every op of the module's functions, in order, with how often one run executes it.
 
-    The bodies of reducers are part of their op. A loop whose trip count is unknown counts once (see `is_unknown_loop`). With
-    `whole` the ops speak of a program that is not partitioned yet, on that mesh: the body of a manual computation then runs once
-    for each device along its axes.
+    Where the index of a `case` or `if` is known, its branch runs. Of others, the first branch that costs most by `weigh` does;
+    without `weigh`, all of them do. The bodies of reducers are part of their op. A loop whose trip count is unknown counts once
+    (see `is_unknown_loop`). With `whole` the ops speak of a program that is not partitioned yet, on that mesh: the body of a
+    manual computation then runs once for each device along its axes.
     """
     for view in module.body.operations:
         function = view.operation
         if function.name == "func.func":
             for region in function.regions:
                 for block in region.blocks:
-                    yield from _in_block(block, 1, whole)
+                    yield from _in_block(block, 1, whole, weigh)
 
 
 def is_unknown_loop(op: ir.Operation) -> bool:
@@ -34,14 +41,43 @@ def is_unknown_loop(op: ir.Operation) -> bool:
     return op.name == "stablehlo.while" and trip_count(op) is None
 
 
-def _in_block(block: ir.Block, times: int, whole: Mesh | None) -> Iterator[Execution]:
+def branch_weights(op: ir.Operation, weigh: Weigh) -> list[float]:
+    """What each branch of a `case` or `if` costs in one execution, if nothing says which one is taken; empty for other ops."""
+    if op.name not in BRANCHING or _known_branch(op) is not None:
+        return []
+    return [weigh(list(_in_block(region.blocks[0], 1, None, weigh))) for region in op.regions]
+
+
+def _in_block(block: ir.Block, times: int, whole: Mesh | None, weigh: Weigh | None) -> Iterator[Execution]:
     for view in block.operations:
         op = view.operation
         yield op, times
         if op.name in REGION_OPS:
             inner = times * _repeated(op, whole)
-            for region in op.regions:
-                yield from _in_block(region.blocks[0], inner, whole)
+            regions = [list(_in_block(region.blocks[0], inner, whole, weigh)) for region in op.regions]
+            for executions in _taken(op, regions, weigh):
+                yield from executions
+
+
+def _taken(op: ir.Operation, regions: list[list[Execution]], weigh: Weigh | None) -> list[list[Execution]]:
+    """The regions of `op` that run."""
+    if op.name not in BRANCHING:
+        return regions
+    known = _known_branch(op)
+    if known is not None:
+        return [regions[known]]
+    return regions if weigh is None else [max(regions, key=weigh)]
+
+
+def _known_branch(op: ir.Operation) -> int | None:
+    """The number of the branch that a `case` or `if` takes, where its index is known. One out of range takes the last."""
+    index = known_integer(op.operands[0])
+    if index is None:
+        return None
+    last = len(op.regions) - 1
+    if op.name == "stablehlo.if":
+        return 0 if index else 1
+    return index if 0 <= index <= last else last
 
 
 def _repeated(op: ir.Operation, whole: Mesh | None) -> int:

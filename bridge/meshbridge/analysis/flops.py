@@ -5,7 +5,7 @@ Counted from the operations as they stand: on global shapes for the whole progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import log2, prod
 
@@ -47,6 +47,12 @@ def work(executed: Iterable[Execution]) -> Work:
         elif (count := _COUNTED.get(op.name)) is not None:
             elements += times * count(op)
     return Work(contractions, elements)
+
+
+def amount(executed: Sequence[Execution]) -> float:
+    """One figure for the work of operations: by that the most expensive branch is chosen."""
+    done = work(executed)
+    return done.contractions + done.elements
 
 
 def _shape(value: ir.Value) -> list[int]:

@@ -6,8 +6,8 @@ Only what the accounting needs: names, result sizes, operands and the attributes
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -99,36 +99,41 @@ class HloModule:
     unknown_loops: list[str] = field(default_factory=list)
     """Loops without a known trip count: their bodies are counted once."""
 
-    @cached_property
-    def executions(self) -> dict[str, int]:
-        """How often each computation runs in one run of the program. All branches of a conditional count as taken."""
-        counts: dict[str, int] = defaultdict(int)
+    def executed(self, weigh: Weigh) -> Iterator[Execution]:
+        """Every instruction that runs, with its computation and how often. Of branches, the first that weighs most runs."""
+        return self._instructions(self._runs(self.entry, 1, weigh))
 
-        def run(name: str, times: int) -> None:
-            counts[name] += times
-            for instruction in self.computations[name].instructions.values():
-                if instruction.called:
-                    loops = 1
-                    if instruction.opcode == "while":
-                        loops = self._loops(instruction)
-                    for called in instruction.called:
-                        run(called, times * loops)
-
-        run(self.entry, 1)
-        return dict(counts)
+    def _runs(self, name: str, times: int, weigh: Weigh) -> Counter[str]:
+        """How often each computation runs if that of this name does so many times."""
+        counts = Counter({name: times})
+        for instruction in self.computations[name].instructions.values():
+            loops = self._loops(instruction) if instruction.opcode == "while" else 1
+            called = [self._runs(each, times * loops, weigh) for each in instruction.called]
+            if instruction.opcode == "conditional":
+                called = [max(called, key=lambda runs: weigh(self._instructions(runs)))]
+            for runs in called:
+                counts.update(runs)
+        return counts
 
     def _loops(self, loop: Instruction) -> int:
         if loop.trip_count is None:
-            self.unknown_loops.append(loop.name)
+            if loop.name not in self.unknown_loops:
+                self.unknown_loops.append(loop.name)
             return 1
         return loop.trip_count
 
-    def executed(self) -> Iterator[tuple[Computation, Instruction, int]]:
-        """Every instruction that runs, with its computation and how often."""
-        for name, times in self.executions.items():
+    def _instructions(self, runs: Counter[str]) -> Iterator[Execution]:
+        for name, times in runs.items():
             computation = self.computations[name]
             for instruction in computation.instructions.values():
                 yield computation, instruction, times
+
+
+Execution = tuple[Computation, Instruction, int]
+"""An instruction, its computation, and how often it runs."""
+
+Weigh = Callable[[Iterable[Execution]], float]
+"""What the instructions of a branch cost."""
 
 
 _NAME = re.compile(r"%([\w.\-]+)")

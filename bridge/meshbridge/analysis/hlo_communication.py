@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo import Computation, Execution, HloError, HloModule, Instruction
 from meshbridge.analysis.ring import WIRE_BYTES
 
 KINDS = tuple(WIRE_BYTES)
@@ -62,16 +63,23 @@ class Communication:
 
 
 def communication(module: HloModule) -> Communication:
-    """Finds every collective that runs. Those within groups of one device send nothing and are left out.
+    """Finds every collective that runs, of branches those of the one that sends most. Those within groups of one device send
+    nothing and are left out.
 
     Raises HloError on replica groups in a notation that it does not know.
     """
-    found = []
-    for computation, instruction, executions in module.executed():
+
+    def weigh(executed: Iterable[Execution]) -> float:
+        return sum(each.wire_bytes * each.executions for each in _collectives(module, executed))
+
+    return Communication(tuple(_collectives(module, module.executed(weigh))), tuple(module.unknown_loops))
+
+
+def _collectives(module: HloModule, executed: Iterable[Execution]) -> Iterator[Collective]:
+    for computation, instruction, executions in executed:
         kind = instruction.opcode.removesuffix("-start")
         if kind in WIRE_BYTES and (collective := _collective(module, computation, instruction, kind, executions)).group > 1:
-            found.append(collective)
-    return Communication(tuple(found), tuple(module.unknown_loops))
+            yield collective
 
 
 def _collective(module: HloModule, computation: Computation, op: Instruction, kind: str, executions: int) -> Collective:

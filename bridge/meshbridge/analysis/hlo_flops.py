@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from math import prod
 
-from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo import Computation, Execution, HloError, HloModule, Instruction
 
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->\w+")
 
 
 def flops(module: HloModule) -> float:
-    """Two for each multiply-add, loop bodies as often as they run. A window over padding counts like any other."""
-    counted = (times * _of(computation, op) for computation, op, times in module.executed() if op.opcode in _COUNTERS)
-    return float(sum(counted))
+    """Two for each multiply-add, loop bodies as often as they run, of branches the most expensive one. A window over padding
+    counts like any other."""
+    return _total(module.executed(_total))
+
+
+def _total(executed: Iterable[Execution]) -> float:
+    return float(sum(times * _of(computation, op) for computation, op, times in executed if op.opcode in _COUNTERS))
 
 
 def _of(computation: Computation, op: Instruction) -> float:

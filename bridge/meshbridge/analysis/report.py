@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from meshbridge import pipeline
-from meshbridge.analysis.communication import Communication, collectives, meshes_of
-from meshbridge.analysis.executions import executed, is_unknown_loop
-from meshbridge.analysis.flops import Work, work
+from meshbridge.analysis.communication import Communication, collectives, meshes_of, wire_bytes_on
+from meshbridge.analysis.executions import Execution, Weigh, branch_weights, executed, is_unknown_loop
+from meshbridge.analysis.flops import Work, amount, work
 from meshbridge.analysis.memory import Memory, memory
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.locations import Place, place_of, without_reason
@@ -28,8 +29,19 @@ class NotPartitioned:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A `case` or `if` of which the report counts the branch that sends most, the first of number 0."""
+
+    operation: str
+    branch: int
+    branches: int
+    place: Place
+
+
+@dataclass(frozen=True)
 class Report(Communication):
-    """A partitioned program. Bytes and operations are those of one device and one run."""
+    """A partitioned program. Bytes and operations are those of one device and one run, which takes the most expensive branches:
+    those that send most where bytes are counted, those that compute most where work is."""
 
     mesh: Mesh
     work: Work
@@ -40,6 +52,8 @@ class Report(Communication):
     not_partitioned: tuple[NotPartitioned, ...]
     unknown_loops: tuple[Place, ...]
     "Loops without a known trip count: their bodies are counted once."
+    unknown_branches: tuple[Choice, ...] = ()
+    "Where nothing says which of several branches is taken, and they do not send the same number of bytes."
 
     @property
     def redundant_work(self) -> Work | None:
@@ -71,7 +85,7 @@ def partition_and_report(
         nonlocal done, needed
         done += 1
         if from_source and done == len(pipeline.PREPARE):  # annotations would stand between a loop and its trip count
-            needed = work(executed(module, find_mesh(module)))
+            needed = work(executed(module, find_mesh(module), weigh=amount))
         if done == steps:
             found.append(report_of(module, needed))
             _forget_reasons(module)
@@ -93,15 +107,25 @@ def report_of(module: ir.Module, needed: Work | None) -> Report:
     ops = list(executed(module))
     meshes = meshes_of(module)
     mesh = mesh_or_single(module)
+    weigh = wire_bytes_on(meshes)
+    sending = list(executed(module, weigh=weigh))
     return Report(
-        collectives=tuple(collectives(ops, meshes)),
+        collectives=tuple(collectives(sending, meshes)),
         mesh=mesh,
-        work=work(ops),
+        work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main_function(module)),
         not_partitioned=tuple(NotPartitioned(title(op), place_of(op)) for op, _ in ops if GATHERED in op.attributes),
         unknown_loops=tuple(place_of(op) for op, _ in ops if is_unknown_loop(op)),
+        unknown_branches=tuple(_choices(sending, weigh)),
     )
+
+
+def _choices(ops: Iterable[Execution], weigh: Weigh) -> Iterator[Choice]:
+    for op, _ in ops:
+        weights = branch_weights(op, weigh)
+        if len(set(weights)) > 1:
+            yield Choice(op.name, weights.index(max(weights)), len(weights), place_of(op))
 
 
 def _forget_reasons(module: ir.Module) -> None:
