@@ -12,10 +12,9 @@ Every error that the user can repair is a `MeshError`, a ValueError whose text i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, overload
 
-from meshbridge import formats, pipeline
+from meshbridge import console, formats, pipeline
 from meshbridge.analysis.report import Report, partition_and_report
 from meshbridge.formats import Program
 from meshbridge.interface.rule_notation import LoopsAndMaps
@@ -45,7 +44,7 @@ __all__ = [
     "save",
 ]
 
-__version__ = version("meshbridge")
+__version__ = console.VERSION
 
 
 @overload
@@ -85,8 +84,6 @@ def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
     `dims` are the sizes of its symbolic dimensions by name, which a `jax.export` artifact may have.
     Raises ParseError, and MeshError for other sizes than the program needs.
     """
-    from meshbridge import console
-
     return console.read_program(path, dims)
 
 
@@ -95,8 +92,6 @@ def save(program: Program | Exported | ir.Module, path: str) -> None:
 
     Raises MeshError.
     """
-    from meshbridge import console
-
     chosen = formats.choose(formats.unpack(program, context()), path)
     console.write_bytes(path, chosen.format.write(chosen))
 

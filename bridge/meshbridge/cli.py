@@ -17,6 +17,8 @@ from meshbridge.resharding.command import run as plan_text
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
 
+TOLERANCE = 1e-4
+
 _INPUT_HELP = (
     "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
 )
@@ -35,6 +37,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _parser() -> console.Parser:
     parser = console.Parser(prog="meshbridge", description="Partitions sharded StableHLO programs with explicit collectives.")
+    parser.add_version()
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
     _add_partition(commands)
     _add_run(commands)
@@ -51,6 +54,7 @@ def _parser() -> console.Parser:
 def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser = commands.add_parser("partition", allow_abbrev=False, help="partition a program")
     _add_input(parser)
+    _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     parser.add_argument("--emit", choices=pipeline.PIPELINES, default="exported", help="how far to go (default: exported)")
     _add_resharding(parser)
@@ -68,7 +72,7 @@ def _add_run(commands: argparse._SubParsersAction[console.Parser]) -> None:
     _add_run_inputs(parser)
     parser.add_argument("--outputs", metavar="Y.npz", help="write the outputs there, named in the same way")
     parser.add_argument("--check", action="store_true", help="compare with the unsharded program on one device")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="relative error that --check lets pass (default: 1e-4)")
+    parser.add_argument("--tolerance", type=float, help=f"relative error that --check lets pass (default: {TOLERANCE})")
     parser.set_defaults(command=run)
 
 
@@ -87,6 +91,7 @@ def _add_convert(commands: argparse._SubParsersAction[console.Parser]) -> None:
 def _add_report(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser = commands.add_parser("report", allow_abbrev=False, help="say what a partitioned program communicates, and why")
     _add_input(parser)
+    _add_platform(parser)
     _add_resharding(parser)
     _add_collectives(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
@@ -114,8 +119,8 @@ def _add_reshard(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser.add_argument(
         "--resharding", choices=["cheapest", "exact"], default="cheapest", help="exact insists on the lower bound"
     )
-    parser.add_argument("--alpha", type=float, default=DEFAULTS.alpha, help=f"seconds per collective (default: {DEFAULTS.alpha})")
-    parser.add_argument("--beta", type=float, default=DEFAULTS.beta, help=f"seconds per byte received (default: {DEFAULTS.beta})")
+    parser.add_argument("--alpha", type=float, help=f"seconds per collective (default: {DEFAULTS.alpha})")
+    parser.add_argument("--beta", type=float, help=f"seconds per byte received (default: {DEFAULTS.beta})")
     parser.set_defaults(command=reshard)
 
 
@@ -128,7 +133,7 @@ def _add_run_inputs(parser: console.Parser) -> None:
     """On how many devices to run, and on what."""
     parser.add_argument("--devices", type=_count, default=8, help="virtual CPU devices (default: 8)")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--seed", type=_seed, default=0, help="seed of the random inputs (default: 0)")
+    source.add_argument("--seed", type=_seed, help="seed of the random inputs (default: 0)")
     source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
 
 
@@ -139,6 +144,11 @@ def _add_resharding(parser: console.Parser) -> None:
 def _add_collectives(parser: console.Parser) -> None:
     text = "make collectives fewer and smaller; ring: multiply shards as they come around, instead of gathering them"
     parser.add_argument("--collectives", choices=("on", "off", "ring"), default="on", help=text)
+
+
+def _add_platform(parser: console.Parser) -> None:
+    text = "choose one platform of a jax.export artifact that is for several, e.g. tpu"
+    parser.add_argument("--platform", metavar="NAME", help=text)
 
 
 def _dims(text: str) -> dict[str, int]:
@@ -161,10 +171,26 @@ def _count(text: str) -> int:
     return int(text)
 
 
+_EARLY = "with --emit annotated, which says nothing of communication yet"
+
+_USELESS: dict[str, dict[str, str]] = {
+    "annotated": {"--resharding": _EARLY, "--collectives": _EARLY, "--replica-groups": _EARLY, "--report": _EARLY},
+    "mesh": {"--replica-groups": "with --emit mesh, whose collectives name mesh axes"},
+    "local": {},
+    "exported": {},
+}
+"""By form: the options of `meshbridge partition` that do nothing to it."""
+
+_DONE = "on a program that is partitioned already"
+
+
 def partition(options: argparse.Namespace) -> int:
     """`meshbridge partition IN -o OUT`."""
-    program = console.read_program(options.input, options.dims)
+    useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
+    console.refuse_ignored("meshbridge partition", useless, _given(options))
+    program = _read_for_platform(options)
     with console.about(console.display_name(options.input)):
+        _refuse_done(program, options)
         found, timings = _partition(program.module, options)
         chosen = formats.choose(_presentable(program, options.emit), options.output)
         data = chosen.format.write(chosen)
@@ -179,11 +205,33 @@ def partition(options: argparse.Namespace) -> int:
 
 def _partition(module: ir.Module, options: argparse.Namespace) -> tuple[Report | None, list[pipeline.Timing]]:
     """Partitions in place as the options say, with a report if they ask for one."""
-    if options.json and not options.report:
-        raise MeshError("meshbridge partition: error: --json says how to write a report, but --report does not ask for one")
     names = ("emit", "resharding", "collectives", "replica_groups")
     how = {name: getattr(options, name) for name in names}
     return partition_and_report(module, **how) if options.report else (None, pipeline.partition_module(module, **how))
+
+
+def _given(options: argparse.Namespace) -> dict[str, object]:
+    """The options of a command by name, those that stand at their default as False."""
+    known: dict[str, object] = {"resharding": "cheapest", "collectives": "on", "replica_groups": "dense"}
+    return {f"--{name.replace('_', '-')}": value != known.get(name) and value for name, value in vars(options).items()}
+
+
+def _refuse_done(program: Program, options: argparse.Namespace) -> None:
+    """Raises MeshError for options that a program which is partitioned already comes too late for."""
+    if pipeline.is_partitioned(program.module) and options.resharding != "cheapest":
+        raise MeshError(f"error: --resharding has no effect {_DONE}")
+
+
+def _read_for_platform(options: argparse.Namespace) -> Program:
+    """The program, for the platform that the options name. Raises MeshError for one that it is not for."""
+    program = console.read_program(options.input, options.dims)
+    with console.about(console.display_name(options.input)):
+        if options.platform is None:
+            return program
+        chosen = formats.for_platform(program, options.platform)
+        if chosen is program:
+            raise MeshError("error: --platform has no effect on a program that is not for several platforms")
+        return chosen
 
 
 def _report_text(found: Report, as_json: bool) -> str:
@@ -197,31 +245,75 @@ def _presentable(program: Program, emit: str) -> Program:
 
 def run(options: argparse.Namespace) -> int:
     """`meshbridge run IN`."""
+    useless = {} if options.check else {"--tolerance": "without --check"}
+    console.refuse_ignored("meshbridge run", useless, {"--tolerance": options.tolerance is not None})
+    if options.outputs == "-":
+        raise console.UsageError("meshbridge run: error: --outputs needs a file: what is printed goes to standard output")
+    _set_defaults(options, seed=0, tolerance=TOLERANCE)
     _make_devices(options.devices)
-    program = console.read_program(options.input, options.dims)
-    from meshbridge import trial  # imports JAX, which reads the number of devices as it starts
+    program = _read_for_cpu(options)
+    from meshbridge import inputs, trial  # import JAX, which reads the number of devices as it starts
 
-    with console.about(console.display_name(options.input)):
+    with console.about(console.display_name(options.input)), inputs.for_module(program, options.inputs) as options.inputs:
         return trial.run(program.module, options)
+
+
+def _set_defaults(options: argparse.Namespace, **defaults: object) -> None:
+    """Gives options that were left out their values; argparse would not tell those from ones that were given."""
+    for name, value in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+
+
+def _read_for_cpu(options: argparse.Namespace) -> Program:
+    """The program for virtual devices, which are of the platform `cpu`."""
+    program = console.read_program(options.input, options.dims)
+    with console.about(console.display_name(options.input)):
+        return formats.for_platform(program, "cpu")
 
 
 def convert(options: argparse.Namespace) -> int:
     """`meshbridge convert --to KIND IN -o OUT`."""
+    kind = formats.formats().get(options.target)
+    if kind is not None:
+        _check_format(kind, options)
     program = conversion.read(options.input, options.source, options.dims)
     with console.about(console.display_name(options.input)):
         converted = conversion.convert(program, options.target, closed=options.closed)
-        chosen = formats.choose(converted, options.output)
-        if options.binary and chosen.format is formats.TEXT:
-            chosen = replace(chosen, format=formats.BYTECODE)
-        data = chosen.format.write(chosen)
+        chosen = formats.choose(converted, options.output) if kind is None else converted
+        data = (_binary(chosen) if options.binary else chosen).format.write(chosen)
     console.write_bytes(options.output, data)
     return 0
 
 
+def _check_format(kind: formats.Format, options: argparse.Namespace) -> None:
+    """Raises UsageError for options that ask for something else than the format that `--to` names."""
+    asked = formats.by_suffix(options.output)
+    if asked not in (None, kind) and not (kind.is_spelling and asked is formats.TEXT):
+        found = f"--to {kind.name} asks for {kind.summary}, but the name {options.output} for {asked.summary}"
+        raise console.UsageError(f"meshbridge convert: error: {found}")
+    useless = {"--closed": f"with --to {kind.name}, which is a format", "--binary": f"with --to {kind.name}"}
+    if kind.is_spelling:
+        useless.pop("--closed")
+    if kind is formats.BYTECODE:
+        useless.pop("--binary")
+    console.refuse_ignored("meshbridge convert", useless, _given(options))
+
+
+def _binary(program: Program) -> Program:
+    """`program` as MLIR bytecode where it would be text. Raises MeshError where it would be something else."""
+    if program.format not in (formats.TEXT, formats.BYTECODE):
+        hint = f"name the output *{formats.BYTECODE.suffixes[0]}, or leave out --binary"
+        raise MeshError(f"error: --binary has no effect on {program.format.summary}\n  hint: {hint}")
+    return replace(program, format=formats.BYTECODE)
+
+
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
-    module = console.read_program(options.input, options.dims).module
+    program = _read_for_platform(options)
+    module = program.module
     with console.about(console.display_name(options.input)):
+        _refuse_done(program, options)
         found, _ = partition_and_report(module, emit="mesh", resharding=options.resharding, collectives=options.collectives)
     print(_report_text(found, options.json))
     return 0
@@ -229,12 +321,14 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """`meshbridge compare IN`: fails if our own partitioner does."""
+    _set_defaults(options, seed=0)
     _make_devices(options.devices)
-    program = console.read_program(options.input, options.dims)
-    from meshbridge.comparison import command, text  # import JAX
+    program = _read_for_cpu(options)
+    from meshbridge import inputs  # imports JAX, as do these
+    from meshbridge.comparison import command, text
 
-    with console.about(console.display_name(options.input)):
-        found = command.compare(program.module, devices=options.devices, seed=options.seed, inputs=options.inputs or "")
+    with console.about(console.display_name(options.input)), inputs.for_module(program, options.inputs) as archive:
+        found = command.compare(program.module, devices=options.devices, seed=options.seed, inputs=archive or "")
     if options.json:
         print(text.as_json(found))
     else:
@@ -244,9 +338,14 @@ def compare(options: argparse.Namespace) -> int:
 
 def reshard(options: argparse.Namespace) -> int:
     """`meshbridge reshard --shape SHAPE --mesh MESH --from SHARDING --to SHARDING`."""
+    exact = options.resharding == "exact"
+    useless = dict.fromkeys(("--alpha", "--beta"), "with --resharding exact, which counts bytes first, then collectives")
+    given = {name: getattr(options, name.strip("-")) is not None for name in useless}
+    console.refuse_ignored("meshbridge reshard", useless if exact else {}, given)
+    _set_defaults(options, alpha=DEFAULTS.alpha, beta=DEFAULTS.beta)
     if options.run:
         _make_devices(parse_mesh(options.mesh).size)
-    costs = Options(alpha=options.alpha, beta=options.beta, exact=options.resharding == "exact")
+    costs = Options(alpha=options.alpha, beta=options.beta, exact=exact)
     print(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
     return 0
 

@@ -1,4 +1,7 @@
-"""What the commands share: one diagnostic and exit status 1 for bad input, `-` for standard streams, whole outputs or none."""
+"""What the commands share: one diagnostic for what goes wrong, `-` for standard streams, whole outputs or none.
+
+Exit status 1 is for bad input, 2 for a command line that does not say what to do.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,21 +24,46 @@ from meshbridge.mlir import MeshError, ParseError, context, diagnostics_text, ir
 TRACEBACK = "MESHBRIDGE_TRACEBACK"
 """Environment variable that lets an internal error end in a traceback, for a bug report."""
 
+VERSION = version("meshbridge")
+
+USAGE = 2
+"""Exit status for a UsageError."""
+
 READING_SECONDS = 10
 """How long a binary input may take to read, and a second more for each MiB. A thousand operations take 4 ms."""
+
+
+class UsageError(MeshError):
+    """A command line that cannot be followed, whatever the input holds: options unknown, missing, or of no use together."""
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are diagnostics like any other."""
 
     def error(self, message: str) -> NoReturn:
-        raise MeshError(f"{self.prog}: error: {message}")
+        raise UsageError(f"{self.prog}: error: {message}")
+
+    def add_version(self) -> None:
+        """Adds `--version`."""
+        self.add_argument("--version", action="version", version=f"meshbridge {VERSION}", help="print the version")
+
+
+def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str, object]) -> None:
+    """Raises UsageError if an option is given that would be ignored.
+
+    `useless` explains every option that the others make useless, `given` holds those that differ from their default.
+    """
+    for option, why in useless.items():
+        if given.get(option):
+            raise UsageError(f"{command}: error: {option} has no effect {why}")
 
 
 def run(command: str, body: Callable[[], int]) -> int:
-    """Runs a command's body and returns the exit status: 0 if all is well, 1 after one diagnostic on standard error."""
+    """Runs a command's body and returns the exit status: 0 if all is well, 1 or USAGE after one diagnostic on standard error."""
     try:
         return body()
+    except UsageError as error:
+        return _fail(str(error), USAGE)
     except MeshError as error:
         return _fail(str(error))
     except ir.MLIRError as error:
@@ -49,10 +78,10 @@ def run(command: str, body: Callable[[], int]) -> int:
         return _fail(f"{command}: internal error: {type(error).__name__}: {error}\n  hint: {hint}")
 
 
-def _fail(diagnostic: str) -> int:
+def _fail(diagnostic: str, status: int = 1) -> int:
     sys.stdout.flush()
     print(diagnostic, file=sys.stderr)
-    return 1
+    return status
 
 
 def read_bytes(path: str) -> bytes:
@@ -126,9 +155,11 @@ def _rehearse(read: Callable[[], object], name: str, seconds: int) -> None:
 def write_bytes(path: str, data: bytes) -> None:
     """Writes a file whole or not at all: beside its place first, then renamed. `-` is standard output.
 
-    Raises MeshError.
+    Raises MeshError, also for data that is no text where standard output is a terminal.
     """
     if path == "-":
+        if sys.stdout.isatty() and not formats.TEXT.detect(data):
+            raise MeshError("<stdout>: error: the output is binary, which a terminal cannot show\n  hint: name a file with -o")
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return

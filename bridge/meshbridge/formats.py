@@ -29,6 +29,14 @@ BYTECODE_MAGIC = b"ML\xefR"
 class Calling(Protocol):
     """How Python calls a program whose arguments and results are not one array each: trees, typed keys, unused arguments."""
 
+    @property
+    def count(self) -> int:
+        """How many arrays the arguments are, leaves of their trees."""
+
+    @property
+    def kept(self) -> Sequence[int]:
+        """The positions of those among them that the module's entry point takes; the others it does not read."""
+
     def labels(self) -> Sequence[str]:
         """What diagnostics call the arguments of the module's entry point, in order: `args[0]['weights']`."""
 
@@ -266,10 +274,13 @@ def for_platform(program: Program, platform: str) -> Program:
 
 def choose(program: Program, filename: str) -> Program:
     """`program` in the format that the output's name asks for, in its own where the name says nothing."""
-    for candidate in formats().values():
-        if filename.endswith(candidate.suffixes):
-            return replace(program, format=candidate)
-    return program
+    asked = by_suffix(filename)
+    return program if asked is None else replace(program, format=asked)
+
+
+def by_suffix(filename: str) -> Format | None:
+    """The format that the name of an output asks for, None where it says nothing."""
+    return next((entry for entry in formats().values() if filename.endswith(entry.suffixes)), None)
 
 
 def find_notation(module: ir.Module) -> Notation | None:

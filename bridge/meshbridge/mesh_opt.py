@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,15 +34,72 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     flags, rest = _pass_flags(argv)
     options = _parser().parse_args(rest)
-    if options.pass_pipeline is not None and flags:
-        raise MeshError("mesh-opt: error: pass flags and --pass-pipeline exclude each other")
-    steps = pipeline.parse_pipeline(options.pass_pipeline) if options.pass_pipeline is not None else tuple(flags)
+    steps = _steps(flags, options)
+    _check(options)
     data = console.read_bytes(options.input)
     job = _Job(steps, options, console.display_name(options.input))
     if options.verify_diagnostics:
         return job.check(data)
     job.write([job.convert(chunk, lambda text: print(text, file=sys.stderr)) for chunk in job.chunks(data)])
     return 0
+
+
+def _steps(flags: Sequence[Pass], options: argparse.Namespace) -> tuple[Pass, ...]:
+    """The passes to run. Raises UsageError for a pipeline that is none, and for one beside flags."""
+    if options.pass_pipeline is None:
+        return tuple(flags)
+    if flags:
+        raise console.UsageError("mesh-opt: error: pass flags and --pass-pipeline exclude each other")
+    with _usage():
+        return pipeline.parse_pipeline(options.pass_pipeline)
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What is wrong with the name or the options of a pass is wrong with the command line."""
+    try:
+        yield
+    except MeshError as error:
+        raise console.UsageError(str(error)) from None
+
+
+_TEXT_OPTIONS = (
+    "mlir_print_op_generic",
+    "mlir_print_debuginfo",
+    "mlir_print_local_scope",
+    "mlir_elide_elementsattrs_if_larger",
+)
+"""Options that say how MLIR text is printed."""
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises UsageError for options that the others make useless, and for names of no format or pass."""
+    known = formats.formats()
+    if options.emit_spelling is not None and options.emit_spelling not in known:
+        found = f"unknown format '{options.emit_spelling}', expected one of {', '.join(known)}"
+        raise console.UsageError(f"mesh-opt: error: {found}")
+    for when in ("before", "after"):
+        for name in filter(None, vars(options)[f"mlir_print_ir_{when}"].split(",")):
+            if name not in pipeline.passes_by_any_name():
+                raise console.UsageError(f"mesh-opt: error: --mlir-print-ir-{when}: unknown pass '{name}'")
+    values = {f"--{name.replace('_', '-')}": value not in (None, False, "") for name, value in vars(options).items()}
+    texts = [f"--{name.replace('_', '-')}" for name in _TEXT_OPTIONS]
+    useless: dict[str, str] = {}
+    if options.print_sharding_interface:
+        why = "with --print-sharding-interface, which prints no IR"
+        useless = dict.fromkeys(["--emit-bytecode", "--emit-spelling", *texts], why)
+    elif options.emit_bytecode:
+        useless = dict.fromkeys(["--emit-spelling", *texts], "with --emit-bytecode") | {"--split-input-file": _UNSPLIT}
+    elif options.emit_spelling is not None and (chosen := known[options.emit_spelling]) is not formats.TEXT:
+        useless = dict.fromkeys(texts, f"with --emit-spelling={chosen.name}, which has one form only")
+        if not chosen.is_spelling:
+            useless["--split-input-file"] = _UNSPLIT
+    if any(value for name, value in values.items() if name.startswith("--mlir-print-ir-")):
+        useless = {name: why for name, why in useless.items() if name not in texts}  # the dumps are text
+    console.refuse_ignored("mesh-opt", useless, values)
+
+
+_UNSPLIT = "on a binary output, which holds one module"
 
 
 def _pass_flags(argv: Sequence[str]) -> tuple[list[Pass], list[str]]:
@@ -52,7 +110,8 @@ def _pass_flags(argv: Sequence[str]) -> tuple[list[Pass], list[str]]:
     for argument in argv:
         name, _, options = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name in known:
-            steps.append(pipeline.make_pass(name, options.strip("{}")))
+            with _usage():
+                steps.append(pipeline.make_pass(name, options.strip("{}")))
         else:
             # LLVM's tools take one dash for two: `-split-input-file`.
             one_dash = len(argument) > 2 and argument[0] == "-" and argument[1].isalpha()
@@ -68,6 +127,7 @@ def _parser() -> console.Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_version()
     add = parser.add_argument
     add("input", nargs="?", default="-", help="a file, or - for standard input (the default)")
     add("-o", dest="output", default="-", help="a file, or - for standard output (the default)")
@@ -87,7 +147,7 @@ def _parser() -> console.Parser:
         help="print the loops and indexing maps of each operation",
     )
     add("--emit-bytecode", action="store_true", help="write MLIR bytecode")
-    add("--emit-spelling", metavar="FORMAT", default="mlir", help=f"one of {', '.join(formats.formats())} (default: mlir)")
+    add("--emit-spelling", metavar="FORMAT", help=f"one of {', '.join(formats.formats())} (default: mlir)")
     for when in ("before", "after"):
         add(f"--mlir-print-ir-{when}-all", action="store_true", help=f"print the module on standard error {when} each pass")
         add(f"--mlir-print-ir-{when}", metavar="PASSES", default="", help=f"the same {when} these passes, commas between them")
@@ -195,24 +255,15 @@ class _Job:
 
     def _text_options(self) -> dict[str, Any]:
         """How MLIR text is to be printed, by the flags' names."""
-        names = ("print_op_generic", "print_debuginfo", "print_local_scope", "elide_elementsattrs_if_larger")
-        return {name: vars(self.options)[f"mlir_{name}"] for name in names}
+        return {name.removeprefix("mlir_"): vars(self.options)[name] for name in _TEXT_OPTIONS}
 
     def _print(self, program: Program) -> bytes:
         if self.options.print_sharding_interface:
             return interface_text(program.module).encode()
         if self.options.emit_bytecode:
             return formats.to_bytecode(program.module)
-        known = formats.formats()
-        if self.options.emit_spelling not in known:
-            raise MeshError(f"mesh-opt: error: unknown format '{self.options.emit_spelling}', expected one of {', '.join(known)}")
-        chosen = known[self.options.emit_spelling]
-        if chosen is formats.TEXT:
-            return self._text(program.module).encode()
-        if asked := [flag for flag, value in self._text_options().items() if value]:
-            flag = f"--mlir-{asked[0].replace('_', '-')}"
-            raise MeshError(f"mesh-opt: error: --emit-spelling={chosen.name} has one form only, which {flag} cannot change")
-        return chosen.write(program)
+        chosen = formats.formats()[self.options.emit_spelling or formats.TEXT.name]
+        return self._text(program.module).encode() if chosen is formats.TEXT else chosen.write(program)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ class TreeCalling:
     kept: Sequence[int]
     whole: Callable[..., Any] | None
 
+    @property
+    def count(self) -> int:
+        """How many leaves the arguments have."""
+        return len(self.in_avals)
+
     def labels(self) -> list[str]:
         """The kept arguments as the caller writes them: `args[0]['weights']`, `kwargs['scale']`."""
         every = self._labels()

@@ -137,6 +137,11 @@ def pack(program: Program) -> Exported:
     exported: Any = program.envelope
     if exported is None or program.format is not FORMAT:
         raise MeshError("<module>: error: a jax.export artifact is only made from one: a module does not hold pytrees and types")
+    if pipeline.is_partitioned(program.module) or portable.holds_mesh_ops(program.module):
+        raise MeshError(
+            "<module>: error: a jax.export artifact holds StableHLO on global shapes, found mesh IR or the program of one device"
+            "\n  hint: --emit exported and --to sdy keep the artifact; mesh IR and local programs are MLIR text or bytecode"
+        )
     main = main_function(program.module)
     meshes = jax_shardings.abstract_meshes(program.module, [*_named(exported, "in"), *_named(exported, "out")])
     # A platform index and tokens come before the arrays, on both sides; arguments that nothing reads are not in the module.

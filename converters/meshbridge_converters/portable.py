@@ -46,16 +46,24 @@ def deserialize(data: bytes, filename: str, ctx: ir.Context) -> ir.Module:
 def serialize(module: ir.Module) -> bytes:
     """The artifact of `module`, readable by every StableHLO since four weeks before this one, as `jax.export` writes it.
 
-    Raises MeshError where an operation has no versioned form.
+    Raises MeshError where an operation has no versioned form, as those of the mesh dialect.
     """
+    if holds_mesh_ops(module):
+        hint = "mesh IR and local programs are MLIR text (.mlir) or bytecode (.mlirbc)"
+        raise MeshError(f"<module>: error: a StableHLO portable artifact cannot hold mesh IR\n  hint: {hint}")
     version = stablehlo.get_version_from_compatibility_requirement(stablehlo.StablehloCompatibilityRequirement.WEEK_4)
     try:
         # As bytecode: the same call for every jaxlib since 0.9. Not stablehlo.serialize_portable_artifact, which leaves the
         # module itself as VHLO.
         return bytes(artifacts.serialize_portable_artifact(to_bytecode(module), version, True))
     except RuntimeError as error:  # XlaRuntimeError
-        reason = str(error).splitlines()[0]  # what follows is how StableHLO reads it back
+        reason = str(error).splitlines()[0].rpartition("error: ")[2]  # what follows is how StableHLO reads it back
         raise MeshError(f"<module>: error: cannot be written as a StableHLO portable artifact: {reason}") from None
+
+
+def holds_mesh_ops(module: ir.Module) -> bool:
+    """Whether a module declares a mesh of the mesh dialect, as it does at every stage between the source and StableHLO."""
+    return any(view.operation.name == "mesh.mesh" for view in module.body.operations)
 
 
 def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:

@@ -1,0 +1,8 @@
+"""`python -m meshbridge`: the command `meshbridge`."""
+
+import sys
+
+from meshbridge.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
