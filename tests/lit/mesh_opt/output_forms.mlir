@@ -7,7 +7,7 @@
 // RUN: mesh-opt < %s | filecheck %s --check-prefix=PRETTY
 // RUN: not mesh-opt %s --emit-spelling=llvm21 --mlir-print-op-generic 2>&1 | filecheck %s --check-prefix=FORM
 
-// FORM: error: --emit-spelling=llvm21 has one form only, which --mlir-print-op-generic cannot change
+// FORM: error: --mlir-print-op-generic has no effect with --emit-spelling=llvm21, which has one form only
 
 // PRETTY:  stablehlo.constant dense<[1, 2, 3]>
 // GENERIC: "stablehlo.constant"() <{value = dense<[1, 2, 3]> : tensor<3xi32>}>
