@@ -9,6 +9,7 @@ from meshbridge import console, formats, pipeline
 from meshbridge.formats import Program
 from meshbridge.mlir import MeshError, ParseError, context
 from meshbridge.passes.boundary import ImportShardings
+from meshbridge.passes.inline_calls import InlineCalls
 
 MESH = "mesh"
 """Names the mesh dialect itself, beside the notations: what all of them convert to."""
@@ -47,7 +48,8 @@ def convert(program: Program, kind: str, *, closed: bool = False) -> Program:
     chosen = formats.formats().get(kind)
     if chosen is not None and not chosen.is_spelling:
         return replace(program, format=chosen)
-    pipeline.run(pipeline.ANNOTATE if closed else (ImportShardings(),), program.module)
+    # Other partitioners decide nothing inside of a composite.
+    pipeline.run((*pipeline.ANNOTATE, InlineCalls()) if closed else (ImportShardings(),), program.module)
     if chosen is not None:
         return replace(program, format=chosen)
     if kind == MESH:

@@ -101,10 +101,6 @@ BOUNDARY_SPLIT = "meshbridge.split_axes"
 GATHERED = "meshbridge.gathered"
 """Unit attribute of an op that runs replicated on gathered operands, because nothing says how to partition it."""
 
-SELECTS_PADDING = "meshbridge.selects_padding"
-"""Unit attribute of a `stablehlo.select_and_scatter`: its padding is elements, of the value that the selection likes least, which
-a window may select. StableHLO's padding is never selected."""
-
 MANUAL_AXES = "meshbridge.manual_axes"
 """Discardable attribute of an operation whose region is already local along these mesh axes."""
 

@@ -8,14 +8,13 @@ another one, or outside of the whole tensor, where an element may hold the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
 import numpy as np
 
 from meshbridge.dialect.attributes import integers_attr
-from meshbridge.dialect.ops import SELECTS_PADDING
 from meshbridge.interface.local import (
     Localizer,
     broadcast_scalar,
@@ -29,7 +28,7 @@ from meshbridge.interface.local import (
 from meshbridge.interface.loops import LoopNest, NestBuilder, loops_of, shape_of, unsplittable
 from meshbridge.interface.option import Option, tensor_split
 from meshbridge.interface.reach import Covered, Numbers, Reach
-from meshbridge.interface.window_attributes import WindowDim, set_window_dims, window_dims
+from meshbridge.interface.window_attributes import WindowDim, window_dims
 from meshbridge.interface.window_exchange import own_entry, pad, read_window
 from meshbridge.lowering.emit import Emitter, element_of
 from meshbridge.mlir import ir, stablehlo
@@ -42,17 +41,22 @@ _LOSES = {"GE": "max", "GT": "max", "LE": "min", "LT": "min"}
 @loops_of("stablehlo.select_and_scatter")
 def select_and_scatter(op: ir.Operation) -> LoopNest:
     """Operand, source and result share every dimension; one with a single window has a loop only if the window is one element."""
+    return selection_nest(op, window_dims(op, len(shape_of(op.operands[0]))))
+
+
+def selection_nest(op: ir.Operation, windows: list[WindowDim]) -> LoopNest:
+    """The loops of an op on an operand, a source and an initial value that selects in these windows."""
     operand, source = shape_of(op.operands[0]), shape_of(op.operands[1])
     if 0 in (*operand, *source):
         return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
     build = NestBuilder()
     dims: list[tuple[int, ...]] = []
-    for dim, window in enumerate(window_dims(op, len(operand))):
+    for dim, window in enumerate(windows):
         dims.append(build.loop(operand[dim]) if window.is_single or source[dim] > 1 else ())
         if not window.is_single:
-            windows, covered = _reaches(window, operand[dim], source[dim])
+            touching, covered = _reaches(window, operand[dim], source[dim])
             build.exchange(dims[dim], op, 0, dim, covered)
-            build.exchange(dims[dim], op, 1, dim, windows)
+            build.exchange(dims[dim], op, 1, dim, touching)
     return build.nest([tuple(dims), tuple(dims), ()], [tuple(dims)])
 
 
@@ -78,41 +82,33 @@ def selected_kind(op: ir.Operation) -> str:
 def local_select_and_scatter(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
     """Selects numbers of places, and scatters to those that lie in the shard."""
     windows = window_dims(op, len(shape_of(op.operands[0])))
-    split = tensor_split(nest.operands[0], option)
-    exchanged = [dim for dim, axes in enumerate(split) if axes and not windows[dim].is_single]
-    folded = SELECTS_PADDING in op.attributes
-    if not exchanged and not folded:
+    split = split_windows(nest, option, windows)
+    if not split:
         default_form(op, nest, option, at)
         return
     with ir.InsertionPoint(op), op.location:
-        if exchanged:
-            scattered = _scattered(op, windows, {dim: split[dim] for dim in exchanged}, folded, at)
-        else:
-            scattered = _unfolded(op, windows)
+        scattered = scattered_shard(op, windows, split, at)
     replace_result(op, nest, option, scattered, at)
 
 
-def _unfolded(op: ir.Operation, windows: list[WindowDim]) -> ir.Value:
-    """The op on a padded operand, and of its result what is no padding."""
-    operand, shape = op.operands[0], shape_of(op.operands[0])
-    least = splat(neutral(selected_kind(op), element_of(operand)), op.operands[2].type)
-    for dim, window in enumerate(windows):
-        operand = pad(operand, dim, least, window.low, window.high)
-    wider = op.clone()
-    wider.operands[0] = operand
-    wider.results[0].set_type(operand.type)
-    set_window_dims(wider, [replace(window, low=0, high=0) for window in windows])
-    del wider.attributes[SELECTS_PADDING]
-    low = [window.low for window in windows]
-    return stablehlo.slice(wider.results[0], low, [start + size for start, size in zip(low, shape, strict=True)], [1] * len(low))
+def split_windows(nest: LoopNest, option: Option, windows: list[WindowDim]) -> dict[int, Axes]:
+    """The dimensions with windows that lie on several devices, and the axes along which they do."""
+    split = enumerate(tensor_split(nest.operands[0], option))
+    return {dim: axes for dim, axes in split if axes and not windows[dim].is_single}
 
 
-def _scattered(op: ir.Operation, windows: list[WindowDim], split: dict[int, Axes], folded: bool, at: Localizer) -> ir.Value:
-    """This device's shard of the result; `split` holds the dimensions with windows that lie on several devices."""
+def scattered_shard(
+    op: ir.Operation, windows: list[WindowDim], split: dict[int, Axes], at: Localizer, *, selects_padding: bool = False
+) -> ir.Value:
+    """This device's shard of the result of a `select_and_scatter`, whose bodies it takes; `split` are its `split_windows`.
+
+    With `selects_padding` the padding is elements, of the value that the selection likes least, which a window may select.
+    StableHLO's padding is never selected.
+    """
     operand, source, initial = op.operands
     sizes, counts = at.global_shape(operand), at.global_shape(source)
-    numbering = _Numbering(shape_of(operand), folded, at)
-    fill = splat(neutral(selected_kind(op), element_of(operand)) if folded else 0, initial.type)
+    numbering = _Numbering(shape_of(operand), selects_padding, at)
+    fill = splat(neutral(selected_kind(op), element_of(operand)) if selects_padding else 0, initial.type)
     lines, strays = [], {}
     for dim, window in enumerate(windows):
         if dim not in split:
@@ -121,7 +117,7 @@ def _scattered(op: ir.Operation, windows: list[WindowDim], split: dict[int, Axes
             continue
         axes, devices = split[dim], at.mesh.group_size(split[dim])
         reach, covered = _reaches(window, sizes[dim], counts[dim])
-        operand = read_window(operand, dim, axes, covered, fill if folded else None, at)
+        operand = read_window(operand, dim, axes, covered, fill if selects_padding else None, at)
         source = read_window(source, dim, axes, reach, None, at)
         lines.append(numbering.line(dim, _Run(axes, covered.window(devices).starts(devices), shape_of(operand)[dim], sizes[dim])))
         rows = _Run(axes, reach.window(devices).starts(devices), shape_of(source)[dim], counts[dim])

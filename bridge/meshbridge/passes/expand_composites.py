@@ -47,7 +47,7 @@ class ExpandComposites(Pass):
                 mesh = find_mesh(module, function)
                 if mesh is not None:
                     _Expander(module, mesh).run(function)
-            _erase_unused(module, bodies)
+            erase_unused(module, bodies)
         return bool(bodies)
 
 
@@ -56,7 +56,7 @@ def _bodies(module: ir.Module) -> set[str]:
     return {callee(op) for op in walk_all(module) if op.name == COMPOSITE and composite_rule(op) is not None}
 
 
-def _erase_unused(module: ir.Module, functions: set[str]) -> None:
+def erase_unused(module: ir.Module, functions: set[str]) -> None:
     """Erases those of the functions that nothing names any more; first the outer ones of composites in composites."""
     while functions:
         named = {callee(op) for op in walk_all(module) if op.name in CALLEE}

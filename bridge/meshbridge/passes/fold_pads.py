@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
 
 from meshbridge.dialect.attributes import integers, integers_attr
-from meshbridge.dialect.ops import SELECTS_PADDING
+from meshbridge.interface import padded_selections
 from meshbridge.interface.convolutions import convolution_padding, per_dim
 from meshbridge.interface.local import neutral
 from meshbridge.interface.loops import shape_of
@@ -38,8 +39,11 @@ class FoldPads(RewritePass):
     def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
         dead: list[ir.Operation] = []
         folded: list[ir.Operation] = []
+        bodies = _Bodies(module)
         for op in ops:
-            pad = _Pad(op)
+            if padded_selections.is_body(_function(op)):
+                continue
+            pad = _Pad(op, bodies)
             readers = [use.owner.operation for use in op.results[0].uses if use.operand_number == 0]
             left = [_FOLDS[reader.name](reader, pad) for reader in readers if reader.name in _FOLDS]
             dead += [other for others in left if others is not None for other in others]
@@ -53,10 +57,20 @@ class FoldPads(RewritePass):
         return bool(folded)
 
 
+def _function(op: ir.Operation) -> ir.Operation:
+    """The function that an op stands in."""
+    while op.name != "func.func":
+        parent = op.parent
+        assert parent is not None, "ops stand in functions"
+        op = parent.operation
+    return op
+
+
 class _Pad:
     """One pad: its operand, the value that it pads with, and how much along each dimension."""
 
-    def __init__(self, op: ir.Operation) -> None:
+    def __init__(self, op: ir.Operation, bodies: _Bodies) -> None:
+        self.bodies = bodies
         self.operand, self.value = op.operands
         names = ("edge_padding_low", "edge_padding_high", "interior_padding")
         self.low, self.high, self.interior = (integers(op.attributes[name]) for name in names)
@@ -113,30 +127,50 @@ def _widened(windows: list[WindowDim], pad: _Pad) -> list[WindowDim]:
 
 
 def _into_select_and_scatter(op: ir.Operation, pad: _Pad) -> _Left:
-    """The gradient of pooling, if what it scatters into the padding is cut off again. Windows go on selecting in it."""
+    """The gradient of pooling, if what it scatters into the padding is cut off again: a composite of all three."""
     kind = selected_kind(op)
     element = ir.RankedTensorType(op.results[0].type).element_type
     if not kind or any(pad.interior) or not pad.reads(neutral(kind, element)):
         return None
     users = [use.owner for use in op.results[0].uses]
-    present = window_dims(op, len(pad.low))
-    if SELECTS_PADDING not in op.attributes and any(window.low or window.high for window in present):
+    has_padding = any(window.low or window.high for window in window_dims(op, len(pad.low)))
+    if has_padding or min((*pad.low, *pad.high), default=0) < 0 or len(users) != 1 or not _cuts(users[0].operation, pad):
         return None
-    windows = _widened(present, pad)
-    if len(users) != 1 or not windows or not _cuts(users[0].operation, pad):
-        return None
-    op.attributes[SELECTS_PADDING] = ir.UnitAttr.get()
-    op.operands[0] = pad.operand
-    op.results[0].set_type(ir.RankedTensorType(pad.operand.type))
-    set_window_dims(op, windows)
-    users[0].operation.results[0].replace_all_uses_with(op.results[0])
-    return [users[0].operation]
+    with ir.InsertionPoint(op), op.location:
+        operands = (pad.operand, op.operands[1], op.operands[2])
+        made = padded_selections.make(pad.bodies.body(op, pad), operands)
+    users[0].operation.results[0].replace_all_uses_with(made)
+    return [users[0].operation, op]
+
+
+class _Bodies:
+    """The functions behind composites, one for all that do the same."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._module = module
+        self._made: dict[str, ir.Operation] = {}
+
+    def body(self, selection: ir.Operation, pad: _Pad) -> ir.Operation:
+        """The function that does what a pad and its reader do."""
+        made = padded_selections.make_body(self._module, selection, pad.operand.type, pad.low, pad.high)
+        known = self._made.setdefault(str(made), made)
+        if known == made:
+            made.attributes["sym_name"] = ir.StringAttr.get(self._free_name())
+        else:
+            made.erase()
+        return known
+
+    def _free_name(self) -> str:
+        taken = [view.operation.attributes for view in self._module.body.operations]
+        names = {str(ir.StringAttr(attributes["sym_name"]).value) for attributes in taken if "sym_name" in attributes}
+        wanted = (f"{padded_selections.SYMBOL}_{number}" for number in count())
+        return next(name for name in wanted if name not in names)
 
 
 def _cuts(user: ir.Operation, pad: _Pad) -> bool:
     """Whether an op takes away what the pad added, and nothing else."""
     if user.name == "stablehlo.pad":
-        other = _Pad(user)
+        other = _Pad(user, pad.bodies)
         added = [[-size for size in edge] for edge in (pad.low, pad.high)]
         return [list(other.low), list(other.high)] == added and not any(other.interior)
     if user.name != "stablehlo.slice" or set(integers(user.attributes["strides"])) != {1}:

@@ -16,8 +16,10 @@ from meshbridge.interface.loops import Interface, LoopNest, shape_of
 from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding
 from meshbridge.interface.reasons import Reasons
 from meshbridge.interface.refused import refuse
-from meshbridge.mlir import MeshError, OpError, function_type, functions_to_partition, ir, stablehlo, walk
+from meshbridge.mlir import COMPOSITE, MeshError, OpError, function_type, functions_to_partition, ir, stablehlo, walk, walk_all
 from meshbridge.passes.base import Pass, register
+from meshbridge.passes.expand_composites import erase_unused
+from meshbridge.passes.inline_calls import callee
 from meshbridge.propagation.graph import BARRIER, MANUAL, REGION_OPS
 from meshbridge.propagation.module_mesh import find_mesh, sharding_on
 from meshbridge.resharding import Options
@@ -65,12 +67,21 @@ class MeshSpmdization(Pass):
     def run(self, module: ir.Module) -> None:
         if self.resharding not in ("cheapest", "exact"):
             raise MeshError(f"{self.name}: error: resharding is {self.resharding!r}, expected cheapest or exact")
+        bodies = _bodies_of_composites(module)
         with module.context, ir.Location.unknown():
             for function in functions_to_partition(module):
                 if (mesh := find_mesh(module, function)) is not None:
                     partitioner = _FunctionPartitioner(function, mesh, Options(exact=self.resharding == "exact"))
                     partitioner.at.reasons = Reasons(mesh) if self.explain else None
                     partitioner.run(boundary=self.boundary)
+            erase_unused(module, bodies)
+
+
+def _bodies_of_composites(module: ir.Module) -> set[str]:
+    """The functions that composites stand for, which nobody needs once these are partitioned."""
+    if sum(view.operation.name == "func.func" for view in module.body.operations) < 2:
+        return set()
+    return {callee(op) for op in walk_all(module) if op.name == COMPOSITE}
 
 
 class _FunctionPartitioner:

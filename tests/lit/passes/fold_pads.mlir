@@ -44,8 +44,7 @@ func.func @bordered(%x: tensor<8xf32>) -> tensor<4xf32> {
 // The gradient of pooling, as JAX writes it: what is scattered into the padding is cut off, and a window may select padding.
 // CHECK-LABEL: func.func @scattered
 // CHECK-NOT:     stablehlo.pad
-// CHECK:         "stablehlo.select_and_scatter"(%arg0, %arg1, {{.*}}padding = dense<{{\[\[}}0, 1]]>
-// CHECK:         {meshbridge.selects_padding}
+// CHECK:         stablehlo.composite "meshbridge.padded_selection" %arg0, %arg1, %{{.*}} {decomposition = @padded_selection_0}
 // CHECK-NOT:     stablehlo.pad
 func.func @scattered(%x: tensor<8xf32>, %g: tensor<4xf32>) -> tensor<8xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -88,7 +87,7 @@ func.func @apart(%x: tensor<8xf32>, %g: tensor<4xf32>) -> tensor<8xf32> {
 
 // What is cut off is padded again: by another pad, which a slice reads.
 // CHECK-LABEL: func.func @chain
-// CHECK:         %[[G:.*]] = "stablehlo.select_and_scatter"(%arg0, %arg1
+// CHECK:         %[[G:.*]] = stablehlo.composite "meshbridge.padded_selection" %arg0, %arg1, %{{.*}} {decomposition = @padded_selection_0}
 // CHECK:         stablehlo.pad %[[G]], {{.*}}, low = [1], high = [-1]
 // CHECK-NOT:     stablehlo.slice
 func.func @chain(%x: tensor<8xf32>, %g: tensor<4xf32>) -> tensor<8xf32> {
@@ -118,3 +117,10 @@ func.func @convolved(%x: tensor<1x8x2xf32>, %k: tensor<3x2x2xf32>) -> tensor<1x9
   %1 = stablehlo.convolution(%0, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {pad = [[0, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<1x10x2xf32>, tensor<3x2x2xf32>) -> tensor<1x9x2xf32>
   return %1 : tensor<1x9x2xf32>
 }
+
+// What the composite of both functions above says in StableHLO.
+// CHECK-LABEL: func.func private @padded_selection_0
+// CHECK:         %[[PADDED:.*]] = stablehlo.pad %arg0, %{{.*}}, low = [0], high = [1], interior = [0]
+// CHECK:         %[[SELECTED:.*]] = "stablehlo.select_and_scatter"(%[[PADDED]], %arg1, %arg2)
+// CHECK:         stablehlo.slice %[[SELECTED]] [0:8]
+// CHECK-NOT:   @padded_selection

@@ -1,0 +1,117 @@
+"""Every pass before partitioning leaves a program that is right for every reader: XLA runs it whole, without partitioning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+import pytest
+
+from meshbridge import formats, mlir, pipeline, pjrt, trial
+from meshbridge.mlir import ir
+from meshbridge.passes.base import Pass
+from meshbridge.passes.boundary import ImportShardings
+from meshbridge.passes.expand_composites import ExpandComposites
+from meshbridge.passes.mesh_spmdization import MeshSpmdization
+from meshbridge.passes.strip_shardings import StripShardings
+from testdata import catalogue
+from tests.operations import test_pinned, test_samples
+from tests.operations.cases import Case, compare, examples, export
+from tests.operations.differential import device_mesh
+from tests.operations.sample_cases import EVEN, case
+from tests.operations.samples import Sample
+
+Results = list[np.ndarray]
+
+
+@pytest.fixture(autouse=True)
+def _wide_types() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def steps() -> tuple[Pass, ...]:
+    """All passes that run before `mesh-spmdization`."""
+    every = pipeline.PIPELINES["exported"]
+    (end,) = [index for index, step in enumerate(every) if isinstance(step, MeshSpmdization)]
+    assert isinstance(every[0], ImportShardings)
+    assert isinstance(every[end - 1], ExpandComposites)
+    return every[1:end]
+
+
+def prepared(module: ir.Module) -> Iterator[tuple[str, ir.Module]]:
+    """What each pass makes of a program that was read, and what all make of it together, where that is something new."""
+    module = formats.copy_module(module)
+    ImportShardings().run(module)
+    seen = {_text(module)}
+    for name, passes in (*((step.name, (step,)) for step in steps()), ("all passes", steps())):
+        changed = formats.copy_module(module)
+        pipeline.run(passes, changed)
+        if (text := _text(changed)) not in seen:
+            seen.add(text)
+            yield name, changed
+
+
+def _text(module: ir.Module) -> str:
+    stripped = formats.copy_module(module)
+    StripShardings().run(stripped)
+    return str(stripped)
+
+
+def whole(module: ir.Module, arguments: Sequence[np.ndarray]) -> Results:
+    """What XLA computes on one device."""
+    stripped = formats.copy_module(module)
+    StripShardings().run(stripped)
+    return [np.asarray(result) for result in pjrt.compile_whole(stripped, jax.devices()[0])(*arguments)]
+
+
+def check_cases(cases: Sequence[Case], mesh_shape: tuple[int, ...]) -> None:
+    """Every pass before partitioning on all cases in one program."""
+    module = formats.unpack(export(cases, device_mesh(mesh_shape)), mlir.context()).module
+    arguments = examples(cases)
+    wanted = whole(module, arguments)
+    counts = [len(jax.tree.leaves(jax.eval_shape(one.function, *examples([one])))) for one in cases]
+    for name, changed in prepared(module):
+        found, used = whole(changed, arguments), 0
+        for one, count in zip(cases, counts, strict=True):
+            try:
+                compare(one, found[used : used + count], wanted[used : used + count])
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from None
+            used += count
+
+
+XLA_RUNS = [sample for sample in test_samples.RUN if sample.oracle is None]
+TOGETHER = 16
+GROUPS = [XLA_RUNS[start : start + TOGETHER] for start in range(0, len(XLA_RUNS), TOGETHER)]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0].op)
+def test_samples(group: list[Sample]) -> None:
+    check_cases([case(sample, EVEN) for sample in group], EVEN)
+
+
+MESHES = sorted({mesh_shape for mesh_shape, _ in test_pinned.CASES.values()})
+
+
+@pytest.mark.parametrize("mesh_shape", MESHES, ids=str)
+def test_pinned_cases(mesh_shape: tuple[int, ...]) -> None:
+    """The gradient of pooling over windows of nothing but -inf is among them, in which padding wins."""
+    check_cases([one for shape, one in test_pinned.CASES.values() if shape == mesh_shape], mesh_shape)
+
+
+SMALL = ("mlp_ws1d", "cp_attn_grad", "misc_fft2", "misc_sort", "misc_cumsum", "sample_top_k", "recommender")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in catalogue.MEASURED]
+)
+def test_programs(name: str) -> None:
+    with jax.enable_x64(False):
+        program = catalogue.build(name)
+        arguments = [np.asarray(leaf) for leaf in jax.tree.leaves(program.example_arguments())]
+        module = formats.unpack(program.export(), mlir.context()).module
+    wanted = whole(module, arguments)
+    for step, changed in prepared(module):
+        assert trial.worst(whole(changed, arguments), wanted).relative < program.tolerance, step
