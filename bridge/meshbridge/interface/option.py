@@ -7,6 +7,7 @@ option to shardings, `loop_candidates` from shardings to the options worth consi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from meshbridge.interface.loops import Dims, LoopNest
@@ -34,6 +35,12 @@ def needed_sharding(dims: Dims, option: Option, mesh: str, partial: Axes = ()) -
 def split_sharding(mesh: str, split: Split) -> Sharding:
     """The sharding with these splits and nothing else; one object per value, so that dictionaries compare it by identity."""
     return Sharding(mesh, split)
+
+
+@lru_cache(maxsize=1 << 16)
+def with_split(sharding: Sharding, split: Split) -> Sharding:
+    """A sharding with other splits; one object per value, too."""
+    return replace(sharding, split_axes=split)
 
 
 def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh) -> dict[int, Axes]:

@@ -312,7 +312,8 @@ class _FunctionPartitioner:
             if source is None:
                 carried.append(None)
                 continue
-            target = (self._annotated.get(result) or self._annotated.get(blocks[1].arguments[index]) or source).without_partial()
+            said = self._annotated.get(result) or self._annotated.get(blocks[1].arguments[index])
+            target = said or source.without_partial()
             carried.append(target)
             op.operands[index] = self.at.reshard(init, target, op)
             for block in blocks:
@@ -332,7 +333,7 @@ class _FunctionPartitioner:
         for index, (operand, result) in enumerate(zip(op.operands, op.results, strict=True)):
             source = self.at.shardings.get(operand)
             if source is not None:
-                target = (self._annotated.get(result) or source).without_partial()
+                target = self._annotated.get(result) or source.without_partial()
                 op.operands[index] = self.at.reshard(operand, target, op)
                 self.at.define(result, target)
 
@@ -342,9 +343,7 @@ class _FunctionPartitioner:
         if predicate in self.at.shardings:
             op.operands[0] = self.at.reshard(predicate, self._whole(predicate), op)
         targets = [
-            (self._annotated.get(result) or self._whole(result)).without_partial()
-            if isinstance(result.type, ir.RankedTensorType)
-            else None
+            self._annotated.get(result) or self._whole(result) if isinstance(result.type, ir.RankedTensorType) else None
             for result in op.results
         ]
         for region in op.regions:

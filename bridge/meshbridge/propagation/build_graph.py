@@ -169,6 +169,7 @@ class GraphBuilder:
         slot.banned = self._manual
         if REPLICATED_AXES in op.attributes:
             slot.banned |= frozenset(integers(op.attributes[REPLICATED_AXES]))
+        slot.banned |= frozenset(sharding.partial_axes)
         slot.split = slot.written = sharding.split_axes
         slot.open = tuple(dim in open_dims for dim in range(len(slot.shape)))
         if PRIORITIES in op.attributes:

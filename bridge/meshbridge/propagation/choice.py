@@ -6,7 +6,7 @@ computes, in bytes on the wire per device, plus a small price for computing the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -22,6 +22,7 @@ from meshbridge.interface.option import (
     result_sharding,
     split_sharding,
     tensor_split,
+    with_split,
 )
 from meshbridge.interface.rounds import exchanged_bytes
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
@@ -44,13 +45,14 @@ Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
 """Shape, element type, split so far, and which dimensions may still be split."""
 
 
-def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = ()) -> list[Option]:
+def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = (), passed: Axes = ()) -> list[Option]:
     """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on dimensions
     that must be whole are suggested to the others.
 
     `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave
     its result
-    so, only the options that do are considered (seed 000, setShardingAnnotations).
+    so, only the options that do are considered (seed 000, setShardingAnnotations). `passed`: the axes along which it passes a
+    partial operand on; they split no loop.
     """
     tensors = list(zip((*nest.operands, *nest.results), splits, strict=True))
     candidates = loop_candidates(nest, tensors, mesh)
@@ -65,11 +67,18 @@ def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = ())
     while prod(map(len, candidates)) > MOST_OPTIONS:
         widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
         candidates[widest] = [*candidates[widest][:-2], ()]
+    if passed:
+        candidates = [[axes for axes in found if not set(axes) & set(passed)] for found in candidates]
     legal = [option for option in product(*candidates) if is_legal(nest, option, mesh)]
     if not partial:
         return legal
     wanted = [option for option in legal if set(partial) <= _reduced(nest, option)]
     return wanted or legal
+
+
+def with_partial(sharding: Sharding, passed: Axes) -> Sharding:
+    """What an op computes, or takes, as `sharding` of a value that is partial along the axes `passed` beside that."""
+    return replace(sharding, partial_axes=tuple(sorted({*sharding.partial_axes, *passed}))) if passed else sharding
 
 
 def _reduced(nest: LoopNest, option: Option) -> set[int]:
@@ -128,6 +137,7 @@ def cheapest(
     types: tuple[TensorType | None, ...],
     splits: tuple[Split, ...],
     wanted: Sharding | None,
+    kept: tuple[Axes, ...],
     fixed: Option | None,
     mesh: Mesh,
     finish_share: float = 1.0,
@@ -135,25 +145,28 @@ def cheapest(
     """The cost of an op whose operands and results lie as `splits`, under the option that is cheapest with its operands'
     reshardings.
 
-    `wanted` is the user's partial annotation of the result; `fixed` an option that the user chose; `finish_share` the part
+    `wanted` is the user's partial annotation of the result; `kept` says along which axes operands are taken as partial sums;
+    `fixed` an option that the user chose; `finish_share` the part
     of the op's runs after which a partial result is finished.
     """
-    partial = wanted.partial_axes if wanted else ()
+    partial = wanted.partial_axes if wanted and not kept else ()
+    passed = max(kept, default=())
+    taken = kept or ((),) * len(nest.operands)
     count = len(nest.operands)
     best: tuple[float, NodeCost] | None = None
-    for option in [fixed] if fixed is not None else options(nest, list(splits), mesh, partial):
+    for option in [fixed] if fixed is not None else options(nest, list(splits), mesh, partial, passed):
         own = compute_price(nest, option, mesh)
         for index, (kind, split) in enumerate(zip(types[count:], splits[count:], strict=True)):
             if kind is not None:
-                target = wanted or split_sharding(mesh.name, split)
-                computed = result_sharding(nest, option, index, mesh)
+                target = with_split(wanted, split) if wanted else split_sharding(mesh.name, split)
+                computed = with_partial(result_sharding(nest, option, index, mesh), passed)
                 own += finishing_cost(*kind, mesh, computed, target, finish_share)
         total, needs = own, []
-        for kind, split, dims in zip(types, splits, nest.operands, strict=False):
-            need = needed_sharding(dims, option, mesh.name) if kind is not None else None
+        for kind, split, dims, summed in zip(types, splits, nest.operands, taken, strict=False):
+            need = needed_sharding(dims, option, mesh.name, summed) if kind is not None else None
             needs.append(need)
             if kind is not None and need is not None:
-                total += reshard_cost(*kind, mesh, split_sharding(mesh.name, split), need)
+                total += reshard_cost(*kind, mesh, with_partial(split_sharding(mesh.name, split), summed), need)
         if best is None or total < best[0]:
             best = (total, NodeCost(own, tuple(needs)))
     assert best is not None, "the unsplit option is always legal"
@@ -169,7 +182,8 @@ def spreading_cost(
     mesh: Mesh,
     finish_share: float,
 ) -> float:
-    """Cost of `option` while shardings are still being spread: what may still be extended to fit is free."""
+    """Cost of `option` while shardings are still being spread: what may still be extended to fit is free. That an operand is
+    passed on as a partial sum changes nothing between options."""
     total = compute_price(nest, option, mesh)
     for (shape, dtype, split, may_extend), dims, ban in zip(operands, nest.operands, banned, strict=False):
         needed = tensor_split(dims, option)

@@ -13,6 +13,7 @@ from meshbridge.propagation.module_mesh import find_mesh
 from meshbridge.propagation.refine import refine
 from meshbridge.propagation.settle import Settled, Settler
 from meshbridge.propagation.spread import Spreader
+from meshbridge.propagation.unreduced import carry_declarations
 
 
 def complete(
@@ -31,6 +32,7 @@ def complete(
 
 def complete_graph(graph: Graph, *, moves: int, only_moves: bool) -> list[Settled]:
     """Annotates one function, of which the graph has been built; returns what was decided for its nodes."""
+    carry_declarations(graph)
     Spreader(graph).run("backward-forward")
     if moves:
         refine(graph, moves)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshbridge.interface.loops import LoopNest
-from meshbridge.interface.option import split_sharding
+from meshbridge.interface.option import split_sharding, with_split
 from meshbridge.mlir import ir
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
@@ -53,6 +53,17 @@ class Slot:
     found: frozenset[int] = frozenset()
     "At the boundary, the axes along which the sweeps have split it."
     uses: int = 0
+
+    @property
+    def summed_axes(self) -> Axes:
+        """The axes along which it is declared a partial sum."""
+        return self.layout.summed_axes if self.layout is not None else ()
+
+    def sharding(self, mesh: str) -> Sharding:
+        """As it is decided: its split, and what its annotation says beside that."""
+        if self.layout is None:
+            return split_sharding(mesh, self.split)
+        return with_split(self.layout, self.split) if self.layout.is_plain else self.layout
 
     @property
     def movable(self) -> tuple[bool, ...]:
@@ -121,6 +132,8 @@ class Node:
     "The innermost block around it that sees no values from outside: a manual computation's, or None for the function's own."
     scope: tuple[int, ...] = ()
     "The regions around it, outermost first: what is computed in one scope can be used in it and below."
+    kept: tuple[Axes, ...] = ()
+    "Per operand, the axes along which it is taken and passed on as a declared partial sum (`unreduced.py`); () for no operand."
     inside: frozenset[int] = frozenset()
     "Operands that a loop around it carries: what it reads is this trip's value, not the one that the loop ends with."
 
@@ -158,13 +171,15 @@ class Graph:
         """What an identity needs of its operand to be its result."""
         source, target = self.slots[node.operands[0]], self.slots[node.results[0]]
         if target.layout is not None:
-            return target.layout
+            return target.sharding(self.mesh.name)
         if not node.border:
             return split_sharding(self.mesh.name, target.split)
         return split_sharding(self.mesh.name, across_border(target.split, source.split, node.border))
 
     def wanted_partial(self, node: Node) -> Axes:
-        """The axes along which the user wants the node's result partial."""
+        """The axes along which the user wants the node's result partial, other than by passing on an operand that is so."""
+        if node.kept:
+            return ()
         for slot in node.results:
             if slot >= 0 and (layout := self.slots[slot].layout) is not None and layout.partial_axes:
                 return layout.partial_axes

@@ -55,7 +55,7 @@ def _colours(graph: Graph) -> tuple[list[int], list[int]]:
     slots = _number([slot.looks for slot in graph.slots])
     kinds = _number(
         [
-            (n.nest, n.weight, n.finish_weight, n.is_identity, n.fixed_option, n.border, n.forward, n.backward, n.inside)
+            (n.nest, n.weight, n.finish_weight, n.is_identity, n.fixed_option, n.kept, n.border, n.forward, n.backward, n.inside)
             for n in graph.nodes
         ]
     )

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 
 from meshbridge.factored_mesh import whole_and_parts
-from meshbridge.interface.option import split_sharding
 from meshbridge.propagation.choice import NodeCost, TensorType, cheapest, reshard_cost
 from meshbridge.propagation.graph import Graph, Node, Slot, across_border
 from meshbridge.propagation.quotient import quotient
@@ -133,6 +132,7 @@ class Refiner:
                     node.nest,
                     types,
                     self._wanted(node),
+                    node.kept,
                     node.fixed_option,
                     node.weight,
                     node.finish_weight,
@@ -312,7 +312,7 @@ class Refiner:
         """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
         What a loop carries is another value in the loop than behind it."""
         description = self.graph.slots[slot]
-        defined = description.layout or split_sharding(self.graph.mesh.name, description.split)
+        defined = description.sharding(self.graph.mesh.name)
         needs: dict[tuple[Sharding, bool], int] = {}
         for user, operand, weight, inside in self._readers[slot]:
             need = self._costs[user].needs[operand]
@@ -340,7 +340,14 @@ class Refiner:
         if node.is_identity:
             return NodeCost(0.0, (self.graph.identity_need(node),))
         found = cheapest(
-            node.nest, self._types[index], splits, self._wanted(node), node.fixed_option, self.graph.mesh, node.finish_share
+            node.nest,
+            self._types[index],
+            splits,
+            self._wanted(node),
+            node.kept,
+            node.fixed_option,
+            self.graph.mesh,
+            node.finish_share,
         )
         return NodeCost(node.weight * found.own, found.needs)
 

@@ -12,8 +12,8 @@ from math import prod
 
 from meshbridge.interface.layouts import shared_layout
 from meshbridge.interface.linear import ADD, LINEAR, carried_axes
-from meshbridge.interface.option import Option, needed_sharding, result_sharding, split_sharding
-from meshbridge.propagation.choice import compute_price, finishing_cost, options, reshard_cost
+from meshbridge.interface.option import Option, needed_sharding, result_sharding
+from meshbridge.propagation.choice import compute_price, finishing_cost, options, reshard_cost, with_partial
 from meshbridge.propagation.graph import Graph, Node
 from meshbridge.sharding import Axes, Sharding, Split
 
@@ -50,7 +50,7 @@ class Settler:
     def run(self) -> list[Settled]:
         """One decision per node, in order."""
         for index, slot in enumerate(self.graph.slots):
-            self.defined[index] = slot.layout or split_sharding(self.graph.mesh.name, slot.split)
+            self.defined[index] = slot.sharding(self.graph.mesh.name)
         self._pending = self._foresee()
         self._join_sums()
         self._pending = self._worthwhile(self._pending)
@@ -58,7 +58,7 @@ class Settler:
 
     def _foresee(self) -> dict[int, Axes]:
         """Slots that could stay partial, and over which axes, if every linear chain were left unfinished."""
-        partial: dict[int, Axes] = {}
+        partial = {index: slot.summed_axes for index, slot in enumerate(self.graph.slots) if slot.summed_axes}
         for node in self.graph.nodes:
             if self._may_stay(node):
                 carried = self._carried(node, partial)
@@ -71,7 +71,7 @@ class Settler:
         """`partial` without the slots that would be scattered along the same axes and that no addition, here or in the next trip
         of a loop, joins with another sum: finishing them at once costs the same, and what follows computes on smaller shards.
         """
-        kept: dict[int, Axes] = {}
+        kept = {slot: axes for slot, axes in partial.items() if self.graph.slots[slot].summed_axes}
         for node in reversed(self.graph.nodes):
             slot = node.only_result
             axes = partial.get(slot)
@@ -115,7 +115,8 @@ class Settler:
 
     def _sum_axes(self, node: Node, waived: Axes = ()) -> Axes:
         """The axes over which the node's cheapest option leaves its result a partial sum."""
-        option = self._choose(node, [self.defined.get(operand) for operand in node.operands], (), waived)
+        unkept: list[Axes] = [()] * len(node.operands)
+        option = self._choose(node, [self.defined.get(operand) for operand in node.operands], unkept, waived)
         computed = result_sharding(node.nest, option, 0, self.graph.mesh)
         return computed.partial_axes if computed.partial_kind == "sum" else ()
 
@@ -198,7 +199,7 @@ class Settler:
         carried = self._carried_now(node)
         kept: Axes = next((axes for axes in carried if axes), ())
         waived = self._waived.get(node.only_result, ())
-        option = self._choose(node, [self.defined.get(slot) for slot in node.operands], kept, waived)
+        option = self._choose(node, [self.defined.get(slot) for slot in node.operands], carried, waived)
         needs = tuple(
             needed_sharding(node.nest.operands[index], option, mesh.name, carried[index]) if slot >= 0 else None
             for index, slot in enumerate(node.operands)
@@ -225,26 +226,27 @@ class Settler:
 
     def _carried_now(self, node: Node) -> list[Axes]:
         """Per operand, the axes over which it arrives partial and is passed on so."""
+        if node.kept:
+            return list(node.kept)
         arriving = {slot: self.defined[slot].summed_axes for slot in node.operands if slot >= 0}
         arriving = {slot: axes for slot, axes in arriving.items() if axes and self._pending.get(slot) == axes}
         axes = self._carried(node, arriving) if arriving and node.only_result >= 0 else ()
         return [axes if axes and arriving.get(slot) == axes else () for slot in node.operands]
 
     def _computed(self, node: Node, option: Option, index: int, kept: Axes) -> Sharding:
-        computed = result_sharding(node.nest, option, index, self.graph.mesh)
-        return replace(computed, partial_axes=tuple(sorted({*computed.partial_axes, *kept}))) if kept else computed
+        return with_partial(result_sharding(node.nest, option, index, self.graph.mesh), kept)
 
     def _define(self, slot: int, computed: Sharding) -> None:
         """Decides how the definition is annotated: as the slot was decided; but a conflict within the op is left to the users,
         of whom those that go by the decision share one resharding."""
         description = self.graph.slots[slot]
-        fixed = description.user or description.tied or any(description.settled)
+        fixed = description.user or description.tied or any(description.settled) or description.layout is not None
         if not fixed and (not computed.partial_axes or self._stays_partial(slot, computed)):
             if description.uses > 1 and not computed.partial_axes and computed != self.defined[slot]:
                 self._foreseen[slot] = self.defined[slot]
             self.defined[slot] = computed
 
-    def _choose(self, node: Node, defined: list[Sharding | None], kept: Axes, waived: Axes = ()) -> Option:
+    def _choose(self, node: Node, defined: list[Sharding | None], carried: list[Axes], waived: Axes = ()) -> Option:
         if node.fixed_option is not None:
             return node.fixed_option
         slots = self.graph.slots
@@ -252,10 +254,10 @@ class Settler:
         ready = tuple(tuple(sharding for _, sharding in self._reachable(slot, node.scope)) for slot in node.operands)
         partial = self.graph.wanted_partial(node)
         foreseen = tuple(map(self._foreseen.get, node.operands))
-        key = (node.nest, tuple(defined), targets, kept, ready, foreseen, partial, waived, node.finish_share)
+        key = (node.nest, tuple(defined), targets, tuple(carried), ready, foreseen, partial, waived, node.finish_share)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._cheapest(node, defined, targets, kept, ready, foreseen, partial, waived)
+            found = self._memo[key] = self._cheapest(node, defined, targets, carried, ready, foreseen, partial, waived)
         return found
 
     def _cheapest(
@@ -263,7 +265,7 @@ class Settler:
         node: Node,
         defined: list[Sharding | None],
         targets: tuple[Split, ...],
-        kept: Axes,
+        carried: list[Axes],
         ready: tuple[tuple[Sharding, ...], ...],
         foreseen: tuple[Sharding | None, ...],
         partial: Axes,
@@ -271,14 +273,14 @@ class Settler:
     ) -> Option:
         mesh, slots, nest = self.graph.mesh, self.graph.slots, node.nest
         splits: list[Split] = [sharding.split_axes if sharding else () for sharding in defined]
+        kept = max(carried, default=())
 
         def cost(option: Option) -> tuple[float, float]:
             """Bytes, and then those among them that are counted already, which may yet be spared."""
             total, counted = compute_price(nest, option, mesh), 0.0
             for index, (slot, source) in enumerate(zip(node.operands, defined, strict=True)):
                 if source is not None:
-                    partial = source.partial_axes if kept and source.partial_axes == kept else ()
-                    need = needed_sharding(nest.operands[index], option, mesh.name, partial)
+                    need = needed_sharding(nest.operands[index], option, mesh.name, carried[index])
                     moved = (
                         0.0 if need in ready[index] else reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, source, need)
                     )
@@ -292,16 +294,11 @@ class Settler:
                     if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays a sum to be finished
                         target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
                     else:
-                        target = slots[slot].layout or split_sharding(mesh.name, targets[index])
+                        target = slots[slot].sharding(mesh.name)
                     total += finishing_cost(slots[slot].shape, slots[slot].dtype, mesh, computed, target, node.finish_share)
             return total, counted
 
-        tried = [
-            option
-            for option in options(nest, [*splits, *targets], mesh, partial)
-            if not kept or not set(kept) & set(sum(option, ()))
-        ]
-        return min(tried, key=cost)
+        return min(options(nest, [*splits, *targets], mesh, partial, kept), key=cost)
 
     def _reachable(self, slot: int, scope: tuple[int, ...]) -> list[tuple[tuple[int, ...], Sharding]]:
         return [entry for entry in self._available.get(slot, ()) if scope[: len(entry[0])] == entry[0]]

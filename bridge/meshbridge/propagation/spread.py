@@ -125,7 +125,7 @@ class Spreader:
         slots, known = self.graph.slots, self._known
         tensors = (*node.operands, *node.results)
         partial = self._partial[index]
-        key = (node.nest, *[known[slot] for slot in tensors], node.fixed_option, partial, node.finish_share)
+        key = (node.nest, *[known[slot] for slot in tensors], node.fixed_option, partial, node.kept, node.finish_share)
         splits = self._memo.get(key)
         if splits is None:
             splits = self._memo[key] = self._decide(node, tensors, partial)
@@ -162,7 +162,7 @@ class Spreader:
             count = len(node.operands)
             banned = [slots[slot].banned if slot >= 0 else frozenset() for slot in tensors]
             option = min(
-                options(nest, splits, mesh, partial),
+                options(nest, splits, mesh, partial, max(node.kept, default=())),
                 key=lambda tried: spreading_cost(
                     nest, tried, described[:count], described[count:], banned, mesh, node.finish_share
                 ),
