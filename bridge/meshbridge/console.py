@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from meshbridge import formats
+from meshbridge import encoding, formats
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.formats import Program
 from meshbridge.mlir import MeshError, ParseError, context, diagnostics_text, ir
@@ -29,7 +29,7 @@ VERSION = version("meshbridge")
 USAGE = 2
 """Exit status for a UsageError."""
 
-READING_SECONDS = 10
+READING_SECONDS = 6
 """How long a binary input may take to read, and a second more for each MiB. A thousand operations take 4 ms."""
 
 
@@ -114,9 +114,13 @@ def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None)
     """The program that `data` holds, in a new context; diagnostics call it `name`. Raises MeshError."""
     chosen = formats.recognise(data, name)
     with about(name):
-        if chosen is not formats.TEXT:
+        is_binary = chosen is not formats.TEXT
+        if is_binary:
             _rehearse(lambda: chosen.open(data, name, context(), dims), name, READING_SECONDS + len(data) // 2**20)
-        return chosen.open(data, name, context(), dims)
+        program = chosen.open(data, name, context(), dims)
+        if is_binary or encoding.ESCAPED.search(data.decode()):
+            encoding.check(program.module, name)
+        return program
 
 
 @contextmanager

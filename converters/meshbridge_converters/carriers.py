@@ -34,6 +34,17 @@ CONSTRAINING = {
 """Operations of sdy that give their one operand back with another sharding, and the attribute that holds it."""
 
 
+EDGES = frozenset({"sdy.data_flow_edge", "sdy.func_data_flow_edge"})
+"""Operations of sdy that give their one operand back for propagation to speak of it, with a sharding or without."""
+
+
+PROPAGATION_EDGES = "sdy.propagation_edges"
+"""What Shardy notes, for debugging, of where a sharding came from. sdy refuses it without the sharding."""
+
+OUR_PROPAGATION_EDGES = "meshbridge.propagation_edges"
+"""The same while the sharding stands in a `mesh.shard`."""
+
+
 def named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
     entries = ir.DictAttr(attr)
@@ -103,3 +114,12 @@ def give(function: ir.Operation, side: str, found: Mapping[int, ir.Attribute], k
     for index, attr in found.items():
         entries[index][key] = attr
     attrs[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
+
+
+def rename(op: ir.Operation, old: str, new: str) -> None:
+    """Gives an attribute of `op`, or of the arguments and results of a function, another name."""
+    if old in op.attributes:
+        op.attributes[new] = op.attributes[old]
+        del op.attributes[old]
+    for side in FUNCTION if op.name == "func.func" else ():
+        give(op, side, {index: attr for index, attr in enumerate(take(op, side, old)) if attr is not None}, new)

@@ -15,7 +15,7 @@ from meshbridge.factored_mesh import AxisRef, FactoredMesh, factor
 from meshbridge.mlir import OpError, ir, sdy, walk_all
 from meshbridge.passes.inline_calls import InlineCalls
 from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
-from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, MANUAL, SHARDING
+from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, MANUAL, NAMED, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
 from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
 from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
@@ -37,7 +37,7 @@ def from_sdy(module: ir.Module) -> None:
         declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
         meshes = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"] for op in declared}
         named = {ir.StringAttr(op.attributes["sym_name"]).value for op in declared if NAMED_IN_HLO in op.attributes}
-        if any(op.name == MANUAL for op in walk_all(module)):
+        if any(op.name in (MANUAL, NAMED) for op in walk_all(module)):
             InlineCalls().run(module)
         members = {op.operands[0]: op for op in walk_all(module) if op.name == GROUP and IN_SHARDING in op.attributes}
         export = _Export(meshes, named, members)

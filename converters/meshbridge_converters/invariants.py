@@ -6,6 +6,7 @@ manual axes out, and Shardy reads them as replicated, as we do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from meshbridge.mlir import OpError, ir, sdy, source_location, tensor_type
@@ -21,16 +22,28 @@ def manual_axes(op: ir.Operation) -> list[str]:
     return [str(attr[index]) for index in range(len(attr))]
 
 
-def check_one_mesh(op: ir.Operation) -> None:
+def put_on_one_mesh(op: ir.Operation, declared: Mapping[str, ir.Attribute]) -> None:
     """All in/out shardings of a manual computation refer to the same mesh.
 
-    Raises OpError.
+    One that refers to an equal mesh in place gets the name; so does one over a mesh without axes, which says that its value is
+    replicated. `declared` are the meshes by symbol. Raises OpError.
     """
-    found = {name: carriers.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings")}
-    meshes = dict.fromkeys(sdy_attributes.mesh_of(attr) for attrs in found.values() for attr in attrs)
-    if len(meshes) > 1:
-        named = " and ".join(f"@{mesh}" if isinstance(mesh, str) else str(mesh) for mesh in meshes)
+    found = [attr for name in ("in_shardings", "out_shardings") for attr in carriers.per_value(op.attributes[name])]
+    meshes = dict.fromkeys(map(sdy_attributes.mesh_of, found))
+    contents = {mesh: declared.get(mesh) if isinstance(mesh, str) else mesh for mesh in meshes}
+    with_axes = [mesh for mesh in meshes if not _says_nothing(contents[mesh])] or list(meshes)
+    if len(meshes) < 2:
+        return
+    symbols = [mesh for mesh in with_axes if isinstance(mesh, str)]
+    if len(symbols) > 1 or len({contents[mesh] for mesh in with_axes}) > 1:
+        named = " and ".join(f"@{mesh}" if isinstance(mesh, str) else str(mesh) for mesh in with_axes)
         raise OpError(op, f"expected in_shardings and out_shardings on one mesh, found {named}")
+    chosen = (symbols or with_axes)[0]
+    carriers.rewrite(op, carriers.MANUAL, lambda attr: sdy_attributes.on_mesh(attr, chosen))
+
+
+def _says_nothing(mesh: ir.Attribute | None) -> bool:
+    return mesh is not None and not sdy_attributes.mesh_axes(mesh) and not list(sdy.MeshAttr(mesh).device_ids)
 
 
 def check_manual_axes(op: ir.Operation, mesh: SdyMesh) -> None:

@@ -111,6 +111,8 @@ def _boundaries(main: ir.Operation, listed: str, types: list[ir.Type]) -> list[_
 
 
 def _boundary(main: ir.Operation, where: str, local: ir.Type, attrs: dict[str, ir.Attribute]) -> _Boundary:
+    for note in (carriers.OUR_PROPAGATION_EDGES, "sdy.sharding_origins"):
+        attrs.pop(note, None)
     if not isinstance(local, ir.RankedTensorType):  # a token is the same on every device
         return _Boundary(local, None, attrs)
     found = [attrs.pop(name, None) for name in (GLOBAL, meshes.MESH, SPLIT_AXES)]

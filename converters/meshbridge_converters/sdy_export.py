@@ -30,6 +30,7 @@ from meshbridge.dialect.ops import (
     PRIORITIES,
     REPLICATED_AXES,
     SOURCE,
+    UNSAID,
     MeshOp,
     ShardingOp,
     ShardOp,
@@ -37,7 +38,15 @@ from meshbridge.dialect.ops import (
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type, walk_all
 from meshbridge.sharding import DYNAMIC, Sharding
 from meshbridge_converters import carriers, meshes, sdy_attributes
-from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
+from meshbridge_converters.carriers import (
+    CONSTRAINING,
+    EDGES,
+    MANUAL,
+    NAMED,
+    OUR_PROPAGATION_EDGES,
+    PROPAGATION_EDGES,
+    SHARDING,
+)
 from meshbridge_converters.sdy_attributes import SdyMesh
 from meshbridge_converters.sdy_import import IMPLIED, SOURCE_ATTRIBUTES
 
@@ -197,6 +206,8 @@ class _Export:
             self._write_arguments(self.survey.operations[number], found)
         for number, found in self.on_results.items():
             self._write_results(self.survey.operations[number], found)
+        for op in self.survey.operations:
+            carriers.rename(op, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES)
 
     def attribute(self, shard: _Shard) -> ir.Attribute:
         """The `#sdy.sharding<…>` that `shard` means."""
@@ -268,7 +279,8 @@ class _Export:
         value, result = shard.value, shard.op.results[0]
         used = next(iter(result.uses), None) is not None
         if shard.for_users:
-            if used and shard.source != MANUAL and not self._is_redundant(shard):
+            is_stated = shard.source in (*CONSTRAINING, *EDGES) and shard.source != CONSTRAINT and not self.closed
+            if (used or is_stated) and shard.source != MANUAL and not self._is_redundant(shard):
                 result.replace_all_uses_with(self._operation(shard).results[0])
         elif shard.source in CONSTRAINING:
             self._operation(shard)
@@ -293,12 +305,14 @@ class _Export:
 
     def _is_redundant(self, shard: _Shard) -> bool:
         """Whether a closed export says the same of the definition already."""
-        return self.closed and self.said.get(shard.value) == shard.sharding
+        if not self.closed:
+            return False
+        return UNSAID in shard.op.attributes or self.said.get(shard.value) == shard.sharding
 
     def _operation(self, shard: _Shard) -> ir.Operation:
         """The sdy operation that `shard` stands for, in its place."""
-        name = shard.source if shard.source in CONSTRAINING else CONSTRAINT
-        attrs = {CONSTRAINING[name]: self.attribute(shard)}
+        name = shard.source if shard.source in (*CONSTRAINING, *EDGES) else CONSTRAINT
+        attrs = {} if UNSAID in shard.op.attributes else {CONSTRAINING[name]: self.attribute(shard)}
         if SOURCE_ATTRIBUTES in shard.op.attributes:
             attrs |= carriers.named(shard.op.attributes[SOURCE_ATTRIBUTES])
         value, ip = shard.value, ir.InsertionPoint(shard.op)

@@ -1,4 +1,4 @@
-"""sdy inside of strings: modules that older versions of JAX exported, in which Shardy's dialect could not be serialized.
+"""sdy inside of strings: what XLA makes of a module that must pass through HLO, and what older versions of JAX exported.
 
     module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "{mesh = #sdy.mesh<[\\22x\\22=2]>}"}}
       %0 = stablehlo.custom_call @Sharding(%x) {mhlo.frontend_attributes = {xla.sdy.sharding = "#sdy.sharding_per_value<…>"}}
@@ -6,50 +6,196 @@
     sdy.mesh @mesh = <["x"=2]>
       %0 = sdy.sharding_constraint %x <@mesh, [{"x"}]>
 
-jaxlib's own pass reads meshes and shardings; here the custom calls become the operations that they stand for.
+The meshes may also stand there as `sdy.mesh`, and the bodies of manual computations say their shardings either at the call or at
+the custom calls around it. `mhlo.sharding` beside such strings is what XLA derived from them, and goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, TypeAlias
 
-from meshbridge.mlir import OpError, ir, run_stock_passes, walk_all
+from meshbridge.mlir import OpError, ir, sdy, walk_all
 from meshbridge_converters import carriers
-from meshbridge_converters.carriers import MANUAL, SHARDING
+from meshbridge_converters.carriers import FUNCTION, MANUAL, SHARDING
 from meshbridge_converters.invariants import GROUP
 
 Value: TypeAlias = "ir.Value[Any]"
 
 FRONTEND = "mhlo.frontend_attributes"
+PREFIX = "xla.sdy."
 MESHES = "xla.sdy.meshes"
+MHLO_SHARDING = "mhlo.sharding"
 MANUAL_BODIES = ("xla.sdy.manual_computation_body", "xla.sdy.inlinable_manual_computation_body")
 """How the functions are called that hold the bodies of manual computations."""
 
+_ON_OPERATIONS = {"xla.sdy.sharding": SHARDING, "xla.sdy.sharding_rule": "sdy.sharding_rule"}
+"""Strings that stand for an attribute of the operation that carries them."""
+
+MAX_DEPTH = 512
+"""How many brackets may be open in a string: MLIR's parser calls itself as deep."""
+
+_DERIVED = frozenset({"xla.sdy.has_unreduced_axes"})
+"""Strings that only repeat what the shardings say."""
+
 
 def is_used(module: ir.Module) -> bool:
-    """Whether `module` carries its meshes as strings."""
-    attrs = module.operation.attributes
-    return FRONTEND in attrs and MESHES in ir.DictAttr(attrs[FRONTEND])
+    """Whether `module` carries sdy in strings: its meshes, or what is said over them."""
+    if MESHES in _entries(module.operation.attributes):
+        return True
+    return any(_has_strings(op) for op in walk_all(module))
+
+
+def _has_strings(op: ir.Operation) -> bool:
+    attrs = op.attributes
+    if op.name == "func.func":
+        sides = [ir.ArrayAttr(attrs[side]) for side in FUNCTION if side in attrs]
+        return any(_said(_entries(ir.DictAttr(entry))) for side in sides for entry in side)
+    return FRONTEND in attrs and bool(_said(_entries(attrs)))
+
+
+def _entries(attrs: Any) -> dict[str, ir.Attribute]:
+    """The frontend attributes in a dictionary of attributes."""
+    if FRONTEND not in attrs:
+        return {}
+    found = attrs[FRONTEND]
+    return carriers.named(found) if isinstance(found, ir.DictAttr) else {}
+
+
+def _said(entries: dict[str, ir.Attribute]) -> list[str]:
+    return [name for name in entries if name.startswith(PREFIX)]
 
 
 def to_operations(module: ir.Module) -> None:
     """Turns strings into attributes of sdy, and custom calls into its operations, in place.
 
-    Raises OpError for a manual computation whose custom calls do not belong together.
+    Raises OpError for a string that is not the attribute that it stands for, one that nothing here reads, and for a manual
+    computation whose custom calls do not belong together.
     """
     if not is_used(module):
         return
-    run_stock_passes(module, "builtin.module(xla-sdy-round-trip-import-shardy-attrs)")
-    with module.context:
-        for op in walk_all(module):
+    with module.context, ir.Location.unknown():
+        _meshes(module)
+        ops = walk_all(module)
+        for op in ops:
+            if op.name == "func.func":
+                _arguments(op)
+            else:
+                _attributes(op)
+        for op in ops:
             if op.name == "func.call" and _callee(op).startswith(MANUAL_BODIES):
                 _manual_computation(op)
         for op in walk_all(module):
             if op.name == "stablehlo.custom_call":
-                convert = _CALLS.get(ir.StringAttr(op.attributes["call_target_name"]).value)
+                target = ir.StringAttr(op.attributes["call_target_name"]).value
+                convert = _CALLS.get(target)
                 if convert is not None and (FRONTEND in op.attributes or SHARDING in op.attributes):
                     convert(op)
+                elif target.startswith(PREFIX):
+                    raise OpError(
+                        op, f"calls @{target}, which stands alone: expected a manual computation around it, or a sharding"
+                    )
+        for op in walk_all(module):
+            if left := _said(_entries(op.attributes)):
+                raise OpError(op, f"carries {left[0]}, which is not read")
+
+
+def _meshes(module: ir.Module) -> None:
+    """Declares the meshes that the module carries as strings."""
+    op = module.operation
+    entries = _entries(op.attributes)
+    text = entries.pop(MESHES, None)
+    if left := _said(entries):
+        raise OpError(op, f"carries {left[0]}, which is not read")
+    if text is None:
+        return
+    found = _parsed(op, MESHES, text)
+    if not isinstance(found, ir.DictAttr):
+        raise OpError(op, f"carries {MESHES} = {found}, expected a dictionary of meshes")
+    top = ir.InsertionPoint.at_block_begin(module.body)
+    for name, entry in carriers.named(found).items():
+        mesh = _parsed(op, MESHES, entry) if isinstance(entry, ir.StringAttr) else entry
+        if not sdy.MeshAttr.isinstance(mesh):
+            raise OpError(op, f"carries {name} = {mesh} in {MESHES}, expected a mesh")
+        ir.Operation.create("sdy.mesh", [], [], {"sym_name": ir.StringAttr.get(name), "mesh": mesh}, ip=top)
+    _put(op.attributes, entries)
+
+
+def _put(attrs: Any, entries: dict[str, ir.Attribute]) -> None:
+    """Leaves `entries` of the frontend attributes."""
+    if entries:
+        attrs[FRONTEND] = ir.DictAttr.get(entries)
+    elif FRONTEND in attrs:
+        del attrs[FRONTEND]
+
+
+def _parsed(op: ir.Operation, name: str, text: ir.Attribute) -> ir.Attribute:
+    """The attribute that a string stands for. Raises OpError where it stands for none."""
+    if not isinstance(text, ir.StringAttr):
+        raise OpError(op, f"carries {name} = {text}, expected a string")
+    if not text.value or _depth(text.value) > MAX_DEPTH:  # MLIR's parser crashes over either
+        raise OpError(op, f"carries {name} of {len(text.value)} characters, which is not an attribute")
+    try:
+        return ir.Attribute.parse(text.value)
+    except ir.MLIRError as error:
+        reason = error.error_diagnostics[0].message if error.error_diagnostics else "no attribute"
+        raise OpError(op, f"carries {name} = {text}, which is not an attribute: {reason}") from None
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open where most are."""
+    steps = (1 if char in "[{(<" else -1 for char in text if char in "[{(<]})>")
+    return max(accumulate(steps), default=0)
+
+
+def _sharding(op: ir.Operation, text: ir.Attribute) -> ir.Attribute:
+    """The one sharding that a string holds, alone or in a list of one."""
+    found = _parsed(op, "xla.sdy.sharding", text)
+    if sdy.TensorShardingPerValueAttr.isinstance(found) and len(carriers.per_value(found)) == 1:
+        (found,) = carriers.per_value(found)
+    if not sdy.TensorShardingAttr.isinstance(found):
+        raise OpError(op, f"carries xla.sdy.sharding = {found}, expected one sharding")
+    return found
+
+
+def _arguments(function: ir.Operation) -> None:
+    """The shardings of arguments, and of results where older versions have them there."""
+    for side in FUNCTION:
+        if side not in function.attributes:
+            continue
+        changed = []
+        for entry in ir.ArrayAttr(function.attributes[side]):
+            attrs = carriers.named(entry)
+            entries = _entries(attrs)
+            if "xla.sdy.sharding" in entries:
+                attrs[SHARDING] = _sharding(function, entries.pop("xla.sdy.sharding"))
+            if left := _said(entries):
+                raise OpError(function, f"carries {left[0]} on an argument or result, which is not read")
+            attrs.pop(MHLO_SHARDING, None)
+            _put(attrs, entries)
+            changed.append(ir.DictAttr.get(attrs))
+        function.attributes[side] = ir.ArrayAttr.get(changed)
+
+
+def _attributes(op: ir.Operation) -> None:
+    """What an operation says of itself."""
+    if FRONTEND in op.attributes:
+        entries = {name: text for name, text in _entries(op.attributes).items() if name not in _DERIVED}
+        for name, listed in _ON_OPERATIONS.items():
+            if name in entries:
+                op.attributes[listed] = _checked(op, name, entries.pop(name))
+        _put(op.attributes, entries)
+    if MHLO_SHARDING in op.attributes:
+        del op.attributes[MHLO_SHARDING]
+
+
+def _checked(op: ir.Operation, name: str, text: ir.Attribute) -> ir.Attribute:
+    found = _parsed(op, name, text)
+    expected = sdy.OpShardingRuleAttr if name == "xla.sdy.sharding_rule" else sdy.TensorShardingPerValueAttr
+    if not expected.isinstance(found):
+        raise OpError(op, f"carries {name} = {found}, expected {'a rule' if name.endswith('rule') else 'a sharding per result'}")
+    return found
 
 
 def _callee(op: ir.Operation) -> str:
@@ -57,22 +203,54 @@ def _callee(op: ir.Operation) -> str:
 
 
 def _strings(op: ir.Operation) -> dict[str, ir.Attribute]:
-    """The frontend attributes of an operation, parsed."""
-    entries = carriers.named(op.attributes[FRONTEND]) if FRONTEND in op.attributes else {}
-    return {name: ir.Attribute.parse(ir.StringAttr(text).value) for name, text in entries.items() if name.startswith("xla.sdy.")}
+    """The frontend attributes of an operation that are sdy's, parsed."""
+    entries = _entries(op.attributes)
+    return {name: _parsed(op, name, entries[name]) for name in _said(entries)}
+
+
+def _only_string(op: ir.Operation, name: str) -> ir.Attribute:
+    """What the one string says that an operation carries."""
+    found = _strings(op)
+    if list(found) != [name]:
+        raise OpError(op, f"carries {', '.join(found) or 'nothing'}, expected {name}")
+    return found[name]
 
 
 def _constraint(op: ir.Operation) -> None:
-    (sharding,) = carriers.per_value(op.attributes[SHARDING])
-    _replace(op, "sdy.sharding_constraint", {"sharding": sharding})
+    if SHARDING not in op.attributes:  # GSPMD's own, which is not in strings
+        return
+    _replace(op, "sdy.sharding_constraint", {"sharding": _only_sharding(op)})
+
+
+def _only_sharding(op: ir.Operation) -> ir.Attribute:
+    found = carriers.per_value(op.attributes[SHARDING]) if SHARDING in op.attributes else []
+    if len(found) != 1 or len(op.operands) != 1 or len(op.results) != 1:
+        raise OpError(
+            op, f"has {len(found)} shardings for {len(op.operands)} operands and {len(op.results)} results, expected one"
+        )
+    return found[0]
+
+
+def _result(op: ir.Operation) -> None:
+    """`FuncResultSharding`: its value is what the function returns."""
+    sharding = _only_sharding(op)
+    uses = [(use.owner.operation, use.operand_number) for use in op.results[0].uses]
+    if not uses:
+        raise OpError(op, "says the sharding of a function's result, but nothing returns its value")
+    for terminator, index in uses:
+        if terminator.name != "func.return" or terminator.parent is None:
+            raise OpError(op, f"says the sharding of a function's result, but its value goes into {terminator.name}")
+        carriers.give(terminator.parent.operation, "res_attrs", {index: sharding})
+    op.results[0].replace_all_uses_with(op.operands[0])
+    op.erase()
 
 
 def _group(op: ir.Operation) -> None:
-    _replace(op, GROUP, {"group_id": _strings(op)["xla.sdy.sharding_group_id"]})
+    _replace(op, GROUP, {"group_id": _only_string(op, "xla.sdy.sharding_group_id")})
 
 
 def _barrier(op: ir.Operation) -> None:
-    _replace(op, "sdy.propagation_barrier", {"allowed_direction": _strings(op)["xla.sdy.allowed_direction"]})
+    _replace(op, "sdy.propagation_barrier", {"allowed_direction": _only_string(op, "xla.sdy.allowed_direction")})
 
 
 def _replace(op: ir.Operation, name: str, attrs: dict[str, ir.Attribute]) -> None:
@@ -85,6 +263,7 @@ def _replace(op: ir.Operation, name: str, attrs: dict[str, ir.Attribute]) -> Non
 
 _CALLS: dict[str, Callable[[ir.Operation], None]] = {
     "Sharding": _constraint,
+    "xla.sdy.FuncResultSharding": _result,
     "xla.sdy.ShardingGroup": _group,
     "xla.sdy.PropagationBarrier": _barrier,
 }
@@ -92,13 +271,9 @@ _CALLS: dict[str, Callable[[ir.Operation], None]] = {
 
 def _manual_computation(call: ir.Operation) -> None:
     """`LocalToGlobalShape(call body(GlobalToLocalShape(…)))` -> a manual computation whose body is the call."""
-    strings = _strings(call)
-    names = {"in_shardings", "out_shardings", "manual_axes"}
-    attrs = {name: strings[f"xla.sdy.{name}"] for name in names if f"xla.sdy.{name}" in strings}
-    if len(attrs) != len(names):
-        raise OpError(call, f"calls the body of a manual computation without {', '.join(sorted(names - set(attrs)))}")
     opened = [_opened(call, value) for value in call.operands]
     closing = _closing(call)
+    attrs = _manual_attributes(call, [entry for entry, _ in opened], closing)
     types = [result.type for op in closing for result in op.results]
     operands = [entry.operands[index] for entry, index in opened]
     ip = ir.InsertionPoint(closing[0] if closing else call)
@@ -113,11 +288,35 @@ def _manual_computation(call: ir.Operation) -> None:
     for index, argument in enumerate(block.arguments):
         call.operands[index] = argument
     block.append(call)
-    del call.attributes[FRONTEND]
+    if FRONTEND in call.attributes:
+        del call.attributes[FRONTEND]
     ir.Operation.create("sdy.return", [], list(call.results), loc=call.location, ip=ir.InsertionPoint(block))
-    for entry, _ in opened:
+    for entry in dict.fromkeys(entry for entry, _ in opened):
         if all(next(iter(result.uses), None) is None for result in entry.results):
             entry.erase()
+
+
+def _manual_attributes(call: ir.Operation, opening: list[ir.Operation], closing: list[ir.Operation]) -> dict[str, ir.Attribute]:
+    """What the call or the custom calls around it say of a manual computation."""
+    said = _strings(call)
+    for op in (*dict.fromkeys(opening), *closing):
+        said = {**_strings(op), **said}
+    nothing = sdy.TensorShardingPerValueAttr.get([])
+    if not opening:
+        said.setdefault("xla.sdy.in_shardings", nothing)
+    if not closing:
+        said.setdefault("xla.sdy.out_shardings", nothing)
+    if not opening and not closing:
+        said.setdefault("xla.sdy.manual_axes", sdy.ManualAxesAttr.get([]))
+    names = ("in_shardings", "out_shardings", "manual_axes")
+    if missing := [name for name in names if PREFIX + name not in said]:
+        raise OpError(call, f"calls the body of a manual computation without {', '.join(missing)}")
+    attrs = {name: said[PREFIX + name] for name in names}
+    for name, attr in attrs.items():
+        expected = sdy.ManualAxesAttr if name == "manual_axes" else sdy.TensorShardingPerValueAttr
+        if not expected.isinstance(attr):
+            raise OpError(call, f"calls the body of a manual computation with {name} = {attr}")
+    return attrs
 
 
 def _opened(call: ir.Operation, value: Value) -> tuple[ir.Operation, int]:

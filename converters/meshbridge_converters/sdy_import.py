@@ -29,17 +29,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
-from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE
+from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, UNSAID
 from meshbridge.factored_mesh import AxisRef
 from meshbridge.mlir import MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
 from meshbridge.sharding import Sharding
-from meshbridge_converters import carriers, invariants, meshes, sdy_frontend
-from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, SHARDING
+from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
+from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
 from meshbridge_converters.invariants import Groups
 from meshbridge_converters.sdy_meshes import Meshes
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
 """Discardable attribute of `mesh.shard`: what its source operation said besides the sharding."""
+
+SHARDING_OF_EDGE = CONSTRAINING["sdy.data_flow_edge"]
 
 IMPLIED = "implied_replicated_axes"
 """Entry of SOURCE_ATTRIBUTES for a manual computation: replicated axes that its sharding leaves unsaid."""
@@ -69,7 +71,17 @@ def import_module(module: ir.Module) -> None:
     _verify(module)
     with module.context, ir.Location.unknown():
         sites = list(_sites(module.body, None))
+        _put_on_one_mesh(module, sites)
         _Import(Meshes.of(module, [(site.op, site.name) for site in sites])).run(sites)
+
+
+def _put_on_one_mesh(module: ir.Module, sites: Iterable[_Site]) -> None:
+    """Settles for every manual computation which mesh it speaks of."""
+    ops = [view.operation for view in module.body.operations if view.operation.name == "sdy.mesh"]
+    declared = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"] for op in ops}
+    for site in sites:
+        if site.name == MANUAL:
+            invariants.put_on_one_mesh(site.op, declared)
 
 
 def _verify(module: ir.Module) -> None:
@@ -129,7 +141,6 @@ def _inside(op: ir.Operation, name: str, scope: _Scope | None) -> _Scope:
     entry = op.regions[0].blocks[0]
     manual = scope.manual if scope else frozenset()
     if name == MANUAL:
-        invariants.check_one_mesh(op)
         manual |= set(invariants.manual_axes(op))
     mark = ir.Operation.create("mesh.top", ip=ir.InsertionPoint.at_block_begin(entry))
     return _Scope(entry, mark, manual)
@@ -145,6 +156,7 @@ class _Import:
 
     def run(self, sites: list[_Site]) -> None:
         for site in sites:
+            carriers.rename(site.op, PROPAGATION_EDGES, OUR_PROPAGATION_EDGES)
             _IMPORTERS.get(site.name, _Import.op_attribute)(self, site)
         for op in self.replaced:
             op.erase()
@@ -230,27 +242,51 @@ class _Import:
     def constraint(self, site: _Site) -> None:
         """An operation that says how its operand's uses are sharded or, if it has no uses itself, its operand's definition."""
         op, name = site.op, CONSTRAINING[site.name]
-        if name not in op.attributes or site.in_reducer:
+        value, result = op.operands[0], op.results[0]
+        if site.in_reducer or not tensor_type(value) or name not in op.attributes:
             self.stays(site)
             return
         source = _source(op, name)
-        value, result = op.operands[0], op.results[0]
         if next(iter(result.uses), None) is None and site.name == "sdy.sharding_constraint":
             self.annotate(value, op.attributes[name], site, _place_for_definition(op, value, site.scope), source)
         else:
             result.replace_all_uses_with(self.annotate_use(value, op.attributes[name], site, ir.InsertionPoint(op), source))
         self.replaced.append(op)
 
+    def edge(self, site: _Site) -> None:
+        """An edge without a sharding says nothing: every dimension is open. sdy's own operation would not stand behind a
+        `mesh.shard`, which annotates what it marks.
+        """
+        op = site.op
+        tensor = tensor_type(op.operands[0])
+        if SHARDING_OF_EDGE in op.attributes:
+            self.constraint(site)
+            return
+        mesh = self.meshes.with_axes(())
+        if tensor is None or mesh is None or site.in_reducer:
+            return
+        attr = sdy_attributes.open_sharding(mesh, tensor.rank)
+        sharding, extras = self.sharding(op.operands[0], attr, op, site.scope)
+        extras |= _source(op, SHARDING_OF_EDGE) | {UNSAID: ir.UnitAttr.get()}
+        ip = ir.InsertionPoint(op)
+        value = build.shard(op.operands[0], sharding, annotate_for_users=True, extras=extras, loc=op.location, ip=ip)
+        op.results[0].replace_all_uses_with(value)
+        self.replaced.append(op)
+
     def manual_computation(self, site: _Site) -> None:
         """Operands and results annotated around the operation, which stays and says which mesh axes are manual."""
         op = site.op
         ins, outs = (carriers.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings"))
-        if ins or outs:
-            mesh = self.meshes.of_sharding((ins + outs)[0])
-            invariants.check_manual_axes(op, mesh)
-            manual = [axis for name in invariants.manual_axes(op) for axis in mesh.factored.axes_of(AxisRef(name))]
-            op.attributes[MANUAL_AXES] = attributes.axes_attr(manual)
-            op.attributes[meshes.MESH] = ir.FlatSymbolRefAttr.get(mesh.value.name)
+        names = invariants.manual_axes(op)
+        mesh = self.meshes.of_sharding((ins + outs)[0]) if ins or outs else self.meshes.with_axes(names)
+        if mesh is None:
+            if names:
+                raise OpError(op, f"is manual along {', '.join(names)}, which no mesh of the module has")
+            return
+        invariants.check_manual_axes(op, mesh)
+        manual = [axis for name in names for axis in mesh.factored.axes_of(AxisRef(name))]
+        op.attributes[MANUAL_AXES] = attributes.axes_attr(manual)
+        op.attributes[meshes.MESH] = ir.FlatSymbolRefAttr.get(mesh.value.name)
         before, after = ir.InsertionPoint(op), ir.InsertionPoint.after(op)
         for index, attr in enumerate(ins):
             value = op.operands[index]
@@ -338,4 +374,5 @@ _IMPORTERS: dict[str, Callable[[_Import, _Site], None]] = {
     NAMED: _Import.named_computation,
     invariants.GROUP: _Import.group,
     **dict.fromkeys(CONSTRAINING, _Import.constraint),
+    **dict.fromkeys(carriers.EDGES, _Import.edge),
 }

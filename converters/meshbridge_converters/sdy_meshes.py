@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,6 +17,7 @@ class Meshes:
     """The meshes of a module, by symbol and, for those that sdy has inlined, by contents; memoised readings of shardings."""
 
     by_key: dict[str | ir.Attribute, SdyMesh]
+    used: list[str | ir.Attribute] = field(default_factory=list)
     read: dict[tuple[ir.Attribute, int], Annotation] = field(default_factory=dict)
     rewritten: dict[ir.Attribute, ir.Attribute] = field(default_factory=dict)
 
@@ -27,6 +28,7 @@ class Meshes:
         `carrying` are the operations that carry shardings, with their names. Raises OpError where an axis cannot be factored.
         """
         used = _references(carrying)
+        in_use = list(used)
         declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
         taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations if "sym_name" in op.attributes}
         free = (name for name in (f"inlined_mesh_{number}" for number in count()) if name not in taken)
@@ -43,7 +45,12 @@ class Meshes:
                 raise OpError(op, f"names the mesh @{attr}, which stands in another module")
             by_key[attr] = _located(op, next(free), attr, refs, inlined=True)
             meshes.declare(by_key[attr], {}, op.location, top)
-        return cls(by_key)
+        return cls(by_key, in_use)
+
+    def with_axes(self, names: Sequence[str]) -> SdyMesh | None:
+        """The mesh of something that names only axes: the first that is in use, or else declared, and has them all."""
+        found = [self.by_key[key] for key in (*self.used, *self.by_key)]
+        return next((mesh for mesh in found if set(names) <= {name for name, _ in mesh.factored.sdy_axes}), None)
 
     def of_sharding(self, attr: ir.Attribute) -> SdyMesh:
         """The mesh of a sharding."""

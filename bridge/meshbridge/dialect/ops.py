@@ -83,6 +83,9 @@ REPLICATED_AXES = "meshbridge.replicated_axes"
 SOURCE = "meshbridge.source"
 """Discardable attribute of `mesh.shard`: the source operation it stands for, where its place alone does not say so."""
 
+UNSAID = "meshbridge.unsaid"
+"""Discardable attribute of `mesh.shard`: the operation that it came from says no sharding. It only keeps the place."""
+
 REQUIRED = "meshbridge.required"
 """Discardable attribute of `mesh.shard`: false where the RFC's annotation was a hint that the compiler may disregard."""
 

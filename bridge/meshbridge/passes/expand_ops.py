@@ -29,6 +29,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "stablehlo.get_dimension_size": shapes.expand_dimension_size,
     "stablehlo.torch_index_select": shapes.expand_index_select,
     "chlo.constant": shapes.expand_constant,
+    "sdy.constant": shapes.expand_constant,
     "chlo.constant_like": shapes.expand_constant_like,
     "chlo.scan": scan.expand_scan,
     **{f"chlo.broadcast_{name}": shapes.expand_broadcasting for name in _BROADCASTING.split()},

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.dialect.ops import UNSAID
 from meshbridge.interface.composites import composite_rule
 from meshbridge.locations import names_file
-from meshbridge.mlir import COMPOSITE, CUSTOM_CALL, OpError, ir, main_function, named_functions, walk
+from meshbridge.mlir import COMPOSITE, CUSTOM_CALL, OpError, ir, main_function, named_functions, tensor_type, walk, walk_all
 from meshbridge.passes.base import Pass, register
 
 
@@ -21,7 +22,8 @@ class InlineCalls(Pass):
              %0 = stablehlo.multiply %x, %1 : tensor<8xf32>
 
     A composite that is named after an op (`chlo.top_k`, `chlo.scan`) becomes that op. One that has a sharding rule stays: it is
-    split as a whole, and `expand-composites` replaces it then.
+    split as a whole, and `expand-composites` replaces it then. A computation that sdy names in place is one that is called. What
+    marks the edges of such computations and of loops, and says nothing, goes with them.
     """
 
     name: ClassVar[str] = "inline-calls"
@@ -31,6 +33,7 @@ class InlineCalls(Pass):
         functions = dict(_named(view.operation) for view in module.body.operations if view.operation.name == "func.func")
         name, entry = next(iter(functions.items())) if len(functions) == 1 else _named(main_function(module))
         with module.context:
+            _unfold(module)
             inliner = Inliner(functions)
             inliner.flatten(entry, (name,))
             for name, function in functions.items():
@@ -41,6 +44,45 @@ class InlineCalls(Pass):
 
 def _named(function: ir.Operation) -> tuple[str, ir.Operation]:
     return ir.StringAttr(function.attributes["sym_name"]).value, function
+
+
+NAMED_COMPUTATION = "sdy.named_computation"
+
+_EDGES = frozenset({"sdy.data_flow_edge", "sdy.func_data_flow_edge"})
+"""Ops that give their operand back, for Shardy's propagation to speak of it."""
+
+
+_NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
+"""Attributes in which Shardy says, for debugging, where it has its shardings from."""
+
+
+def _unfold(module: ir.Module) -> None:
+    """Replaces every named computation by its body, and takes out what only marks edges or traces Shardy's decisions."""
+    for op in walk_all(module):
+        for note in _NOTES:
+            if note in op.attributes:
+                del op.attributes[note]
+        if op.name == NAMED_COMPUTATION:
+            block = op.regions[0].blocks[0]
+            for argument, value in zip(block.arguments, op.operands, strict=True):
+                argument.replace_all_uses_with(value)
+            *body, terminator = [view.operation for view in block.operations]
+            for inner in body:
+                inner.move_before(op)
+            _replace(op, list(terminator.operands))
+        elif op.name in _EDGES or UNSAID in op.attributes or _is_of_token(op):
+            _replace(op, [op.operands[0]])
+
+
+def _is_of_token(op: ir.Operation) -> bool:
+    """Whether `op` constrains the sharding of something that has none."""
+    return op.name == "sdy.sharding_constraint" and tensor_type(op.operands[0]) is None
+
+
+def _replace(op: ir.Operation, values: list[ir.Value]) -> None:
+    for result, value in zip(op.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    op.erase()
 
 
 CALLEE = {"func.call": "callee", COMPOSITE: "decomposition"}
