@@ -34,7 +34,7 @@ BAD = {
     "neither text nor a known binary": (b"caf\xe9", "input: error: unknown kind of input"),
     "zeros": (b"\0" * 400, "input: error: unknown kind of input"),
     "another program": (b"\x7fELF\x02\x01\x01" + bytes(range(256)), "input: error: unknown kind of input"),
-    "endless nesting": (b"module {" * 5000, "input:1:4104: error: more than 512 brackets are open"),
+    "endless nesting": (b"module {" * 5000, "input:1:2056: error: more than 256 brackets are open"),
     "does not verify": (
         b"func.func @main(%a: tensor<8xf32>) -> tensor<9xf32> {\n  return %a : tensor<8xf32>\n}",
         "input:2:3: error: type of return operand 0",

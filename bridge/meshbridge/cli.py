@@ -189,7 +189,7 @@ def partition(options: argparse.Namespace) -> int:
     useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
     console.refuse_ignored("meshbridge partition", useless, _given(options))
     program = _read_for_platform(options)
-    with console.about(console.display_name(options.input)):
+    with console.about(console.display_name(options.input), program.format.wording):
         _refuse_done(program, options)
         found, timings = _partition(program.module, options)
         chosen = formats.choose(_presentable(program, options.emit), options.output)
@@ -225,7 +225,7 @@ def _refuse_done(program: Program, options: argparse.Namespace) -> None:
 def _read_for_platform(options: argparse.Namespace) -> Program:
     """The program, for the platform that the options name. Raises MeshError for one that it is not for."""
     program = console.read_program(options.input, options.dims)
-    with console.about(console.display_name(options.input)):
+    with console.about(console.display_name(options.input), program.format.wording):
         if options.platform is None:
             return program
         chosen = formats.for_platform(program, options.platform)
@@ -254,7 +254,10 @@ def run(options: argparse.Namespace) -> int:
     program = _read_for_cpu(options)
     from meshbridge import inputs, trial  # import JAX, which reads the number of devices as it starts
 
-    with console.about(console.display_name(options.input)), inputs.for_module(program, options.inputs) as options.inputs:
+    with (
+        console.about(console.display_name(options.input), program.format.wording),
+        inputs.for_module(program, options.inputs) as options.inputs,
+    ):
         return trial.run(program.module, options)
 
 
@@ -268,7 +271,7 @@ def _set_defaults(options: argparse.Namespace, **defaults: object) -> None:
 def _read_for_cpu(options: argparse.Namespace) -> Program:
     """The program for virtual devices, which are of the platform `cpu`."""
     program = console.read_program(options.input, options.dims)
-    with console.about(console.display_name(options.input)):
+    with console.about(console.display_name(options.input), program.format.wording):
         return formats.for_platform(program, "cpu")
 
 
@@ -278,7 +281,7 @@ def convert(options: argparse.Namespace) -> int:
     if kind is not None:
         _check_format(kind, options)
     program = conversion.read(options.input, options.source, options.dims)
-    with console.about(console.display_name(options.input)):
+    with console.about(console.display_name(options.input), program.format.wording):
         converted = conversion.convert(program, options.target, closed=options.closed)
         chosen = formats.choose(converted, options.output) if kind is None else converted
         data = (_binary(chosen) if options.binary else chosen).format.write(chosen)
@@ -312,7 +315,7 @@ def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
     program = _read_for_platform(options)
     module = program.module
-    with console.about(console.display_name(options.input)):
+    with console.about(console.display_name(options.input), program.format.wording):
         _refuse_done(program, options)
         found, _ = partition_and_report(module, emit="mesh", resharding=options.resharding, collectives=options.collectives)
     print(_report_text(found, options.json))
@@ -327,7 +330,10 @@ def compare(options: argparse.Namespace) -> int:
     from meshbridge import inputs  # imports JAX, as do these
     from meshbridge.comparison import command, text
 
-    with console.about(console.display_name(options.input)), inputs.for_module(program, options.inputs) as archive:
+    with (
+        console.about(console.display_name(options.input), program.format.wording),
+        inputs.for_module(program, options.inputs) as archive,
+    ):
         found = command.compare(program.module, devices=options.devices, seed=options.seed, inputs=archive or "")
     if options.json:
         print(text.as_json(found))

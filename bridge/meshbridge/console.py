@@ -68,6 +68,10 @@ def run(command: str, body: Callable[[], int]) -> int:
         return _fail(str(error))
     except ir.MLIRError as error:
         return _fail(diagnostics_text(error, "<module>"))
+    except RecursionError:
+        if TRACEBACK in os.environ:
+            raise
+        return _fail(f"{command}: error: the program's regions nest more deeply than the 256 levels that are supported")
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -124,16 +128,19 @@ def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None)
 
 
 @contextmanager
-def about(name: str) -> Iterator[None]:
-    """Names the input in diagnostics that speak of the module as a whole and so have no place in it."""
+def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
+    """Names the input in diagnostics that speak of the module as a whole and so have no place in it; `wording` puts them into
+    the terms of the input's spelling (see `formats.Format`)."""
     try:
         yield
     except MeshError as error:
-        text = str(error)
+        text = wording(str(error))
         for nowhere in ("<module>: ", "<unknown>: "):
             text = text.removeprefix(nowhere)
         if text.startswith("error: "):
-            raise MeshError(f"{name}: {text}") from None
+            text = f"{name}: {text}"
+        if text != str(error):
+            raise MeshError(text) from error
         raise
 
 

@@ -122,10 +122,11 @@ class Notation:
 
 
 def _is_text(data: bytes) -> bool:
-    try:
-        return "\0" not in data.decode()
-    except UnicodeDecodeError:
+    """Whether `data` is text, a few damaged bytes aside: the reader says where they stand."""
+    if b"\0" in data:
         return False
+    odd = sum(1 for byte in data.decode(errors="replace") if byte == "\N{REPLACEMENT CHARACTER}")
+    return odd * 16 <= len(data)
 
 
 def bytecode_producer(data: bytes) -> bytes | None:
@@ -152,7 +153,7 @@ def copy_module(module: ir.Module) -> ir.Module:
 
 
 def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:
-    return Program(assembly.read(data.decode(), filename, ctx), TEXT)
+    return Program(assembly.read(data, filename, ctx), TEXT)
 
 
 def _read_bytecode(data: bytes, filename: str, ctx: ir.Context) -> Program:

@@ -195,11 +195,8 @@ class _Job:
     def convert(self, chunk: bytes, warn: Callable[[str], object]) -> bytes:
         """Reads, runs the passes, and prints one module; `warn` gets the text of each warning."""
         program = console.parse_program(chunk, self.filename)
-        with console.about(self.filename):
-            try:
-                return self._convert(program, lambda text: warn(program.format.wording(text)))
-            except MeshError as error:
-                raise MeshError(program.format.wording(str(error))) from error
+        with console.about(self.filename, program.format.wording):
+            return self._convert(program, lambda text: warn(program.format.wording(text)))
 
     def _convert(self, program: Program, warn: Callable[[str], object]) -> bytes:
         if self.options.verify_each:

@@ -20,6 +20,9 @@ DYNAMIC = -(2**63)
 REDUCTION_KINDS = ("sum", "max", "min", "product", "average", "bitwise_and", "bitwise_or", "bitwise_xor", "generic")
 """Seed 002's `#mesh.partial` kinds."""
 
+MOST_AXES = 2**15
+"""Axes that a mesh may have: the dialect's numbers of axes have 16 bits, with a sign."""
+
 Axes = tuple[int, ...]
 """Mesh axes from outer to inner."""
 

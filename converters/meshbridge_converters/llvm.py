@@ -25,7 +25,7 @@ from meshbridge.dialect.assembly.printer import write_operation
 from meshbridge.dialect.assembly.scanner import Scanner, place
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import AXES, AXIS_ARRAY, KIND, KindSyntax, Mismatch, Syntax, read_kind
-from meshbridge.dialect.ops import ShardingOp, ShardOp
+from meshbridge.dialect.ops import MeshOp, PermuteOp, ShardingOp, ShardOp
 from meshbridge.formats import Format as FileFormat
 from meshbridge.formats import Program
 from meshbridge.mlir import OpError, ParseError, ir, walk, walk_all
@@ -48,7 +48,12 @@ def _respelled(
 
     return {
         name: tuple(
-            Format(tuple(map(element, form.elements)), form.types, tuple(hints.get(h, h) for h in form.hints), form.segments)
+            Format(
+                tuple(element(each) for each in form.elements if partial or not isinstance(each, Partial)),
+                form.types,
+                tuple(hints.get(h, h) for h in form.hints),
+                form.segments,
+            )
             for form in forms
         )
         for name, forms in FORMATS.items()
@@ -124,6 +129,13 @@ SPELLING_22 = Spelling(
 )
 
 
+def _refuse_partial(module: ir.Module) -> None:
+    """LLVM 22 has no partial shardings; in generic form it passes over what it does not know."""
+    for op in walk_all(module):
+        if op.name == ShardingOp.OPERATION_NAME and "partial_axes" in op.attributes:
+            raise OpError(op, "has partial_axes, but LLVM 22 has no partial shardings")
+
+
 def _refuse(op: ir.Operation, version: int, what: str) -> None:
     raise OpError(op, f"cannot be written for LLVM {version}, which has no {what}")
 
@@ -139,6 +151,21 @@ def _check_sayable(module: ir.Operation, version: int, spelling: Spelling) -> No
             _refuse(op, version, "linear device number in shard_shape")
         if version == 22 and op.name == ShardingOp.OPERATION_NAME and "partial_axes" in op.attributes:
             _refuse(op, version, "partial shardings")
+
+
+def _permutes_as_gathers(module: ir.Operation) -> None:
+    """Writes each `mesh.permute`, which LLVM does not have, as an all-gather along its axes and a slice along its target axes."""
+    with module.context:
+        meshes = {mesh.name: mesh for op in walk(module) if op.name == MeshOp.OPERATION_NAME for mesh in [MeshOp(op).value]}
+        for op in [op for op in walk(module) if op.name == PermuteOp.OPERATION_NAME]:
+            view, mesh = PermuteOp(op), meshes[PermuteOp(op).mesh]
+            if not ir.RankedTensorType(view.input.type).rank:
+                raise OpError(op, "of a scalar cannot be written for LLVM, whose collectives have dimensions")
+            at: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+            whole = build.all_gather(view.input, mesh, mesh_axes=view.mesh_axes, gather_axis=0, **at)
+            own = build.all_slice(whole, mesh, mesh_axes=view.target_axes, slice_axis=0, **at)
+            op.results[0].replace_all_uses_with(own)
+            op.erase()
 
 
 def _shardings_as_attributes(module: ir.Operation) -> None:
@@ -215,15 +242,19 @@ class _Version:
     wording: Callable[[str], str] = field(default=lambda diagnostics: diagnostics)
 
     def read(self, text: str, filename: str, ctx: ir.Context) -> ir.Module:
-        """Reads `text` into the canonical dialect. Raises ParseError, or OpError where an operation contradicts itself."""
+        """Reads `text` into the canonical dialect. Raises ParseError."""
         module = reader.read(text, filename, ctx, self.spelling)
-        self.after_reading(module)
+        try:
+            self.after_reading(module)
+        except OpError as error:
+            raise ParseError(self.wording(str(error))) from None
         return module
 
     def write(self, module: ir.Module) -> str:
         """`module` in this spelling. Raises OpError at the first operation that it has no word for. Leaves `module` as it is."""
         with module.context:
             copy = module.operation.clone().operation
+            _permutes_as_gathers(copy)
             self.before_writing(copy)
             _check_sayable(copy, self.number, self.spelling)
             return write_operation(copy, spelling=self.spelling)
@@ -258,19 +289,23 @@ def _is_code(before: str) -> bool:
 
 
 _NAMES_OR_TERMS = re.compile(
-    r"""(?P<name>"[^"\n]*"|@[\w.$-]+|^.*?: (?:error|note): )|'mesh\.(?P<operation>\w+)'|devices? meshes|[Mm]esh\b""", re.M
+    r"""(?P<kept>"[^"\n]*"|@[\w.$-]+|^.*?: (?:error|note|warning): |\bmesh-[\w-]+)|\bmesh\.(?P<operation>\w+)"""
+    r"""|\bmesh_(?P<attribute>axes|shape)\b|devices? meshes|[Mm]esh\b""",
+    re.M,
 )
-"""What diagnostics say: names that the user gave and places, which stay; and the dialect's own terms."""
+"""What diagnostics say: names that the user gave, places, and passes, which stay; and the dialect's own terms."""
 
 
 def _wording_22(diagnostics: str) -> str:
     """Diagnostics in the words of LLVM 22: `grid` for `mesh`, and the operations' names there."""
 
     def term(found: re.Match[str]) -> str:
-        if found["name"]:
+        if found["kept"]:
             return found.group()
         if found["operation"]:
-            return f"'{SPELLING_22.spelled.get('mesh.' + found['operation'], 'mesh.' + found['operation'])}'"
+            return SPELLING_22.spelled.get(found.group(), found.group())
+        if found["attribute"]:
+            return f"grid_{found['attribute']}"
         return {"mesh": "grid", "Mesh": "Grid"}.get(found.group(), "device grids")
 
     return _NAMES_OR_TERMS.sub(term, diagnostics)
@@ -278,7 +313,7 @@ def _wording_22(diagnostics: str) -> str:
 
 LLVM_19 = _Version(19, SPELLING_19, _shardings_as_values, _shardings_as_attributes)
 LLVM_21 = _Version(21, SPELLING_21)
-LLVM_22 = _Version(22, SPELLING_22, wording=_wording_22)
+LLVM_22 = _Version(22, SPELLING_22, _refuse_partial, wording=_wording_22)
 
 _DETECT_19 = re.compile(r"mesh\.shard\s+%[\w$.#-]+\s+to\s*<@|shard = #mesh\.shard<@")
 _DETECT_21 = re.compile(r"\bmesh\.\w+ [^\n]*(?:reduction|partial) =  \w|#mesh<(?:partial|axisarray)")

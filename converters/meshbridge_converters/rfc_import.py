@@ -20,7 +20,7 @@ from typing import Any
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp
 from meshbridge.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
-from meshbridge.sharding import DYNAMIC, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
+from meshbridge.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
 
 CLUSTER = "mesh_cluster"
 """The function attribute that names the mesh that the function runs on."""
@@ -53,6 +53,8 @@ def _mesh(cluster: ir.Operation) -> Mesh:
     sizes = _integers(cluster.attributes["dim_sizes"]) if "dim_sizes" in cluster.attributes else ()
     if len(sizes) > rank:
         raise OpError(cluster, f"is of rank {rank}, but has {len(sizes)} dim_sizes")
+    if not 0 <= rank <= MOST_AXES:
+        raise OpError(cluster, f"is of rank {rank}, expected at most {MOST_AXES}: axes are numbers of 16 bits")
     shape = tuple(size if size > 0 else DYNAMIC for size in sizes) + (DYNAMIC,) * (rank - len(sizes))
     attrs = {name: value for name, value in cluster.attributes.items() if name not in ("rank", "dim_sizes")}
     attrs["shape"] = attributes.integers_attr(shape)

@@ -118,7 +118,6 @@ REFUSED = [
     (19, FORMS["update_halo"][0], "no mesh.update_halo"),
     (19, FORMS["shard"][0], "no sharding that is not given by a mesh.sharding"),
     (21, FORMS["shard_shape"][0], "no linear device number in shard_shape"),
-    (21, FORMS["permute"][0], "no mesh.permute"),
     (22, FORMS["sharding"][2], "no partial shardings"),
 ]
 

@@ -229,10 +229,6 @@ CLOSED_HOLES = [
         f"%0 = mesh.permute %arg0 on @m0 mesh_axes = [0, 1] target_axes = [1] : {T} -> {T}",
         "target axes are expected to be a permutation of mesh axes.",
     ),
-    (
-        f"%0 = mesh.send %arg0 on @m0 mesh_axes = [0] destination = [0] : ({T}) -> {T}",
-        'has no mesh.recv on mesh "m0" with mesh_axes = [0] to match it.',
-    ),
 ]
 
 ON_TENSORS = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from meshbridge.dialect import attributes
 from meshbridge.dialect.signature import Broken, Shape, Signature, check_dynamic_count, element_of, shape_of
 from meshbridge.mlir import ir
-from meshbridge.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.sharding import DYNAMIC, MOST_AXES, Axes, Mesh
 
 Rule = Callable[[Signature], None]
 
@@ -96,8 +96,10 @@ def is_integer(type_: ir.Type) -> bool:
 
 
 def mesh_is_positive(signature: Signature) -> None:
-    """`mesh.mesh`. Closed hole: a dimension of 0."""
+    """`mesh.mesh`. Closed holes: a dimension of 0, and more axes than have numbers."""
     shape = signature.integers("shape")
+    if len(shape) > MOST_AXES:
+        raise Broken(f"rank of mesh is expected to be at most {MOST_AXES}, found {len(shape)}")
     if not shape:
         raise Broken("rank of mesh is expected to be a positive integer")
     if any(size < 0 and size != DYNAMIC for size in shape):

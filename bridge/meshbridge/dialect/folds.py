@@ -207,6 +207,18 @@ def merge_duplicates(module: ir.Module) -> bool:
     return _merge_in(module.body, {})
 
 
+def erase_dead(module: ir.Module) -> bool:
+    """Erases mesh operations that nobody uses and that have no effect; returns whether there were any."""
+    ops = [op for op in walk(module.operation) if op.name.startswith("mesh.")]
+    facts = _Facts(ops)
+    for op in ops:
+        if op.name == ShardOp.OPERATION_NAME:
+            view = ShardOp(op)
+            sharding = facts.shardings.get(view.sharding, view.sharding)
+            facts.annotated.setdefault((view.source, sharding, view.annotate_for_users), op)
+    return _erase_dead(ops, facts)
+
+
 def _merge_in(block: ir.Block, known: dict[object, ir.Operation]) -> bool:
     """`known` holds what stands before this block and around it; it is left as it was found."""
     changed = False

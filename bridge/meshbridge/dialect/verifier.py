@@ -14,7 +14,7 @@ from meshbridge.dialect.assembly.formats import FORMATS
 from meshbridge.dialect.ops import MeshOp, MeshOpView, ShardingOp
 from meshbridge.dialect.signature import Broken, Signature, check_attributes
 from meshbridge.mlir import VerifyError, has_no_regions, ir
-from meshbridge.sharding import Axes, Mesh, Sharding
+from meshbridge.sharding import Mesh, Sharding
 
 RULES = constraints.RULES | shard_constraints.RULES
 
@@ -35,9 +35,9 @@ def diagnostics(module: ir.Module) -> list[VerifyError]:
 def _check_module(module: ir.Operation) -> list[VerifyError]:
     """Symbols are those of the module itself; a module inside it has its own."""
     body = module.regions[0].blocks[0]
-    check = _ModuleCheck(_meshes(body))
+    check = _ModuleCheck(body)
     check.block(body)
-    return check.finish()
+    return check.errors
 
 
 def _meshes(body: ir.Block) -> dict[str, Mesh]:
@@ -86,25 +86,15 @@ def _broken_rule(check: Callable[..., None], *arguments: object) -> str:
 class _ModuleCheck:
     """One walk over one module. Messages are memoised; "" says that all is well."""
 
-    def __init__(self, meshes: dict[str, Mesh]) -> None:
-        self._meshes = meshes
-        self._errors: list[VerifyError] = []
+    def __init__(self, body: ir.Block) -> None:
+        self._body = body
+        self._meshes = _meshes(body)
+        self.errors: list[VerifyError] = []
         self._plain: set[type] = set()
         """Classes of ops of other dialects that have no regions."""
         self._checked: dict[object, str] = {}
         self._values: dict[object, Sharding] = {}
         self._shardings: dict[ir.Value[Any], Sharding] = {}
-        self._messages: dict[str, dict[tuple[str, Axes], ir.Operation]] = {"mesh.send": {}, "mesh.recv": {}}
-        """By operation, mesh and mesh axes, the first such operation."""
-
-    def finish(self) -> list[VerifyError]:
-        """All diagnostics; a message that nothing in its device groups answers is one (closed hole)."""
-        for name, other in (("mesh.send", "mesh.recv"), ("mesh.recv", "mesh.send")):
-            for (mesh, axes), op in self._messages[name].items():
-                if (mesh, axes) not in self._messages[other]:
-                    rule = f'has no {other} on mesh "{mesh}" with mesh_axes = {list(axes)} to match it.'
-                    self._errors.append(VerifyError(op, rule))
-        return self._errors
 
     def block(self, block: ir.Block) -> None:
         """Checks the operations of a block and everything below them."""
@@ -119,10 +109,12 @@ class _ModuleCheck:
             name = op.name
             if name == "mesh.shard":
                 self._shard(op)
+            elif name == MeshOp.OPERATION_NAME and block != self._body:
+                self.errors.append(VerifyError(op, "symbol's parent must have the SymbolTable trait"))
             elif name.startswith("mesh."):
                 self._mesh_op(op)
             elif name == "builtin.module":
-                self._errors += _check_module(op)
+                self.errors += _check_module(op)
             else:
                 for region in op.regions:
                     for inner in region.blocks:
@@ -133,7 +125,7 @@ class _ModuleCheck:
             value, annotation = op.operands
             source, result = value.type, op.result.type
         except ValueError:
-            self._errors.append(VerifyError(op, "expects a tensor, a sharding and one result"))
+            self.errors.append(VerifyError(op, "expects a tensor, a sharding and one result"))
             return
         sharding = self._shardings.get(annotation)
         # Alike shardings are one object: its identity hashes in no time, its fields do not.
@@ -143,7 +135,7 @@ class _ModuleCheck:
             message = _broken_rule(shard_constraints.check_shard, source, result, sharding or annotation.type, self._meshes)
             self._checked[key] = message
         if message:
-            self._errors.append(VerifyError(op, message))
+            self.errors.append(VerifyError(op, message))
 
     def _mesh_op(self, op: ir.Operation) -> None:
         key = _key(op)
@@ -151,12 +143,8 @@ class _ModuleCheck:
         if message is None:
             message = self._checked[key] = _broken_rule(_check, _signature(key, self._meshes))
         if message:
-            self._errors.append(VerifyError(op, message))
+            self.errors.append(VerifyError(op, message))
         elif op.name == ShardingOp.OPERATION_NAME:
             if key not in self._values:
                 self._values[key] = ShardingOp(op).value
             self._shardings[op.results[0]] = self._values[key]
-        elif op.name in self._messages:
-            signature = _signature(key, self._meshes)
-            if axes := signature.integers("mesh_axes"):  # without axes a device sends to itself
-                self._messages[op.name].setdefault((signature.mesh_name, axes), op)

@@ -39,7 +39,8 @@ class Canonicalize(Pass):
 @register
 @dataclass(frozen=True)
 class Cse(Pass):
-    """Merges mesh operations that compute the same, together with MLIR's own elimination of common subexpressions.
+    """Merges mesh operations that compute the same and erases dead ones, together with MLIR's own elimination of common
+    subexpressions.
 
     Input:   %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
              %t = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
@@ -49,7 +50,7 @@ class Cse(Pass):
     name: ClassVar[str] = "cse"
 
     def run(self, module: ir.Module) -> None:
-        _alternate(module, folds.merge_duplicates, "cse")
+        _alternate(module, _merge_and_erase, "cse")
 
 
 @register
@@ -69,6 +70,11 @@ class Simplify(Pass):
 
     def run(self, module: ir.Module) -> None:
         _alternate(module, _fold_and_merge, "canonicalize,cse")
+
+
+def _merge_and_erase(module: ir.Module) -> bool:
+    merged = folds.merge_duplicates(module)
+    return folds.erase_dead(module) or merged
 
 
 def _fold_and_merge(module: ir.Module) -> bool:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from meshbridge.dialect.assembly.names import refuse_unknown_names
 from meshbridge.dialect.assembly.parse_op import OPERAND, Piece, parse_op
-from meshbridge.dialect.assembly.scanner import Scanner, place
+from meshbridge.dialect.assembly.scanner import Scanner, byte_place, place
 from meshbridge.dialect.assembly.source_map import Edit, SourceMap, parse_module
 from meshbridge.dialect.assembly.spelling import CANONICAL, Spelling
 from meshbridge.mlir import ParseError, ir
@@ -30,14 +31,19 @@ def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling
     if isinstance(source, bytes):
         if source.startswith(_BYTECODE):
             return parse_bytecode(source, filename, ctx)
-        try:
-            source = source.decode()
-        except UnicodeDecodeError as error:
-            raise ParseError(f"{filename}: error: neither MLIR bytecode nor UTF-8 text: {error}") from None
+        source = _decoded(source, filename)
     _refuse_unreadable(source, filename)
+    refuse_unknown_names(source, filename, spelling)
     rewriter = _Rewriter(source, filename, spelling)
     rewriter.run()
     return parse_module(SourceMap(source, filename, rewriter.edits), rewriter.rewritten(), ctx)
+
+
+def _decoded(source: bytes, filename: str) -> str:
+    try:
+        return source.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{byte_place(source, error.start, filename)}: error: not UTF-8 text: {error.reason}") from None
 
 
 def split_input(text: str) -> list[str]:
@@ -50,8 +56,8 @@ def split_input(text: str) -> list[str]:
     return parts
 
 
-_DEPTH_LIMIT = 512
-"""Brackets open at once. MLIR's parser recurses on the C++ stack; real programs stay below 50."""
+_DEPTH_LIMIT = 256
+"""Brackets open at once. MLIR's parser recurses on the C++ stack, walks of regions on Python's; real programs stay below 50."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"()<>{}[]"))
 
@@ -67,15 +73,29 @@ def _refuse_unreadable(text: str, filename: str) -> None:
             raise ParseError(f"{place(text, error.start, filename)}: error: not a Unicode character") from None
     if (nul := text.find("\0")) >= 0:
         raise ParseError(f"{place(text, nul, filename)}: error: NUL character")
+    if _STRANGE.search(text):
+        _refuse_strange_characters(text, filename)
     if _nests_deeply(text):
         _refuse_deep_nesting(text, filename)
+
+
+_STRANGE = re.compile(r"[^\t\n\r\x20-\x7e]")
+"""What MLIR's text holds in strings and comments alone: other letters, digits and blanks, which Python would take for ASCII's."""
+
+_STRANGE_CODE = re.compile(rf'"(?:[^"\\\n]|\\.)*"|//[^\n]*|({_STRANGE.pattern})')
+
+
+def _refuse_strange_characters(text: str, filename: str) -> None:
+    for found in _STRANGE_CODE.finditer(text):
+        if found.group(1):
+            raise ParseError(f"{place(text, found.start(), filename)}: error: unexpected character")
 
 
 def _nests_deeply(text: str) -> bool:
     """Whether brackets may nest beyond the limit: takes innermost pairs away, a layer at a time, at C speed."""
     left = text.encode().replace(b"->", b"").translate(None, _NO_BRACKETS)
-    for _ in range(_DEPTH_LIMIT):
-        if len(left) <= _DEPTH_LIMIT:
+    for layers in range(_DEPTH_LIMIT + 1):
+        if layers + len(left) <= _DEPTH_LIMIT:
             return False
         inner = left.replace(b"()", b"").replace(b"<>", b"").replace(b"{}", b"").replace(b"[]", b"")
         if len(inner) == len(left):

@@ -25,6 +25,11 @@ def place(text: str, offset: int, filename: str) -> str:
     return f"{filename}:{text.count(chr(10), 0, offset) + 1}:{len(text[start:offset].encode('utf-8', 'replace')) + 1}"
 
 
+def byte_place(data: bytes, offset: int, filename: str) -> str:
+    """The same of bytes that are no text."""
+    return f"{filename}:{data.count(bytes([10]), 0, offset) + 1}:{offset - data.rfind(bytes([10]), 0, offset)}"
+
+
 class Scanner:
     """Reads `text` from `position` on, as part of `operation` if that is known."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.assembly.scanner import Scanner
-from meshbridge.sharding import DYNAMIC, REDUCTION_KINDS
+from meshbridge.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS
 
 
 class Mismatch(Exception):
@@ -89,7 +89,8 @@ def read_kind(scanner: Scanner) -> str:
     kind = scanner.word(_KEYWORD, "a reduction kind")
     if kind not in REDUCTION_KINDS:
         expected = f"expected ::mlir::mesh::ReductionKind to be one of: {', '.join(REDUCTION_KINDS)}"
-        scanner.fail(f"custom op '{scanner.operation}' {expected}; found '{kind}'", start)
+        about = f"custom op '{scanner.operation}' " if scanner.operation else ""
+        scanner.fail(f"{about}{expected}; found '{kind}'", start)
     if bracketed:
         scanner.expect(">")
     return kind
@@ -181,6 +182,8 @@ class _Dimensions(Syntax):
             scanner.fail(f"custom op '{scanner.operation}' Failed parsing dimension list. {hint}")
         scanner.position = found.end()
         digits = found.group().split("x")
+        if len(digits) > MOST_AXES:
+            scanner.fail(f"{len(digits)} dimensions, expected at most {MOST_AXES}: axes are numbers of 16 bits", start)
         if any(len(size) > 18 for size in digits):
             scanner.fail("a dimension size does not fit 64 bits", start)
         return dense("i64", [DYNAMIC if size == "?" else int(size) for size in digits])
