@@ -121,7 +121,7 @@ def _small_float(bits: int, name: str) -> float:
     return float(sign * (1 + mantissa * scale) * 2.0 ** (exponent - bias))
 
 
-@evaluates("stablehlo.iota")
+@evaluates("stablehlo.iota", "stablehlo.dynamic_iota")
 def iota(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Counts along one dimension."""
     shape, element = shape_of(op.results[0]), element_of(op.results[0])

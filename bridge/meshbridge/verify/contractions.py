@@ -69,11 +69,11 @@ def dot(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array
     return [found.reshape(found.shape[0], *shape_of(op.results[0]))]
 
 
-@evaluates("stablehlo.convolution")
+@evaluates("stablehlo.convolution", "stablehlo.dynamic_conv")
 def convolution(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A product of windows with kernels, group by group."""
     dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    x, kernel = (_accumulated(machine, op, each) for each in align(*operands))
+    x, kernel = (_accumulated(machine, op, each) for each in align(*operands[:2]))
     x = x.transpose(0, *(dim + 1 for dim in _order(dims, "input", "batch", "feature")))
     kernel = kernel.transpose(
         0, dims.kernel_output_feature_dimension + 1, dims.kernel_input_feature_dimension + 1,
@@ -82,7 +82,8 @@ def convolution(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
     count = len(dims.input_spatial_dimensions)
     turned = [axis + 3 for axis, flag in enumerate(integers(op, "window_reversal", (0,) * count)) if flag]
     kernel = np.flip(kernel, tuple(turned))
-    patches = _patches(op, x, kernel.shape[3:])  # devices, batch, features, places…, window…
+    amounts = operands[2][0].reshape(-1).tolist() if len(operands) > 2 else integers(op, "padding", (0,) * 2 * count)
+    patches = _patches(op, x, kernel.shape[3:], np.array(amounts).reshape(count, 2))  # devices, batch, features, places…, window…
     groups, batches = integer(op, "feature_group_count", 1), integer(op, "batch_group_count", 1)
     result = _grouped(machine, patches, kernel, groups, batches, element_of(op.results[0]))
     order = [0, *(dim + 1 for dim in _order(dims, "output", "batch", "feature"))]
@@ -94,10 +95,8 @@ def _order(dims: stablehlo.ConvDimensionNumbers, side: str, *names: str) -> list
     return [*first, *getattr(dims, f"{side}_spatial_dimensions")]
 
 
-def _patches(op: ir.Operation, x: Array, sizes: tuple[int, ...]) -> Array:
-    count = len(sizes)
-    ones = (1,) * count
-    padding = np.array(integers(op, "padding", (0,) * 2 * count)).reshape(count, 2)
+def _patches(op: ir.Operation, x: Array, sizes: tuple[int, ...], padding: Array) -> Array:
+    ones = (1,) * len(sizes)
     dims = [
         Window(*each)
         for each in zip(

@@ -30,6 +30,9 @@ SMOOTH = 2**10 * 3 * 5 * 7
 BOUND = 2**22
 """Primes stay below it: a product of two elements is below 2^42, and a sum of 2,048 of them below 2^53."""
 
+BLOCK = 2**15
+"""How many numbers are reduced at once."""
+
 CHUNK = 2048
 """How many products may be added up before they are reduced."""
 
@@ -80,9 +83,19 @@ class Field:
         if numbers.dtype.kind == "c":
             parts = np.ascontiguousarray(numbers).view(np.float64)
             return self.reduce(parts).view(np.complex128)
-        quotient = np.rint(numbers * (1.0 / self.prime))
-        quotient *= self.prime
-        return np.asarray(numbers - quotient)
+        result = np.empty(numbers.shape)
+        if numbers.size <= BLOCK or not numbers.flags.c_contiguous:
+            return self._reduce_into(numbers, result)
+        source, target = numbers.reshape(-1), result.reshape(-1)
+        for start in range(0, numbers.size, BLOCK):  # by pieces that stay in the cache
+            self._reduce_into(source[start : start + BLOCK], target[start : start + BLOCK])
+        return result
+
+    def _reduce_into(self, numbers: Array, result: Array) -> Array:
+        np.multiply(numbers, 1.0 / self.prime, out=result)
+        np.rint(result, out=result)
+        result *= self.prime
+        return np.subtract(numbers, result, out=result)
 
     def add(self, left: Array, right: Array) -> Array:
         return self.reduce(left + right)
@@ -101,7 +114,20 @@ class Field:
         if numbers.dtype.kind == "c":
             norm = self.reduce(self.reduce(numbers.real**2) + self.reduce(numbers.imag**2))
             return self.multiply(numbers.conj(), self.inverse(norm))
-        return self.power(numbers, self.prime - 2)
+        return compactly(self._inverse, numbers)
+
+    def _inverse(self, numbers: Array) -> Array:
+        """One power for all: 1 / x = y / (x y), for halves and halves of halves."""
+        flat = np.where(numbers == 0, 1.0, numbers).reshape(-1)
+        return np.where(numbers == 0, 0.0, self._inverse_of_units(flat).reshape(numbers.shape))
+
+    def _inverse_of_units(self, flat: Array) -> Array:
+        if len(flat) <= 64:
+            return self.power(flat, self.prime - 2)
+        half = len(flat) // 2
+        left, right = flat[:half], flat[half : 2 * half]
+        both = self._inverse_of_units(np.concatenate([self.multiply(left, right), flat[2 * half :]]))
+        return np.concatenate([self.multiply(both[:half], right), self.multiply(both[:half], left), both[half:]])
 
     def power(self, numbers: Array, exponent: int) -> Array:
         """x to a non-negative integer, by squaring."""
@@ -117,10 +143,6 @@ class Field:
     def sum(self, numbers: Array, axes: tuple[int, ...]) -> Array:
         """Sums over dimensions of up to 2^29 elements."""
         return self.reduce(np.asarray(numbers.sum(axis=axes)))
-
-    def fold(self, combine: Callable[[Array, Array], Array], numbers: Array, axis: int) -> Array:
-        """`combine` over one dimension of at least one element, pairwise; it must be associative, and keeps the order."""
-        return fold(combine, numbers, axis)
 
     def matmul(self, left: Array, right: Array) -> Array:
         """The matrix product of (…, m, k) and (…, k, n)."""
@@ -209,14 +231,12 @@ class Field:
         return drawn.reshape(tuple(shape))
 
 
-def fold(combine: Callable[[Array, Array], Array], numbers: Array, axis: int) -> Array:
-    """`combine` over one dimension of at least one element, by halves of neighbours."""
-    rows = np.moveaxis(numbers, axis, 0)
-    while len(rows) > 1:
-        even = len(rows) // 2 * 2
-        paired = combine(rows[0:even:2], rows[1:even:2])
-        rows = np.concatenate([paired, rows[even:]]) if even < len(rows) else paired
-    return np.asarray(rows[0])
+def compactly(function: Callable[[Array], Array], numbers: Array) -> Array:
+    """An elementwise function of an array, computed once for elements that a broadcast repeats."""
+    if 0 not in numbers.strides or numbers.size < 2:
+        return function(numbers)
+    kept = tuple(slice(None) if stride else slice(0, 1) for stride in numbers.strides)
+    return np.broadcast_to(function(numbers[kept]), numbers.shape)
 
 
 def word(key: int, text: str) -> int:

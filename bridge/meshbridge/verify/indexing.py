@@ -37,7 +37,7 @@ def gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Ar
     """Slices at clamped starts."""
     x, indices = operands[:2]
     dims = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    sizes = integers(op, "slice_sizes")
+    sizes = integers(op, "slice_sizes") if len(operands) == 2 else tuple(int(each) for each in operands[2][0])
     rank = len(shape_of(op.results[0]))
     vectors = _vectors(indices, dims.index_vector_dim)
     batch = [dim for dim in range(rank) if dim not in dims.offset_dims]
@@ -72,7 +72,8 @@ def _counting(size: int, dim: int, rank: int) -> Array:
 
 @evaluates("stablehlo.scatter")
 def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Updates combined into the operand; those that fall outside are dropped."""
+    """Updates combined into the operand. A window that sticks out is dropped whole, as XLA does: StableHLO's text drops what
+    sticks out and keeps the rest."""
     if len(operands) != 3:
         raise OpError(op, f"scatters into {len(operands) // 2} tensors at once, which has no exact evaluation; expected one")
     dims = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
@@ -84,20 +85,19 @@ def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
     flat = _devices(x, rank)
     inside = np.ones((1,) * (rank + 1), np.bool_)
     for dim, size in enumerate(x.shape[1:]):
-        place = np.zeros((1, *(1,) * rank), np.int64)
+        place, extent = np.zeros((1, *(1,) * rank), np.int64), 1
         if dim in dims.scattered_dims_to_operand_dims:
             start = vectors[..., list(dims.scattered_dims_to_operand_dims).index(dim)]
             place = _beside(start, batch, rank)
         if dim in dims.input_batching_dims:
-            position = _batch_position(dims.scatter_indices_batching_dims, dims.input_batching_dims, dim, dims.index_vector_dim)
-            place = place + _counting(vectors.shape[position + 1], batch[position], rank)
+            at = _batch_position(dims.scatter_indices_batching_dims, dims.input_batching_dims, dim, dims.index_vector_dim)
+            place = place + _counting(vectors.shape[at + 1], batch[at], rank)
         if dim in inner:
-            place = place + _counting(
-                updates.shape[dims.update_window_dims[inner.index(dim)] + 1], dims.update_window_dims[inner.index(dim)], rank
-            )
-        inside = inside & (place >= 0) & (place < size)
-        flat = flat * size + place
-    flat, inside = np.broadcast_to(flat, updates.shape)[...], np.broadcast_to(inside, updates.shape)
+            window = dims.update_window_dims[inner.index(dim)]
+            extent = updates.shape[window + 1]
+        inside = inside & (place >= 0) & (place <= size - extent)
+        flat = flat * size + (place + _counting(extent, window, rank) if dim in inner else place)
+    flat, inside = np.broadcast_to(flat, updates.shape), np.broadcast_to(inside, updates.shape)
     result = x.reshape(-1).copy()
     combiner_of(machine, op, 0).scatter(result, flat[inside], updates[inside])
     return [result.reshape(x.shape)]

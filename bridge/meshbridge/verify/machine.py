@@ -124,6 +124,10 @@ class Machine:
             values.pop(name, None)
         return yielded
 
+    def value(self, name: ir.Value) -> Array:
+        """What a value of an op above holds."""
+        return self._values[name]
+
     def _execute(self, step: Step) -> None:
         rule = RULES.get(step.name)
         if rule is None:

@@ -20,6 +20,7 @@ from meshbridge.verify import (
     indexing,
     manual,
     movement,
+    older,
     ordering,
     reductions,
     windows,
@@ -29,7 +30,8 @@ from meshbridge.verify.layout import Dims, Mesh, cut, join, mesh_of, shard_shape
 from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float
 
 FAMILIES = (
-    calls, collectives, constants, contractions, control, elementwise, indexing, manual, movement, ordering, reductions, windows,
+    calls, collectives, constants, contractions, control, elementwise, indexing, manual, movement, older, ordering, reductions,
+    windows,
 )  # fmt: skip
 """Every module that has rules; importing them enters these in `machine.RULES`."""
 

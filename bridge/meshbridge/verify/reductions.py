@@ -113,8 +113,9 @@ def run_scalars(machine: Machine, op: ir.Operation, region: int, arguments: Sequ
     inside = {result for view in block.operations for below in walk(view.operation) for result in below.results}
     inside |= set(block.arguments)
     for view in block.operations:
-        if any(operand not in inside for operand in view.operation.operands):
-            raise OpError(view.operation, "reads a value from outside a region of scalars, which has no exact evaluation")
+        outside = [operand for operand in view.operation.operands if operand not in inside]
+        if any(machine.value(operand).shape[0] > 1 for operand in outside):
+            raise OpError(view.operation, "reads a value of each device from outside a region of scalars")
     shape = np.broadcast_shapes(*(each.shape for each in arguments))
     flat = [np.broadcast_to(each, shape).reshape(-1) for each in arguments]
     observe, machine.observe = machine.observe, None

@@ -1,0 +1,166 @@
+"""Ops that say in one word what simpler ones say in several: einsum, batch norms, map, index_select; and ops with sizes as
+operands."""
+
+from __future__ import annotations
+
+from functools import reduce as fold
+
+import numpy as np
+
+from meshbridge.mlir import OpError, ir
+from meshbridge.verify.contractions import product
+from meshbridge.verify.elementwise import opaque
+from meshbridge.verify.field import Array, Field
+from meshbridge.verify.machine import Machine, align, element_of, evaluates, integer, shape_of
+from meshbridge.verify.movement import padded
+from meshbridge.verify.reductions import run_scalars
+
+
+@evaluates("stablehlo.map")
+def map_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A region of scalars on each element."""
+    return run_scalars(machine, op, 0, align(*operands))
+
+
+@evaluates("stablehlo.einsum", "stablehlo.unary_einsum")
+def einsum(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A sum of products by labels; a label twice in one operand takes its diagonal."""
+    given, wanted = ir.StringAttr(op.attributes["einsum_config"]).value.replace(" ", "").split("->")
+    sides = [_diagonal(x, labels) for x, labels in zip(align(*operands), given.split(","), strict=True)]
+    needed = [set(wanted).union(*(labels for other, (_, labels) in enumerate(sides) if other != n)) for n in range(len(sides))]
+    summed = [_summed(machine, x, labels, kept) for (x, labels), kept in zip(sides, needed, strict=True)]
+    if len(summed) == 1:
+        x, labels = summed[0]
+    else:
+        x, labels = _product(machine, summed[0], summed[1], wanted, element_of(op.results[0]))
+    return [x.transpose(0, *(labels.index(label) + 1 for label in wanted))]
+
+
+def _diagonal(x: Array, labels: str) -> tuple[Array, str]:
+    for label in labels:
+        while labels.count(label) > 1:
+            first, second = labels.index(label), labels.rindex(label)
+            x = np.moveaxis(np.diagonal(x, axis1=first + 1, axis2=second + 1), -1, first + 1)
+            labels = labels[:second] + labels[second + 1 :]
+    return x, labels
+
+
+def _summed(machine: Machine, x: Array, labels: str, kept: set[str]) -> tuple[Array, str]:
+    axes = tuple(index + 1 for index, label in enumerate(labels) if label not in kept)
+    if not axes:
+        return x, labels
+    total = machine.field.sum(x, axes) if x.dtype.kind in "fc" else x.sum(axis=axes, dtype=x.dtype)
+    return np.asarray(total), "".join(label for label in labels if label in kept)
+
+
+def _product(
+    machine: Machine, left: tuple[Array, str], right: tuple[Array, str], wanted: str, element: ir.Type
+) -> tuple[Array, str]:
+    (a, a_labels), (b, b_labels) = left, right
+    batch = [label for label in a_labels if label in b_labels and label in wanted]
+    inner = [label for label in a_labels if label in b_labels and label not in wanted]
+    rows, columns = ([label for label in labels if label not in (*batch, *inner)] for labels in (a_labels, b_labels))
+    sizes = dict(zip(a_labels, a.shape[1:], strict=True)) | dict(zip(b_labels, b.shape[1:], strict=True))
+
+    def arranged(x: Array, labels: str, first: list[str], second: list[str]) -> Array:
+        moved = x.transpose(0, *(labels.index(label) + 1 for label in (*batch, *first, *second)))
+        lengths = (int(np.prod([sizes[label] for label in part], dtype=np.int64)) for part in (batch, first, second))
+        return np.ascontiguousarray(moved).reshape(x.shape[0], *lengths)
+
+    found = product(machine, arranged(a, a_labels, rows, inner), arranged(b, b_labels, inner, columns), element)
+    labels = "".join((*batch, *rows, *columns))
+    return found.reshape(found.shape[0], *(sizes[label] for label in labels)), labels
+
+
+@evaluates("stablehlo.torch_index_select")
+def index_select(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Slices of the operand by clamped index along one dimension, for each batch."""
+    x, indices = align(*operands)
+    dim, batch = integer(op, "dim"), integer(op, "batch_dims")
+    places = np.clip(indices.astype(np.int64), 0, x.shape[dim + 1] - 1)
+    flat = places.reshape(*places.shape[: batch + 1], *(1,) * (dim - batch), -1, *(1,) * (x.ndim - dim - 2))
+    shape = [*x.shape[: dim + 1], flat.shape[dim + 1], *x.shape[dim + 2 :]]
+    found = np.take_along_axis(x, np.broadcast_to(flat, shape), dim + 1)
+    return [found.reshape(x.shape[0], *shape_of(op.results[0]))]
+
+
+def _channels(x: Array, op: ir.Operation, rank: int) -> Array:
+    dim = integer(op, "feature_index")
+    return x.reshape(x.shape[0], *(-1 if index == dim else 1 for index in range(rank)))
+
+
+def _epsilon(machine: Machine, op: ir.Operation) -> float:
+    value = np.float32(ir.FloatAttr(op.attributes["epsilon"]).value)
+    return float(machine.field.from_floats(np.array(value)))
+
+
+def _scaled(field: Field, factors: list[Array]) -> Array:
+    return fold(field.multiply, factors)
+
+
+def _moments(machine: Machine, op: ir.Operation, x: Array) -> tuple[Array, Array, float]:
+    """Mean and variance of each feature, and one over how many elements have part in them."""
+    field, axes = machine.field, tuple(dim + 1 for dim in range(x.ndim - 1) if dim != integer(op, "feature_index"))
+    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    share = field.integer(pow(count, -1, field.prime))
+    mean = field.reduce(field.sum(x, axes) * share)
+    centred = field.subtract(x, _channels(mean, op, x.ndim - 1))
+    return mean, field.reduce(field.sum(field.multiply(centred, centred), axes) * share), share
+
+
+def _normalized(machine: Machine, op: ir.Operation, x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+    """The operand less its mean over its deviation, and one over the deviation."""
+    field, rank = machine.field, x.ndim - 1
+    rate = field.inverse(opaque(field, "sqrt", field.reduce(_channels(variance, op, rank) + _epsilon(machine, op))))
+    return field.multiply(field.subtract(x, _channels(mean, op, rank)), rate), rate
+
+
+@evaluates("stablehlo.batch_norm_inference")
+def batch_norm_inference(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Normalized by the given mean and variance, scaled and shifted."""
+    x, scale, offset, mean, variance = operands
+    field, rank = machine.field, x.ndim - 1
+    normal, _ = _normalized(machine, op, x, mean, variance)
+    return [field.add(field.multiply(normal, _channels(scale, op, rank)), _channels(offset, op, rank))]
+
+
+@evaluates("stablehlo.batch_norm_training")
+def batch_norm_training(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Normalized by the mean and variance of the operand, which are results too."""
+    x, scale, offset = operands
+    mean, variance, _ = _moments(machine, op, x)
+    return [*batch_norm_inference(machine, op, [x, scale, offset, mean, variance]), mean, variance]
+
+
+@evaluates("stablehlo.batch_norm_grad")
+def batch_norm_grad(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The gradient by operand, scale and offset, as StableHLO defines it: with 1 / (variance + epsilon), no square of a root."""
+    x, scale, mean, variance, gradient = operands
+    field, rank = machine.field, x.ndim - 1
+    axes = tuple(dim + 1 for dim in range(rank) if dim != integer(op, "feature_index"))
+    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
+    share = field.integer(pow(count, -1, field.prime))
+    normal, rate = _normalized(machine, op, x, mean, variance)
+    by_scale, by_offset = field.sum(field.multiply(gradient, normal), axes), field.sum(gradient, axes)
+    centred = field.subtract(x, _channels(mean, op, rank))
+    along = field.sum(field.multiply(gradient, centred), axes)
+    over = field.inverse(field.reduce(_channels(variance, op, rank) + _epsilon(machine, op)))
+    turned = _scaled(field, [centred, field.reduce(_channels(along, op, rank) * share), over])
+    pulled = field.subtract(gradient, field.reduce(_channels(by_offset, op, rank) * share))
+    by_x = _scaled(field, [field.subtract(pulled, turned), _channels(scale, op, rank), rate])
+    return [by_x, by_scale, by_offset]
+
+
+def sizes_of(op: ir.Operation, value: Array) -> tuple[int, ...]:
+    """A list of sizes that an operand holds. Raises OpError where devices hold different ones."""
+    if (value != value[:1]).any():
+        raise OpError(op, "has sizes that differ between devices")
+    return tuple(int(each) for each in value[0].reshape(-1))
+
+
+@evaluates("stablehlo.dynamic_pad")
+def dynamic_pad(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A padding whose amounts are operands."""
+    x, value = align(*operands[:2])
+    low, high, interior = (sizes_of(op, each) for each in operands[2:])
+    return [padded(x, value, low, high, interior)]
