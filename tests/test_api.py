@@ -99,6 +99,16 @@ def test_other_values_are_refused(call: Callable[..., Any], artifact: export.Exp
             call(program, X, 2.0)
 
 
+def test_python_callbacks_are_refused(mesh: jax.sharding.Mesh) -> None:
+    """XLA ends a process that runs one which it has not been given."""
+    rows = NamedSharding(mesh, P("data"))
+    doubled = jax.jit(lambda x: jax.pure_callback(lambda y: 2 * np.asarray(y), x, x), in_shardings=rows)
+    with pytest.raises(MeshError, match=r"error: jax.export cannot export the function: serialization of host_callbacks"):
+        meshbridge.compile(doubled, X)
+    with pytest.raises(MeshError, match=r"test_api.py:\d+:\d+: error: .* calls a Python function, which no module holds\n  hint"):
+        meshbridge.compile(doubled.lower(X))
+
+
 def test_arguments_that_do_not_fit(artifact: export.Exported, mesh: jax.sharding.Mesh) -> None:
     executable = meshbridge.compile(artifact)
     with pytest.raises(MeshError, match=r"error: expected arguments of the structure PyTreeDef.*, found PyTreeDef"):
@@ -136,6 +146,8 @@ def test_executables_are_part_of_traced_functions(artifact: export.Exported, jit
     executable = meshbridge.compile(artifact)
     found = jax.jit(lambda x: jnp.sin(executable(x + 1, 2.0)["sum"]))(X)
     np.testing.assert_allclose(found, np.sin(2 * (X + 1).sum(axis=0)), rtol=1e-3, atol=1e-3)
+    gradient = jax.grad(lambda x: (executable(x, 3.0)["sum"] ** 2).sum())(jnp.asarray(X))
+    np.testing.assert_allclose(gradient, np.broadcast_to(18 * X.sum(axis=0), X.shape), rtol=1e-5)
     with pytest.raises(MeshError, match=r"an executable of a jax.stages.Lowered cannot be traced"):
         jax.jit(meshbridge.compile(jitted.lower(X, jnp.float32(2))))(X, 2.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax import export
 import meshbridge
 from meshbridge import formats, mlir
 from meshbridge.comparison import spmd
-from meshbridge.comparison.contestants import CONTESTANTS, prepared
+from meshbridge.comparison.contestants import CONTESTANTS
 from meshbridge.pjrt import boundary
 from tests.user_programs import PROGRAMS, UserProgram
 
@@ -22,7 +23,14 @@ def within(program: UserProgram) -> AbstractContextManager[Any]:
     return nullcontext() if program.mesh is None else jax.set_mesh(program.mesh)
 
 
-def exported(program: UserProgram) -> export.Exported:
+@cache
+def built(name: str) -> UserProgram:
+    return PROGRAMS[name]()
+
+
+@cache
+def exported(name: str) -> export.Exported:
+    program = built(name)
     with within(program):
         return export.export(program.jitted, platforms=program.platforms)(*program.arguments, **program.named)
 
@@ -32,7 +40,9 @@ def fresh(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
 
 
-def expected(program: UserProgram) -> Any:
+@cache
+def expected(name: str) -> Any:
+    program = built(name)
     with within(program):
         return program.plain(*fresh(program.arguments), **fresh(program.named))
 
@@ -55,45 +65,46 @@ def plain(array: Any) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_compile(name: str) -> None:
     """The executable is called as the function is, and gives what the function gives."""
-    program = PROGRAMS[name]()
-    executable = meshbridge.compile(exported(program))
-    check_same(executable(*fresh(program.given), **fresh(program.named)), expected(program))
+    program = built(name)
+    executable = meshbridge.compile(exported(name))
+    check_same(executable(*fresh(program.given), **fresh(program.given_named)), expected(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_compile_what_was_lowered(name: str) -> None:
-    program = PROGRAMS[name]()
+    program = built(name)
     with within(program):
         lowered = program.jitted.lower(*program.arguments, **program.named)
-    check_same(meshbridge.compile(lowered)(*fresh(program.given), **fresh(program.named)), expected(program))
+    check_same(meshbridge.compile(lowered)(*fresh(program.given), **fresh(program.given_named)), expected(name))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_partition(name: str) -> None:
     """A call of the executable within `jax.jit` is a call of the partitioned artifact. A jitted function is exported first."""
-    program = PROGRAMS[name]()
-    original = exported(program)
+    program = built(name)
+    original = exported(name)
     with within(program):
         partitioned = meshbridge.partition(program.jitted, *program.arguments, **program.named)
-        called = jax.jit(meshbridge.compile(original))(*fresh(program.given), **fresh(program.named))
-    check_same(called, expected(program))
+        called = jax.jit(meshbridge.compile(original))(*fresh(program.given), **fresh(program.given_named))
+    check_same(called, expected(name))
     assert (partitioned.in_tree, partitioned.out_tree) == (original.in_tree, original.out_tree)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_report_and_compare(name: str) -> None:
     """XLA's partitioners run the same program on the same inputs, and the results are those of the function."""
-    program = PROGRAMS[name]()
-    opened = formats.for_platform(formats.unpack(exported(program), mlir.context()), "cpu")
+    program = built(name)
+    opened = formats.for_platform(formats.unpack(exported(name), mlir.context()), "cpu")
     report = meshbridge.report(opened)
     assert report.wire_bytes >= 0
     calling = opened.calling
     assert calling is not None
-    wanted = expected(program)
+    wanted = expected(name)
     for contestant in CONTESTANTS.values():
-        module, _ = prepared(contestant, opened.module)
+        module = contestant.prepare(formats.copy_module(opened.module))
         compiled = spmd.compile(module, jax.devices()[: report.mesh.size], shardy=contestant.shardy)
-        arrays = calling.flatten(fresh(program.given), fresh(program.named))
+        arrays = calling.flatten(fresh(program.given), fresh(program.given_named))
         places = boundary(opened.module)[0]
         fitted = [place.fitted(*each) for place, *each in zip(places, calling.labels(), arrays, strict=True)]
         results = compiled.join(compiled.execute(compiled.place(fitted)))

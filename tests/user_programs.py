@@ -33,13 +33,17 @@ class UserProgram:
     plain: Callable[..., Any]
     arguments: tuple[Any, ...]
     named: dict[str, Any] = field(default_factory=dict)
-    static: tuple[int, ...] = ()
+    static: tuple[int | str, ...] = ()
     platforms: tuple[str, ...] = ("cpu",)
     mesh: Any = None
 
     @property
     def given(self) -> tuple[Any, ...]:
         return tuple(value for index, value in enumerate(self.arguments) if index not in self.static)
+
+    @property
+    def given_named(self) -> dict[str, Any]:
+        return {name: value for name, value in self.named.items() if name not in self.static}
 
 
 PROGRAMS: dict[str, Callable[[], UserProgram]] = {}
@@ -62,8 +66,9 @@ def numbers(*shape: int, seed: int = 0) -> Any:
 def simple(function: Callable[..., Any], *arguments: Any, named: dict[str, Any] | None = None, **options: Any) -> UserProgram:
     """A function that says nothing of shardings itself."""
     context = {name: options.pop(name) for name in ("platforms", "mesh") if name in options}
-    static = tuple(options.get("static_argnums", ()))
-    plain = jax.jit(function, static_argnums=static)
+    bound = {name: options[name] for name in ("static_argnums", "static_argnames") if name in options}
+    static = tuple(name for names in bound.values() for name in names)
+    plain = jax.jit(function, **bound)
     return UserProgram(jax.jit(function, **options), plain, arguments, named or {}, static, **context)
 
 
@@ -181,6 +186,15 @@ def static_argument() -> UserProgram:
         return x.sum(axis=axis) * scale
 
     return simple(function, X, 1, 2.0, static_argnums=(1,), in_shardings=(ROWS, None))
+
+
+@program
+def static_argument_by_name() -> UserProgram:
+    def function(x: Any, *, scale: Any, axis: int) -> Any:
+        return x.sum(axis=axis) * scale
+
+    placed = jax.device_put(X, ROWS)
+    return simple(function, placed, named={"scale": 2.0, "axis": 0}, static_argnames=("axis",))
 
 
 @program

@@ -9,6 +9,7 @@ add one without meshbridge importing it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -249,7 +250,7 @@ def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named:
     for candidate in formats().values():
         if candidate.unpack is not None and candidate.holds(value):
             return candidate.unpack(value, arguments, named or {}, ctx)
-    hint = "\n  hint: compile it with jax.jit first" if callable(value) else ""
+    hint = "\n  hint: compile it with jax.jit first" if inspect.isroutine(value) else ""
     kinds = "a jax.export.Exported, a meshbridge.Program, an MLIR module, a jax.stages.Lowered, or a jitted function"
     raise MeshError(f"error: expected {kinds}, found {type(value).__name__}{hint}")
 

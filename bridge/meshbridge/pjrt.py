@@ -7,6 +7,7 @@ row-major position p of the mesh is replica `device_ids[p]`; replica r runs on t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -303,8 +304,23 @@ def _without_boundary(entry: ir.DictAttr) -> ir.DictAttr:
     return ir.DictAttr.get({item.name: item.attr for item in named if item.name not in BOUNDARY})
 
 
+def _refuse_callbacks(module: ir.Module) -> None:
+    """Raises OpError for a call of a Python function: it is not in the module, and XLA ends the process that runs one without."""
+    for op in mlir.walk_all(module):
+        if op.name == mlir.CUSTOM_CALL:
+            target = ir.StringAttr(op.attributes["call_target_name"]).value
+            if _CALLBACK.fullmatch(target):
+                hint = "jax.pure_callback and jax.debug.print run only where jax.jit has compiled them"
+                raise OpError(op, "calls a Python function, which no module holds", hint=hint)
+
+
+_CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla_buffer_python_(cpu|gpu)_callback")
+"""The targets by which JAX calls a Python function of the process that has traced it."""
+
+
 def _load(module: ir.Module, devices: Sequence[Any]) -> Any:
     """Compiles for one replica on each device."""
+    _refuse_callbacks(module)
     count = len(devices)
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = count, 1

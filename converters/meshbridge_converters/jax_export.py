@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from meshbridge import pipeline
@@ -104,8 +105,12 @@ def _open(exported: Any, name: str, ctx: ir.Context) -> Program:
 
 
 def _calling(exported: Any) -> TreeCalling:
+    @cache
+    def partitioned() -> Any:
+        return partition(exported)
+
     def whole(*arguments: Any, **named: Any) -> Any:
-        return partition(exported).call(*arguments, **named)
+        return partitioned().call(*arguments, **named)
 
     trees = exported.in_tree, exported.in_avals, exported.out_tree, exported.out_avals
     return TreeCalling(exported.fun_name, *trees, exported.module_kept_var_idx, whole)

@@ -46,11 +46,14 @@ def is_function(value: object) -> bool:
 def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """The `jax.export.Exported` of a jitted function for these arguments, arrays or `jax.ShapeDtypeStruct`s.
 
-    JAX's own errors of tracing stay what they are.
+    JAX's own errors of tracing stay what they are. Raises MeshError for what an Exported cannot hold, Python callbacks above all.
     """
     from jax import export
 
-    return export.export(function)(*arguments, **named)
+    try:
+        return export.export(function)(*arguments, **named)
+    except NotImplementedError as error:
+        raise MeshError(f"error: jax.export cannot export the function: {error}") from error
 
 
 def lowered(value: Any, ctx: ir.Context) -> Program:
