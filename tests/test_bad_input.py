@@ -195,4 +195,31 @@ def test_a_crash_of_the_reader_is_a_diagnostic(
     (tmp_path / "input").write_bytes(data)
     done = subprocess.run([sys.executable, str(script), str(tmp_path / "input")], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.endswith("input: error: damaged input: MLIR's reader crashes or hangs on the bytecode in it\n")
+    assert done.stderr.endswith("input: error: damaged input: MLIR's reader crashes or hangs on it, or reads what is not MLIR\n")
+
+
+CALL = b'func.func @main() {\n  "foo.bar"() {name = 7 : i64} : () -> ()\n  return\n}'
+UNREADABLE = {
+    "a location as an attribute": (CALL.replace(b"7 : i64", b'loc("a.py":1:2)'), "damaged input: "),
+    "a name that is not UTF-8": (CALL.replace(b"name", rb'"\80"'), 'the string "\\80" is not UTF-8'),
+}
+"""What ends the process, or an exception, where the bindings read it: it has to be found before."""
+
+
+@pytest.mark.parametrize("as_bytecode", [False, True])
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_the_bindings_cannot_read_is_a_diagnostic(name: str, as_bytecode: bool, tmp_path: Path) -> None:
+    data, expected = UNREADABLE[name]
+    if as_bytecode:
+        data = formats.to_bytecode(mlir.parse(data.decode(), name, mlir.context()))
+    (tmp_path / "input").write_bytes(data)
+    done = run_command(tmp_path / "input")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{tmp_path / 'input'}: error: {expected}"), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["input"]
+
+
+def test_a_mesh_of_unknown_sizes_is_refused(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad.write_text(MESH.format("[[0], [1]]").replace("2x4", "?x4").replace("{{", "{").replace("}}", "}"))
+    expected = "input:2:1: error: 'func.func' op is to be partitioned on the mesh @m of shape ?x4, expected known sizes"
+    fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -19,7 +20,7 @@ from typing import NoReturn
 from meshbridge import encoding, formats
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.formats import Program
-from meshbridge.mlir import MeshError, ParseError, context, diagnostics_text, ir
+from meshbridge.mlir import MeshError, ParseError, context, diagnostics_text, ir, walk
 
 TRACEBACK = "MESHBRIDGE_TRACEBACK"
 """Environment variable that lets an internal error end in a traceback, for a bug report."""
@@ -119,12 +120,16 @@ def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None)
     chosen = formats.recognise(data, name)
     with about(name):
         is_binary = chosen is not formats.TEXT
-        if is_binary:
-            _rehearse(lambda: chosen.open(data, name, context(), dims), name, READING_SECONDS + len(data) // 2**20)
-        program = chosen.open(data, name, context(), dims)
-        if is_binary or encoding.ESCAPED.search(data.decode()):
-            encoding.check(program.module, name)
-        return program
+
+        def read() -> Program:
+            program = chosen.open(data, name, context(), dims)
+            if is_binary or encoding.ESCAPED.search(data.decode()):
+                encoding.check(program.module, name)
+            return program
+
+        if is_binary or _LOCATION_ATTRIBUTE.search(data):
+            _rehearse(lambda: read().module, name, READING_SECONDS + len(data) // 2**20)
+        return read()
 
 
 @contextmanager
@@ -144,8 +149,13 @@ def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
         raise
 
 
-def _rehearse(read: Callable[[], object], name: str, seconds: int) -> None:
-    """Reads a binary file in a child process first: MLIR's bytecode reader can crash on a damaged one, or never come back.
+_LOCATION_ATTRIBUTE = re.compile(rb"^[^#\n].*= *(?:loc\(|#loc)", re.MULTILINE)
+"""Text with a source location as an attribute, over which the bindings end the process."""
+
+
+def _rehearse(read: Callable[[], ir.Module], name: str, seconds: int) -> None:
+    """Reads a file in a child process first: MLIR's bytecode reader can crash on a damaged one, or never come back, and the
+    bindings end the process over attributes that they cannot read.
 
     A child is only safe while nothing has started threads, which is so until JAX is loaded: always, in a command.
     Raises ParseError if the child died; whatever else the child found wrong, reading again will find.
@@ -156,11 +166,21 @@ def _rehearse(read: Callable[[], object], name: str, seconds: int) -> None:
     if child == 0:
         signal.alarm(seconds)  # ends the process
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-        with suppress(Exception):
-            read()
-        os._exit(0)
+        os._exit(_readable(read))
     if os.waitpid(child, 0)[1] != 0:
-        raise ParseError(f"{name}: error: damaged input: MLIR's reader crashes or hangs on the bytecode in it")
+        raise ParseError(f"{name}: error: damaged input: MLIR's reader crashes or hangs on it, or reads what is not MLIR")
+
+
+def _readable(read: Callable[[], ir.Module]) -> int:
+    """0 where the names and attributes of every op can be read, or a diagnostic says why not."""
+    try:
+        for op in walk(read().operation):
+            _ = op.name, op.location, tuple(op.attributes.items()), [result.type for result in op.results]
+    except (MeshError, ir.MLIRError):
+        return 0
+    except Exception:  # of C++: a length or a string that makes no sense
+        return 1
+    return 0
 
 
 def write_bytes(path: str, data: bytes) -> None:

@@ -158,7 +158,18 @@ def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:
 
 
 def _read_bytecode(data: bytes, filename: str, ctx: ir.Context) -> Program:
-    return Program(mlir.parse(data, filename, ctx), BYTECODE)
+    module = mlir.parse(data, filename, ctx)
+    refuse_versioned(module, filename)
+    return Program(module, BYTECODE)
+
+
+def refuse_versioned(module: ir.Module, filename: str) -> None:
+    """Raises ParseError over an op of VHLO that has stayed one: bytecode of a portable artifact that is damaged."""
+    left = next((op.name for op in mlir.walk(module.operation) if op.name.startswith("vhlo.")), "")
+    if left:
+        raise ParseError(
+            f"{filename}: error: '{left}' is an op of a StableHLO portable artifact, which this is not, or is damaged"
+        )
 
 
 TEXT = Format(

@@ -115,6 +115,8 @@ def parse(source: str | bytes, filename: str, ctx: ir.Context) -> ir.Module:
             return ir.Module.parse(source)
     except ir.MLIRError as error:
         raise ParseError(diagnostics_text(error, filename)) from None
+    except MemoryError:
+        raise ParseError(f"{filename}: error: a number in it asks for more memory than there is") from None
 
 
 def diagnostics_text(error: ir.MLIRError, filename: str) -> str:

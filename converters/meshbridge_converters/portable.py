@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from meshbridge.formats import Format, Program, bytecode_producer, to_bytecode
+from meshbridge.formats import Format, Program, bytecode_producer, refuse_versioned, to_bytecode
 from meshbridge.mlir import MeshError, ParseError, artifacts, ir, stablehlo
 
 
@@ -37,10 +37,12 @@ def deserialize(data: bytes, filename: str, ctx: ir.Context) -> ir.Module:
     """The StableHLO module of an artifact. Raises ParseError, also for an artifact that is cut off."""
     with _diagnostics(ctx) as messages:
         try:
-            return stablehlo.deserialize_portable_artifact(ctx, data)
+            module = stablehlo.deserialize_portable_artifact(ctx, data)
         except ValueError as error:
             reason = messages[0] if messages else str(error)
             raise ParseError(f"{filename}: error: not a readable StableHLO portable artifact: {reason}") from None
+    refuse_versioned(module, filename)
+    return module
 
 
 def serialize(module: ir.Module) -> bytes:

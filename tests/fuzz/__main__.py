@@ -12,7 +12,8 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import runner, sources
+from meshbridge import cli, mesh_opt
+from tests.fuzz import runner, sources, upstream
 from tests.fuzz.mutators import MUTATORS, mutant
 
 COMMANDS = (
@@ -21,13 +22,17 @@ COMMANDS = (
     "convert {} --to gspmd",
     "convert {} --to sdy --closed",
     "partition {} --emit mesh",
+    "mesh-opt {} --mesh-simplifications --mesh-resharding --cse",
 )
+
+MESH_OPT = "mesh-opt "
+"""What begins a command that is not one of `meshbridge`."""
 
 
 def main() -> int:
     """The command; returns the exit status."""
     options = _options()
-    found = sources.collect(options.paths, options.kind or MUTATORS)
+    found = sources.collect(options.paths, options.kind or MUTATORS, options.written_as or ())
     random, started = Random(options.seed), time.monotonic()
     ends: Counter[str] = Counter()
     for number in range(options.count):
@@ -35,11 +40,16 @@ def main() -> int:
             break
         source, command = random.choice(found), random.choice(options.command or COMMANDS)
         data = mutant(source, options.seed * 1_000_003 + number)
-        outcome = runner.run(command.split(), data)
-        ends["accepted" if outcome.status == 0 else "refused" if not outcome.fault else "at fault"] += 1
-        if outcome.fault:
-            _keep(options.keep, f"{options.seed}-{number}", source.kind, data, f"{command}\n{outcome.fault}\n{outcome.errors}")
-            print(f"{options.seed}-{number} {source.name} ({source.kind}), {command}: {outcome.fault}: {_last(outcome.errors)}")
+        entry, arguments = (mesh_opt.main, command[len(MESH_OPT) :]) if command.startswith(MESH_OPT) else (cli.main, command)
+        outcome = runner.run(arguments.split(), data, entry)
+        fault = outcome.fault or (upstream.refusal(source, data) if outcome.status == 0 else "")
+        ends["accepted" if outcome.status == 0 else "refused" if not fault else "at fault"] += 1
+        if fault:
+            ends["at fault"] += outcome.status == 0
+            _keep(options.keep, f"{options.seed}-{number}", source.kind, data, f"{command}\n{fault}\n{outcome.errors}")
+            print(
+                f"{options.seed}-{number} {source.name} ({source.kind}), {command}: {fault}: {_last(outcome.errors)}", flush=True
+            )
     print(f"{sum(ends.values())} mutants of {len(found)} programs: {dict(ends)}, {time.monotonic() - started:.0f} s")
     return 1 if ends["at fault"] else 0
 
@@ -51,7 +61,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0, help="stop after this long (default: never)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", action="append", choices=MUTATORS, help="text or bytes (default: both)")
-    parser.add_argument("--command", action="append", metavar="ARGUMENTS", help="of meshbridge, {} for the input")
+    parser.add_argument("--written-as", action="append", metavar="FORMAT", help="mutate what that format makes of the programs")
+    parser.add_argument("--command", action="append", metavar="ARGUMENTS", help="of meshbridge or mesh-opt, {} for the input")
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="where inputs that ended badly are kept")
     return parser.parse_args()
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from meshbridge import formats, mlir
-from meshbridge.dialect import assembly
+from meshbridge.dialect import assembly, verifier
+from meshbridge.formats import Format, Program
 from meshbridge.mlir import MeshError
 from tests.fuzz.mutators import Source
 
 BINARY = (".jax_export", ".mlirbc", ".stablehlo")
 
 
-def collect(paths: Iterable[Path], kinds: Iterable[str]) -> list[Source]:
-    """Every program in `paths`, files or folders, as each of `kinds` of input that it can be."""
+def collect(paths: Iterable[Path], kinds: Iterable[str], written_as: Sequence[str] = ()) -> list[Source]:
+    """Every program in `paths`, files or folders, as each of `kinds` of input that it can be; or, where `written_as` names
+    formats, as each of these that can say it.
+    """
     wanted = set(kinds)
     files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-    found = [source for file in files for source in _of_file(file) if source.kind in wanted]
+    every = (_written(file, [formats.formats()[name] for name in written_as]) if written_as else _of_file(file) for file in files)
+    found = [source for sources in every for source in sources if source.kind in wanted]
     if not found:
         raise ValueError("no programs to make mutants of")
     return found
@@ -32,6 +37,20 @@ def _of_file(file: Path) -> Iterator[Source]:
         if chunk.strip():
             yield Source(f"{file.name}#{number}", "text", chunk.encode())
             yield from _as_bytecode(f"{file.name}#{number}", chunk)
+
+
+def _written(file: Path, wanted: Sequence[Format]) -> Iterator[Source]:
+    """The programs of a file in formats that others write: spellings of the mesh dialect, portable artifacts."""
+    if file.suffix != ".mlir":
+        return
+    for number, chunk in enumerate(assembly.split_input(file.read_text())):
+        for chosen in wanted:
+            name = f"{file.name}#{number} as {chosen.name}"
+            with suppress(MeshError):  # a test of what is refused, or what that format cannot say
+                module = assembly.read(chunk, name, mlir.context())
+                verifier.verify(module)
+                data = chosen.write(Program(module, chosen))
+                yield Source(name, "text" if chosen.is_spelling else "bytes", data)
 
 
 def _as_bytecode(name: str, chunk: str) -> Iterator[Source]:

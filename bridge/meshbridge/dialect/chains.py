@@ -10,11 +10,12 @@ an operation (`meshbridge.source`: a sharding constraint of JAX, say) is such a 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from meshbridge.dialect.ops import SOURCE, MeshOp, ShardingOp, ShardOp
-from meshbridge.mlir import ir, source_location, walk
+from meshbridge.mlir import MeshError, ir, source_location, walk
 from meshbridge.sharding import Sharding
 
 
@@ -39,8 +40,9 @@ def undefined_chains(module: ir.Module) -> list[str]:
     for op in walk(module.operation):
         name = op.name
         if name == ShardingOp.OPERATION_NAME:
-            sharding = _without_end(ShardingOp(op).value)
-            shardings[op.result] = same.setdefault(sharding, sharding)
+            with suppress(MeshError):  # the verifier says what is wrong with it
+                sharding = _without_end(ShardingOp(op).value)
+                shardings[op.result] = same.setdefault(sharding, sharding)
         elif name == ShardOp.OPERATION_NAME:
             source, annotation = op.operands
             if (found := shardings.get(annotation)) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshbridge.interface.loops import Interface
-from meshbridge.mlir import ir
+from meshbridge.mlir import OpError, ir
 from meshbridge.propagation.annotate import Annotator
 from meshbridge.propagation.build_graph import GraphBuilder
 from meshbridge.propagation.graph import Graph
@@ -14,6 +14,7 @@ from meshbridge.propagation.refine import refine
 from meshbridge.propagation.settle import Settled, Settler
 from meshbridge.propagation.spread import Spreader
 from meshbridge.propagation.unreduced import carry_declarations
+from meshbridge.sharding import DYNAMIC, Mesh
 
 
 def complete(
@@ -27,7 +28,16 @@ def complete(
     for function in functions:
         mesh = find_mesh(module, function)
         if mesh is not None:
+            _refuse_unknown_sizes(function, mesh)
             complete_graph(GraphBuilder(function, mesh, interface).build(), moves=moves, only_moves=only_moves)
+
+
+def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
+    """Raises OpError where `mesh` has axes of unknown size: what a sharding costs depends on it."""
+    if DYNAMIC in mesh.shape:
+        sizes = "x".join("?" if size == DYNAMIC else str(size) for size in mesh.shape)
+        message = f"is to be partitioned on the mesh @{mesh.name} of shape {sizes}, expected known sizes"
+        raise OpError(function, message, hint=f"mesh-opt --mesh-specialize={mesh.name}=… gives them")
 
 
 def complete_graph(graph: Graph, *, moves: int, only_moves: bool) -> list[Settled]:

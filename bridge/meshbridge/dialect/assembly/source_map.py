@@ -111,6 +111,8 @@ def parse_module(source: SourceMap, rewritten: str, ctx: ir.Context) -> ir.Modul
             module = _parse(rewritten, source.filename)
         except ir.MLIRError as error:
             raise ParseError(_diagnostics(error, source, rewritten)) from None
+        except MemoryError:
+            raise ParseError(f"{source.filename}: error: a number in it asks for more memory than there is") from None
         if shifted := source.shifted_lines():
             _restore_columns(module, source, rewritten, shifted)
         return module
