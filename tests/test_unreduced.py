@@ -118,3 +118,65 @@ def _compared(function: Callable[..., Any], *arguments: jax.Array) -> None:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_declared_values_are_reduced_once(program: Callable[..., Any], explicit_mesh: Mesh) -> None:
     _compared(program, *_values(explicit_mesh))
+
+
+def given_back(a: jax.Array, b: jax.Array) -> jax.Array:
+    return _dot(a, b)
+
+
+def taken(a: jax.Array, b: jax.Array) -> jax.Array:
+    return reshard(a, P("y", None))
+
+
+def taken_and_added(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return reshard(a + b, P()), a + b
+
+
+def taken_by_a_shard_map(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.shard_map(lambda term: lax.psum(term, "x"), in_specs=UNREDUCED, out_specs=P())(a)
+
+
+def given_by_a_shard_map(a: jax.Array, b: jax.Array) -> jax.Array:
+    specs = (P(None, "x"), P("x", None))
+    return reshard(jax.shard_map(jnp.matmul, in_specs=specs, out_specs=UNREDUCED)(a, b), P())
+
+
+def from_shard_map_to_shard_map(a: jax.Array, b: jax.Array) -> jax.Array:
+    specs = (P(None, "x"), P("x", None))
+    return taken_by_a_shard_map(jax.shard_map(jnp.matmul, in_specs=specs, out_specs=UNREDUCED)(a, b), b)
+
+
+@pytest.mark.parametrize(
+    "program", [given_back, given_by_a_shard_map, from_shard_map_to_shard_map], ids=lambda each: each.__name__
+)
+def test_results_and_shard_maps(program: Callable[..., Any], explicit_mesh: Mesh) -> None:
+    _compared(program, *_values(explicit_mesh))
+
+
+def _terms(mesh: Mesh, seed: int) -> jax.Array:
+    """An array whose devices along `x` hold different terms."""
+    rng = np.random.default_rng(seed)
+    rows = [rng.standard_normal((16, 16), np.float32) for _ in range(2)]
+    shards = [jax.device_put(rows[row], device) for row, devices in enumerate(mesh.devices) for device in devices]
+    return jax.make_array_from_single_device_arrays((16, 16), NamedSharding(mesh, UNREDUCED), shards)
+
+
+@pytest.mark.parametrize("program", [taken, taken_and_added, taken_by_a_shard_map], ids=lambda program: program.__name__)
+def test_arguments_come_unreduced(program: Callable[..., Any], explicit_mesh: Mesh) -> None:
+    """The caller passes terms on, as declared."""
+    terms = [_terms(explicit_mesh, seed) for seed in range(2)]
+    _compared(program, *terms)
+    exported = jax.export.export(jax.jit(program))(*terms)
+    for found, wanted in zip(
+        jax.tree.leaves(meshbridge.compile(exported)(*terms)), jax.tree.leaves(jax.jit(program)(*terms)), strict=True
+    ):
+        assert found.sharding.is_equivalent_to(wanted.sharding, 2)
+        for mine, other in zip(found.addressable_shards, wanted.addressable_shards, strict=True):
+            np.testing.assert_allclose(np.asarray(mine.data), np.asarray(other.data), rtol=1e-5, atol=1e-5)
+
+
+def test_other_arrays_become_one_term(explicit_mesh: Mesh) -> None:
+    """A compiled program takes an ordinary array for an unreduced argument: its sum is that array."""
+    value = np.random.default_rng(0).standard_normal((16, 16), np.float32)
+    exported = jax.export.export(jax.jit(lambda x: reshard(x, P())))(_terms(explicit_mesh, 0))
+    np.testing.assert_array_equal(meshbridge.compile(exported)(value), value)

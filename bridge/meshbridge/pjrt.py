@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxlib import xla_client
 
 from meshbridge import formats, mlir, pipeline
 from meshbridge.dialect import attributes, ops
-from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT
 from meshbridge.factored_mesh import axis_names, named_axes, whole_split
 from meshbridge.mlir import MeshError, OpError, ir
 from meshbridge.propagation.module_mesh import mesh_or_single
-from meshbridge.sharding import Mesh, Split
+from meshbridge.sharding import Axes, Mesh, Split
 
-BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT)
-"""Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension."""
+BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
+"""Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension, and axes
+along which devices hold terms of a sum."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Place:
     shard_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     split: Split
+    partial: Axes = ()
+    "The axes along which devices hold the terms of a sum: JAX's `unreduced`."
 
     def fitted(self, label: str, argument: Any) -> Any:
         """`argument`, which diagnostics call by its label, as an array of this shape and type; Python's numbers become one.
@@ -67,7 +70,8 @@ class Place:
     def spec(self, mesh: Mesh, *, in_parts: bool = False) -> PartitionSpec:
         """The split as JAX writes it, by names of mesh axes; `in_parts` if parts of an axis are axes of their own."""
         names = [map(mesh.axis_name, axes) if in_parts else axis_names(mesh, axes) for axes in self.split]
-        return PartitionSpec(*(tuple(each) or None for each in names))
+        unreduced = map(mesh.axis_name, self.partial) if in_parts else axis_names(mesh, self.partial)
+        return PartitionSpec(*(tuple(each) or None for each in names), unreduced=set(unreduced))
 
 
 _NUMBERS = (bool, int, float, complex)
@@ -110,7 +114,14 @@ class Executable:
             in_order[position] = self.devices[device]
         parts = [(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)]
         axes = parts if self._in_parts else named_axes(self.mesh)
-        return jax.sharding.Mesh(in_order.reshape([size for _, size in axes]), [name for name, _ in axes])
+        kinds = tuple(AxisType.Explicit if name in self._unreduced else AxisType.Auto for name, _ in axes)
+        return jax.sharding.Mesh(in_order.reshape([size for _, size in axes]), [name for name, _ in axes], axis_types=kinds)
+
+    @cached_property
+    def _unreduced(self) -> set[str]:
+        """The axes that JAX must have as explicit ones, since devices along them hold terms of a sum."""
+        partial = {axis for place in (*self.inputs, *self.outputs) for axis in place.partial}
+        return {self.mesh.axis_name(axis) for axis in partial} | set(axis_names(self.mesh, tuple(sorted(partial))))
 
     @cached_property
     def _in_parts(self) -> bool:
@@ -162,8 +173,24 @@ class Executable:
             argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, place.shape, strict=True)])
         # Without this JAX would silently make 32-bit numbers of 64-bit ones.
         with jax.enable_x64(True):
-            placed = jax.device_put(argument, self.sharding(place))
+            placed = self._as_terms(place, argument) if place.partial else jax.device_put(argument, self.sharding(place))
         return placed if not self.mesh.device_ids else self._in_device_order(placed)
+
+    def _as_terms(self, place: Place, argument: Any) -> jax.Array:
+        """An unreduced array as it is given. Of any other array, the first device of each group holds the value, which others add
+        nothing to."""
+        target = self.sharding(place)
+        if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
+            return jax.device_put(argument, target)
+        value = np.asarray(argument)
+        split = NamedSharding(self.jax_mesh, replace(place, partial=()).spec(self.mesh, in_parts=self._in_parts))
+        coordinates = dict(zip(self.jax_mesh.devices.flat, np.ndindex(self.jax_mesh.devices.shape), strict=True))
+        along = [self.jax_mesh.axis_names.index(name) for name in target.spec.unreduced]
+        shards = [
+            jax.device_put(value[index] if not any(coordinates[device][axis] for axis in along) else value[index] * 0, device)
+            for device, index in split.devices_indices_map(value.shape).items()
+        ]
+        return jax.make_array_from_single_device_arrays(value.shape, target, shards)
 
     def _in_device_order(self, placed: jax.Array) -> jax.Array:
         """The same buffers as the client takes them: by position in `devices`, whatever the mesh's own order."""
@@ -253,7 +280,8 @@ def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Plac
         return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape))
     whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value)
     split = attributes.axis_array(entry[BOUNDARY_SPLIT])
-    return Place(tuple(whole.shape), shard_shape, dtype, (split + ((),) * len(shard_shape))[: len(shard_shape)])
+    partial = attributes.integers(entry[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in entry else ()
+    return Place(tuple(whole.shape), shard_shape, dtype, (split + ((),) * len(shard_shape))[: len(shard_shape)], partial)
 
 
 def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import axis_lists
-from meshbridge.dialect.ops import REPLICATED_AXES
+from meshbridge.dialect.ops import BOUNDARY_PARTIAL, REPLICATED_AXES
 from meshbridge.mlir import OpError, ir, main_function, sdy
 from meshbridge.sharding import Sharding, is_even
 from meshbridge_converters import carriers, meshes, sdy_attributes
@@ -116,10 +116,12 @@ def _boundary(main: ir.Operation, where: str, local: ir.Type, attrs: dict[str, i
     if not isinstance(local, ir.RankedTensorType):  # a token is the same on every device
         return _Boundary(local, None, attrs)
     found = [attrs.pop(name, None) for name in (GLOBAL, meshes.MESH, SPLIT_AXES)]
+    partial = attrs.pop(BOUNDARY_PARTIAL, None)
     whole, mesh, split = found
     if whole is None or mesh is None or split is None:
         raise OpError(main, f"{where} does not carry {GLOBAL}, {meshes.MESH} and {SPLIT_AXES}", hint="mesh-spmdization=boundary")
-    sharding = Sharding(ir.FlatSymbolRefAttr(mesh).value, attributes.axis_array(split))
+    terms = attributes.integers(partial) if partial is not None else ()
+    sharding = Sharding(ir.FlatSymbolRefAttr(mesh).value, attributes.axis_array(split), terms)
     return _Boundary(ir.TypeAttr(whole).value, sharding, attrs)
 
 
@@ -148,10 +150,10 @@ def _check_even(main: ir.Operation, boundary: _Boundary, mesh: SdyMesh) -> None:
 
 
 def _sharding(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:
-    """The sdy sharding, in which every axis of the mesh splits a dimension or is explicitly replicated (seed 001)."""
+    """The sdy sharding, in which every axis of the mesh splits a dimension, is explicitly replicated (seed 001), or unreduced."""
     if boundary.sharding is None:
         return sdy_attributes.write(Sharding(mesh.value.name, ()), 0, {}, mesh)
-    unused = sorted(set(range(mesh.value.rank)) - set(boundary.sharding.used_axes))
+    unused = sorted(set(range(mesh.value.rank)) - {*boundary.sharding.used_axes, *boundary.sharding.partial_axes})
     rank = ir.RankedTensorType(boundary.type).rank
     return sdy_attributes.write(boundary.sharding, rank, {REPLICATED_AXES: attributes.axes_attr(unused)}, mesh)
 

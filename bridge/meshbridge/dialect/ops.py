@@ -101,6 +101,9 @@ BOUNDARY_MESH = "meshbridge.mesh"
 BOUNDARY_SPLIT = "meshbridge.split_axes"
 """Attribute of an argument or result of a partitioned function: how its shards make up the whole."""
 
+BOUNDARY_PARTIAL = "meshbridge.partial_axes"
+"""Beside it where the devices along these axes hold the terms of a sum: JAX's `unreduced`."""
+
 GATHERED = "meshbridge.gathered"
 """Unit attribute of an op that runs replicated on gathered operands, because nothing says how to partition it."""
 

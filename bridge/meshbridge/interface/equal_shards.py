@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshbridge.dialect.attributes import axis_array_attr
-from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT
+from meshbridge.dialect.attributes import axes_attr, axis_array_attr
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT
 from meshbridge.interface.local import Localizer
 from meshbridge.mlir import ir
 from meshbridge.sharding import Mesh, Sharding, even_split
@@ -40,5 +40,7 @@ def set_boundary(function: ir.Operation, name: str, types: list[ir.Type], shardi
             entries[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
             entries[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(sharding.mesh)
             entries[BOUNDARY_SPLIT] = axis_array_attr(sharding.split_axes)
+            if sharding.partial_axes:
+                entries[BOUNDARY_PARTIAL] = axes_attr(sharding.partial_axes)
         new.append(ir.DictAttr.get(entries))
     function.attributes[name] = ir.ArrayAttr.get(new)

@@ -43,6 +43,12 @@ def with_split(sharding: Sharding, split: Split) -> Sharding:
     return replace(sharding, split_axes=split)
 
 
+@lru_cache(maxsize=1 << 16)
+def with_partial(sharding: Sharding, passed: Axes) -> Sharding:
+    """What an op computes, or takes, as `sharding` of a value that is partial along the axes `passed` beside that."""
+    return replace(sharding, partial_axes=tuple(sorted({*sharding.partial_axes, *passed}))) if passed else sharding
+
+
 def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh) -> dict[int, Axes]:
     """Distributes the axes of one dimension over the loops along it.
 

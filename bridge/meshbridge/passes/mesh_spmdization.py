@@ -96,6 +96,8 @@ class _FunctionPartitioner:
         self._annotated: dict[ir.Value, Sharding] = {}
         self._shardings: dict[ir.Value, Sharding] = {}
         self._options: dict[ir.Attribute, Option] = {}
+        self._partial_results: set[int] = set()
+        "Results of the function that the program annotates as partial sums."
         self._read(Interface())
         self._next = 0
         self.at = Localizer(mesh, self._shapes, self.block)
@@ -120,8 +122,14 @@ class _FunctionPartitioner:
             elif name in REGION_OPS or name == MANUAL:
                 for region in op.regions:
                     self._read_block(region.blocks[0], interface)
+            elif name == "func.return":
+                self._partial_results = {index for index, value in enumerate(op.operands) if self._is_annotated_partial(value)}
             elif not name.startswith(("mesh.", "func.")) and name not in _WITHOUT_LOOPS:
                 self._nests.append(interface.nest(op))
+
+    def _is_annotated_partial(self, value: ir.Value) -> bool:
+        owner = value.owner
+        return not isinstance(owner, ir.Block) and owner.name == "mesh.shard" and bool(self._target(owner.operation).summed_axes)
 
     def _target(self, op: ir.Operation) -> Sharding:
         """The sharding that a `mesh.shard` names, with an entry per dimension."""
@@ -132,12 +140,12 @@ class _FunctionPartitioner:
 
     def run(self, *, boundary: bool) -> None:
         types = function_type(self.function)
-        arguments = [self._annotated.get(argument) or self._as_used(argument) for argument in self.block.arguments]
+        arguments = [_held(self._annotated.get(argument) or self._as_used(argument)) for argument in self.block.arguments]
         if boundary:
             shapes = [self._shapes[argument] for argument in self.block.arguments]
             arguments = [in_equal_shards(shape, self.mesh, held) for shape, held in zip(shapes, arguments, strict=True)]
         for argument, sharding in zip(self.block.arguments, arguments, strict=True):
-            self.at.define(argument, sharding.without_partial())
+            self.at.define(argument, sharding)
         results = self._partition(self.block)
         if boundary:
             results = return_equal_shards(list(self.block.operations)[-1].operation, results, self.at)
@@ -205,9 +213,9 @@ class _FunctionPartitioner:
         op.erase()
 
     def _finish(self, op: ir.Operation) -> list[Sharding]:
-        """Results of a function are never left partial."""
+        """Results of a function are partial only where they are annotated so."""
         for index, value in enumerate(op.operands):
-            if value in self.at.shardings:
+            if value in self.at.shardings and index not in self._partial_results:
                 op.operands[index] = self.at.reshard(value, self.at.shardings[value].without_partial(), op)
         return [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in op.operands]
 
@@ -383,7 +391,8 @@ class _FunctionPartitioner:
         with ir.InsertionPoint(op), op.location:
             for value, result, target in zip(terminator.operands, op.results, targets, strict=True):
                 if target is not None:  # a value of its own: outside, the same shard is a shard of something larger
-                    value = self.at.adopt(stablehlo.convert(value.type, value), self.at.global_shape(result), target)
+                    held = replace(target, partial_axes=tuple(axis for axis in target.partial_axes if axis in manual))
+                    value = self.at.adopt(stablehlo.convert(value.type, value), self.at.global_shape(result), held)
                 result.replace_all_uses_with(value)
         op.erase()
 
@@ -392,6 +401,11 @@ class _FunctionPartitioner:
         for index, (value, target) in enumerate(zip(terminator.operands, targets, strict=True)):
             if target is not None:
                 terminator.operands[index] = self.at.reshard(value, target, terminator)
+
+
+def _held(sharding: Sharding) -> Sharding:
+    """What a caller holds of an argument annotated so: terms of a sum at most."""
+    return sharding if sharding.summed_axes else sharding.without_partial()
 
 
 def _free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:

@@ -130,7 +130,8 @@ class Annotator:
         for index, value in enumerate(op.operands):
             slot = self.graph.slot_of.get(value, -1)
             if slot >= 0:
-                self._use(op, index, self._at_boundary(slot, finer=True))
+                given = self._at_boundary(slot, finer=True)
+                self._use(op, index, given if self.graph.slots[slot].user else given.without_partial())
 
     def _at_boundary(self, slot: int, *, finer: bool = False) -> Sharding:
         """As the slot is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all

@@ -6,7 +6,7 @@ computes, in bytes on the wire per device, plus a small price for computing the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -22,6 +22,7 @@ from meshbridge.interface.option import (
     result_sharding,
     split_sharding,
     tensor_split,
+    with_partial,
     with_split,
 )
 from meshbridge.interface.rounds import exchanged_bytes
@@ -74,11 +75,6 @@ def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = (),
         return legal
     wanted = [option for option in legal if set(partial) <= _reduced(nest, option)]
     return wanted or legal
-
-
-def with_partial(sharding: Sharding, passed: Axes) -> Sharding:
-    """What an op computes, or takes, as `sharding` of a value that is partial along the axes `passed` beside that."""
-    return replace(sharding, partial_axes=tuple(sorted({*sharding.partial_axes, *passed}))) if passed else sharding
 
 
 def _reduced(nest: LoopNest, option: Option) -> set[int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshbridge.interface.loops import LoopNest
-from meshbridge.interface.option import split_sharding, with_split
+from meshbridge.interface.option import split_sharding, with_partial, with_split
 from meshbridge.mlir import ir
 from meshbridge.sharding import Axes, Mesh, Sharding, Split
 
@@ -168,13 +168,15 @@ class Graph:
     "Per slot, the nodes that mention it."
 
     def identity_need(self, node: Node) -> Sharding:
-        """What an identity needs of its operand to be its result."""
+        """What an identity needs of its operand to be its result. Within a manual computation, the terms of a sum along its axes
+        are what the devices hold."""
         source, target = self.slots[node.operands[0]], self.slots[node.results[0]]
-        if target.layout is not None:
-            return target.sharding(self.mesh.name)
         if not node.border:
-            return split_sharding(self.mesh.name, target.split)
-        return split_sharding(self.mesh.name, across_border(target.split, source.split, node.border))
+            return target.sharding(self.mesh.name)
+        split = across_border(target.split, source.split, node.border)
+        enters = node.op.name == MANUAL
+        terms = tuple(axis for axis in (source if enters else target).summed_axes if (axis in node.border) == enters)
+        return with_partial(split_sharding(self.mesh.name, split), terms)
 
     def wanted_partial(self, node: Node) -> Axes:
         """The axes along which the user wants the node's result partial, other than by passing on an operand that is so."""

@@ -12,8 +12,8 @@ from math import prod
 
 from meshbridge.interface.layouts import shared_layout
 from meshbridge.interface.linear import ADD, LINEAR, carried_axes
-from meshbridge.interface.option import Option, needed_sharding, result_sharding
-from meshbridge.propagation.choice import compute_price, finishing_cost, options, reshard_cost, with_partial
+from meshbridge.interface.option import Option, needed_sharding, result_sharding, with_partial
+from meshbridge.propagation.choice import compute_price, finishing_cost, options, reshard_cost
 from meshbridge.propagation.graph import Graph, Node
 from meshbridge.sharding import Axes, Sharding, Split
 

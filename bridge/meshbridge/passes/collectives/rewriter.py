@@ -12,8 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from meshbridge.dialect.attributes import axis_array
-from meshbridge.dialect.ops import BOUNDARY_MESH, BOUNDARY_SPLIT, AllGatherOp, AllReduceOp, CollectiveOpView, MeshOp
+from meshbridge.dialect.attributes import axis_array, integers
+from meshbridge.dialect.ops import (
+    BOUNDARY_MESH,
+    BOUNDARY_PARTIAL,
+    BOUNDARY_SPLIT,
+    AllGatherOp,
+    AllReduceOp,
+    CollectiveOpView,
+    MeshOp,
+)
 from meshbridge.interface import elementwise
 from meshbridge.mlir import ir
 from meshbridge.passes.base import Pass
@@ -204,7 +212,8 @@ def _is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
     attrs = ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[ir.BlockArgument(value).arg_number])
     if BOUNDARY_MESH not in attrs or ir.FlatSymbolRefAttr(attrs[BOUNDARY_MESH]).value != mesh:
         return False
-    return not any(set(axes) & set(split) for split in axis_array(attrs[BOUNDARY_SPLIT]))
+    terms = integers(attrs[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in attrs else ()
+    return not any(set(axes) & set(along) for along in (terms, *axis_array(attrs[BOUNDARY_SPLIT])))
 
 
 @dataclass(frozen=True)
