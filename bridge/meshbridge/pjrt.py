@@ -31,6 +31,10 @@ BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
 along which devices hold terms of a sum."""
 
 
+MEMORY_KIND = "mhlo.memory_kind"
+"""Attribute of an argument or result: the memory that the caller keeps it in, of those that the device has."""
+
+
 @dataclass(frozen=True)
 class Place:
     """One argument or result: its global shape, its shards' shape, and how the shards lie on the mesh."""
@@ -41,6 +45,8 @@ class Place:
     split: Split
     partial: Axes = ()
     "The axes along which devices hold the terms of a sum: JAX's `unreduced`."
+    memory: str | None = None
+    "The kind of memory that the program says it is kept in."
 
     def fitted(self, label: str, argument: Any) -> Any:
         """`argument`, which diagnostics call by its label, as an array of this shape and type; Python's numbers become one.
@@ -131,7 +137,7 @@ class Executable:
 
     def sharding(self, place: Place) -> NamedSharding:
         """How JAX says where the shards of an argument or result lie."""
-        return NamedSharding(self.jax_mesh, place.spec(self.mesh, in_parts=self._in_parts))
+        return NamedSharding(self.jax_mesh, place.spec(self.mesh, in_parts=self._in_parts), memory_kind=place.memory)
 
     def hlo_text(self) -> str:
         """The optimised HLO, as XLA runs it."""
@@ -195,7 +201,8 @@ class Executable:
     def _in_device_order(self, placed: jax.Array) -> jax.Array:
         """The same buffers as the client takes them: by position in `devices`, whatever the mesh's own order."""
         buffers = {shard.device: shard.data for shard in placed.addressable_shards}
-        each = NamedSharding(jax.sharding.Mesh(np.array(self.devices), ("replica",)), PartitionSpec())
+        memory = placed.sharding.memory_kind
+        each = NamedSharding(jax.sharding.Mesh(np.array(self.devices), ("replica",)), PartitionSpec(), memory_kind=memory)
         shape = placed.sharding.shard_shape(placed.shape)
         return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.devices])
 
@@ -225,7 +232,19 @@ def compile(program: object, *arguments: Any, devices: Sequence[Any] | None = No
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
     _strip(module, main)
     used = available[: mesh.size]
+    _check_memories((*inputs, *outputs), used[0])
     return Executable(mesh, tuple(inputs), tuple(outputs), used, _load(module, used), opened.calling)
+
+
+def _check_memories(places: Iterable[Place], device: Any) -> None:
+    """Raises MeshError for an argument or result in a kind of memory that `device` does not have."""
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    for place in places:
+        if place.memory not in (None, *kinds):
+            has = ", ".join(kinds)
+            raise MeshError(
+                f"error: an argument or result is kept in memory of kind '{place.memory}', {device.platform} has {has}"
+            )
 
 
 def platform(device: Any) -> str:
@@ -276,12 +295,14 @@ def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Plac
         raise OpError(main, f"has a boundary of type {kind}, expected static shapes")
     shard_shape = tuple(local.shape)
     dtype = _dtype(main, local.element_type)
+    memory = ir.StringAttr(entry[MEMORY_KIND]).value if entry is not None and MEMORY_KIND in entry else None
     if entry is None or BOUNDARY_GLOBAL not in entry:
-        return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape))
+        return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape), memory=memory)
     whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value)
     split = attributes.axis_array(entry[BOUNDARY_SPLIT])
     partial = attributes.integers(entry[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in entry else ()
-    return Place(tuple(whole.shape), shard_shape, dtype, (split + ((),) * len(shard_shape))[: len(shard_shape)], partial)
+    split = (split + ((),) * len(shard_shape))[: len(shard_shape)]
+    return Place(tuple(whole.shape), shard_shape, dtype, split, partial, memory)
 
 
 def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding
 
 
+MEMORY = "mhlo.memory_kind"
+"""Attribute of an argument or result: in which memory the caller keeps it."""
+
+
 def abstract_meshes(module: ir.Module, known: Iterable[NamedSharding | None]) -> dict[str, Any]:
     """The AbstractMesh of every `sdy.mesh` of `module` by symbol.
 
@@ -50,11 +54,12 @@ def boundary(function: ir.Operation, attributes: str, meshes: Mapping[str, Any])
     found = []
     for entry in ir.ArrayAttr(function.attributes[attributes]):
         each = ir.DictAttr(entry)
-        found.append(_named(sdy.TensorShardingAttr(each["sdy.sharding"]), meshes) if "sdy.sharding" in each else None)
+        memory = ir.StringAttr(each[MEMORY]).value if MEMORY in each else None
+        found.append(_named(sdy.TensorShardingAttr(each["sdy.sharding"]), meshes, memory) if "sdy.sharding" in each else None)
     return found
 
 
-def _named(sharding: Any, meshes: Mapping[str, Any]) -> NamedSharding | None:
+def _named(sharding: Any, meshes: Mapping[str, Any], memory: str | None) -> NamedSharding | None:
     from jax.sharding import NamedSharding, PartitionSpec
 
     reference = sharding.mesh_or_ref
@@ -68,4 +73,4 @@ def _named(sharding: Any, meshes: Mapping[str, Any]) -> NamedSharding | None:
             return None
         names = [axis.name if axis.name in mesh.axis_names else mesh.axis_names[int(axis.name)] for axis in axes]
         spec.append(tuple(names) or None)
-    return NamedSharding(mesh, PartitionSpec(*spec))
+    return NamedSharding(mesh, PartitionSpec(*spec), memory_kind=memory)

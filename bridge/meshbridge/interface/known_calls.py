@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import product
 
 from meshbridge.interface.loops import shape_of
+from meshbridge.interface.refused import PLACEMENT
 from meshbridge.interface.rule_notation import Factors
 from meshbridge.interface.sharding_rules import Rule
 from meshbridge.mlir import ir
@@ -43,6 +44,8 @@ def known_rule(op: ir.Operation, target: str) -> Rule | None:
     """The rule of a call of `target`; None if nothing is known of it."""
     if _SHAPE in op.attributes:
         return None
+    if target == PLACEMENT:
+        return _aligned(op, lambda dim: True)
     if target == "ApproxTopK":
         return _approximate_top_k(op)
     count = _batch_dims(op, target)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.mlir import OpError, call_target, ir
+
+PLACEMENT = "annotate_device_placement"
+"""The call that says in which memory its value is kept. Its operand is its result, and each device keeps its own shard there."""
 
 _EFFECT = "has a side effect that would happen once per device"
 _DEVICE = "says which device runs it, which has no meaning where programs compute on whole tensors"
@@ -49,6 +52,9 @@ def refuse(op: ir.Operation, *, is_inside: bool) -> None:
 
 
 def _has_effect(op: ir.Operation) -> bool:
+    """Whether a call does what must not be done by every device. A placement is for each device's own shard."""
+    if call_target(op) == PLACEMENT:
+        return False
     return "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
 
 
