@@ -6,6 +6,7 @@ Every program is run beside XLA's own partitioning of it: equal values, device b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, reshard
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
+from meshbridge import cli
 from meshbridge.analysis import hlo, hlo_communication
 
 UNREDUCED = P(None, None, unreduced={"x"})
@@ -180,3 +182,10 @@ def test_other_arrays_become_one_term(explicit_mesh: Mesh) -> None:
     value = np.random.default_rng(0).standard_normal((16, 16), np.float32)
     exported = jax.export.export(jax.jit(lambda x: reshard(x, P())))(_terms(explicit_mesh, 0))
     np.testing.assert_array_equal(meshbridge.compile(exported)(value), value)
+
+
+def test_run_checks_the_sum_of_what_devices_hold(explicit_mesh: Mesh, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    artifact = tmp_path / "given_back.jax_export"
+    artifact.write_bytes(jax.export.export(jax.jit(given_back))(*_values(explicit_mesh)).serialize())
+    assert cli.main(["run", str(artifact), "--check"]) == 0
+    assert "largest difference from the unsharded run" in capsys.readouterr().out

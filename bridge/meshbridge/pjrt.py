@@ -212,6 +212,23 @@ class Executable:
         return whole if padded == place.shape else whole[tuple(slice(size) for size in place.shape)]
 
 
+def whole(array: jax.Array) -> np.ndarray[Any, Any]:
+    """The value of a global array: where its devices hold the terms of a sum, their sum."""
+    sharding = array.sharding
+    if not isinstance(sharding, NamedSharding) or not sharding.spec.unreduced:
+        return np.asarray(array)
+    mesh, split = sharding.mesh, sharding.spec.update(unreduced=frozenset())
+    naming = {*sharding.spec.unreduced, *(name for entry in split for name in (entry if isinstance(entry, tuple) else (entry,)))}
+    copies = [axis for axis, name in enumerate(mesh.axis_names) if name not in naming]
+    indices = NamedSharding(mesh, split).devices_indices_map(array.shape)
+    held = {shard.device: shard.data for shard in array.addressable_shards}
+    total = np.zeros(array.shape, array.dtype)
+    for device, place in zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True):
+        if not any(place[axis] for axis in copies):
+            total[indices[device]] += np.asarray(held[device])
+    return total
+
+
 def compile(program: object, *arguments: Any, devices: Sequence[Any] | None = None, **named: Any) -> Executable:
     """Compiles a program for `devices` (all of JAX's by default, as many as the mesh has).
 

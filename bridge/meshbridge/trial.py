@@ -42,7 +42,7 @@ def run(module: ir.Module, options: argparse.Namespace) -> int:
     executable = pjrt.compile(module)
     inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
     # Donated arguments are gone after a run, so the reference gets copies of its own.
-    results = [np.asarray(result) for result in executable(*inputs)]
+    results = [pjrt.whole(result) for result in executable(*inputs)]
     for index, (place, result) in enumerate(zip(executable.outputs, results, strict=True)):
         print(f"result {index}: {place.dtype.name}{list(place.shape)} {place.spec(executable.mesh)} {_summary(result)}")
     if options.outputs is not None:
