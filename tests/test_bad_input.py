@@ -55,6 +55,10 @@ BAD = {
         SDY.format('@mesh, [{"x"}]').encode(),
         "input:2:1: error: 'func.func' op arg 0 - sharding doesn't match tensor rank",
     ),
+    "too many devices": (
+        SDY.format('@mesh, [{"x"}, {}]').replace('"y"=4', '"y"=100000000000').encode(),
+        "input:1:1: error: 'mesh.mesh' op has 200000000000 devices, expected at most 1048576 to partition a program on",
+    ),
     "unknown mesh axis": (
         MESH.format("[[7]]").encode(),
         "input:3:8: error: 'mesh.sharding' op 0-based mesh axis index 7 is out of",

@@ -20,6 +20,9 @@ DYNAMIC = -(2**63)
 REDUCTION_KINDS = ("sum", "max", "min", "product", "average", "bitwise_and", "bitwise_or", "bitwise_xor", "generic")
 """Seed 002's `#mesh.partial` kinds."""
 
+MAX_DEVICES = 2**20
+"""On which programs are partitioned, and whose tilings are read: plans are found in time on as many, and no machine has more."""
+
 MOST_AXES = 2**15
 """Axes that a mesh may have: the dialect's numbers of axes have 16 bits, with a sign."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from meshbridge.factored_mesh import AxisRef, FactoredMesh, factor
 from meshbridge.mlir import OpError, ir, sdy, walk_all
 from meshbridge.passes.inline_calls import InlineCalls
+from meshbridge.sharding import MAX_DEVICES
 from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
 from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, MANUAL, NAMED, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
@@ -179,10 +180,8 @@ class _Export:
         if not axes:
             return f"{{maximal device={devices[0]}}}" if devices else "{replicated}"
         devices_in_mesh = prod(size for _, size in axes)
-        if devices_in_mesh > hlo_shardings.MAX_DEVICES:
-            raise OpError(
-                op, f"lies on a mesh of {devices_in_mesh} devices, expected at most {hlo_shardings.MAX_DEVICES} in GSPMD"
-            )
+        if devices_in_mesh > MAX_DEVICES:
+            raise OpError(op, f"lies on a mesh of {devices_in_mesh} devices, expected at most {MAX_DEVICES} in GSPMD")
         self.devices = max(self.devices, devices_in_mesh)
         _refuse(op, attr)
         if where in self.named:

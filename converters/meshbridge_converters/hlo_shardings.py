@@ -25,9 +25,7 @@ import numpy as np
 from jaxlib.xla_client import HloSharding, OpSharding
 
 from meshbridge.factored_mesh import AxisRef, factor
-
-MAX_DEVICES = 2**20
-"""A tiling lists its devices one by one, so that their number has a limit."""
+from meshbridge.sharding import MAX_DEVICES
 
 MAX_DIMENSIONS = 32
 """Of a tile assignment: as many as numpy arrays had for long. No tensor of a program comes near."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from meshbridge.dialect.ops import BOUNDARY_MESH, MeshOp, ShardingOp
 from meshbridge.mlir import OpError, ir, walk, walk_all
-from meshbridge.sharding import DYNAMIC, Mesh, Sharding
+from meshbridge.sharding import DYNAMIC, MAX_DEVICES, Mesh, Sharding
 
 
 def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh | None:
@@ -15,7 +15,7 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
     That is the mesh that its shardings, collectives and boundary name. Of several that are declared, those that nothing names do
     not count, nor does a mesh of one device, on which everything is replicated, beside a larger one. (JAX declares such a mesh
     for arguments whose sharding nobody gave.) Where nothing names a mesh, everything is replicated, and the largest stands.
-    Raises OpError if several are in use: one program runs on one mesh.
+    Raises OpError if several are in use: one program runs on one mesh. Also for one of more than MAX_DEVICES.
     """
     declared = _declared(module)
     if len(declared) > 1:
@@ -30,7 +30,13 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
         raise OpError(
             list(larger)[1], f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one"
         )
-    return meshes[0] if meshes else None
+    if not meshes:
+        return None
+    if meshes[0].size > MAX_DEVICES:
+        raise OpError(
+            next(iter(larger)), f"has {meshes[0].size} devices, expected at most {MAX_DEVICES} to partition a program on"
+        )
+    return meshes[0]
 
 
 def mesh_or_single(module: ir.Module) -> Mesh:
