@@ -4,9 +4,11 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests differ in length by a factor of a thousand: whoever has none left takes some from another process.
+PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-oldest lint format bench clean
+.PHONY: help demo quick test test-slow test-all test-oldest lint format bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -20,11 +22,20 @@ demo: $(READY)  ## partition a GPT training step, run it on 8 virtual devices, c
 	$(BIN)/python examples/quickstart.py
 	$(BIN)/python -m benchmarks.run --programs gpt3
 
-test: $(READY)  ## all tests but the slow ones
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+quick: $(READY)  ## a minute's worth of tests from every part
+	$(BIN)/python -m pytest $(PARALLEL) -m quick
 
-test-all: $(READY)  ## every test, the long property tests included
-	MESHBRIDGE_EXAMPLES=long $(BIN)/python -m pytest -n $(JOBS)
+test: $(READY)  ## all tests but the slow ones
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+test-slow: $(READY)  ## the slow ones: every measured program, JAX's own harnesses of its primitives
+	$(BIN)/python -m pytest $(PARALLEL) -m slow
+
+# Drawn tests draw the same in every other run; here they draw anew, from SEED.
+SEED ?= $(shell date +%s)
+
+test-all: $(READY)  ## every test, drawn tests with 500 examples that are new in each run
+	MESHBRIDGE_EXAMPLES=long MESHBRIDGE_SEED=$(SEED) $(BIN)/python -m pytest $(PARALLEL)
 
 # The lower bound of jax in pyproject.toml, as the first release of its series.
 OLDEST = $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml).0
@@ -32,7 +43,7 @@ OLDEST = $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml).0
 test-oldest:  ## the tests with the oldest jax that pyproject.toml allows, in a venv of its own
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' jax==$(OLDEST) jaxlib==$(OLDEST)
-	.venv-oldest/bin/python -m pytest -n $(JOBS) -m "not slow"
+	.venv-oldest/bin/python -m pytest $(PARALLEL) -m "not slow"
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff format --check .

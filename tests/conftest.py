@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 os.environ["XLA_FLAGS"] = " ".join(
     (
@@ -26,8 +29,61 @@ from meshbridge.mlir import ir
 
 # The same examples every time: a run says something of the change at hand. The long profile is for finding new ones.
 settings.register_profile("short", max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("long", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", max_examples=500, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("MESHBRIDGE_EXAMPLES", "short"))
+
+QUICK = (
+    "converters/test_gspmd.py",
+    "converters/test_sdy.py",
+    "dialect/test_assembly.py",
+    "dialect/test_folds.py",
+    "dialect/test_verifier.py",
+    "operations/test_interpreter.py",
+    "operations/test_linear_algebra.py",
+    "operations/test_samples.py",
+    "resharding/test_steps.py",
+    "test_bad_input.py",
+    "test_cli.py",
+    "test_collective_passes.py",
+    "test_dims.py",
+    "test_house.py",
+    "test_jax_export.py",
+    "test_lit.py",
+    "test_mesh_opt.py",
+    "test_pjrt.py",
+    "test_walkthrough.py",
+)
+"""Files of which every test that is not slow belongs to `make quick`: together they take less than 170 seconds of CPU time."""
+
+NO_SKIPS = "MESHBRIDGE_NO_SKIPS"
+"""Environment variable that makes a failure of every skipped test, where all that tests need is known to be there."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what is quick."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix() in QUICK and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.quick)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Of a test: skips are failures under NO_SKIPS."""
+    return _without_skips((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    """Of a file: skips are failures under NO_SKIPS."""
+    return _without_skips((yield))
+
+
+def _without_skips(report: Any) -> Any:
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get(NO_SKIPS) == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped under {NO_SKIPS}=1: {report.longrepr}"
+    return report
 
 
 @pytest.fixture

@@ -259,10 +259,9 @@ def test_unknown_program_is_named() -> None:
         build("gpt")
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name != "gpt48"])
 def test_examples_fit_their_arguments_and_repeat(name: str) -> None:
-    if name == "gpt48":
-        pytest.skip("the same makers as gpt3, sixteen times the numbers")
+    """All programs but gpt48, which has the makers of gpt3 and sixteen times the numbers."""
     program = build(name)
     examples = program.example_arguments()
     jax.tree.map(

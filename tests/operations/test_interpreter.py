@@ -22,7 +22,7 @@ from meshbridge.mlir import ir
 from meshbridge.passes.lower_collectives import LowerCollectives
 from meshbridge.sharding import Mesh
 from tests.operations.cases import Case, Operand, compare, examples, export
-from tests.operations.differential import Spec, device_mesh
+from tests.operations.differential import SEED, Spec, device_mesh
 from tests.operations.interpreter import evaluate, evaluate_partitions, evaluate_side_by_side
 
 STEPS = (*pipeline.ANNOTATE, *pipeline.SPLIT, LowerCollectives(form="exported"))
@@ -91,7 +91,7 @@ def _drawn(name: str, mesh_shape: tuple[int, ...]) -> tuple[Case, ir.Module]:
     """A program with drawn shardings, partitioned."""
     function, shapes = PROGRAMS[name]
     mesh = device_mesh(mesh_shape)
-    chooser = random.Random(f"{name}{mesh_shape}")
+    chooser = random.Random(f"{SEED}{name}{mesh_shape}")
     operands = tuple(Operand(shape, dtype, _specs(chooser, len(shape), mesh.axis_names)) for shape, dtype in shapes)
     ranks = [result.ndim for result in jax.tree.leaves(jax.eval_shape(function, *examples([Case("", function, operands)])))]
     case = Case(name, function, operands, tuple(_specs(chooser, rank, mesh.axis_names) for rank in ranks))

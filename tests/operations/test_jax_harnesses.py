@@ -58,7 +58,7 @@ def _spec(chooser: random.Random, rank: int, axes: int) -> Spec | None:
 
 
 def _case(harness: Harness, mesh_shape: Sequence[int]) -> Case:
-    chooser = random.Random(f"{SEED} {harness.fullname}")
+    chooser = random.Random(f"{SEED or 0} {harness.fullname}")
     arguments = harness.dyn_args_maker(np.random.RandomState(zlib.crc32(harness.fullname.encode())))
     operands = [
         Given(value.shape, str(value.dtype), _spec(chooser, value.ndim, len(mesh_shape)), array=value)
@@ -79,7 +79,7 @@ def _wide_types() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("harnesses", list(_batches()))
 def test_equals_unsharded(harnesses: list[Harness]) -> None:
-    mesh_shape = random.Random(f"{SEED} {harnesses[0].fullname}").choice(MESHES)
+    mesh_shape = random.Random(f"{SEED or 0} {harnesses[0].fullname}").choice(MESHES)
     cases = [_case(harness, mesh_shape) for harness in harnesses]
     try:
         check(cases, mesh_shape)
@@ -95,5 +95,5 @@ def _failure(case: Case, mesh_shape: Sequence[int]) -> str:
         check([case], mesh_shape)
     except Exception as error:
         shardings = [operand.spec for operand in case.operands], case.results
-        return f"{case.what} on {mesh_shape}, seed {SEED}, {shardings}\n{type(error).__name__}: {error}"
+        return f"{case.what} on {mesh_shape}, MESHBRIDGE_SEED={SEED}, {shardings}\n{type(error).__name__}: {error}"
     return ""
