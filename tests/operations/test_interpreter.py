@@ -20,6 +20,7 @@ from jax import lax
 from meshbridge import formats, mlir, pipeline, pjrt
 from meshbridge.mlir import ir
 from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.propagation.module_mesh import mesh_or_single
 from meshbridge.sharding import Mesh
 from tests.operations.cases import Case, Operand, compare, examples, export
 from tests.operations.differential import SEED, Spec, device_mesh
@@ -140,8 +141,8 @@ def interpreted(
     """Runs a local program on global arrays, one partition per device."""
     _legalize(module)
     main = mlir.main_function(module)
-    mesh = pjrt._mesh(module)
-    inputs, outputs = pjrt._places(main, "arg_attrs"), pjrt._places(main, "res_attrs")
+    mesh = mesh_or_single(module)
+    inputs, outputs = pjrt.boundary(module)
     pjrt._strip(module, main)
     pieces = [_split(argument, place, mesh) for argument, place in zip(arguments, inputs, strict=True)]
     partitions = run(module, [[piece[device] for piece in pieces] for device in range(mesh.size)])
