@@ -145,6 +145,8 @@ class Annotator:
         if description.is_kept_by(whole := whole_split(mesh, split)):
             split = whole
         split = even_split(description.shape, mesh, split)
+        if whole_split(mesh, description.written) == description.written:  # equal shards may have left a part of an axis over
+            split = whole_split(mesh, split)
         return defined if split == defined.split_axes else replace(defined, split_axes=split)
 
     def _define(
