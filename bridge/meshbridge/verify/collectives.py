@@ -62,7 +62,7 @@ def groups_of(machine: Machine, op: ir.Operation, *, joins_partitions: bool) -> 
     return found
 
 
-def _exchange(
+def exchange(
     machine: Machine, x: Array, groups: list[list[int]], shape: tuple[int, ...], of_group: Callable[[Array], Array]
 ) -> Array:
     """What every device holds after its group's values, stacked in the first dimension, went through `of_group`, which gives one
@@ -85,7 +85,7 @@ def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
     groups = groups_of(machine, op, joins_partitions=True)
     _covers(machine, op, groups)
     combiner = combiner_of(machine, op, 0)
-    return [_exchange(machine, x, groups, x.shape[1:], lambda rows: reduced(combiner, [rows], (0,))[0]) for x in operands]
+    return [exchange(machine, x, groups, x.shape[1:], lambda rows: reduced(combiner, [rows], (0,))[0]) for x in operands]
 
 
 @evaluates("stablehlo.reduce_scatter")
@@ -98,7 +98,7 @@ def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) ->
     def parts(rows: Array) -> Array:
         return np.stack(np.split(reduced(combiner, [rows], (0,))[0], len(rows), axis=dim))
 
-    return [_exchange(machine, operands[0], groups, shape_of(op.results[0]), parts)]
+    return [exchange(machine, operands[0], groups, shape_of(op.results[0]), parts)]
 
 
 @evaluates("stablehlo.all_gather")
@@ -108,7 +108,7 @@ def all_gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
     _covers(machine, op, groups)
     dim = integer(op, "all_gather_dim")
     return [
-        _exchange(machine, x, groups, shape_of(result), lambda rows: np.concatenate(list(rows), axis=dim))
+        exchange(machine, x, groups, shape_of(result), lambda rows: np.concatenate(list(rows), axis=dim))
         for x, result in zip(operands, op.results, strict=True)
     ]
 
@@ -124,14 +124,14 @@ def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
         parts = np.stack(np.split(rows, count, axis=split + 1))  # target, source, …
         return np.stack([np.concatenate(list(part), axis=join) for part in parts])
 
-    return [_exchange(machine, x, groups, shape_of(result), exchanged) for x, result in zip(operands, op.results, strict=True)]
+    return [exchange(machine, x, groups, shape_of(result), exchanged) for x, result in zip(operands, op.results, strict=True)]
 
 
 @evaluates("stablehlo.collective_broadcast")
 def collective_broadcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every member holds the first member's value, other devices zeros."""
     groups = groups_of(machine, op, joins_partitions=False)
-    return [_exchange(machine, operands[0], groups, operands[0].shape[1:], lambda rows: rows[0])]
+    return [exchange(machine, operands[0], groups, operands[0].shape[1:], lambda rows: rows[0])]
 
 
 @evaluates("stablehlo.collective_permute")

@@ -109,12 +109,15 @@ def groups_by_axes(text: str) -> list[list[int]]:
     return mesh.groups(found)
 
 
-def dims_of_sharding(mesh: Mesh, sharding: sdy.TensorShardingAttr) -> Dims:
-    """How a `#sdy.sharding` splits each dimension. Raises MeshError for unreduced axes."""
+def dims_of_sharding(mesh: Mesh, sharding: sdy.TensorShardingAttr, manual: set[str]) -> Dims:
+    """How a `#sdy.sharding` splits each dimension along the axes of a manual computation; along others it stays global.
+
+    Raises MeshError for unreduced axes.
+    """
     if sharding.unreduced_axes:
         raise MeshError(f"<module>: error: the sharding {sharding} has unreduced axes, which have no exact evaluation")
     return tuple(
-        tuple(_digit(mesh, sdy.AxisRefAttr(ref)) for ref in sdy.DimensionShardingAttr(dim).axes)
+        tuple(_digit(mesh, ref) for ref in map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(dim).axes) if ref.name in manual)
         for dim in sharding.dimension_shardings
     )
 

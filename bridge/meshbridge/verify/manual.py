@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,9 @@ def _mesh(machine: Machine, reference: ir.Attribute) -> Mesh:
     return mesh_of_attribute(reference)
 
 
+_NAMES = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
 @evaluates("sdy.manual_computation")
 def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The region on every device of the mesh, on shards of the operands; free axes compute the same several times."""
@@ -51,7 +55,8 @@ def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]
     outer = machine.grid
     if outer.count not in (1, mesh.size):
         raise MeshError(f"{source_location(op)}: error: a mesh of {mesh.size} devices inside of one of {outer.count}")
-    shards = [cut(x, dims_of_sharding(mesh, sharding), mesh) for x, sharding in zip(operands, into, strict=True)]
+    manual = set(_NAMES.findall(str(op.attributes["manual_axes"])))
+    shards = [cut(x, dims_of_sharding(mesh, sharding, manual), mesh) for x, sharding in zip(operands, into, strict=True)]
     machine.grid = outer if outer.count > 1 else Grid(partitions=mesh.size)
     try:
         results = machine.run(op, 0, shards)
@@ -59,7 +64,7 @@ def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]
         machine.grid = outer
     joined = []
     for number, (value, sharding) in enumerate(zip(results, out, strict=True)):
-        dims, shape = dims_of_sharding(mesh, sharding), shape_of(op.results[number])
+        dims, shape = dims_of_sharding(mesh, sharding, manual), shape_of(op.results[number])
         joined.append(_inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape))
     return joined
 

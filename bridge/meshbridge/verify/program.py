@@ -19,6 +19,7 @@ from meshbridge.verify import (
     elementwise,
     indexing,
     manual,
+    mesh_ops,
     movement,
     older,
     ordering,
@@ -30,9 +31,9 @@ from meshbridge.verify.layout import Dims, Mesh, cut, join, mesh_of, shard_shape
 from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float
 
 FAMILIES = (
-    calls, collectives, constants, contractions, control, elementwise, indexing, manual, movement, older, ordering, reductions,
-    windows,
-)  # fmt: skip
+    *(calls, collectives, constants, contractions, control, elementwise, indexing),
+    *(manual, mesh_ops, movement, older, ordering, reductions, windows),
+)
 """Every module that has rules; importing them enters these in `machine.RULES`."""
 
 SMALL = 8

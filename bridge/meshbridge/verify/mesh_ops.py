@@ -1,0 +1,256 @@
+"""Ops of the mesh dialect, by its document (release 20 of LLVM): annotations are the identity, collectives do what they say."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from meshbridge.mlir import OpError, ir
+from meshbridge.verify.collectives import exchange
+from meshbridge.verify.elementwise import apply_binary, converted
+from meshbridge.verify.field import Array
+from meshbridge.verify.layout import Digit, Mesh, mesh_of, numbers_of
+from meshbridge.verify.machine import Machine, element_of, evaluates, index, integer, integers, shape_of
+
+DYNAMIC = -(2**63)
+"""An entry of a static list whose value is an operand."""
+
+_KIND = re.compile(r"#mesh(?:\.partial<\s*|<partial\s+)(\w+)\s*>")
+_LISTS = re.compile(r"\[.*\]", re.S)
+
+
+def _mesh(machine: Machine, op: ir.Operation) -> Mesh:
+    """The mesh of an op. Raises OpError where it runs on other devices than the program."""
+    mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(op.attributes["mesh"]).value])
+    if mesh.size != machine.grid.count:
+        raise OpError(op, f"speaks of a mesh of {mesh.size} devices in a program of {machine.grid.count}")
+    return mesh
+
+
+def _digits(mesh: Mesh, axes: Sequence[int]) -> list[Digit]:
+    return [mesh.digit(mesh.axes[axis][0]) for axis in axes]
+
+
+def _kind(op: ir.Operation) -> str:
+    found = _KIND.fullmatch(str(op.attributes["reduction"])) if "reduction" in op.attributes else None
+    return found[1] if found else "sum"
+
+
+COMBINERS = {
+    "sum": "add", "average": "add", "max": "maximum", "min": "minimum", "product": "multiply",
+    "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
+}  # fmt: skip
+"""Reduction kind to the op that combines two elements."""
+
+
+def _reduced(machine: Machine, op: ir.Operation) -> Callable[[Array], Array]:
+    """The reduction of stacked members, which are in the result's element type already."""
+    kind, element = _kind(op), element_of(op.results[0])
+    if kind not in COMBINERS:
+        raise OpError(op, f"reduces by '{kind}', which has no exact evaluation")
+
+    def reduced(rows: Array) -> Array:
+        total: Array = np.asarray(rows[0])
+        for row in rows[1:]:
+            found = apply_binary(machine.field, COMBINERS[kind], total, row, element)
+            if found is None:
+                raise OpError(op, f"cannot reduce elements of type {element} by '{kind}'")
+            total = found
+        if kind != "average":
+            return total
+        divisor = (
+            machine.field.from_integers(np.array(len(rows))) if total.dtype.kind in "fc" else np.array(len(rows), total.dtype)
+        )
+        found = apply_binary(machine.field, "divide", total, divisor, element)
+        assert found is not None
+        return found
+
+    return reduced
+
+
+def _groups(machine: Machine, op: ir.Operation) -> list[list[int]]:
+    mesh = _mesh(machine, op)
+    return mesh.groups(_digits(mesh, integers(op, "mesh_axes")))
+
+
+def _member(machine: Machine, op: ir.Operation, operands: list[Array], name: str) -> int:
+    """The in-group number that `root`, `source` or `destination` names. Raises OpError where devices name different ones."""
+    mesh, values, number = _mesh(machine, op), iter(operands[1:]), 0
+    for (_, size), entry in zip(_digits(mesh, integers(op, "mesh_axes")), integers(op, name), strict=True):
+        if entry == DYNAMIC:
+            value = next(values)
+            if (value != value[:1]).any():
+                raise OpError(op, f"has a {name} that differs between devices")
+            entry = int(value[0])
+        number = number * size + entry
+    return number
+
+
+def _prepared(machine: Machine, op: ir.Operation, x: Array) -> Array:
+    return converted(machine.field, x, element_of(op.operands[0]), element_of(op.results[0]))
+
+
+@evaluates("mesh.sharding", "mesh.get_sharding")
+def sharding(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """A sharding, which says nothing of elements."""
+    return [np.zeros(1, np.bool_)]
+
+
+@evaluates("mesh.shard")
+def shard(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Its operand: an annotation."""
+    return [operands[0]]
+
+
+@evaluates("mesh.all_reduce", "mesh.reduce")
+def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Converted, then reduced over each group; of `reduce`, devices other than the root hold zeros."""
+    total, x = _reduced(machine, op), _prepared(machine, op, operands[0])
+    found = exchange(machine, x, _groups(machine, op), x.shape[1:], total)
+    return [_only_root(machine, op, operands, found) if op.name == "mesh.reduce" else found]
+
+
+@evaluates("mesh.reduce_scatter")
+def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Converted, reduced over each group, and cut."""
+    total, dim = _reduced(machine, op), integer(op, "scatter_axis")
+
+    def parts(rows: Array) -> Array:
+        return np.stack(np.split(total(rows), len(rows), axis=dim))
+
+    return [exchange(machine, _prepared(machine, op, operands[0]), _groups(machine, op), shape_of(op.results[0]), parts)]
+
+
+@evaluates("mesh.all_gather", "mesh.gather")
+def all_gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The members' values one after the other; of `gather`, devices other than the root hold zeros."""
+    dim = integer(op, "gather_axis")
+
+    def joined(rows: Array) -> Array:
+        return np.concatenate(list(rows), axis=dim)
+
+    found = exchange(machine, operands[0], _groups(machine, op), shape_of(op.results[0]), joined)
+    return [_only_root(machine, op, operands, found) if op.name == "mesh.gather" else found]
+
+
+def _only_root(machine: Machine, op: ir.Operation, operands: list[Array], found: Array) -> Array:
+    roots = [group[_member(machine, op, operands, "root")] for group in _groups(machine, op)]
+    kept = np.zeros_like(found)
+    kept[roots] = found[roots]
+    return kept
+
+
+@evaluates("mesh.all_slice")
+def all_slice(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every member's own piece of its value."""
+    return [_sliced(machine, op, operands[0], integer(op, "slice_axis"))]
+
+
+def _sliced(machine: Machine, op: ir.Operation, x: Array, dim: int) -> Array:
+    def own(rows: Array) -> Array:
+        return np.stack([np.split(row, len(rows), axis=dim)[number] for number, row in enumerate(rows)])
+
+    return exchange(machine, x, _groups(machine, op), shape_of(op.results[0]), own)
+
+
+@evaluates("mesh.all_to_all")
+def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Number j holds the j-th pieces of all members, one after the other."""
+    split, join = integer(op, "split_axis"), integer(op, "concat_axis")
+
+    def exchanged(rows: Array) -> Array:
+        parts = np.stack(np.split(rows, len(rows), axis=split + 1))
+        return np.stack([np.concatenate(list(part), axis=join) for part in parts])
+
+    return [exchange(machine, operands[0], _groups(machine, op), shape_of(op.results[0]), exchanged)]
+
+
+@evaluates("mesh.broadcast")
+def broadcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The root's value."""
+    root = _member(machine, op, operands, "root")
+    return [exchange(machine, operands[0], _groups(machine, op), operands[0].shape[1:], lambda rows: rows[root])]
+
+
+@evaluates("mesh.scatter")
+def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every member's piece of the root's value."""
+    return [_sliced(machine, op, broadcast(machine, op, operands)[0], integer(op, "scatter_axis"))]
+
+
+@evaluates("mesh.shift")
+def shift(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Values moved along one axis; zeros where none arrives."""
+    mesh, axis, offset = _mesh(machine, op), integer(op, "shift_axis"), integer(op, "offset")
+    x = machine.everywhere(operands[0])
+    result = np.zeros_like(x)
+    for group in mesh.groups(_digits(mesh, [axis])):
+        for number, source in enumerate(group):
+            target = number + offset
+            if "rotate" in op.attributes:
+                target %= len(group)
+            if 0 <= target < len(group):
+                result[group[target]] = x[source]
+    return [result]
+
+
+@evaluates("mesh.permute")
+def permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Number L along `target_axes` holds the value of number L along `mesh_axes`."""
+    mesh = _mesh(machine, op)
+    x = machine.everywhere(operands[0])
+    result = np.zeros_like(x)
+    into = {min(group): group for group in mesh.groups(_digits(mesh, integers(op, "target_axes")))}
+    for group in mesh.groups(_digits(mesh, integers(op, "mesh_axes"))):
+        result[into[min(group)]] = x[group]
+    return [result]
+
+
+@evaluates("mesh.update_halo")
+def update_halo(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Every halo cell gets its owner's value, dimension by dimension; cells beyond the whole tensor keep what they hold."""
+    mesh, x = _mesh(machine, op), machine.everywhere(operands[0]).copy()
+    found = _LISTS.search(str(op.attributes["split_axes"]))
+    split = [(dim, axes) for dim, axes in enumerate(ast.literal_eval(found[0])) if axes] if found else []
+    halos = integers(op, "static_halo_sizes")
+    if DYNAMIC in halos:
+        raise OpError(op, "has halo sizes that are operands, which have no exact evaluation")
+    for (dim, axes), low, high in zip(split, halos[::2], halos[1::2], strict=True):
+        core = x.shape[dim + 1] - low - high
+        before = x.copy()
+        for group in mesh.groups(_digits(mesh, axes)):
+            for number, device in enumerate(group):
+                for cell in (*range(low), *range(low + core, low + core + high)):
+                    owner, inside = divmod(number * core + cell - low, core)
+                    if 0 <= owner < len(group):
+                        at, source = index(device, *_at(dim, cell)), index(group[owner], *_at(dim, low + inside))
+                        x[at] = before[source]
+    return [x]
+
+
+def _at(dim: int, cell: int) -> tuple[object, ...]:
+    return (*(slice(None) for _ in range(dim)), cell)
+
+
+@evaluates("mesh.process_multi_index")
+def process_multi_index(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The device's coordinates on some axes; on all where none is named."""
+    mesh = _mesh(machine, op)
+    axes = integers(op, "axes") or range(len(mesh.axes))
+    return [numbers_of(mesh.positions(), [digit]) for digit in _digits(mesh, axes)]
+
+
+@evaluates("mesh.process_linear_index")
+def process_linear_index(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The device's row-major number."""
+    return [_mesh(machine, op).positions()]
+
+
+@evaluates("mesh.mesh_shape")
+def mesh_shape(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Sizes of axes; of all where none is named."""
+    mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(op.attributes["mesh"]).value])
+    return [np.array([mesh.axes[axis][1]]) for axis in integers(op, "axes") or range(len(mesh.axes))]
