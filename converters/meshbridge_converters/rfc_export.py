@@ -67,6 +67,8 @@ class _Exporter:
         self._function = function
         self._mesh = only_mesh
         self._shardings: dict[ir.Value[Any], ShardingOp] = {}
+        self._is_marked = any(REQUIRED in op.attributes for op in walk(function))
+        "Whether the RFC's spelling was read, which marks what the user annotated: anything else was inferred."
 
     def run(self) -> None:
         """Rewrites the function; its attribute then names its mesh."""
@@ -109,7 +111,7 @@ class _Exporter:
         if sharding is None:
             raise OpError(op, "takes its sharding from elsewhere than a mesh.sharding, which the RFC's spelling cannot say")
         attrs = {name: value for name, value in op.attributes.items() if name not in ("annotate_for_users", REQUIRED)}
-        required = REQUIRED not in op.attributes or ir.BoolAttr(op.attributes[REQUIRED]).value
+        required = ir.BoolAttr(op.attributes[REQUIRED]).value if REQUIRED in op.attributes else not self._is_marked
         rank = ir.RankedTensorType(op.operands[0].type).rank
         attrs["required"] = ir.BoolAttr.get(required)
         attrs["sharding"] = _arrays(_rfc_lists(sharding, rank))

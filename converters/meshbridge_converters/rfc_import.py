@@ -165,8 +165,8 @@ def _annotate(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
     sharding = build.sharding(Sharding(mesh.name, lists[:rank] or ((),), partial), loc=op.location, ip=place)
     for_users = "as_result" in op.attributes and not ir.BoolAttr(op.attributes["as_result"]).value
     value = build.shard(op.operands[0], sharding, annotate_for_users=for_users, loc=op.location, ip=place)
-    if "required" in op.attributes and not ir.BoolAttr(op.attributes["required"]).value:
-        op_of(value).attributes[REQUIRED] = ir.BoolAttr.get(False)
+    required = "required" not in op.attributes or ir.BoolAttr(op.attributes["required"]).value
+    op_of(value).attributes[REQUIRED] = ir.BoolAttr.get(required)
     return value
 
 

@@ -25,6 +25,7 @@ PROGRAMS: dict[str, tuple[str, bool]] = {
     "an unknown opaque attribute": ('"test.x"() {a = #mesh<nonsense 3>} : () -> ()', False),
     "an attribute in a string": ('"test.x"() {a = "#mesh.nonsense<3>"} : () -> ()', True),
     "an attribute in a comment": ("// #mesh.nonsense<3>", True),
+    "a string that does not end on its line": ('%0 = mesh.process_linear_index on @m {a = "} : index\n"} : index', False),
     "an unknown type": ('"test.x"() : () -> !mesh.nonsense', False),
     "an unknown opaque type": ('"test.x"() : () -> !mesh<nonsense>', False),
     "an unknown reduction": ('"test.x"() {a = #mesh<partial nope>} : () -> ()', False),

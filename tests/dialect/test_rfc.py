@@ -74,7 +74,7 @@ def test_random_annotations_come_back(annotations: list[tuple[list[list[int]], b
     printed = rfc.write(module)
     assert [line.strip().replace("%arg0", "%x") for line in printed.splitlines() if "annotate" in line] == lines
     shards = [op for op in walk_all(module) if op.name == "mesh.shard"]
-    assert [REQUIRED not in op.attributes for op in shards] == [required for _, required, _ in annotations]
+    assert [ir.BoolAttr(op.attributes[REQUIRED]).value for op in shards] == [required for _, required, _ in annotations]
 
 
 def test_indices_come_back() -> None:

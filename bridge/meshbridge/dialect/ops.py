@@ -87,7 +87,7 @@ UNSAID = "meshbridge.unsaid"
 """Discardable attribute of `mesh.shard`: the operation that it came from says no sharding. It only keeps the place."""
 
 REQUIRED = "meshbridge.required"
-"""Discardable attribute of `mesh.shard`: false where the RFC's annotation was a hint that the compiler may disregard."""
+"""Discardable attribute of `mesh.shard`: what the RFC's annotation says, false for a hint that the compiler may disregard."""
 
 OPTION = "meshbridge.sharding_option"
 """Discardable attribute of a payload op: the mesh axes of each of its loops (seed 000, ShardingOption)."""

@@ -131,7 +131,9 @@ class Annotator:
             slot = self.graph.slot_of.get(value, -1)
             if slot >= 0:
                 given = self._at_boundary(slot, finer=True)
-                self._use(op, index, given if self.graph.slots[slot].user else given.without_partial())
+                given = given if self.graph.slots[slot].user else given.without_partial()
+                if given != self.defined[slot] or not _is_annotated_use(value):  # otherwise the user has said it for this use
+                    self._use(op, index, given)
 
     def _at_boundary(self, slot: int, *, finer: bool = False) -> Sharding:
         """As the slot is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
@@ -164,3 +166,9 @@ class Annotator:
             further = build.shard(shard.results[0], inside, annotate_for_users=True, loc=loc, ip=ip)
             for use in users:
                 use.owner.operands[use.operand_number] = further
+
+
+def _is_annotated_use(value: ir.Value) -> bool:
+    """Whether `value` is what a `mesh.shard` makes for its users."""
+    op = value.owner
+    return not isinstance(op, ir.Block) and op.name == "mesh.shard" and "annotate_for_users" in op.attributes

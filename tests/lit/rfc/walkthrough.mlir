@@ -6,12 +6,12 @@
 // CHECK: func.func @mlp(
 // CHECK-NOT: mesh_cluster
 // CHECK: %[[S:.*]] = mesh.sharding @mesh0 split_axes = {{\[\[}}], [], [0{{\]\]}} : !mesh.sharding
-// CHECK: %[[X:.*]] = mesh.shard %arg0 to %[[S]] : tensor<2x4x8xf32>
+// CHECK: %[[X:.*]] = mesh.shard %arg0 to %[[S]] {meshbridge.required = true} : tensor<2x4x8xf32>
 // CHECK: %[[H:.*]] = stablehlo.dot_general %[[X]], %arg1, contracting_dims = [2] x [0]
 // CHECK: %[[Y:.*]] = stablehlo.dot_general
 // CHECK: %[[P:.*]] = mesh.sharding @mesh0 split_axes = {{\[\[}}], [], [{{\]\]}} partial = sum[0] : !mesh.sharding
-// CHECK: %[[Z:.*]] = mesh.shard %[[Y]] to %[[P]] : tensor<2x4x8xf32>
-// CHECK: mesh.shard %[[Z]] to %{{.*}} annotate_for_users : tensor<2x4x8xf32>
+// CHECK: %[[Z:.*]] = mesh.shard %[[Y]] to %[[P]] {meshbridge.required = true} : tensor<2x4x8xf32>
+// CHECK: mesh.shard %[[Z]] to %{{.*}} annotate_for_users {meshbridge.required = true} : tensor<2x4x8xf32>
 
 // BACK: mesh.cluster @mesh0(rank = 1, dim_sizes = [2])
 // BACK: attributes {mesh_cluster = @mesh0}

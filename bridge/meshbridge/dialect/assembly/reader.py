@@ -292,7 +292,7 @@ class _Rewriter:
         order = [
             places.index((piece[0] - start, piece[1] - start))
             for piece in pieces
-            if not isinstance(piece, str) and self.text[piece[0]] == "%"
+            if not isinstance(piece, str) and OPERAND.fullmatch(self.text, *piece)
         ]
         first = 2 * len(order) or 1
         texts = [self.spelling.canonical(self._text_of(piece)) for piece in pieces]

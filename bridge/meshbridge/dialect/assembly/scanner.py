@@ -15,7 +15,7 @@ _TOKEN = re.compile(r"[%@#!^]?[\w$.-]+|\S")
 _WORD = re.compile(r"[\w$.-]")
 _TYPE_NAME = re.compile(r"[!\w][\w$.]*")
 _INTEGER = re.compile(r"-?\d+")
-_NEXT_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[()<>{}\[\]]')
+_NEXT_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|"|//[^\n]*|->|[()<>{}\[\]]')
 _CLOSING = {"(": ")", "<": ">", "{": "}", "[": "]"}
 
 
@@ -116,6 +116,8 @@ class Scanner:
             if found is None:
                 self.fail(f"'{self.text[start]}' is never closed", start)
             token, position = found.group(), found.end()
+            if token == '"':
+                self.fail("expected '\"' in string literal", found.start())
             if token in _CLOSING:
                 open_brackets.append(_CLOSING[token])
             elif token in ")>}]" and token != (expected := open_brackets.pop()):
