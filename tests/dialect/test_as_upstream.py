@@ -21,6 +21,14 @@ PROGRAMS: dict[str, tuple[str, bool]] = {
     "a recv without send": ("%0 = mesh.recv %a on @m mesh_axes = [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>", True),
     "a mesh in a function": ("mesh.mesh @inner(shape = 2)", False),
     "a nested module with a mesh": ("builtin.module { mesh.mesh @inner(shape = 2) }", True),
+    "a region": (
+        '%0 = "mesh.process_linear_index"() <{mesh = @m}> ({ "test.x"() : () -> () }) : () -> index',
+        False,
+    ),
+    "a block without terminator": (
+        "cf.br ^last\n^first:\n  return\n^last:\n  %0 = mesh.process_linear_index on @m : index\n}\nfunc.func @g() {",
+        False,
+    ),
     "an unknown attribute": ('"test.x"() {a = #mesh.nonsense<3>} : () -> ()', False),
     "an unknown opaque attribute": ('"test.x"() {a = #mesh<nonsense 3>} : () -> ()', False),
     "an attribute in a string": ('"test.x"() {a = "#mesh.nonsense<3>"} : () -> ()', True),

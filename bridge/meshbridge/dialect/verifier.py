@@ -83,6 +83,19 @@ def _broken_rule(check: Callable[..., None], *arguments: object) -> str:
     return ""
 
 
+def _unlike_any(op: ir.Operation) -> str:
+    """What no operation of the dialect has, which MLIR does not mind in operations that it does not know."""
+    if len(op.regions):
+        return "requires zero regions"
+    return f"requires 0 successors but found {len(op.successors)}" if len(op.successors) else ""
+
+
+def _needs_terminator(block: ir.Block) -> bool:
+    """Whether MLIR knows that the block ends with a terminator. An operation that it does not know, as ours, may be one to it."""
+    owner = block.owner.operation
+    return owner.context.is_registered_operation(owner.name)
+
+
 class _ModuleCheck:
     """One walk over one module. Messages are memoised; "" says that all is well."""
 
@@ -98,16 +111,21 @@ class _ModuleCheck:
 
     def block(self, block: ir.Block) -> None:
         """Checks the operations of a block and everything below them."""
+        name = ""
         for view in block.operations:
             kind = type(view)
             if kind in self._plain:
+                name = ""
                 continue
             if has_no_regions(view) and not issubclass(kind, MeshOpView):
                 self._plain.add(kind)
+                name = ""
                 continue
             op = view.operation
             name = op.name
-            if name == "mesh.shard":
+            if name.startswith("mesh.") and (message := _unlike_any(op)):
+                self.errors.append(VerifyError(op, message))
+            elif name == "mesh.shard":
                 self._shard(op)
             elif name == MeshOp.OPERATION_NAME and block != self._body:
                 self.errors.append(VerifyError(op, "symbol's parent must have the SymbolTable trait"))
@@ -119,6 +137,8 @@ class _ModuleCheck:
                 for region in op.regions:
                     for inner in region.blocks:
                         self.block(inner)
+        if name.startswith("mesh.") and block != self._body and _needs_terminator(block):
+            self.errors.append(VerifyError(op, "ends a block with no terminator"))
 
     def _shard(self, op: ir.Operation) -> None:
         try:
