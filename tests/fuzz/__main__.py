@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from meshbridge import cli, mesh_opt
+from meshbridge import cli, formats, mesh_opt, pipeline
 from tests.fuzz import runner, sources, upstream
 from tests.fuzz.mutators import MUTATORS, mutant
 
@@ -32,6 +32,7 @@ MESH_OPT = "mesh-opt "
 def main() -> int:
     """The command; returns the exit status."""
     options = _options()
+    pipeline.registered_passes(), formats.formats(), formats.notations()  # once, not in every child
     found = sources.collect(options.paths, options.kind or MUTATORS, options.written_as or ())
     random, started = Random(options.seed), time.monotonic()
     ends: Counter[str] = Counter()

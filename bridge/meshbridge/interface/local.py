@@ -14,6 +14,7 @@ from meshbridge.dialect import build
 from meshbridge.interface.linear import carried_axes
 from meshbridge.interface.loops import LoopNest
 from meshbridge.interface.option import Option, result_sharding
+from meshbridge.interface.placements import place_again, placed_away
 from meshbridge.interface.reasons import Reasons
 from meshbridge.lowering.emit import Emitter
 from meshbridge.mlir import ir, stablehlo
@@ -78,6 +79,8 @@ class Localizer:
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
         self._shifts: list[dict[tuple[object, ...], ir.Value]] = [{}]
         self._types: dict[tuple[ir.Type, Split | Sharding], ir.Type] = {}
+        self.placements: list[ir.Operation] = []
+        "Of values that were resharded before they were placed again; some have no other use."
 
     def enter_block(self) -> None:
         """Reshardings made from here on are only visible in this block and below."""
@@ -146,6 +149,13 @@ class Localizer:
             if found is not None:
                 return found
         shape = self._global[value]
+        if (placement := placed_away(value)) is not None:
+            if placement not in self.placements:
+                self.placements.append(placement)
+            result = place_again(placement, self.reshard(placement.operands[0], target, before), before)
+            self._resharded[-1][value, target] = self.adopt(result, shape, target)
+            self.moved.add(result)
+            return result
         dtype = str(ir.RankedTensorType(value.type).element_type)
         location = before.location if self.reasons is None else self.reasons.to_reshard(value, source, target, before)
         if 0 in shape:
@@ -164,6 +174,12 @@ class Localizer:
             self.reasons.made(result, target, value)
         self.moved.add(result)
         return result
+
+    def erase_unused_placements(self) -> None:
+        """Takes out the placements that only what is now placed again has used."""
+        for op in self.placements:
+            if next(iter(op.results[0].uses), None) is None:
+                op.erase()
 
     def _reshard_inside(
         self, value: ir.Value, shape: tuple[int, ...], dtype: str, target: Sharding, before: ir.Operation, location: ir.Location

@@ -14,6 +14,7 @@ from meshbridge.interface.linear import carried_axes
 from meshbridge.interface.local import Localizer, localize, mask_padding
 from meshbridge.interface.loops import Interface, LoopNest, shape_of
 from meshbridge.interface.option import Option, is_legal, loop_candidates, needed_sharding
+from meshbridge.interface.placements import as_held
 from meshbridge.interface.reasons import Reasons
 from meshbridge.interface.refused import refuse
 from meshbridge.mlir import COMPOSITE, MeshError, OpError, function_type, functions_to_partition, ir, stablehlo, walk, walk_all
@@ -147,6 +148,7 @@ class _FunctionPartitioner:
         for argument, sharding in zip(self.block.arguments, arguments, strict=True):
             self.at.define(argument, sharding)
         results = self._partition(self.block)
+        self.at.erase_unused_placements()
         if boundary:
             results = return_equal_shards(list(self.block.operations)[-1].operation, results, self.at)
             set_boundary(self.function, "arg_attrs", list(types.inputs), arguments)
@@ -223,8 +225,8 @@ class _FunctionPartitioner:
         nest = self._nests[self._next]
         self._next += 1
         refuse(op, is_inside=bool(self.at.manual))
-        option = self._option(op, nest)
         shardings = [self.at.shardings.get(operand) for operand in op.operands]
+        option = (as_held(op, nest, shardings[0]) if shardings else None) or self._option(op, nest)
         layout = shared_layout(op, nest, shardings)
         if layout is not None:
             self._compute_in(layout, op, nest)
