@@ -1,19 +1,75 @@
-"""Python that the documents show runs as pasted."""
+"""What the documents show runs as pasted, and has the types that they say."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from jax import export
+
+from meshbridge import cli, mesh_opt
 
 ROOT = Path(__file__).parent.parent
 
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
-@pytest.mark.parametrize("name", ["README.md", "docs/python-api.md"])
+COMMANDS = {"meshbridge": cli.main, "mesh-opt": mesh_opt.main}
+
+
+@pytest.mark.parametrize("name", ["python-api.md", "resharding.md"])
 def test_python_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The blocks of one document follow each other."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text(), re.M | re.S)
-    assert blocks
+    """The blocks of one document follow each other. Others show parts of programs; test_house.py runs the README's."""
+    blocks = [code for kind, code in BLOCK.findall((ROOT / "docs" / name).read_text()) if kind == "python"]
     exec(compile("\n".join(blocks), name, "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_commands_of_the_readme(exported: export.Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.jax_export").write_bytes(exported.serialize())
+    Path("model.mlir").write_text(exported.mlir_module())
+    lines = [line for _, block in BLOCK.findall((ROOT / "README.md").read_text()) for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.split(" ")[0] in COMMANDS]
+    assert len(commands) == 6
+    for name, *arguments in commands:
+        if "-o" not in arguments and {"convert", "partition"} & set(arguments):
+            arguments += ["-o", "out"]
+        assert COMMANDS[name](arguments) == 0, arguments
+
+
+TYPES = """
+import jax
+from jax import export
+import meshbridge
+from meshbridge.mlir import ir
+
+jitted = jax.jit(lambda x: x)
+
+def kinds(artifact: export.Exported, loaded: meshbridge.Program, module: ir.Module) -> None:
+    reveal_type(meshbridge.partition(artifact))
+    reveal_type(meshbridge.partition(jitted, 1.0))
+    reveal_type(meshbridge.partition(jitted.lower(1.0)))
+    reveal_type(meshbridge.partition(loaded))
+    reveal_type(meshbridge.partition(module))
+    meshbridge.partition(artifact, 1.0)
+"""
+
+
+@pytest.mark.slow
+def test_types_that_mypy_sees(tmp_path: Path) -> None:
+    """The types of our own and of JAX are followed here, as they are for users; `make lint` does not follow JAX's."""
+    (tmp_path / "program.py").write_text(TYPES)
+    settings = "[mypy]\n[mypy-jax.*,meshbridge.*]\nfollow_imports = silent\n[mypy-jaxlib.*]\nignore_missing_imports = True\n"
+    (tmp_path / "mypy.ini").write_text(settings)
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "program.py"]
+    environment = os.environ | {"MYPYPATH": f"{ROOT / 'bridge'}:{ROOT / 'converters'}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found = re.findall(r'Revealed type is "(?:\w+\.)*(\w+)"', done.stdout)
+    assert found == ["Exported", "Exported", "Module", "Program", "Module"], done.stdout
+    (error,) = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert "No overload variant" in error or "Argument 1" in error
