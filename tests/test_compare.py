@@ -17,7 +17,7 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.contestants import CONTESTANTS as MEASURED
-from meshbridge import cli, formats
+from meshbridge import cli, console, formats
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.comparison import command, spmd, text
 from meshbridge.comparison.figures import Figures
@@ -196,8 +196,9 @@ def test_what_we_refuse_fails_and_shows_the_peers(tmp_path: Path, capsys: pytest
 def test_what_cannot_be_compared(
     name: str, arguments: list[str], message: str, files: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["compare", str(files[name]), *arguments]) == 1
+    status = cli.main(["compare", str(files[name]), *arguments])
     captured = capsys.readouterr()
+    assert status == (console.USAGE if captured.err.startswith("meshbridge") else 1)
     assert captured.out == ""
     assert message in captured.err
     assert len(captured.err.splitlines()) == 1

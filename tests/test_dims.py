@@ -13,7 +13,7 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge import cli
+from meshbridge import cli, console
 from meshbridge.mlir import MeshError
 from meshbridge_converters import jax_export
 from meshbridge_converters.jax_dims import refined
@@ -189,7 +189,7 @@ def test_symbols_without_sizes_are_refused(symbolic: export.Exported) -> None:
 
 @pytest.mark.parametrize("text", ["b", "b=", "b=x", "b=1,b=2", "=1", ""])
 def test_command_refuses_what_is_not_a_list_of_sizes(text: str, artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", str(artifact), f"--dims={text}"]) == 2
+    assert cli.main(["report", str(artifact), f"--dims={text}"]) == console.USAGE
     assert f"expected a size for each of different names, as in b=8,s=16, found '{text}'" in capsys.readouterr().err
 
 

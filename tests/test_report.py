@@ -479,21 +479,6 @@ def test_later_stages_are_reported_as_they_stand(program: Path, tmp_path: Path, 
     assert totals == totals[:1] * 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--emit", "annotated", "--report"], "there is nothing to report"),
-        (["--json"], "--report does not ask for one"),
-    ],
-)
-def test_what_cannot_be_reported(arguments: list[str], message: str, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["partition", str(program), "-o", "/dev/null", *arguments]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err
-    assert len(captured.err.splitlines()) == 1
-
-
 @pytest.mark.parametrize("content", [b"", b"ML\xefRnonsense", b"func.func @main() {"])
 def test_bad_input_is_one_diagnostic(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad"

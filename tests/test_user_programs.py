@@ -55,10 +55,12 @@ def check_same(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(plain(got), plain(want), rtol=2e-2 if want.dtype == "bfloat16" else 1e-4, atol=1e-4)
 
 
+def is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def plain(array: Any) -> np.ndarray[Any, Any]:
-    if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    array = np.asarray(array)
+    array = np.asarray(jax.random.key_data(array) if is_key(array) else array)
     return array.astype(np.float32) if array.dtype == "bfloat16" else array
 
 
@@ -84,6 +86,8 @@ def test_partition(name: str) -> None:
     """A call of the executable within `jax.jit` is a call of the partitioned artifact. A jitted function is exported first."""
     program = built(name)
     original = exported(name)
+    if jax.__version_info__ < (0, 10) and any(map(is_key, jax.tree.leaves((program.given, program.named)))):
+        pytest.skip("this jax cannot call an exported function that takes typed keys")
     with within(program):
         partitioned = meshbridge.partition(program.jitted, *program.arguments, **program.named)
         called = jax.jit(meshbridge.compile(original))(*fresh(program.given), **fresh(program.given_named))
