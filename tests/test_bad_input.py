@@ -227,3 +227,26 @@ def test_a_mesh_of_unknown_sizes_is_refused(bad: Path, capsys: pytest.CaptureFix
     bad.write_text(MESH.format("[[0], [1]]").replace("2x4", "?x4").replace("{{", "{").replace("}}", "}"))
     expected = "input:2:1: error: 'func.func' op is to be partitioned on the mesh @m of shape ?x4, expected known sizes"
     fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
+
+
+CARRIED = {
+    "axis names of another kind": ('@m(shape = 2x4) {meshbridge.axis_names = [i64, "b"]}', "an array of strings, found [i64"),
+    "an axis name too few": ('@m(shape = 2x4) {meshbridge.axis_names = ["a"]}', "does not fit the operation"),
+    "a device twice": ("@m(shape = 2) {meshbridge.device_ids = array<i64: 1, 1>}", "does not fit the operation"),
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_what_discardable_attributes_carry_is_checked(name: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mesh, expected = CARRIED[name]
+    bad.write_text(f"mesh.mesh {mesh}\nfunc.func @main() {{\n  return\n}}")
+    assert cli.main(["convert", "input", "--to", "mesh", "-o", "out.mlir"]) == 1
+    found = capsys.readouterr().err
+    assert found.startswith("input:1:1: error: 'mesh.mesh' op attribute 'meshbridge."), found
+    assert expected in found
+
+
+def test_an_op_of_the_dialect_ends_no_block(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad.write_text("mesh.mesh @m(shape = 2)\nfunc.func @main() {\n  %0 = mesh.process_linear_index on @m : index\n}")
+    expected = "input:3:8: error: 'mesh.process_linear_index' op ends a block with no terminator"
+    fails_with(capsys, cli.main(["convert", "input", "--to", "mesh", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")

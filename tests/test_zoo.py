@@ -13,16 +13,7 @@ XLA, XLA_BYTES, BYTES = -3, -2, -1
 """Columns of the table."""
 
 
-SENDS_MORE = {"unreduced_scalar": "an unreduced value that is resharded at once is all-reduced twice"}
-"""What is not yet as it should be, by program."""
-
-
-def _expected() -> list[object]:
-    marks = {name: [pytest.mark.xfail(reason=reason, strict=True)] for name, reason in SENDS_MORE.items()}
-    return [pytest.param(name, marks=marks.get(name, [])) for name in FAULTS]
-
-
-@pytest.mark.parametrize("name", _expected())
+@pytest.mark.parametrize("name", FAULTS)
 def test_equals_one_device_and_sends_what_the_table_says(name: str) -> None:
     found = ours(FAULTS[name])
     assert found.right

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from meshbridge import encoding, formats
+from meshbridge.dialect import carried
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.formats import Program
 from meshbridge.mlir import MeshError, ParseError, context, diagnostics_text, ir, walk
@@ -125,6 +126,8 @@ def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None)
             program = chosen.open(data, name, context(), dims)
             if is_binary or encoding.ESCAPED.search(data.decode()):
                 encoding.check(program.module, name)
+            if carried.PREFIX in data:
+                carried.check(program.module)
             return program
 
         if is_binary or _LOCATION_ATTRIBUTE.search(data):

@@ -1,0 +1,108 @@
+"""The discardable attributes in which annotated and partitioned programs carry what the mesh dialect has no words for.
+
+MLIR lets any attribute stand under any name. These are read as what they are, so that a program that comes from outside is
+checked for them once, when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from meshbridge.dialect import attributes
+from meshbridge.dialect.ops import (
+    AXIS_NAMES,
+    BOUNDARY_GLOBAL,
+    BOUNDARY_MESH,
+    BOUNDARY_SPLIT,
+    DEVICE_IDS,
+    MANUAL_AXES,
+    OPEN_DIMS,
+    OPTION,
+    PRIORITIES,
+    REPLICATED_AXES,
+    REQUIRED,
+    MeshOp,
+    ShardOp,
+)
+from meshbridge.mlir import MeshError, VerifyError, ir, walk
+
+PREFIX = b"meshbridge."
+"""What a program that carries any of them has in it."""
+
+
+def check(module: ir.Module) -> None:
+    """Raises VerifyError where `module` carries an attribute of another kind than its name promises."""
+    for op in walk(module.operation):
+        for name, attr in _attributes(op):
+            if name in _KINDS:
+                expected, is_kind = _KINDS[name]
+                if not is_kind(attr):
+                    raise VerifyError(op, f"attribute '{name}' is expected to be {expected}, found {attr}")
+                if not _fits(name, attr, op):
+                    raise VerifyError(op, f"attribute '{name}' does not fit the operation: {attr}")
+
+
+def _attributes(op: ir.Operation) -> Iterator[tuple[str, ir.Attribute]]:
+    """The attributes of an op, and those of a function's arguments and results."""
+    for name, attr in op.attributes.items():
+        yield name, attr
+        if name in ("arg_attrs", "res_attrs") and isinstance(attr, ir.ArrayAttr):
+            for entry in attr:
+                if isinstance(entry, ir.DictAttr):
+                    yield from ((entry[index].name, entry[index].attr) for index in range(len(entry)))
+
+
+def _is_integers(attr: ir.Attribute) -> bool:
+    return isinstance(attr, (ir.DenseI16ArrayAttr, ir.DenseI64ArrayAttr))
+
+
+def _is_axis_array(attr: ir.Attribute) -> bool:
+    try:
+        attributes.axis_array(attr)
+    except MeshError:
+        return False
+    return True
+
+
+def _is_strings(attr: ir.Attribute) -> bool:
+    return isinstance(attr, ir.ArrayAttr) and all(isinstance(entry, ir.StringAttr) for entry in attr)
+
+
+def _is_tensor_type(attr: ir.Attribute) -> bool:
+    return isinstance(attr, ir.TypeAttr) and isinstance(attr.value, ir.RankedTensorType)
+
+
+_INTEGERS = ("an array of integers", _is_integers)
+_AXES = ("an array of axis lists", _is_axis_array)
+
+_KINDS: dict[str, tuple[str, Callable[[ir.Attribute], bool]]] = {
+    AXIS_NAMES: ("an array of strings", _is_strings),
+    DEVICE_IDS: _INTEGERS,
+    OPEN_DIMS: _INTEGERS,
+    PRIORITIES: _INTEGERS,
+    REPLICATED_AXES: _INTEGERS,
+    MANUAL_AXES: _INTEGERS,
+    OPTION: _AXES,
+    BOUNDARY_SPLIT: _AXES,
+    BOUNDARY_GLOBAL: ("the type of a ranked tensor", _is_tensor_type),
+    BOUNDARY_MESH: ("a symbol", lambda attr: isinstance(attr, ir.FlatSymbolRefAttr)),
+    REQUIRED: ("true or false", lambda attr: isinstance(attr, ir.BoolAttr)),
+}
+"""What each of them is, in words and as a test."""
+
+
+def _fits(name: str, attr: ir.Attribute, op: ir.Operation) -> bool:
+    """Whether there are as many entries as axes or dimensions, and none for others; where `op` is what carries it."""
+    if op.name == MeshOp.OPERATION_NAME and name in (AXIS_NAMES, DEVICE_IDS):
+        mesh = MeshOp(op)
+        if name == AXIS_NAMES:
+            names = [str(entry) for entry in ir.ArrayAttr(attr)]
+            return len(names) in (0, len(mesh.shape)) and len(names) == len(set(names))
+        ids = attributes.integers(attr)
+        return len(ids) == mesh.value.size and (len(ids) == 1 or sorted(ids) == list(range(len(ids))))
+    if op.name == ShardOp.OPERATION_NAME and name in (OPEN_DIMS, PRIORITIES):
+        type_ = op.operands[0].type
+        rank = type_.rank if isinstance(type_, ir.RankedTensorType) else 0
+        entries = attributes.integers(attr)
+        return len(entries) == rank if name == PRIORITIES else all(0 <= entry < rank for entry in entries)
+    return True
