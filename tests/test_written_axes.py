@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import meshbridge
-from meshbridge import mlir, pipeline
+from meshbridge import cli, mlir, pipeline
 from meshbridge.dialect.ops import OPEN_DIMS, ShardingOp
 from meshbridge.mlir import ir
 from meshbridge.passes.boundary import ImportShardings
@@ -141,6 +143,10 @@ def programs(draw: st.DrawFn) -> tuple[str, list[Array], list[Array]]:
         left, right = (draw(st.integers(0, len(drawn.names) - 1)) for _ in range(2))
         line = write(draw, drawn.names[left], drawn.names[right])
         drawn.add(line, compute(drawn.values[left], drawn.values[right]), results)
+        if draw(st.integers(0, 3)) == 0:
+            drawn.lines.append(
+                f"    sdy.sharding_group {draw(st.sampled_from(drawn.names))} group_id={draw(st.integers(0, 1))} : {TYPE}"
+            )
     chosen = [len(drawn.names) - 1, *draw(st.lists(st.integers(0, len(drawn.names) - 1), max_size=2))]
     takes = ", ".join(f"%arg{index}: {TYPE}{_on_boundary(draw)}" for index in range(3))
     gives = ", ".join(f"{TYPE}{_on_boundary(draw)}" for _ in chosen)
@@ -207,6 +213,7 @@ def _boundary(module: ir.Module) -> list[list[list[str]] | None]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore::meshbridge.ShardingWarning")
 @given(programs())
 def test_written_axes_stay(program: tuple[str, list[Array], list[Array]]) -> None:
     text, arguments, expected = program
@@ -219,3 +226,59 @@ def test_written_axes_stay(program: tuple[str, list[Array], list[Array]]) -> Non
             assert all(axes[: len(kept)] == kept for axes, kept in zip(decided, wanted, strict=True)), (wanted, decided)
     for found, value in zip(meshbridge.compile(_module(text))(*arguments), expected, strict=True):
         np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-4 * np.abs(value).max())
+
+
+GROUP = """
+sdy.mesh @m = <["a"=2, "b"=2, "c"=2]>
+func.func @main(%x: tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@m, {first}>}},
+                %y: tensor<16x16xf32> {{sdy.sharding = #sdy.sharding<@m, {second}>}},
+                %z: tensor<16x16xf32>) -> (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>) {{
+  sdy.sharding_group %x group_id=0 : tensor<16x16xf32>
+  sdy.sharding_group %y group_id=0 : tensor<16x16xf32>
+  sdy.sharding_group %z group_id=0 : tensor<16x16xf32>
+  %0 = stablehlo.add %x, %y : tensor<16x16xf32>
+  return %0, %y, %z : tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>
+}}
+"""
+
+
+def _grouped(first: str, second: str) -> list[list[list[str]] | None]:
+    return _boundary(meshbridge.partition(_module(GROUP.format(first=first, second=second))))[:3]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "joined"),
+    [
+        ('[{"a"}, {}]', '[{"a"}, {}]', [["a"], []]),
+        ('[{"a", ?}, {?}]', '[{"a", "b"}, {"c"}]', [["a", "b"], ["c"]]),
+        ('[{"a", "b", ?}, {?}]', '[{"a", ?}, {"c", ?}]', [["a", "b"], ["c"]]),
+        ("[{?}, {?}]", '[{}, {"c"}]', [[], ["c"]]),
+    ],
+)
+def test_annotations_of_a_group_are_joined(first: str, second: str, joined: list[list[str]]) -> None:
+    assert _grouped(first, second) == [joined] * 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [('[{"a"}, {}]', '[{}, {"b"}]'), ('[{"a"}, {}]', '[{"a", "b"}, {}]'), ('[{"a", ?}, {?}]', '[{"b", ?}, {?}]')],
+)
+def test_contradicting_annotations_of_a_group_stay(first: str, second: str) -> None:
+    """Both are kept, what has none follows the first, and the user is told where they contradict each other."""
+    with pytest.warns(meshbridge.ShardingWarning, match=r":7:3: warning: .* expected .* like the member at \S+:6:3"):
+        found = _grouped(first, second)
+    written = _boundary(_module(GROUP.format(first=first, second=second)))
+    for wanted, decided in zip((written[0], written[1], written[0]), found, strict=True):
+        assert wanted is not None
+        assert decided is not None
+        assert all(axes[: len(kept)] == kept for axes, kept in zip(decided, wanted, strict=True)), (wanted, decided)
+
+
+def test_the_command_line_prints_the_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "group.mlir"
+    source.write_text(GROUP.format(first='[{"a"}, {}]', second='[{}, {"b"}]'))
+    assert cli.main(["partition", str(source), "-o", str(tmp_path / "out.mlir")]) == 0
+    complaint = capsys.readouterr().err
+    expected = "takes in a value annotated [{}, {b}], expected [{a}, {}] like the member at"
+    assert complaint.startswith(f"{source}:7:3: warning: 'sdy.sharding_group' op {expected} {source}:6:3")
+    assert complaint.count("warning") == 1

@@ -19,7 +19,7 @@ from meshbridge.analysis.report import Report, partition_and_report
 from meshbridge.formats import Program
 from meshbridge.interface.rule_notation import LoopsAndMaps
 from meshbridge.interface.sharding_rules import register_sharding_rule
-from meshbridge.mlir import MeshError, OpError, ParseError, VerifyError, context, ir
+from meshbridge.mlir import MeshError, OpError, ParseError, ShardingWarning, VerifyError, context, ir
 
 if TYPE_CHECKING:
     from jax.export import Exported
@@ -34,6 +34,7 @@ __all__ = [
     "ParseError",
     "Program",
     "Report",
+    "ShardingWarning",
     "VerifyError",
     "__version__",
     "compile",

@@ -11,17 +11,18 @@ import re
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from meshbridge import encoding, formats
 from meshbridge.dialect import carried
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.formats import Program
-from meshbridge.mlir import MeshError, ParseError, context, diagnostics_text, ir, walk
+from meshbridge.mlir import MeshError, ParseError, ShardingWarning, context, diagnostics_text, ir, walk
 
 TRACEBACK = "MESHBRIDGE_TRACEBACK"
 """Environment variable that lets an internal error end in a traceback, for a bug report."""
@@ -63,7 +64,8 @@ def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str,
 def run(command: str, body: Callable[[], int]) -> int:
     """Runs a command's body and returns the exit status: 0 if all is well, 1 or USAGE after one diagnostic on standard error."""
     try:
-        return body()
+        with _warnings_as_diagnostics():
+            return body()
     except UsageError as error:
         return _fail(str(error), USAGE)
     except MeshError as error:
@@ -82,6 +84,30 @@ def run(command: str, body: Callable[[], int]) -> int:
             raise
         hint = f"this is a bug in {command}; run with {TRACEBACK}=1 for a traceback to report"
         return _fail(f"{command}: internal error: {type(error).__name__}: {error}\n  hint: {hint}")
+
+
+@contextmanager
+def _warnings_as_diagnostics() -> Iterator[None]:
+    """Prints each ShardingWarning on standard error as the line that it is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ShardingWarning)
+        others = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, ShardingWarning):
+                print(message, file=sys.stderr)
+            else:
+                others(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
 
 
 def _fail(diagnostic: str, status: int = 1) -> int:

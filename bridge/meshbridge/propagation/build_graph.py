@@ -8,8 +8,9 @@ from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, PRIORITIES, REPLICATED_AXES, SOURCE
 from meshbridge.interface.linear import ADD, UNARY
 from meshbridge.interface.loops import Dims, Interface, Loop, LoopNest
-from meshbridge.mlir import OpError, ir
+from meshbridge.mlir import OpError, ir, source_location
 from meshbridge.propagation.graph import BARRIER, MANUAL, Graph, Node, Slot
+from meshbridge.propagation.groups import share_slots
 from meshbridge.propagation.module_mesh import sharding_on
 from meshbridge.propagation.trip_count import trip_count
 from meshbridge.sharding import Mesh, Sharding, Split, even_split, is_even
@@ -35,25 +36,14 @@ class GraphBuilder:
         self._manual: frozenset[int] = body_within or frozenset()
         self._home: ir.Block | None = None
         self._groups: dict[int, list[int]] = {}
+        self._members: dict[int, str] = {}
+        "Per slot in a group, the source location of the statement that puts it there."
         self._makers: dict[int, Node] = {}
         "Per slot, the op of one result that defines it."
         self._added: dict[int, ir.Value] = {}
         "Per carried slot that a loop only adds to, the value that it adds."
         self._promised: set[int] = set()
         "Slots annotated as such, not by a constraint inside the program: a result there is what the caller was promised."
-
-    def _merge_groups(self) -> None:
-        """Members of a sharding group share one slot, an annotated member's if there is one."""
-        standing: dict[int, int] = {}
-        for members in self._groups.values():
-            chosen = next((slot for slot in members if self.graph.slots[slot].user), members[0])
-            self.graph.slots[chosen].tied = True
-            standing.update(dict.fromkeys(members, chosen))
-        if standing:
-            self.graph.slot_of = {value: standing.get(slot, slot) for value, slot in self.graph.slot_of.items()}
-            for node in self.graph.nodes:
-                node.operands = tuple(standing.get(slot, slot) for slot in node.operands)
-                node.results = tuple(standing.get(slot, slot) for slot in node.results)
 
     def build(self) -> Graph:
         block = self.graph.function.regions[0].blocks[0]
@@ -63,7 +53,7 @@ class GraphBuilder:
                 if (slot := self.slot(argument)) >= 0:
                     self.graph.slots[slot].boundary = True
         self._block(block, 1, ())
-        self._merge_groups()
+        share_slots(self.graph, self._groups.values(), self._members)
         self.graph.connect()
         return self.graph
 
@@ -310,6 +300,7 @@ class GraphBuilder:
         """Values of one sharding group are sharded alike."""
         slot = self.slot(op.operands[0])
         if slot >= 0:
+            self._members[slot] = source_location(op)
             self._groups.setdefault(ir.IntegerAttr(op.attributes["group_id"]).value, []).append(slot)
 
     def _barrier(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:

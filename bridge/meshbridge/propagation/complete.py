@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 from meshbridge.interface.loops import Interface
-from meshbridge.mlir import OpError, ir
+from meshbridge.mlir import OpError, ShardingWarning, ir
 from meshbridge.propagation.annotate import Annotator
 from meshbridge.propagation.build_graph import GraphBuilder
 from meshbridge.propagation.graph import Graph
@@ -23,13 +24,16 @@ def complete(
     """Annotates every function that names a mesh, in place. Refinement tries `moves` moves; `only_moves` leaves annotations out
     where a value is taken as it lies.
 
-    Raises OpError where the user's annotations cannot be followed.
+    Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
     """
     for function in functions:
         mesh = find_mesh(module, function)
         if mesh is not None:
             _refuse_unknown_sizes(function, mesh)
-            complete_graph(GraphBuilder(function, mesh, interface).build(), moves=moves, only_moves=only_moves)
+            graph = GraphBuilder(function, mesh, interface).build()
+            for text in graph.warnings:
+                warnings.warn(text, ShardingWarning, stacklevel=2)
+            complete_graph(graph, moves=moves, only_moves=only_moves)
 
 
 def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:

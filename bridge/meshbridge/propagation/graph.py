@@ -164,6 +164,8 @@ class Graph:
     "Per slot that a loop carries, the scope of the loop's body."
     accumulated: set[int] = field(default_factory=set)
     "Slots that go by linear ops alone into what a loop only adds up."
+    warnings: list[str] = field(default_factory=list)
+    "What the user should know of annotations that were not followed to the letter."
     users: list[list[int]] = field(default_factory=list)
     "Per slot, the nodes that mention it."
 
