@@ -71,10 +71,10 @@ def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh)
 
 @lru_cache(maxsize=1 << 16)
 def is_legal(nest: LoopNest, option: Option, mesh: Mesh) -> bool:
-    """Whether no axis splits two loops or one that stays whole, loops of merged dimensions are split evenly, major loop first,
-    and what the shards compute is joined in one way."""
+    """Whether there are the axes, none splits two loops or one that stays whole, loops of merged dimensions are split evenly,
+    major loop first, and what the shards compute is joined in one way."""
     used = [axis for axes in option for axis in axes]
-    if len(set(used)) != len(used) or any(option[loop] for loop in nest.whole):
+    if len(set(used)) != len(used) or any(option[loop] for loop in nest.whole) or not all(0 <= axis < mesh.rank for axis in used):
         return False
     if nest.reduces and len({loop.reduction for loop, axes in zip(nest.loops, option, strict=True) if axes} - {""}) > 1:
         return False

@@ -107,6 +107,8 @@ class GraphBuilder:
             option = axis_array(op.attributes[OPTION])
             if len(option) > len(nest.loops):
                 raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(nest.loops)}")
+            if unknown := [axis for axes in option for axis in axes if not 0 <= axis < self.graph.mesh.rank]:
+                raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {self.graph.mesh.rank} axes")
             option += ((),) * (len(nest.loops) - len(option))  # the RFC leaves out empty lists at the end
         node = Node(
             op,
