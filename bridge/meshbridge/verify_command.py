@@ -10,6 +10,7 @@ from dataclasses import asdict
 from meshbridge import console, formats, pipeline
 from meshbridge.mlir import MeshError, ir
 from meshbridge.passes.base import Pass
+from meshbridge.verify.trace import Parting
 from meshbridge.verify.verdict import MEMORY, Difference, Verdict, verify
 
 
@@ -96,6 +97,16 @@ def _print(verdict: Verdict, as_json: bool) -> None:
         sys.stdout.flush()
         for difference in verdict.differences:
             print(_sentence(difference))
+        if verdict.parting is not None:
+            print(_where(verdict.parting))
+
+
+def _where(parting: Parting) -> str:
+    devices = ", ".join(map(str, parting.devices))
+    text = f"{parting.location}: the first value that differs is result {parting.result} of '{parting.op}'"
+    if parting.devices:
+        text += f": on device {devices}, there first in element [{', '.join(map(str, parting.element))}] of the shard"
+    return f"{text}\n  note: {parting.note}" if parting.note else text
 
 
 def _sentence(difference: Difference) -> str:

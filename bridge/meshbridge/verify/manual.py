@@ -45,13 +45,21 @@ def _mesh(machine: Machine, reference: ir.Attribute) -> Mesh:
 _NAMES = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
+def mesh_of_computation(machine: Machine, op: ir.Operation) -> Mesh | None:
+    """The mesh of a manual computation; None for another op and for one that speaks of no mesh."""
+    if op.name != "sdy.manual_computation":
+        return None
+    said = [*_shardings(op, "in_shardings"), *_shardings(op, "out_shardings")]
+    return _mesh(machine, said[0].mesh_or_ref) if said else None
+
+
 @evaluates("sdy.manual_computation")
 def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The region on every device of the mesh, on shards of the operands; free axes compute the same several times."""
     into, out = _shardings(op, "in_shardings"), _shardings(op, "out_shardings")
-    if not into and not out:
+    mesh = mesh_of_computation(machine, op)
+    if mesh is None:
         return machine.run(op, 0, operands)
-    mesh = _mesh(machine, (into or out)[0].mesh_or_ref)
     outer = machine.grid
     if outer.count not in (1, mesh.size):
         raise MeshError(f"{source_location(op)}: error: a mesh of {mesh.size} devices inside of one of {outer.count}")

@@ -26,7 +26,7 @@ from meshbridge.verify import (
     reductions,
     windows,
 )
-from meshbridge.verify.field import Array, Field
+from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.layout import Dims, Mesh, cut, join, mesh_of, shard_shape
 from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float
 
@@ -69,6 +69,11 @@ class Program:
         arguments = [self._argument(field, index, value) for index, value in enumerate(inputs)]
         results = machine.run(self.main, 0, arguments)
         return [self._result(index, value) for index, value in enumerate(results)]
+
+    def manual_mesh(self) -> Mesh | None:
+        """The mesh of the first manual computation of a program on global tensors."""
+        machine = Machine(self.module, Field(PRIMES[0], 0))
+        return next((found for op in walk_all(self.module) if (found := manual.mesh_of_computation(machine, op))), None)
 
     def _argument(self, field: Field, index: int, value: Array) -> Array:
         if self.mesh is None:

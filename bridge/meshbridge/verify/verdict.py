@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshbridge.mlir import ir
 from meshbridge.verify.field import PRIMES, Array, Field, word
+from meshbridge.verify.machine import Observer
 from meshbridge.verify.manual import Disagreement
 from meshbridge.verify.program import Program, check_alike, draw, open_program
+from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
 """How many fields and random inputs both programs are evaluated on."""
@@ -32,10 +35,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`differences` of the first run that has any; none where the programs are equal. `primes` of the runs that were made."""
+    """`differences` of the first run that has any; none where the programs are equal. `primes` of the runs that were made.
+
+    `parting` is the first value that differs, if the programs' source locations tell."""
 
     differences: tuple[Difference, ...]
     primes: tuple[int, ...]
+    parting: Parting | None = None
 
     @property
     def equal(self) -> bool:
@@ -68,10 +74,34 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
         try:
             found = right.evaluate(field, inputs, memory=limit)
         except Disagreement as error:
-            return Verdict((Difference(error.index, 0, 0, (), str(error)),), tuple(primes))
-        if differences := compare(expected, found):
-            return Verdict(differences, tuple(primes))
+            differences: tuple[Difference, ...] = (Difference(error.index, 0, 0, (), str(error)),)
+        else:
+            differences = compare(expected, found)
+        if differences:
+            return Verdict(differences, tuple(primes), find_parting(left, right, field, inputs, limit))
     return Verdict((), tuple(primes))
+
+
+def find_parting(left: Program, right: Program, field: Field, inputs: Sequence[Array], memory: int) -> Parting | None:
+    """The first value of the source of which the devices hold no shards; None where no op of both says so."""
+    mesh = right.mesh or right.manual_mesh()
+    if mesh is None:
+        return None
+    tracer = Tracer(field, mesh)
+    _run(right, field, inputs, memory, tracer.record())
+    left.evaluate(field, inputs, memory=memory, observe=tracer.compare())
+    if tracer.found is None:
+        return None
+    captures = [Capture(tracer.found[1], tracer.found[2]) for _ in range(2)]
+    left.evaluate(field, inputs, memory=memory, observe=captures[0])
+    _run(right, field, inputs, memory, captures[1])
+    return describe(tracer, captures[0].values[0][0], captures[1].values)
+
+
+def _run(program: Program, field: Field, inputs: Sequence[Array], memory: int, observe: Observer) -> None:
+    """Evaluates a program for what an observer sees, up to where its devices contradict each other."""
+    with suppress(Disagreement):
+        program.evaluate(field, inputs, memory=memory, observe=observe)
 
 
 def compare(expected: Sequence[Array], found: Sequence[Array]) -> tuple[Difference, ...]:

@@ -1,0 +1,188 @@
+"""Where two programs part: the first value of the source, in program order, of which the devices hold no shards.
+
+A value is matched with those of the partitioned program that an op of the same name at the same source location makes. They are
+compared by content, through sketches: sums of the elements with random weights. A sketch is linear, so that partial values are
+known too: their sketches, added up over the devices of a group, are those of shards.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field as member
+from itertools import combinations
+
+import numpy as np
+
+from meshbridge.mlir import ir, source_location
+from meshbridge.verify.field import Array, Field
+from meshbridge.verify.layout import Mesh
+from meshbridge.verify.machine import Observer
+
+SKETCHES = 3
+"""Sketches of each value: two values that differ have all of them in common with a probability of prime^-3."""
+
+Key = tuple[str, str]
+"""Location and name of an op."""
+
+Sketch = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first value that differs: its op and where that stands, its number in the order of results, the devices that hold no
+    shard of it, how many of its elements differ there, and the first of them on the first device, in the local value."""
+
+    op: str
+    location: str
+    result: int
+    devices: tuple[int, ...]
+    element: tuple[int, ...]
+    note: str = ""
+
+
+@dataclass
+class Held:
+    """What the devices hold of one value, as sketches: one row for each device."""
+
+    shape: tuple[int, ...]
+    sketches: Array
+    operands: tuple[Held, ...] = ()
+    partial_along: tuple[str, ...] = ()
+
+
+@dataclass
+class Tracer:
+    """Sketches values and compares them. `mesh` is that of the partitioned program."""
+
+    field: Field
+    mesh: Mesh
+    held: dict[tuple[Key, int], list[Held]] = member(default_factory=lambda: defaultdict(list))
+    found: tuple[ir.Operation, Key, int, list[Held]] | None = None
+    _weights: dict[int, Array] = member(default_factory=dict)
+    _by_value: dict[ir.Value, Held] = member(default_factory=dict)
+
+    def record(self) -> Observer:
+        """An observer of the partitioned program."""
+
+        def observe(op: ir.Operation, results: Sequence[Array]) -> None:
+            for number, (name, value) in enumerate(zip(op.results, results, strict=True)):
+                if not isinstance(name.type, ir.RankedTensorType):
+                    continue
+                known = tuple(self._by_value[each] for each in op.operands if each in self._by_value)
+                held = Held(value.shape[1:], self.sketches(value), known)
+                self._by_value[name] = held
+                self.held[key_of(op), number].append(held)
+
+        return observe
+
+    def compare(self) -> Observer:
+        """An observer of the source, after the partitioned program was recorded."""
+
+        def observe(op: ir.Operation, results: Sequence[Array]) -> None:
+            if self.found is not None or not len(op.operands):  # constants of one location need not be one value
+                return
+            for number, value in enumerate(results):
+                others = self.held.get((key_of(op), number), [])
+                if others and value.shape[0] == 1 and not any(self._explains(value[0], other) for other in others):
+                    self.found = op, key_of(op), number, others
+                    return
+
+        return observe
+
+    def sketches(self, value: Array) -> Array:
+        """For each entry of the first dimension, its sketches."""
+        numbers = value if value.dtype.kind == "f" else _as_elements(self.field, value)
+        rows = numbers.reshape(len(numbers), -1)
+        weights = self._weights_of(rows.shape[1])
+        return np.stack([self.field.sum(self.field.multiply(rows, each), (1,)) for each in weights], axis=1)
+
+    def _weights_of(self, size: int) -> Array:
+        if size not in self._weights:
+            self._weights[size] = self.field.random("sketch", (SKETCHES, size))
+        return self._weights[size]
+
+    def _explains(self, value: Array, other: Held) -> bool:
+        """Whether what the devices hold are the shards of a global value, or may be for all that can be seen."""
+        if len(other.shape) != value.ndim or not all(
+            local and size % local == 0 for size, local in zip(value.shape, other.shape, strict=True)
+        ):
+            return True  # padded, or cut in another way: nothing is said of it
+        tiles = self.tiles(value, other.shape)
+        if {tuple(row) for row in other.sketches.tolist()} <= tiles:
+            return True
+        for count in range(1, len(self.mesh.axes) + 1):
+            for names in combinations([name for name, _ in self.mesh.axes], count):
+                if self._is_partial(other, names, tiles):
+                    other.partial_along = names
+                    return True
+        return False
+
+    def tiles(self, value: Array, shape: tuple[int, ...]) -> set[Sketch]:
+        """The sketches of all shards of this shape that a global value has."""
+        split = [each for size, local in zip(value.shape, shape, strict=True) for each in (size // local, local)]
+        rows = value.reshape(split).transpose(*range(0, 2 * value.ndim, 2), *range(1, 2 * value.ndim, 2))
+        return {tuple(row) for row in self.sketches(np.ascontiguousarray(rows).reshape(-1, *shape)).tolist()}
+
+    def _is_partial(self, other: Held, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
+        everywhere = np.broadcast_to(other.sketches, (self.mesh.size, SKETCHES))
+        groups = np.array(self.mesh.groups([self.mesh.digit(name) for name in names]))
+        totals = self.field.sum(everywhere[groups], (1,))
+        return {tuple(row) for row in totals.tolist()} <= tiles
+
+    def wrong_devices(self, value: Array, other: Held) -> tuple[int, ...]:
+        """The devices that hold no shard of a global value."""
+        tiles = self.tiles(value, other.shape)
+        everywhere = np.broadcast_to(other.sketches, (self.mesh.size, SKETCHES))
+        return tuple(device for device, row in enumerate(everywhere.tolist()) if tuple(row) not in tiles)
+
+
+def _as_elements(numbers: Field, value: Array) -> Array:
+    if value.dtype.kind == "c":
+        return numbers.hash("complex", value)
+    return numbers.from_integers(value.astype(np.int8) if value.dtype == np.bool_ else value)
+
+
+def key_of(op: ir.Operation) -> Key:
+    """What ops of the two programs are matched by."""
+    return str(op.location), op.name
+
+
+@dataclass
+class Capture:
+    """Keeps the value that one op made, as often as it ran."""
+
+    key: Key
+    number: int
+    values: list[Array] = member(default_factory=list)
+
+    def __call__(self, op: ir.Operation, results: Sequence[Array]) -> None:
+        if key_of(op) == self.key:
+            self.values.append(results[self.number])
+
+
+def differing_element(value: Array, local: Array) -> tuple[int, ...]:
+    """The first element in which a device's value differs from the shard of a global value that it has most in common with."""
+    best, where = -1, np.zeros((0, local.ndim), np.int64)
+    for start in np.ndindex(*(size // part for size, part in zip(value.shape, local.shape, strict=True))):
+        tile = value[tuple(slice(at * part, (at + 1) * part) for at, part in zip(start, local.shape, strict=True))]
+        wrong = np.argwhere(tile != local)
+        if local.size - len(wrong) > best:
+            best, where = local.size - len(wrong), wrong
+    return tuple(int(each) for each in where[0]) if len(where) else ()
+
+
+def describe(tracer: Tracer, value: Array, others: Sequence[Array]) -> Parting:
+    """The finding of a tracer in words; `value` and `others` are the values of the two programs at that op."""
+    assert tracer.found is not None
+    op, key, number, held = tracer.found
+    devices = tracer.wrong_devices(value, held[0])
+    local = np.broadcast_to(others[0], (tracer.mesh.size, *others[0].shape[1:]))
+    element = differing_element(value, local[devices[0]]) if devices else ()
+    partial = next((operand.partial_along for operand in held[0].operands if operand.partial_along), ())
+    note = ""
+    if partial:
+        axes = " and ".join(f'"{name}"' for name in partial)
+        note = f"an operand is a partial sum along {axes} when this op reads it: an all-reduce is missing"
+    return Parting(key[1], source_location(op), number, devices, element, note)

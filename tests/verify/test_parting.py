@@ -1,0 +1,60 @@
+"""The first value that differs, and on which devices."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from meshbridge import formats, mlir, pipeline
+from meshbridge.mlir import ir
+from meshbridge.verify.verdict import verify
+
+
+@pytest.fixture
+def programs(mesh: jax.sharding.Mesh) -> tuple[ir.Module, ir.Module]:
+    """A sum over a split dimension and what follows, as source and partitioned."""
+    first, second = mesh.axis_names
+
+    def function(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tanh(x @ w) + 1.0)
+
+    shardings = NamedSharding(mesh, P(first, second)), NamedSharding(mesh, P(second, None))
+    jitted = jax.jit(function, in_shardings=shardings, out_shardings=NamedSharding(mesh, P(first, None)))
+    exported = jax.export.export(jitted)(jnp.zeros((2, 64)), jnp.zeros((64, 3)))
+    source = formats.unpack(exported, mlir.context()).module
+    partitioned = formats.copy_module(source)
+    pipeline.partition_module(partitioned, collectives="off")
+    return source, partitioned
+
+
+def drop(module: ir.Module, name: str) -> None:
+    """Takes the first op of this name, whose result is like its operand, out of a program."""
+    op = next(op for op in mlir.walk_all(module) if op.name == name)
+    op.results[0].replace_all_uses_with(op.operands[0])
+    op.erase()
+
+
+def test_equal_programs_part_nowhere(programs: tuple[ir.Module, ir.Module]) -> None:
+    assert verify(*programs).parting is None
+
+
+def test_a_missing_all_reduce_is_named(programs: tuple[ir.Module, ir.Module]) -> None:
+    source, partitioned = programs
+    drop(partitioned, "stablehlo.all_reduce")
+    parting = verify(source, partitioned).parting
+    assert parting is not None
+    assert parting.op == "stablehlo.tanh"
+    assert "test_parting.py" in parting.location
+    assert parting.devices == tuple(range(8))
+    assert "an all-reduce is missing" in parting.note
+
+
+def test_a_missing_op_is_named(programs: tuple[ir.Module, ir.Module]) -> None:
+    source, partitioned = programs
+    drop(partitioned, "stablehlo.tanh")
+    parting = verify(source, partitioned).parting
+    assert parting is not None
+    assert parting.op == "stablehlo.add"
