@@ -189,3 +189,14 @@ def test_run_checks_the_sum_of_what_devices_hold(explicit_mesh: Mesh, tmp_path: 
     artifact.write_bytes(jax.export.export(jax.jit(given_back))(*_values(explicit_mesh)).serialize())
     assert cli.main(["run", str(artifact), "--check"]) == 0
     assert "largest difference from the unsharded run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--after-each-pass"]], ids=["exported", "passes"])
+def test_verify_refuses_unreduced_results(
+    more: list[str], explicit_mesh: Mesh, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no exact evaluation of them, and must find no fault."""
+    artifact = tmp_path / "given_back.jax_export"
+    artifact.write_bytes(jax.export.export(jax.jit(given_back))(*_values(explicit_mesh)).serialize())
+    assert cli.main(["verify", str(artifact), *more]) == 1
+    assert "unreduced" in capsys.readouterr().err

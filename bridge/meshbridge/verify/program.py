@@ -102,7 +102,7 @@ def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type) -> Arr
     return (words >> np.uint64(40)) % np.uint64(2) == 1 if dtype == np.bool_ else (words % np.uint64(SMALL)).astype(dtype)
 
 
-GLOBAL, MESH, SPLIT = "meshbridge.global", "meshbridge.mesh", "meshbridge.split_axes"
+GLOBAL, MESH, SPLIT, PARTIAL = (f"meshbridge.{name}" for name in ("global", "mesh", "split_axes", "partial_axes"))
 
 
 def open_program(module: ir.Module) -> Program:
@@ -144,6 +144,8 @@ def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Me
         raise OpError(main, f"has an argument or result of type {kind}", "give sizes of symbolic dimensions by --dims")
     shape: tuple[int, ...] = tuple(kind.shape)
     split: list[list[int]] = []
+    if entry is not None and PARTIAL in entry:
+        raise OpError(main, "has an argument or result that is unreduced, which has no exact evaluation", "reshard it inside")
     if entry is not None and GLOBAL in entry:
         shape = tuple(ir.RankedTensorType(ir.TypeAttr(entry[GLOBAL]).value).shape)
         found = _LISTS.search(str(entry[SPLIT]))
