@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 
 from meshbridge import console, formats, pipeline
-from meshbridge.mlir import MeshError, ir
+from meshbridge.mlir import ir
 from meshbridge.passes.base import Pass
 from meshbridge.verify.trace import Parting
 from meshbridge.verify.verdict import MEMORY, Difference, Verdict, verify
@@ -23,7 +23,7 @@ def add_options(parser: console.Parser) -> None:
     parser.add_argument(
         "--memory", type=_gigabytes, default=MEMORY, metavar="GB", help=f"values held at once (default: {MEMORY:g})"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of the random inputs (default: 0)")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=run)
 
@@ -38,12 +38,18 @@ def _gigabytes(text: str) -> float:
     return size
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a non-negative number, found '{text}'")
+    return int(text)
+
+
 def run(options: argparse.Namespace) -> int:
     """The body of `meshbridge verify`; returns 0 if the programs are equal, 1 if they differ."""
+    if options.after_each_pass and options.partitioned is not None:
+        raise console.UsageError("meshbridge verify: error: --after-each-pass partitions SOURCE itself, but PARTITIONED is given")
     source = console.read_program(options.input, options.dims).module
     if options.after_each_pass:
-        if options.partitioned is not None:
-            raise MeshError("meshbridge verify: error: --after-each-pass partitions SOURCE itself, but PARTITIONED is given")
         return _after_each_pass(source, options)
     if options.partitioned is None:
         partitioned = formats.copy_module(source)
