@@ -122,6 +122,8 @@ def factor(axes: Sequence[tuple[str, int]], used: Iterable[AxisRef]) -> Factored
     parts: list[AxisPart] = []
     for name, whole in axes:
         bounds = sorted(cuts[name])
+        if bounds[0] < 1 or bounds[-1] > whole:  # bytecode can say what sdy's text cannot
+            raise ValueError(f'axis "{name}"={whole} cannot be cut from {bounds[0]} to {bounds[-1]}, expected sizes from 1 on')
         for outer, inner in pairwise(bounds):
             if inner % outer:
                 raise ValueError(f'no factorisation of axis "{name}"={whole} has sub-axes that end at {outer} and at {inner}')

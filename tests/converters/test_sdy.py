@@ -7,6 +7,7 @@ import re
 import pytest
 
 from meshbridge import mlir
+from meshbridge.factored_mesh import AxisRef, factor
 from meshbridge.mlir import MeshError, ir
 from meshbridge_converters import sdy
 
@@ -308,3 +309,10 @@ def test_group_across_manual_computations() -> None:
     for name, value in {"IN": '@m, [{"x"}, {}]', "OUT": '@m, [{"x"}, {}]', "AXES": '"x"', "COLUMNS": "8"}.items():
         text = text.replace(name, value)
     assert 'in group 0 stands under the manual axes {}, expected {"x"}' in importing(text)
+
+
+@pytest.mark.parametrize("used", [[], [AxisRef("x", 0, 2)], [AxisRef("x", 2, 4)], [AxisRef("x", -1, 2)]])
+def test_axes_that_only_bytecode_can_say_are_refused(used: list[AxisRef]) -> None:
+    size = 4 if used else 0
+    with pytest.raises(ValueError, match=rf'axis "x"={size} cannot be cut from -?\d+ to \d+, expected sizes from 1 on'):
+        factor([("x", size)], used)
