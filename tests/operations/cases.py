@@ -29,6 +29,15 @@ INTEGERS = SIGNED + UNSIGNED
 NUMBERS = FLOATS + INTEGERS + COMPLEX
 ALL = (*NUMBERS, *NARROW_FLOATS, "bool")
 
+SPECIAL = (np.nan, np.inf, -np.inf, -0.0)
+"""Floats that are no ordinary numbers."""
+
+SPECIAL_SHARE = 0.08
+"""How many elements of a special operand they are: some rows and columns stay without."""
+
+POISON = 7
+"""An integer that no operand holds, and that every dtype does."""
+
 Options = dict[str, Any] | None
 
 
@@ -44,6 +53,8 @@ class Operand:
     dtype: str
     spec: Spec | None
     values: str | int = "normal"
+    special: bool = False
+    """Whether some elements are NaN, infinities and negative zeros, where the dtype has them, and padding is NaN too."""
 
     def example(self, rng: np.random.Generator) -> np.ndarray:
         kind = jnp.dtype(self.dtype)
@@ -60,6 +71,8 @@ class Operand:
             parts = rng.standard_normal((2, *self.shape))
         if self.values == "positive":
             parts = np.abs(parts) + 0.1
+        if self.special:
+            parts[0] = np.where(rng.random(self.shape) < SPECIAL_SHARE, rng.choice(SPECIAL, self.shape), parts[0])
         return (parts[0] + 1j * parts[1] if self.dtype in COMPLEX else parts[0]).astype(kind)
 
 
@@ -83,7 +96,7 @@ class Case:
         """The function under its shardings. Constraints say them all: an argument's own sharding would have to be even."""
 
         def run(*values: Any) -> list[Any]:
-            placed = [_placed(value, operand.spec, mesh) for value, operand in zip(values, self.operands, strict=True)]
+            placed = [_placed_operand(value, operand, mesh) for value, operand in zip(values, self.operands, strict=True)]
             results = jax.tree.leaves(self.function(*placed))
             specs = [*self.results, *[None] * len(results)]
             return [_placed(result, spec, mesh) for result, spec in zip(results, specs, strict=False)]
@@ -96,6 +109,20 @@ class Case:
 
 def _placed(value: Any, spec: Spec | None, mesh: Mesh) -> Any:
     return value if spec is None else jax.lax.with_sharding_constraint(value, NamedSharding(mesh, spec))
+
+
+def _placed_operand(value: Any, operand: Operand, mesh: Mesh) -> Any:
+    """`value` under its sharding. A special operand has NaN (in integers, a number that is drawn nowhere) in the padding of its
+    uneven shards, so that an op that reads it is found out."""
+    value = _placed(value, operand.spec, mesh)
+    if not operand.special or is_even(value.shape, operand.spec, mesh):
+        return value
+    inside = jnp.ones(value.shape, bool)
+    for dim, size in enumerate(value.shape):
+        inside &= jax.lax.broadcasted_iota("int32", value.shape, dim) < size
+    is_inexact = jnp.issubdtype(value.dtype, jnp.inexact)
+    poison = jnp.full(value.shape, np.nan if is_inexact else 1 if value.dtype == bool else POISON, value.dtype)
+    return _placed(jnp.where(inside, value, poison), operand.spec, mesh)
 
 
 def is_even(shape: Sequence[int], spec: Spec | None, mesh: Mesh) -> bool:

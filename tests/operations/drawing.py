@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 
 from tests.operations.cases import ALL, Case, Operand
 from tests.operations.differential import Spec
+from tests.operations.exclusions import FINITE
 
 T = TypeVar("T")
 MESHES = ((2, 4), (8,), (2, 2, 2), (2, 3))
@@ -24,6 +25,8 @@ class Drawer:
 
     draw: Callable[[st.SearchStrategy[Any]], Any]
     rank: int
+    specials: bool = False
+    """Whether operands may hold NaN and infinities."""
 
     def pick(self, options: Sequence[T]) -> T:
         return self.draw(st.sampled_from(options))
@@ -63,7 +66,8 @@ class Drawer:
         return Spec(*[tuple(entry) or None for entry in entries])
 
     def operand(self, shape: Sequence[int], dtype: str, values: str | int = "normal") -> Operand:
-        return Operand(tuple(shape), dtype, self.spec(len(shape)), values)
+        special = self.specials and isinstance(values, str) and self.integer(0, 3) == 3
+        return Operand(tuple(shape), dtype, self.spec(len(shape)), values, special)
 
     def case(
         self,
@@ -92,7 +96,8 @@ def family(fn: Family) -> Family:
 def batches(draw: Callable[[st.SearchStrategy[Any]], Any], make: Family, largest: int) -> tuple[tuple[int, ...], list[Case]]:
     """A mesh, and one to `largest` cases of one family on it."""
     mesh = draw(st.sampled_from(MESHES))
-    case = st.composite(lambda inner: make(Drawer(inner, len(mesh))))()
+    specials = make.__name__ not in FINITE
+    case = st.composite(lambda inner: make(Drawer(inner, len(mesh), specials)))()
     return mesh, draw(st.lists(case, min_size=1, max_size=largest))
 
 

@@ -49,9 +49,8 @@ def reduce_window(d: Drawer) -> Case:
     )
 
 
-_LOW = (None, None, -np.inf, np.inf)
-"""What stands in place of small elements: what fills a window may be what padding is filled with. No NaN: XLA on CPU loses it in
-a maximum of several devices."""
+_LOW = (None, None, -np.inf, np.inf, np.nan)
+"""What stands in place of small elements: what fills a window may be what padding is filled with."""
 
 
 @family
@@ -88,11 +87,7 @@ def cumulative(d: Drawer) -> Case:
 
 @family
 def select_and_scatter(d: Drawer) -> Case:
-    """By the largest or the smallest, adding or multiplying, overlapping windows, padding, any initial value.
-
-    Elements are equal, or no numbers, only where it is known in which order XLA on CPU compares them: in padded windows of
-    several dimensions it is one or the other.
-    """
+    """By the largest or the smallest, adding or multiplying, overlapping windows, padding, any initial value, with ties."""
     dtype, shape = d.pick(("float32", "float64", "int32")), d.shape(1, 3, 256)
     window, strides, padding, counts = [], [], [], []
     for size in shape:
@@ -104,9 +99,8 @@ def select_and_scatter(d: Drawer) -> Case:
         strides.append(stride)
         padding.append((low, high))
         counts.append((size + low + high - width) // stride + 1)
-    ordered = sum(width > 1 for width in window) <= 1 or not any(map(any, padding))
-    compare, combine = d.pick(("GE", "LE", "GT", "NE" if ordered else "LT")), d.pick(("add", "multiply", "maximum"))
-    low = d.pick((None, np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype == "int32" else (*_LOW, np.nan)) if ordered else None
+    compare, combine = d.pick(("GE", "LE", "GT", "NE", "LT")), d.pick(("add", "multiply", "maximum"))
+    low = d.pick((None, np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype == "int32" else _LOW)
     start = d.pick((0, 1, 3))
     kind, source, scalar = tensor(shape, dtype), tensor(counts, dtype), tensor((), dtype)
     value = f"{start}" if dtype == "int32" else f"{start}.0"
@@ -121,8 +115,6 @@ def select_and_scatter(d: Drawer) -> Case:
     selected = raw(body, [(shape, dtype), (counts, dtype)], [(shape, dtype)])
 
     def function(x: Any, y: Any) -> Any:
-        if not ordered and dtype == "int32":
-            x = x * 1000 + jnp.arange(x.size, dtype=dtype).reshape(shape)
         return selected(x if low is None else jnp.where(x > 0, x, jnp.asarray(low, dtype)), y)
 
     what = f"select_and_scatter {compare} {combine} {window} {strides} {padding} {dtype} from {start} {low=}"
