@@ -114,7 +114,9 @@ def open_dims(op: ir.Operation) -> tuple[int, ...]:
     Raises OpError for another configuration, and for dimensions that the value does not have.
     """
     config = op.attributes.get("backend_config")
-    text = config.value if isinstance(config, ir.StringAttr) else "" if config is None else str(config)
+    text = "" if config is None else str(config)
+    if isinstance(config, ir.StringAttr):
+        text = config.value_bytes.decode(errors="replace")
     found = _UNSPECIFIED.fullmatch(text)
     if found is None:
         if text not in ("", "{}"):

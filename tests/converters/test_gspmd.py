@@ -209,6 +209,7 @@ def test_unreduced_over_unknown_devices_is_refused() -> None:
         ("-> tensor<8x16xf32>\n      return", "-> tensor<8x8xf32>\n      return", "expected the same type"),
         ('backend_config = ""', 'backend_config = "unspecified_dims=[2]"', "leaves dimensions [2] open of a value of rank 2"),
         ('backend_config = ""', 'backend_config = "other"', "has backend_config 'other', expected nothing or"),
+        ('backend_config = ""', 'backend_config = "\\FE"', "has backend_config '\ufffd', expected nothing or"),
         ('mhlo.sharding = "ANNOTATION"', "mhlo.sharding = 5", "carries mhlo.sharding = 5 : i64, expected a string"),
     ],
 )
