@@ -246,6 +246,13 @@ def test_what_discardable_attributes_carry_is_checked(name: str, bad: Path, caps
     assert expected in found
 
 
+def test_a_sharding_option_names_axes_of_the_mesh(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = MESH.format("[[0], [1]]").replace("  return", "  %1 = stablehlo.sine %0 {OPTION} : tensor<8x16xf32>\n  return")
+    bad.write_text(program.replace("OPTION", "meshbridge.sharding_option = #mesh.axisarray<[[], [3]]>"))
+    expected = "input:5:8: error: 'stablehlo.sine' op has a sharding option with axis 3 of a mesh of 2 axes"
+    fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
+
+
 def test_an_op_of_the_dialect_ends_no_block(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad.write_text("mesh.mesh @m(shape = 2)\nfunc.func @main() {\n  %0 = mesh.process_linear_index on @m : index\n}")
     expected = "input:3:8: error: 'mesh.process_linear_index' op ends a block with no terminator"

@@ -20,7 +20,10 @@ from tempfile import TemporaryDirectory
 from meshbridge import cli
 
 SECONDS = 10
-"""How long a command may take."""
+"""How long a command may compute."""
+
+PATIENCE = 6
+"""How many times as long it may take in all, on a machine that has other things to do."""
 
 MEMORY = 16 * 2**30
 """The address space of a child: a number in the input must not decide how much memory is asked for."""
@@ -42,7 +45,7 @@ class Outcome:
 
         The verifier names every op that breaks a rule, so that there may be several.
         """
-        if self.signal == signal.SIGALRM:
+        if self.signal in (signal.SIGALRM, signal.SIGXCPU):
             return f"did not end within {SECONDS} s"
         if self.signal:
             return f"ended by {signal.Signals(self.signal).name}"
@@ -91,7 +94,8 @@ def _child(command: Command, arguments: list[str], errors: Path) -> None:
             os.dup2(handle, standard)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.alarm(SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+        signal.alarm(SECONDS * PATIENCE)
         status = command(arguments)
     except BaseException:
         traceback.print_exc()

@@ -23,10 +23,34 @@ def test_mutants_of_shardings(kind: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_mutants_of_other_formats(tmp_path: Path) -> None:
+    written = [option for name in SPELLINGS for option in ("--written-as", name)]
+    done = fuzz(tmp_path, "--count", "25", *written, "testdata/walkthrough", "testdata/rfc")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SPELLINGS = ("llvm19", "llvm21", "llvm22", "rfc", "portable")
+EVERYTHING = ("testdata/rfc", "testdata/walkthrough", "tests/lit")
+MANY = {
+    "text": ("6000", "--kind", "text", *EVERYTHING),
+    "bytes": ("1500", "--kind", "bytes", *EVERYTHING),
+    "other formats": ("2000", *(option for name in SPELLINGS for option in ("--written-as", name)), *EVERYTHING),
+}
+"""Ten thousand mutants, with the five hundred of artifacts below: how many, and of what."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["text", "bytes"])
-def test_many_mutants_of_shardings(kind: str, tmp_path: Path) -> None:
-    done = fuzz(tmp_path, "--kind", kind, "--count", "1000", "--seed", "7", *PROGRAMS)
+@pytest.mark.parametrize("name", MANY)
+def test_many_mutants(name: str, tmp_path: Path) -> None:
+    done = fuzz(tmp_path, "--seed", "7", "--count", *MANY[name])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_many_mutants_of_artifacts(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.fuzz.artifacts", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    done = fuzz(tmp_path / "kept", "--seed", "7", "--count", "500", "--command", "convert {} --to mesh", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
