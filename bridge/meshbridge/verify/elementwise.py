@@ -11,9 +11,11 @@ from collections.abc import Callable
 import numpy as np
 
 from meshbridge.mlir import OpError, ir
+from meshbridge.verify import narrow_bits
 from meshbridge.verify.bits import bits_of, from_bits, same_bits
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.machine import RULES, Machine, dtype_of, element_of, evaluates, is_complex, is_float, width_of
+from meshbridge.verify.narrow_bits import narrow_width
 
 SMALL_POWER = 16
 """Powers with exponents up to this magnitude are products."""
@@ -89,17 +91,16 @@ def _power(field: Field, base: Array, exponent: Array) -> Array:
     """A product for small integer exponents, x^(1/2) = sqrt(x) and x^(-1/2) = rsqrt(x), a hash otherwise."""
     if base.dtype.kind == "c":
         return field.hash_complex("power", base, exponent)
-    result = np.asarray(field.hash("power", base, exponent))
-    for small in np.unique(exponent):
-        chosen = exponent == small
-        if abs(small) <= SMALL_POWER:
-            exact = field.power(base, int(abs(small)))
-            result = np.where(chosen, exact if small >= 0 else field.inverse(exact), result)
-        elif small in (_half(field), -_half(field)):
-            root = field.hash("sqrt", base)
-            result = np.where(chosen, root if small == _half(field) else field.inverse(root), result)
-        if not chosen.all() and exponent.size > 2**16:
-            break
+    result, half = field.hash("power", base, exponent), _half(field)
+    for known in np.unique(exponent):
+        if abs(known) <= SMALL_POWER:
+            exact = field.power(base, int(abs(known)))
+        elif abs(known) == abs(half):
+            exact = field.hash("sqrt", base)
+        else:
+            continue
+        inverted = known == -half if abs(known) == abs(half) else known < 0
+        result = np.where(exponent == known, field.inverse(exact) if inverted else exact, result)
     return result
 
 
@@ -400,4 +401,13 @@ def bitcast(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
     source, target = element_of(op.operands[0]), element_of(op.results[0])
     if same_bits(source, target):
         return [operands[0]]
+    if narrow_width(target) and is_float(source) and width_of(source) == width_of(target):
+        machine.has_extended = True
+        return [narrow_bits.from_floats(machine.field, operands[0], unsigned=ir.IntegerType(target).is_unsigned)]
+    if (width := narrow_width(source)) and is_float(target) and width_of(target) == width:
+        bits = operands[0] if narrow_bits.is_extended(operands[0]) else narrow_bits.extend(operands[0], width)
+        return [narrow_bits.to_floats(machine.field, bits)]
+    if narrow_width(source) and narrow_bits.is_extended(operands[0]):
+        bits = narrow_bits.shorten(operands[0], narrow_width(source), unsigned=True)
+        return [from_bits(machine.field, bits, source, target)]
     return [from_bits(machine.field, bits_of(machine.field, operands[0], source), source, target)]

@@ -8,7 +8,7 @@ they are. A program on global tensors is one on a grid of one device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from dataclasses import field as member
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from meshbridge.mlir import MeshError, OpError, ir, walk
 from meshbridge.verify.field import Array, Field
+from meshbridge.verify.narrow_bits import of_one_kind
 
 Rule = Callable[["Machine", ir.Operation, list[Array]], Sequence[Array]]
 """Gives the results of an op whose operands have these values."""
@@ -90,6 +91,8 @@ class Machine:
     memory: int = 8 * 10**9
     trips: int = 100_000
     observe: Observer | None = None
+    has_extended: bool = False
+    """Whether a value may be extended (see narrow_bits)."""
     functions: dict[str, ir.Operation] = member(default_factory=dict)
     meshes: dict[str, ir.Operation] = member(default_factory=dict)
     _values: dict[ir.Value, Array] = member(default_factory=dict)
@@ -102,10 +105,6 @@ class Machine:
             if "sym_name" in op.attributes:
                 table = self.functions if op.name == "func.func" else self.meshes
                 table[ir.StringAttr(op.attributes["sym_name"]).value] = op
-
-    def on(self, grid: Grid) -> Machine:
-        """The same machine with other devices: values are shared."""
-        return replace(self, grid=grid)
 
     def call(self, name: str, arguments: Sequence[Array]) -> list[Array]:
         """The results of a function of the module."""
@@ -133,17 +132,20 @@ class Machine:
         if rule is None:
             raise OpError(step.op, "has no exact evaluation", "docs/verify.md lists the ops that have one")
         values = self._values
-        results = rule(self, step.op, [values[operand] for operand in step.operands])
+        operands = [values[operand] for operand in step.operands]
+        if self.has_extended:
+            operands = of_one_kind(step.name, [operand.type for operand in step.operands], operands)
+        results = rule(self, step.op, operands)
         for name, value in zip(step.results, results, strict=True):
             values[name] = value
-            self._live += value.nbytes
+            self._live += _own_bytes(value)
         if self._live > self.memory:
             gigabytes = self.memory / 10**9
             raise OpError(step.op, f"needs more memory than {gigabytes:g} GB", "give smaller sizes by --dims or more by --memory")
         if self.observe is not None:
             self.observe(step.op, results)
         for name in step.last:
-            self._live -= values.pop(name).nbytes
+            self._live -= _own_bytes(values.pop(name))
 
     def _code(self, owner: ir.Operation, region: int) -> Code:
         if (owner, region) not in self._codes:
@@ -153,6 +155,11 @@ class Machine:
     def everywhere(self, value: Array) -> Array:
         """`value` with one entry for each device."""
         return np.broadcast_to(value, (self.grid.count, *value.shape[1:]))
+
+
+def _own_bytes(value: Array) -> int:
+    """What a value takes beside the one that it is a view of."""
+    return value.nbytes if value.base is None else 0
 
 
 def _compile(owner: ir.Operation, region: int) -> Code:

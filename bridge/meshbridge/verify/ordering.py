@@ -64,5 +64,6 @@ def top_k(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arr
     """The largest k along the last dimension and where they stand; equal ones in their order."""
     x = operands[0]
     places = machine.field.order(x) if x.dtype.kind == "f" else x
-    order = np.argsort(-places.astype(np.float64), axis=-1, kind="stable")[..., : integer(op, "k")]
+    backwards = np.argsort(places[..., ::-1], axis=-1, kind="stable")  # from the end, so that equal ones keep their order
+    order = (places.shape[-1] - 1 - backwards)[..., ::-1][..., : integer(op, "k")]
     return [np.take_along_axis(x, order, -1), order.astype(np.int32)]
