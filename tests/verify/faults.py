@@ -146,7 +146,8 @@ def other_kind(op: ir.Operation, rng: random.Random) -> bool:
 
 def twice(op: ir.Operation, rng: random.Random) -> bool:
     """What was reduced over devices is reduced again."""
-    again = op.clone()
+    with ir.InsertionPoint(op):
+        again = op.clone()
     again.move_after(op)
     for before, after in zip(op.results, again.results, strict=True):
         before.replace_all_uses_except(after, again)
