@@ -25,6 +25,7 @@ import numpy as np
 import meshbridge
 from meshbridge import formats, mlir
 from meshbridge.mlir import MeshError, ir, stablehlo
+from meshbridge.trial import worst
 from meshbridge.verify.field import Array
 from meshbridge.verify.program import open_program
 from meshbridge.verify.verdict import compare, fields, inputs_for
@@ -47,6 +48,8 @@ PROGRAMS = (
 """Programs of the catalogue that are evaluated in a second or so and hold every kind of op below."""
 
 MEMORY = 8 * 10**9
+ROUNDING = 1e-5
+"""Relative to the largest element of a result: more than float32 loses when a sum is taken in another order."""
 Breaker = Callable[[ir.Operation, random.Random], bool]
 """Puts a fault into an op. False where the op has no room for it; the program is not changed then."""
 
@@ -147,7 +150,7 @@ def other_kind(op: ir.Operation, rng: random.Random) -> bool:
 def twice(op: ir.Operation, rng: random.Random) -> bool:
     """What was reduced over devices is reduced again."""
     with ir.InsertionPoint(op):
-        again = op.clone()
+        again: ir.Operation = op.clone().operation
     again.move_after(op)
     for before, after in zip(op.results, again.results, strict=True):
         before.replace_all_uses_except(after, again)
@@ -269,18 +272,15 @@ class Subject:
         return False
 
     def changes_nothing(self, module: ir.Module) -> bool:
-        """Whether XLA computes the same bits with the fault as without, on several random inputs."""
-        return all(_same(self._run(self.opened.module, seed), self._run(module, seed)) for seed in range(3))
+        """Whether XLA computes the same with the fault as without, on several random inputs, but for the order of sums."""
+        runs = [(self._run(module, seed), self._run(self.opened.module, seed)) for seed in range(3)]
+        return all(worst(wrong, right).relative < ROUNDING for wrong, right in runs)
 
     def _run(self, module: ir.Module, seed: int) -> list[np.ndarray]:
         exported: Any = formats.pack(replace(self.opened, module=formats.copy_module(module)))
         shardings, _ = self.program.jit_shardings(self.program.mesh())
         arguments = jax.device_put(self.program.example_arguments(seed), shardings)
         return [np.asarray(result) for result in jax.tree.leaves(jax.jit(exported.call)(*arguments))]
-
-
-def _same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
-    return all(np.array_equal(mine, theirs, equal_nan=True) for mine, theirs in zip(left, right, strict=True))
 
 
 @dataclass
