@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshbridge.mlir import OpError, ir, stablehlo
+from meshbridge.verify.elementwise import wrap
 from meshbridge.verify.field import SMOOTH, Array, Field
 from meshbridge.verify.machine import (
     Machine,
@@ -30,7 +31,7 @@ def product(machine: Machine, left: Array, right: Array, element: ir.Type) -> Ar
     dtype = dtype_of(element)
     if dtype == np.bool_:
         return np.asarray(np.matmul(left, right))
-    return np.asarray(np.matmul(left.astype(dtype), right.astype(dtype)))
+    return wrap(np.asarray(np.matmul(left.astype(dtype), right.astype(dtype))), element)
 
 
 def _accumulated(machine: Machine, op: ir.Operation, x: Array) -> Array:
@@ -121,8 +122,9 @@ def _grouped(machine: Machine, patches: Array, kernel: Array, groups: int, batch
         patches = np.moveaxis(patches.reshape(devices, batch, groups, features // groups, *patches.shape[3:]), 2, 1)
     rank = len(places)  # devices, group, batch, features, places…, window…
     rows = np.moveaxis(patches, 3, 3 + rank)
-    rows = rows.reshape(devices, split, batch * int(np.prod(places, dtype=np.int64)), -1)
-    columns = kernel.reshape(devices, split, outputs, -1).swapaxes(2, 3)
+    inner = int(np.prod(kernel.shape[2:], dtype=np.int64))
+    rows = rows.reshape(devices, split, batch * int(np.prod(places, dtype=np.int64)), inner)
+    columns = kernel.reshape(devices, split, outputs, inner).swapaxes(2, 3)
     found = product(machine, rows, columns, element).reshape(devices, split, batch, *places, outputs)
     found = np.moveaxis(found, -1, 2).swapaxes(2, 3)  # devices, group, batch, outputs, places…
     return np.moveaxis(found, 1, 2).reshape(devices, batch, split * outputs, *places)

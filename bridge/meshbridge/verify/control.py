@@ -7,7 +7,7 @@ import numpy as np
 from meshbridge.mlir import OpError, ir, walk
 from meshbridge.verify.elementwise import spread
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, evaluates
+from meshbridge.verify.machine import Machine, align, boolean, evaluates, integer, integers
 
 COMMUNICATING = frozenset(
     f"stablehlo.{name}"
@@ -69,6 +69,22 @@ def _branches(machine: Machine, op: ir.Operation, index: Array) -> list[Array]:
         others = machine.run(op, branch, [])
         results = [_chosen(index == branch, new, old) for new, old in zip(others, results, strict=True)]
     return results
+
+
+@evaluates("chlo.scan")
+def scan(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The region on one slice of each input after the other, with what it carries; the slices that it gives are stacked."""
+    taken, made = integers(op, "operandSegmentSizes")[0], integers(op, "resultSegmentSizes")[0]
+    inputs, carried = operands[:taken], operands[taken:]
+    axis = integer(op, "dimension") + 1
+    length = inputs[0].shape[axis] if inputs else integer(op, "scan_dim_size")
+    order = range(length)[::-1] if boolean(op, "is_reverse") else range(length)
+    given: dict[int, list[Array]] = {}
+    for place in order:
+        results = machine.run(op, 0, [*(np.take(x, place, axis) for x in inputs), *carried])
+        given[place], carried = results[:made], results[made:]
+    stacked = [np.stack(align(*(given[place][number] for place in range(length))), axis) for number in range(made)]
+    return [*stacked, *carried]
 
 
 @evaluates("func.call")

@@ -74,10 +74,10 @@ def _counting(size: int, dim: int, rank: int) -> Array:
 def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Updates combined into the operand. A window that sticks out is dropped whole, as XLA does: StableHLO's text drops what
     sticks out and keeps the rest."""
-    if len(operands) != 3:
-        raise OpError(op, f"scatters into {len(operands) // 2} tensors at once, which has no exact evaluation; expected one")
+    half = len(operands) // 2
+    operands = align(*operands)
+    x, indices, updates = operands[0], operands[half], operands[half + 1]
     dims = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    x, indices, updates = align(*operands)
     rank = updates.ndim - 1
     vectors = _vectors(indices, dims.index_vector_dim)
     batch = [dim for dim in range(rank) if dim not in dims.update_window_dims]
@@ -98,9 +98,9 @@ def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
         inside = inside & (place >= 0) & (place <= size - extent)
         flat = flat * size + (place + _counting(extent, window, rank) if dim in inner else place)
     flat, inside = np.broadcast_to(flat, updates.shape), np.broadcast_to(inside, updates.shape)
-    result = x.reshape(-1).copy()
-    combiner_of(machine, op, 0).scatter(result, flat[inside], updates[inside])
-    return [result.reshape(x.shape)]
+    targets = [each.reshape(-1).copy() for each in operands[:half]]
+    combiner_of(machine, op, 0).scatter(targets, flat[inside], [each[inside] for each in operands[half + 1 :]])
+    return [target.reshape(x.shape) for target in targets]
 
 
 def _starts(x_shape: tuple[int, ...], sizes: Sequence[int], starts: list[Array]) -> list[Array]:

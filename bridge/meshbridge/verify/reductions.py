@@ -22,30 +22,36 @@ class Combiner:
     element: ir.Type
     combine: Callable[[list[Array], list[Array]], list[Array]]
 
-    def scatter(self, target: Array, places: Array, updates: Array) -> None:
-        """Combines each update with the element of the flat `target` that stands at its place, in order."""
-        field = self.machine.field
-        if self.name == "second":
-            target[places] = updates
+    def scatter(self, targets: list[Array], places: Array, updates: list[Array]) -> None:
+        """Combines each update with the element of the flat `targets` that stands at its place, in order."""
+        field, target, update = self.machine.field, targets[0], updates[0]
+        if len(targets) > 1:
+            self._one_round_each(targets, places, updates)
+        elif self.name == "second":
+            target[places] = update
         elif target.dtype.kind in "fc" and self.name == "add":
-            target[...] = field.reduce(target + _counted(places, updates, target))
+            target[...] = field.reduce(target + _counted(places, update, target))
         elif target.dtype.kind == "f" and self.name in ("maximum", "minimum"):
             order = field.order(target)
-            (np.maximum if self.name == "maximum" else np.minimum).at(order, places, field.order(updates))
+            (np.maximum if self.name == "maximum" else np.minimum).at(order, places, field.order(update))
             target[...] = field.at_place(order)
         elif target.dtype.kind in "iu" and self.name in _UFUNCS:
-            _UFUNCS[self.name].at(target, places, updates)
+            _UFUNCS[self.name].at(target, places, update)
+            target[...] = wrap(target, self.element)
         else:
-            self._one_round_each(target, places, updates)
+            self._one_round_each(targets, places, updates)
 
-    def _one_round_each(self, target: Array, places: Array, updates: Array) -> None:
+    def _one_round_each(self, targets: list[Array], places: Array, updates: list[Array]) -> None:
         """Round k combines the k-th update of every place."""
         order = np.argsort(places, kind="stable")
         starts = np.flatnonzero(np.r_[True, np.diff(places[order]) != 0]) if len(order) else order
         lengths = np.diff(np.r_[starts, len(order)])
         for turn in range(int(lengths.max(initial=0))):
             chosen = order[starts[lengths > turn] + turn]
-            target[places[chosen]] = self.combine([target[places[chosen]]], [updates[chosen]])[0]
+            there = places[chosen]
+            combined = self.combine([target[there] for target in targets], [update[chosen] for update in updates])
+            for target, value in zip(targets, combined, strict=True):
+                target[there] = value
 
 
 _UFUNCS = {

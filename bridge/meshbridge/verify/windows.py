@@ -103,7 +103,7 @@ def select_and_scatter(machine: Machine, op: ir.Operation, operands: list[Array]
     result = np.broadcast_to(init.reshape(-1, *(1,) * rank), x.shape).reshape(x.shape[0], -1).copy()
     combiner = combiner_of(machine, op, 1)
     for device, place in _rows(chosen.reshape(x.shape[0], -1)):
-        combiner.scatter(result[device], place - 1, source[device].reshape(-1))
+        combiner.scatter([result[device]], place - 1, [source[device].reshape(-1)])
     return [result.reshape(x.shape)]
 
 
