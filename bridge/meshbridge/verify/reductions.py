@@ -10,7 +10,7 @@ import numpy as np
 from meshbridge.mlir import OpError, ir, walk
 from meshbridge.verify.elementwise import apply_binary, wrap
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, evaluates, integers
+from meshbridge.verify.machine import Machine, align, evaluates, integers, width_of
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,19 @@ class Combiner:
     name: str
     element: ir.Type
     combine: Callable[[list[Array], list[Array]], list[Array]]
+
+    def neutral(self, like: Array) -> float | int | bool | None:
+        """The element that changes no other, in a type like this one's; None where the region is not one op."""
+        if self.name in ("maximum", "minimum"):
+            first = self.name == "maximum"
+            if like.dtype.kind == "f":
+                return -self.machine.field.infinity if first else self.machine.field.infinity
+            if like.dtype == np.bool_:
+                return not first
+            return _limits(self.element)[0 if first else 1]
+        if self.name == "and":
+            return True if like.dtype == np.bool_ else _limits(self.element)[1] if like.dtype.kind == "u" else -1
+        return {"add": 0, "multiply": 1, "or": 0, "xor": 0}.get(self.name)
 
     def scatter(self, targets: list[Array], places: Array, updates: list[Array]) -> None:
         """Combines each update with the element of the flat `targets` that stands at its place, in order."""
@@ -63,6 +76,14 @@ _UFUNCS = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
+
+
+def _limits(element: ir.Type) -> tuple[int, int]:
+    """The least and the greatest integer of a type."""
+    width = width_of(element)
+    if ir.IntegerType(element).is_unsigned:
+        return 0, (1 << width) - 1
+    return -(1 << (width - 1)), (1 << (width - 1)) - 1
 
 
 def _counted(places: Array, updates: Array, target: Array) -> Array:

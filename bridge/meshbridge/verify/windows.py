@@ -61,14 +61,16 @@ def window_dims(op: ir.Operation, rank: int) -> list[Window]:
 
 @evaluates("stablehlo.reduce_window")
 def reduce_window(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Each window of the padded operands reduced, with the initial value as padding."""
+    """The initial value, combined with each window. Padding is left out where the region is one op, as XLA does: StableHLO's text
+    pads with the initial value, which is the same where that is neutral."""
     half = len(operands) // 2
     operands = align(*operands)
     values, inits = operands[:half], operands[half:]
     rank = values[0].ndim - 1
     dims = window_dims(op, rank)
-    views = [windows_of(value, init, dims) for value, init in zip(values, inits, strict=True)]
     combiner = combiner_of(machine, op, 0)
+    padding = [np.full_like(init, neutral) for init in inits] if (neutral := combiner.neutral(inits[0])) is not None else inits
+    views = [windows_of(value, around, dims) for value, around in zip(values, padding, strict=True)]
     totals = _accumulated(combiner, views, rank)
     begun = [init.reshape(-1, *(1,) * rank) for init in inits]
     return combiner.combine(begun, totals)
