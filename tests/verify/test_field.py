@@ -69,6 +69,12 @@ def test_single_constants_are_the_same_in_double(number: float) -> None:
     assert FIELD.from_floats(np.array(number, np.float32)) == FIELD.from_floats(np.array(number))
 
 
+def test_literals_in_their_natural_order() -> None:
+    field = Field(PRIMES[0], 5, natural=True)
+    literals = np.array([-np.inf, -1000.0, -30.0, -1.0, -0.5, 0.0, 0.125, 1.0, 2.5, 30.0, np.inf])
+    assert (np.diff(field.order(field.from_floats(literals))) > 0).all()
+
+
 def test_infinities_are_each_others_negative() -> None:
     infinities = FIELD.from_floats(np.array([np.inf, -np.inf]))
     assert infinities[0] == -infinities[1] == FIELD.infinity

@@ -33,6 +33,9 @@ BOUND = 2**22
 BLOCK = 2**15
 """How many numbers are reduced at once."""
 
+NATURAL = 3 * 2**8
+"""What scales the natural order: thirds and 256ths of magnitudes below 2,700 then come as numbers do."""
+
 CHUNK = 2048
 """How many products may be added up before they are reduced."""
 
@@ -53,6 +56,8 @@ class Field:
 
     prime: int
     key: int
+    natural: bool = False
+    """Whether small numbers with few binary places come in their natural order, so that loops on literals run."""
 
     @cached_property
     def half(self) -> int:
@@ -62,7 +67,7 @@ class Field:
     @cached_property
     def _scale(self) -> int:
         """What an element is multiplied by to find its place in the order."""
-        return 2 + word(self.key, "order") % (self.prime - 3)
+        return NATURAL if self.natural else 2 + word(self.key, "order") % (self.prime - 3)
 
     @cached_property
     def infinity(self) -> float:

@@ -28,7 +28,7 @@ from meshbridge.verify import (
 )
 from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.layout import Dims, Mesh, cut, join, mesh_of, shard_shape
-from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float
+from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float, width_of
 
 FAMILIES = (
     *(calls, collectives, constants, contractions, control, elementwise, indexing),
@@ -37,7 +37,10 @@ FAMILIES = (
 """Every module that has rules; importing them enters these in `machine.RULES`."""
 
 SMALL = 8
-"""Random integers stay below it: they are indices more often than not, and must then exist."""
+"""Most random integers stay below it: they are indices more often than not, and must then exist."""
+
+LARGE = 1024
+"""The others, a quarter, stay below it: indices reach all shards, and some lie outside."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,16 @@ class Program:
 
 
 def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type) -> Array:
-    """A random value: elements of the field, integers below SMALL, coin tosses."""
+    """A random value: elements of the field, integers below SMALL or LARGE, coin tosses."""
     if is_float(element) or is_complex(element):
         return field.random(name, shape, "c" if is_complex(element) else "f")
     words = field.hash_words(name, np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(tuple(shape))
     dtype = dtype_of(element)
-    return (words >> np.uint64(40)) % np.uint64(2) == 1 if dtype == np.bool_ else (words % np.uint64(SMALL)).astype(dtype)
+    if dtype == np.bool_:
+        return np.asarray((words >> np.uint64(40)) % np.uint64(2) == 1)
+    far = np.uint64(min(LARGE, (1 << (width_of(element) - 1)) - 1))
+    chosen = np.where(words >> np.uint64(62) == 0, words % far, words % np.minimum(far, np.uint64(SMALL)))
+    return chosen.astype(dtype)
 
 
 GLOBAL, MESH, SPLIT, PARTIAL = (f"meshbridge.{name}" for name in ("global", "mesh", "split_axes", "partial_axes"))
