@@ -13,8 +13,9 @@ from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.source_map import as_module
 from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp, MeshShapeOp, ProcessMultiIndexOp, ShardingOp, ShardOp
 from meshbridge.mlir import OpError, ir, run_stock_passes, walk, walk_all
-from meshbridge.sharding import DYNAMIC, Split
+from meshbridge.sharding import DYNAMIC, Mesh, Split
 from meshbridge_converters.rfc_import import ANNOTATE, CLUSTER
+from meshbridge_converters.rfc_materialized import Materializer, array, arrays, boundary_mesh, encode, trimmed
 
 _ONE_AXIS = {ProcessMultiIndexOp.OPERATION_NAME: "mesh.idx", MeshShapeOp.OPERATION_NAME: "mesh.size"}
 
@@ -27,14 +28,17 @@ def from_canonical(module: ir.Module) -> ir.Operation:
     with module.context:
         copy = as_module(module.operation.clone().operation)
         meshes = [op.operation for op in copy.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
-        only_mesh = MeshOp(meshes[0]).sym_name if len(meshes) == 1 else None
+        values = {MeshOp(mesh).sym_name: MeshOp(mesh).value for mesh in meshes}
         for view in list(copy.body.operations):
             if view.operation.name == MeshOp.OPERATION_NAME:
                 _cluster(view.operation)
             else:
-                _Exporter(view.operation, only_mesh).run()
+                _Exporter(view.operation, values).run()
         if any(op.name.startswith("stablehlo.") for op in walk_all(copy)):
             run_stock_passes(copy, "builtin.module(stablehlo-legalize-to-hlo)")
+        for view in copy.body.operations:
+            if view.operation.name == "func.func" and boundary_mesh(view.operation) is not None:
+                encode(view.operation)
         return copy.operation
 
 
@@ -46,34 +50,31 @@ def _cluster(mesh: ir.Operation) -> None:
     attrs["rank"] = ir.IntegerAttr.get(i64, len(sizes))
     while sizes and sizes[-1] == 0:
         sizes.pop()
-    attrs["dim_sizes"] = _array(sizes)
+    attrs["dim_sizes"] = array(tuple(sizes))
     ir.Operation.create("mesh.cluster", attributes=attrs, loc=mesh.location, ip=ir.InsertionPoint(mesh))
     mesh.erase()
-
-
-def _array(values: list[int]) -> ir.ArrayAttr:
-    i64 = ir.IntegerType.get_signless(64)
-    return ir.ArrayAttr.get([ir.IntegerAttr.get(i64, value) for value in values])
-
-
-def _arrays(split: Split) -> ir.ArrayAttr:
-    return ir.ArrayAttr.get([_array(list(axes)) for axes in split])
 
 
 class _Exporter:
     """Rewrites the operations of one function, which the RFC lets run on one mesh."""
 
-    def __init__(self, function: ir.Operation, only_mesh: str | None) -> None:
+    def __init__(self, function: ir.Operation, meshes: dict[str, Mesh]) -> None:
         self._function = function
-        self._mesh = only_mesh
+        self._meshes = meshes
+        self._mesh = next(iter(meshes)) if len(meshes) == 1 else None
         self._shardings: dict[ir.Value[Any], ShardingOp] = {}
         self._is_marked = any(REQUIRED in op.attributes for op in walk(function))
         "Whether the RFC's spelling was read, which marks what the user annotated: anything else was inferred."
 
     def run(self) -> None:
         """Rewrites the function; its attribute then names its mesh."""
+        self._partitioned_on = boundary_mesh(self._function) if self._function.name == "func.func" else None
+        if self._partitioned_on is not None:
+            self._runs_on(self._function, self._partitioned_on)
         for op in list(walk(self._function))[1:]:
             self._export(op)
+        if self._partitioned_on is not None:
+            Materializer(self._function, self._meshes[self._partitioned_on]).run()
         for sharding in self._shardings.values():
             if any(True for _ in sharding.operation.results[0].uses):
                 raise OpError(sharding.operation, "is used outside of mesh.shard, which the RFC's spelling cannot say")
@@ -90,14 +91,14 @@ class _Exporter:
         elif op.name in _ONE_AXIS:
             self._runs_on(op, ProcessMultiIndexOp(op).mesh)
             _indices(op, _ONE_AXIS[op.name])
-        elif op.name.startswith("mesh."):
+        elif op.name.startswith("mesh.") and self._partitioned_on is None:
             raise OpError(
                 op,
                 "cannot be written in the RFC's spelling, which types collectives by whole tensors and their encodings",
-                hint="write the program before mesh-spmdization",
+                hint="write the program before mesh-spmdization, or say mesh-spmdization=materialized",
             )
         elif OPTION in op.attributes:
-            op.attributes["sharding"] = _arrays(attributes.axis_array(op.attributes[OPTION]))
+            op.attributes["sharding"] = arrays(attributes.axis_array(op.attributes[OPTION]))
             del op.attributes[OPTION]
 
     def _runs_on(self, op: ir.Operation, mesh: str) -> None:
@@ -114,7 +115,7 @@ class _Exporter:
         required = ir.BoolAttr(op.attributes[REQUIRED]).value if REQUIRED in op.attributes else not self._is_marked
         rank = ir.RankedTensorType(op.operands[0].type).rank
         attrs["required"] = ir.BoolAttr.get(required)
-        attrs["sharding"] = _arrays(_rfc_lists(sharding, rank))
+        attrs["sharding"] = arrays(_rfc_lists(sharding, rank))
         if ShardOp(op).annotate_for_users:
             attrs["as_result"] = ir.BoolAttr.get(False)
         types = [op.results[0].type]
@@ -126,9 +127,7 @@ class _Exporter:
 def _rfc_lists(sharding: ShardingOp, rank: int) -> Split:
     """One list per dimension, the partial sum's behind them; trailing empty lists go, as the RFC prints them."""
     lists = sharding.value.padded(rank).split_axes + ((sharding.partial_axes,) if sharding.partial_axes else ())
-    while lists and not lists[-1]:
-        lists = lists[:-1]
-    return lists
+    return trimmed(lists)
 
 
 def _checked(op: ir.Operation) -> ShardingOp:

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from meshbridge.dialect import attributes, build
-from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp
+from meshbridge.dialect.ops import OPTION, REQUIRED, RESULT_SPLIT, MeshOp
+from meshbridge.interface.equal_shards import set_boundary
 from meshbridge.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
 from meshbridge.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
+from meshbridge_converters.rfc_materialized import CONSTANTS, retype_constant, trimmed
 
 CLUSTER = "mesh_cluster"
 """The function attribute that names the mesh that the function runs on."""
@@ -33,15 +35,17 @@ def to_canonical(module: ir.Module) -> None:
 
     Raises OpError at an operation that contradicts itself, MeshError if the payload cannot become StableHLO.
     """
-    ops = walk_all(module)
-    if any(op.name.startswith("mhlo.") for op in ops):
-        run_stock_passes(module, "builtin.module(hlo-legalize-to-stablehlo)")
     with module.context:
         meshes = {}
         for op in walk_all(module):
             if op.name == "mesh.cluster":
                 mesh = _mesh(op)
                 meshes[mesh.name] = mesh
+        for view in list(module.body.operations):
+            if view.operation.name == "func.func":
+                _Function(view.operation, meshes).localize()
+        if any(op.name.startswith("mhlo.") for op in walk_all(module)):
+            run_stock_passes(module, "builtin.module(hlo-legalize-to-stablehlo)")
         for view in list(module.body.operations):
             if view.operation.name == "func.func":
                 _Function(view.operation, meshes).convert()
@@ -81,21 +85,23 @@ class _Function:
         self.function = function
         self.meshes = meshes
 
+    def localize(self) -> None:
+        """Gives values the types of their shards, and writes down what they are shards of."""
+        ops = list(walk(self.function))
+        if CLUSTER in self.function.attributes or any(op.name in _CONVERSIONS for op in ops):
+            for op in ops:
+                self._retype(op)
+            self._retype_boundary()
+
     def convert(self) -> None:
-        """Rewrites the function's operations, then its types."""
-        ops = list(walk(self.function))[1:]
-        if not any(op.name in _CONVERSIONS for op in ops) and CLUSTER not in self.function.attributes:
-            return
-        for op in [self.function, *ops]:
-            self._retype(op)
-        for op in ops:
+        """Rewrites the function's operations."""
+        for op in list(walk(self.function))[1:]:
             conversion = _CONVERSIONS.get(op.name)
             if conversion is not None:
                 self._replace(op, conversion(op, self.mesh))
             elif "sharding" in op.attributes:
                 op.attributes[OPTION] = attributes.axis_array_attr(_lists(op.attributes["sharding"]))
                 del op.attributes["sharding"]
-        self._retype_boundary()
         if CLUSTER in self.function.attributes:
             del self.function.attributes[CLUSTER]
 
@@ -109,6 +115,11 @@ class _Function:
             raise OpError(self.function, f'Undefined required mesh symbol "{name}".')
         return self.meshes[name]
 
+    def _sharding(self, type_: ir.Type) -> Sharding:
+        rank = type_.rank if isinstance(type_, ir.RankedTensorType) else 0
+        lists = _encoding(type_)
+        return Sharding(self.mesh.name, lists[:rank], lists[rank] if len(lists) > rank else ()).padded(rank)
+
     def _replace(self, op: ir.Operation, value: ir.Value[Any]) -> None:
         if value.type != op.results[0].type:
             raise OpError(op, f"computes {value.type} on each device, but its type says {op.results[0].type}")
@@ -117,8 +128,12 @@ class _Function:
 
     def _retype(self, op: ir.Operation) -> None:
         """Gives results and block arguments the types of their shards."""
+        if op.name not in _CONVERSIONS and any(lists := [_encoding(result.type) for result in op.results]):
+            op.attributes[RESULT_SPLIT] = ir.ArrayAttr.get([attributes.axis_array_attr(entry) for entry in lists])
         for result in op.results:
             self._localize(op, result)
+        if op.name in CONSTANTS:
+            retype_constant(op, op.results[0].type)
         for region in op.regions:
             for block in region.blocks:
                 for argument in block.arguments:
@@ -131,13 +146,10 @@ class _Function:
 
     def _local_type(self, op: ir.Operation, type_: ir.Type) -> ir.Type:
         """The shard's type: an encoding splits the dimensions that it names, and goes."""
-        if not isinstance(type_, ir.RankedTensorType) or type_.encoding is None:
-            return type_
-        found = _ENCODING.fullmatch(str(type_.encoding))
-        if found is None:
+        if not _is_encoded(type_):
             return type_
         shape = list(type_.shape)
-        for dim, axes in enumerate(ast.literal_eval(found.group(1))[: len(shape)]):
+        for dim, axes in enumerate(_encoding(type_)[: len(shape)]):
             if any(axis >= self.mesh.rank for axis in axes):
                 raise OpError(op, f"is sharded along mesh axes {axes}, but @{self.mesh.name} is of rank {self.mesh.rank}")
             count = self.mesh.group_size(tuple(axes))
@@ -152,7 +164,28 @@ class _Function:
         results = [self._local_type(self.function, type_) for type_ in declared.results]
         if (inputs, results) == (list(declared.inputs), list(declared.results)):
             return
+        for side, types in (("arg_attrs", declared.inputs), ("res_attrs", declared.results)):
+            wholes = [_whole(type_) for type_ in types]
+            set_boundary(self.function, side, wholes, [self._sharding(type_) for type_ in types])
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+
+
+def _is_encoded(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and _ENCODING.fullmatch(str(type_.encoding)) is not None
+
+
+def _encoding(type_: ir.Type) -> Split:
+    """The lists of a type's encoding; () for a type without."""
+    found = _ENCODING.fullmatch(str(type_.encoding)) if isinstance(type_, ir.RankedTensorType) else None
+    return trimmed(tuple(tuple(axes) for axes in ast.literal_eval(found.group(1)))) if found else ()
+
+
+def _whole(type_: ir.Type) -> ir.Type:
+    """`type_` without its encoding."""
+    if not _is_encoded(type_):
+        return type_
+    tensor = ir.RankedTensorType(type_)
+    return ir.RankedTensorType.get(list(tensor.shape), tensor.element_type, loc=ir.Location.unknown())
 
 
 def _annotate(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:

@@ -21,6 +21,7 @@ from meshbridge.dialect.ops import (
     PRIORITIES,
     REPLICATED_AXES,
     REQUIRED,
+    RESULT_SPLIT,
     MeshOp,
     ShardOp,
 )
@@ -68,6 +69,10 @@ def _is_strings(attr: ir.Attribute) -> bool:
     return isinstance(attr, ir.ArrayAttr) and all(isinstance(entry, ir.StringAttr) for entry in attr)
 
 
+def _are_axis_arrays(attr: ir.Attribute) -> bool:
+    return isinstance(attr, ir.ArrayAttr) and all(_is_axis_array(entry) for entry in attr)
+
+
 def _is_tensor_type(attr: ir.Attribute) -> bool:
     return isinstance(attr, ir.TypeAttr) and isinstance(attr.value, ir.RankedTensorType)
 
@@ -84,6 +89,7 @@ _KINDS: dict[str, tuple[str, Callable[[ir.Attribute], bool]]] = {
     MANUAL_AXES: _INTEGERS,
     OPTION: _AXES,
     BOUNDARY_SPLIT: _AXES,
+    RESULT_SPLIT: ("an array of arrays of axis lists", _are_axis_arrays),
     BOUNDARY_GLOBAL: ("the type of a ranked tensor", _is_tensor_type),
     BOUNDARY_MESH: ("a symbol", lambda attr: isinstance(attr, ir.FlatSymbolRefAttr)),
     REQUIRED: ("true or false", lambda attr: isinstance(attr, ir.BoolAttr)),

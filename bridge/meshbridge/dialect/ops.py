@@ -104,6 +104,10 @@ BOUNDARY_SPLIT = "meshbridge.split_axes"
 BOUNDARY_PARTIAL = "meshbridge.partial_axes"
 """Beside it where the devices along these axes hold the terms of a sum: JAX's `unreduced`."""
 
+RESULT_SPLIT = "meshbridge.result_split_axes"
+"""Discardable attribute of a payload op of a partitioned function: for each result, the mesh axes that split its dimensions, and
+behind these those along which it is partial."""
+
 GATHERED = "meshbridge.gathered"
 """Unit attribute of an op that runs replicated on gathered operands, because nothing says how to partition it."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.dialect.attributes import axes_attr, axis_array_attr
-from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT, RESULT_SPLIT
 from meshbridge.interface.local import Localizer
-from meshbridge.mlir import ir
-from meshbridge.sharding import Mesh, Sharding, even_split
+from meshbridge.mlir import ir, walk
+from meshbridge.sharding import Mesh, Sharding, Split, even_split, is_even
 
 
 def in_equal_shards(shape: tuple[int, ...], mesh: Mesh, sharding: Sharding) -> Sharding:
@@ -44,3 +44,23 @@ def set_boundary(function: ir.Operation, name: str, types: list[ir.Type], shardi
                 entries[BOUNDARY_PARTIAL] = axes_attr(sharding.partial_axes)
         new.append(ir.DictAttr.get(entries))
     function.attributes[name] = ir.ArrayAttr.get(new)
+
+
+def set_results(function: ir.Operation, at: Localizer) -> None:
+    """Writes down what the results of payload ops are shards of, where these are equal."""
+    for op in walk(function):
+        if op.name.startswith(("func.", "mesh.")):
+            continue
+        lists = [_lists(result, at) for result in op.results]
+        if any(lists):
+            op.attributes[RESULT_SPLIT] = ir.ArrayAttr.get([axis_array_attr(entry) for entry in lists])
+
+
+def _lists(value: ir.Value, at: Localizer) -> Split:
+    """The axes that split each dimension, then the partial ones; () for a value that is whole or has no equal shards."""
+    sharding = at.shardings.get(value)
+    if sharding is None or sharding.is_replicated or not sharding.is_plain:
+        return ()
+    if not is_even(at.global_shape(value), at.mesh, sharding.split_axes):
+        return ()
+    return (*sharding.split_axes, sharding.partial_axes)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
-from meshbridge.interface.equal_shards import in_equal_shards, return_equal_shards, set_boundary
+from meshbridge.interface.equal_shards import in_equal_shards, return_equal_shards, set_boundary, set_results
 from meshbridge.interface.layouts import filled, shared_layout
 from meshbridge.interface.linear import carried_axes
 from meshbridge.interface.local import Localizer, localize, mask_padding
@@ -62,6 +62,9 @@ class MeshSpmdization(Pass):
     "Write down what arguments and results are shards of, in their attributes `meshbridge.global`, `meshbridge.mesh` and"
     " `meshbridge.split_axes`: what `wrap-local` and running on devices need."
 
+    materialized: bool = False
+    "Write down how every result lies too: what the RFC's spelling needs for types of whole tensors."
+
     explain: bool = False
     "Write down in each collective's location why it is there (see `meshbridge.locations`)."
 
@@ -74,7 +77,9 @@ class MeshSpmdization(Pass):
                 if (mesh := find_mesh(module, function)) is not None:
                     partitioner = _FunctionPartitioner(function, mesh, Options(exact=self.resharding == "exact"))
                     partitioner.at.reasons = Reasons(mesh) if self.explain else None
-                    partitioner.run(boundary=self.boundary)
+                    partitioner.run(boundary=self.boundary or self.materialized)
+                    if self.materialized:
+                        set_results(function, partitioner.at)
             erase_unused(module, bodies)
 
 
