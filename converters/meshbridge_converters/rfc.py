@@ -11,8 +11,8 @@ reads as, and is written from,
       %sharding = mesh.sharding @mesh0 split_axes = [[0]] : !mesh.sharding
       %0 = mesh.shard %arg0 to %sharding : tensor<8xf32>
 
-A function whose tensors carry `#mesh.shard` encodings is the RFC's materialized form: it is read as one on local shapes.
-Collectives on local shapes cannot be written back: the RFC types them by the whole tensor and its encodings.
+A function whose tensors carry `#mesh.shard` encodings is the RFC's materialized form: it is read as one on local shapes, and
+written from one that says how its values lie (see `rfc_materialized`).
 """
 
 from __future__ import annotations

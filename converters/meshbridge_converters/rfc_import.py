@@ -148,15 +148,16 @@ class _Function:
         """The shard's type: an encoding splits the dimensions that it names, and goes."""
         if not _is_encoded(type_):
             return type_
-        shape = list(type_.shape)
+        tensor = ir.RankedTensorType(type_)
+        shape = list(tensor.shape)
         for dim, axes in enumerate(_encoding(type_)[: len(shape)]):
             if any(axis >= self.mesh.rank for axis in axes):
-                raise OpError(op, f"is sharded along mesh axes {axes}, but @{self.mesh.name} is of rank {self.mesh.rank}")
+                raise OpError(op, f"is sharded along mesh axes {list(axes)}, but @{self.mesh.name} is of rank {self.mesh.rank}")
             count = self.mesh.group_size(tuple(axes))
             if shape[dim] % count if count > 0 else axes:
                 raise OpError(op, f"splits dimension {dim} of size {shape[dim]} over {count if count > 0 else 'unknown'} devices")
             shape[dim] //= max(count, 1)
-        return ir.RankedTensorType.get(shape, type_.element_type, loc=op.location)
+        return ir.RankedTensorType.get(shape, tensor.element_type, loc=op.location)
 
     def _retype_boundary(self) -> None:
         declared = function_type(self.function)

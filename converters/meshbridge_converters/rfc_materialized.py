@@ -113,6 +113,7 @@ class Materializer:
         self._function = function
         self._mesh = mesh
         self._lists: dict[ir.Value[Any], Split] = {}
+        self._hint = ""
 
     def run(self) -> None:
         """Rewrites the collectives and makes all types whole; `encode` finishes once the payload is mhlo.
@@ -123,13 +124,15 @@ class Materializer:
         arguments = self._function.regions[0].blocks[0].arguments
         lists = _boundary_lists(self._function, "arg_attrs", list(types.inputs))
         self._lists.update(zip(arguments, lists, strict=True))
-        for op in list(walk(self._function))[1:]:
-            self._visit(op)
         results = _boundary_lists(self._function, "res_attrs", list(types.results))
         inputs = [self._whole(self._function, type_, held) for type_, held in zip(types.inputs, lists, strict=True)]
         outputs = [self._whole(self._function, type_, held) for type_, held in zip(types.results, results, strict=True)]
         for side, wholes in (("arg_attrs", inputs), ("res_attrs", outputs)):
             self._check_boundary(side, wholes)
+        ops = list(walk(self._function))[1:]
+        self._hint = "" if any(RESULT_SPLIT in op.attributes for op in ops) else _HINT
+        for op in ops:
+            self._visit(op)
         for value, held in self._lists.items():
             if held:
                 value.set_type(self._whole(self._function, value.type, held))
@@ -145,7 +148,12 @@ class Materializer:
     def _visit(self, op: ir.Operation) -> None:
         write = _COLLECTIVES.get(op.name)
         if write is not None:
-            self._collective(op, *write(op, _padded(self._lists.get(op.operands[0], ()), _rank(op.operands[0]))))
+            lists = _padded(self._lists.get(op.operands[0], ()), ir.RankedTensorType(op.operands[0].type).rank)
+            try:
+                written = write(op, lists)
+            except ValueError as error:
+                raise OpError(op, str(error), self._hint) from None
+            self._collective(op, *written)
         elif op.name.startswith("mesh.") and op.name not in ("mesh.idx", "mesh.size"):
             raise OpError(op, "cannot be written in the RFC's spelling, which has no word for it")
         else:
@@ -155,8 +163,10 @@ class Materializer:
         if RESULT_SPLIT in op.attributes:
             for result, lists in zip(op.results, ir.ArrayAttr(op.attributes[RESULT_SPLIT]), strict=True):
                 self._lists[result] = trimmed(attributes.axis_array(lists))
-            if op.name in CONSTANTS and (lists := self._lists[op.results[0]]):
-                retype_constant(op, self._whole(op, op.results[0].type, lists))
+            if op.name in CONSTANTS:
+                retype_constant(op, self._whole(op, op.results[0].type, self._lists[op.results[0]]))
+        elif len(op.results) and any(self._lists.get(operand) for operand in op.operands):
+            raise OpError(op, "computes on shards, and nothing says how its result lies", self._hint)
         if op.name == "stablehlo.while":
             held = [self._lists.get(result, ()) for result in op.results]
             for region in op.regions:
@@ -182,7 +192,9 @@ class Materializer:
         tensor = ir.RankedTensorType(type_)
         if not tensor.has_static_shape or DYNAMIC in self._mesh.shape:
             raise OpError(op, f"holds {type_}, a shard of unknown size, which the RFC's materialized form cannot say")
-        shape = [size * self._mesh.group_size(axes) for size, axes in zip(tensor.shape, _padded(lists, tensor.rank), strict=False)]
+        shape = [
+            size * self._mesh.group_size(axes) for size, axes in zip(tensor.shape, _padded(lists, tensor.rank), strict=False)
+        ]
         return ir.RankedTensorType.get(shape, tensor.element_type, loc=ir.Location.unknown())
 
     def _verify(self) -> None:
@@ -193,7 +205,7 @@ class Materializer:
             except ir.MLIRError as error:
                 why = "; ".join(diagnostic.message for diagnostic in error.error_diagnostics)
                 rule = f"computes on shards what the RFC's materialized form, on whole tensors, cannot say: {why}"
-                raise OpError(op, rule, _HINT) from None
+                raise OpError(op, rule, self._hint) from None
 
 
 def encode(function: ir.Operation) -> None:
@@ -210,8 +222,8 @@ def encode(function: ir.Operation) -> None:
     for op in list(walk(function))[1:]:
         if RESULT_SPLIT not in op.attributes:
             continue
-        for result, lists in zip(op.results, ir.ArrayAttr(op.attributes[RESULT_SPLIT]), strict=True):
-            result.set_type(encoded(result.type, trimmed(attributes.axis_array(lists))))
+        for result, entry in zip(op.results, ir.ArrayAttr(op.attributes[RESULT_SPLIT]), strict=True):
+            result.set_type(encoded(result.type, trimmed(attributes.axis_array(entry))))
         del op.attributes[RESULT_SPLIT]
         if op.name in CONSTANTS:
             retype_constant(op, op.results[0].type)
@@ -224,17 +236,15 @@ def encode(function: ir.Operation) -> None:
 def _forget_boundary(function: ir.Operation, side: str) -> None:
     """Takes off what encodings say."""
     entries = [
-        ir.DictAttr.get({named.name: named.attr for named in (entry[i] for i in range(len(entry))) if named.name not in _BOUNDARY})
+        ir.DictAttr.get(
+            {named.name: named.attr for named in (entry[i] for i in range(len(entry))) if named.name not in _BOUNDARY}
+        )
         for entry in _entries(function, side)
     ]
     if any(len(entry) for entry in entries):
         function.attributes[side] = ir.ArrayAttr.get(entries)
     elif side in function.attributes:
         del function.attributes[side]
-
-
-def _rank(value: ir.Value[Any]) -> int:
-    return int(ir.RankedTensorType(value.type).rank)
 
 
 def _tag(lists: list[Split]) -> dict[str, ir.Attribute]:
@@ -253,17 +263,17 @@ def _split(lists: Split, dim: int, axes: Axes) -> Split:
     return _at(lists, dim, (*lists[dim], *axes))
 
 
-def _joined(op: ir.Operation, lists: Split, dim: int, axes: Axes) -> Split:
+def _joined(lists: Split, dim: int, axes: Axes) -> Split:
     kept = len(lists[dim]) - len(axes)
     if kept < 0 or lists[dim][kept:] != axes:
         rule = f"joins dimension {dim} along {list(axes)}, but its operand is split along {list(lists[dim])}"
-        raise OpError(op, rule, _HINT)
+        raise ValueError(rule)
     return _at(lists, dim, lists[dim][:kept])
 
 
-def _reduced(op: ir.Operation, lists: Split, axes: Axes) -> Split:
+def _reduced(lists: Split, axes: Axes) -> Split:
     if not set(axes) <= set(lists[-1]):
-        raise OpError(op, f"reduces along {list(axes)}, but its operand is partial along {list(lists[-1])}", _HINT)
+        raise ValueError(f"reduces along {list(axes)}, but its operand is partial along {list(lists[-1])}")
     return (*lists[:-1], tuple(axis for axis in lists[-1] if axis not in axes))
 
 
@@ -274,8 +284,8 @@ def _i64(value: int) -> ir.IntegerAttr:
 def _all_gather(op: ir.Operation, lists: Split) -> _Written:
     view = AllGatherOp(op)
     dim, axes = view.gather_axis, view.mesh_axes
-    attrs = {"mesh_axis": arrays((*((),) * dim, axes)), "tensor_axis": array((dim,))}
-    return "mesh.all_gather", attrs, _joined(op, lists, dim, axes)
+    attrs: dict[str, ir.Attribute] = {"mesh_axis": arrays((*((),) * dim, axes)), "tensor_axis": array((dim,))}
+    return "mesh.all_gather", attrs, _joined(lists, dim, axes)
 
 
 def _all_slice(op: ir.Operation, lists: Split) -> _Written:
@@ -290,19 +300,20 @@ def _reduction(view: CollectiveOpView) -> dict[str, ir.Attribute]:
 
 def _all_reduce(op: ir.Operation, lists: Split) -> _Written:
     view = AllReduceOp(op)
-    return "mesh.all_reduce", _reduction(view), _reduced(op, lists, view.mesh_axes)
+    return "mesh.all_reduce", _reduction(view), _reduced(lists, view.mesh_axes)
 
 
 def _reduce_scatter(op: ir.Operation, lists: Split) -> _Written:
     view = ReduceScatterOp(op)
     attrs = _reduction(view) | {"tensor_axis": _i64(view.scatter_axis)}
-    return "mesh.reduce_scatter", attrs, _split(_reduced(op, lists, view.mesh_axes), view.scatter_axis, view.mesh_axes)
+    return "mesh.reduce_scatter", attrs, _split(_reduced(lists, view.mesh_axes), view.scatter_axis, view.mesh_axes)
 
 
 def _all_to_all(op: ir.Operation, lists: Split) -> _Written:
     view = AllToAllOp(op)
-    attrs = {"sharding": array(view.mesh_axes), "split_axis": _i64(view.split_axis), "concat_axis": _i64(view.concat_axis)}
-    held = _joined(op, lists, view.concat_axis, view.mesh_axes)
+    numbers = {"split_axis": _i64(view.split_axis), "concat_axis": _i64(view.concat_axis)}
+    attrs: dict[str, ir.Attribute] = {"sharding": array(view.mesh_axes), **numbers}
+    held = _joined(lists, view.concat_axis, view.mesh_axes)
     return "mesh.all_to_all", attrs, _split(held, view.split_axis, view.mesh_axes)
 
 

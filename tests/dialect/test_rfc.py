@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, write
 from meshbridge.dialect.ops import REQUIRED
 from meshbridge.mlir import OpError, ParseError, context, ir, walk_all
+from meshbridge.passes.mesh_spmdization import MeshSpmdization
+from meshbridge.passes.sharding_propagation import ShardingPropagation
 from meshbridge_converters import rfc
 
 CONTEXT = context()
@@ -35,13 +38,104 @@ def test_walkthroughs_are_valid_mesh_ir(path: Path) -> None:
     assert write(read(write(module), "b.mlir", CONTEXT)) == write(module)
 
 
-@pytest.mark.parametrize("path", [path for path in WALKTHROUGHS if "materialized" not in path.stem], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", WALKTHROUGHS, ids=lambda path: path.stem)
 def test_walkthroughs_come_back(path: Path) -> None:
     module = rfc.read(path.read_text(), path.name, CONTEXT)
     text = rfc.write(module)
     again = rfc.read(text, "b.mlir", CONTEXT)
     assert write(again) == write(module)
     assert rfc.write(again) == text
+
+
+def layout_free(text: str) -> str:
+    """`text` without white space and what newer MLIR adds of its own accord: the braces of the module and of properties."""
+    text = re.sub(r"<\{(.*?)\}> \{", r"{\1, ", text)
+    return re.sub(r"\s", "", re.sub(r"^module \{(.*)\}\s*$", r"\1", text, flags=re.S))
+
+
+def test_the_materialized_walkthrough_comes_back_as_it_is() -> None:
+    source = (TESTDATA / "rfc/mlp_1d_weight_stationary_materialized.mlir").read_text()
+    assert layout_free(rfc.write(rfc.read(source, "a.mlir", CONTEXT))) == layout_free(source)
+
+
+PARTITIONED = """
+mesh.mesh @m(shape = 2x2)
+func.func @main(%x: tensor<4x8xf32>, %y: tensor<8x8xf32>) -> (tensor<4x8xf32>, tensor<4xf32>) {
+  %s = mesh.sharding @m split_axes = [[0], [1]] : !mesh.sharding
+  %0 = mesh.shard %x to %s : tensor<4x8xf32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %r = stablehlo.reduce(%0 init: %zero) applies stablehlo.BODY across dimensions = [1]
+    : (tensor<4x8xf32>, tensor<f32>) -> tensor<4xf32>
+  %b = stablehlo.broadcast_in_dim %r, dims = [0] : (tensor<4xf32>) -> tensor<4x8xf32>
+  %i = stablehlo.constant dense<0> : tensor<i32>
+  %n = stablehlo.constant dense<3> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %w:2 = stablehlo.while(%iv = %i, %acc = %b) : tensor<i32>, tensor<4x8xf32>
+    cond {
+      %c = stablehlo.compare LT, %iv, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %k = stablehlo.add %iv, %one : tensor<i32>
+      %t = stablehlo.dot_general %acc, %y, contracting_dims = [1] x [0]
+        : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+      stablehlo.return %k, %t : tensor<i32>, tensor<4x8xf32>
+    }
+  %u = mesh.shard %w#1 to %s : tensor<4x8xf32>
+  return %u, %r : tensor<4x8xf32>, tensor<4xf32>
+}
+"""
+
+
+def materialized(text: str) -> ir.Module:
+    """The partitioned program, with how every result lies."""
+    module = read(text, "a.mlir", CONTEXT)
+    for step in (ShardingPropagation(), MeshSpmdization(materialized=True)):
+        step.run(module)
+    return module
+
+
+@pytest.mark.parametrize(("body", "initial"), [("add", "0.0"), ("maximum", "0xFF800000")])
+def test_partitioned_programs_come_back(body: str, initial: str) -> None:
+    module = materialized(PARTITIONED.replace("BODY", body).replace("dense<0.0>", f"dense<{initial}>"))
+    text = rfc.write(module)
+    assert "tensor<4xf32, #mesh.shard<[[0], [1]]>>" in text
+    assert "mhlo.while" in text
+    again = rfc.read(text, "b.mlir", CONTEXT)
+    assert write(again) == write(module)
+    assert rfc.write(again) == text
+
+
+def test_shards_with_padding_are_refused() -> None:
+    held = "meshbridge.global = tensor<7xf32>, meshbridge.mesh = @m, meshbridge.split_axes = #mesh.axisarray<[[0]]>"
+    text = f"mesh.mesh @m(shape = 2)\nfunc.func @f(%x: tensor<4xf32> {{{held}}}) {{\n  return\n}}"
+    with pytest.raises(OpError, match="holds shards of tensor<7xf32> that make up tensor<8xf32>"):
+        rfc.write(read(text, "a.mlir", CONTEXT))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<4xf32> -> tensor<8xf32>",
+            "its operand is split along",
+        ),
+        ("mesh.all_reduce %x on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>", "its operand is partial along"),
+        ("mesh.all_reduce %x on @m mesh_axes = [] : tensor<4xf32> -> tensor<4xf64>", "accumulates in another element type"),
+        ("mesh.shift %x on @m mesh_axes = [0] shift_axis = 0 offset = 1 : tensor<4xf32> -> tensor<4xf32>", "has no word for it"),
+        ("stablehlo.slice %x [0:2] : (tensor<4xf32>) -> tensor<2xf32>", "nothing says how its result lies"),
+        (
+            "stablehlo.slice %x [0:2] {meshbridge.result_split_axes = [#mesh.axisarray<[[0]]>]}"
+            " : (tensor<4xf32>) -> tensor<2xf32>",
+            "on whole tensors, cannot say",
+        ),
+    ],
+)
+def test_what_the_materialized_form_cannot_say_is_named(line: str, message: str) -> None:
+    held = "meshbridge.global = tensor<8xf32>, meshbridge.mesh = @m, meshbridge.split_axes = #mesh.axisarray<[[0]]>"
+    text = f"mesh.mesh @m(shape = 2x2)\nfunc.func @f(%x: tensor<4xf32> {{{held}}}) {{\n  %0 = {line}\n  return\n}}"
+    module = read(text, "a.mlir", CONTEXT)
+    with pytest.raises(OpError, match=rf"a\.mlir:3:8: error: .*{message}"):
+        rfc.write(module)
 
 
 def test_unknown_sizes_are_dynamic() -> None:

@@ -57,10 +57,14 @@ def set_results(function: ir.Operation, at: Localizer) -> None:
 
 
 def _lists(value: ir.Value, at: Localizer) -> Split:
-    """The axes that split each dimension, then the partial ones; () for a value that is whole or has no equal shards."""
+    """The axes that split each dimension, then the partial ones, without trailing empty lists.
+
+    () for a value that is whole or has no equal shards.
+    """
     sharding = at.shardings.get(value)
     if sharding is None or sharding.is_replicated or not sharding.is_plain:
         return ()
     if not is_even(at.global_shape(value), at.mesh, sharding.split_axes):
         return ()
-    return (*sharding.split_axes, sharding.partial_axes)
+    lists = (*sharding.split_axes, sharding.partial_axes)
+    return lists[: max(index for index, axes in enumerate(lists, 1) if axes)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.dialect import attributes
-from meshbridge.dialect.ops import CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
+from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
 from meshbridge.lowering.emit import Emitter
 from meshbridge.lowering.groups import Groups
@@ -68,6 +68,9 @@ class _Walk:
         elif self.groups.form == "local" and name in BY_PARTITION:
             by_replica(op)
         elif not (name in FORMS and lower_scalar(op, self.constants)):
+            for told in (OPTION, RESULT_SPLIT):  # in attributes of the mesh dialect, which XLA cannot parse
+                if told in op.attributes:
+                    del op.attributes[told]
             self.regions(op)
 
     def regions(self, op: ir.Operation) -> None:

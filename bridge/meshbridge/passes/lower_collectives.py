@@ -21,7 +21,7 @@ class LowerCollectives(Pass):
                replica_groups = dense<[[0, 1, 2, 3], [4, 5, 6, 7]]> : tensor<2x4xi64>, use_global_device_ids}>
                : (tensor<2xf32>) -> tensor<8xf32>
 
-    `mesh.mesh`, annotations and `meshbridge.*` attributes stay: whoever writes the program out still needs them.
+    `mesh.mesh`, annotations and the boundary's `meshbridge.*` attributes stay: whoever writes the program out still needs them.
     """
 
     name: ClassVar[str] = "lower-collectives"
