@@ -30,6 +30,7 @@ from meshbridge.mlir import OpError, function_type, ir, walk
 from meshbridge.sharding import DYNAMIC, Axes, Mesh, Split
 
 _HINT = "mesh-spmdization=materialized writes down how every result lies"
+_OTHERWISE = "the spelling `mesh` says whatever one device computes"
 _BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
 CONSTANTS = ("stablehlo.constant", "mhlo.constant")
 """Ops whose value says their type once more."""
@@ -113,7 +114,7 @@ class Materializer:
         self._function = function
         self._mesh = mesh
         self._lists: dict[ir.Value[Any], Split] = {}
-        self._hint = ""
+        self._hint = _HINT
 
     def run(self) -> None:
         """Rewrites the collectives and makes all types whole; `encode` finishes once the payload is mhlo.
@@ -130,7 +131,7 @@ class Materializer:
         for side, wholes in (("arg_attrs", inputs), ("res_attrs", outputs)):
             self._check_boundary(side, wholes)
         ops = list(walk(self._function))[1:]
-        self._hint = "" if any(RESULT_SPLIT in op.attributes for op in ops) else _HINT
+        self._hint = _OTHERWISE if any(RESULT_SPLIT in op.attributes for op in ops) else _HINT
         for op in ops:
             self._visit(op)
         for value, held in self._lists.items():
