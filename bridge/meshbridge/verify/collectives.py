@@ -29,12 +29,12 @@ def _channel(op: ir.Operation) -> int:
     return int(stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle) if "channel_handle" in op.attributes else 0
 
 
-def _ids(op: ir.Operation) -> list[list[int]]:
+def _ids(machine: Machine, op: ir.Operation) -> list[list[int]]:
     """The groups as the op lists them."""
     found = op.attributes["replica_groups"]
     if isinstance(found, ir.DenseElementsAttr):
         return [[int(each) for each in row if each >= 0] for row in np.array(found)]
-    return groups_by_axes(str(found))
+    return groups_by_axes(str(found), machine.meshes)
 
 
 def groups_of(machine: Machine, op: ir.Operation, *, joins_partitions: bool) -> list[list[int]]:
@@ -44,7 +44,7 @@ def groups_of(machine: Machine, op: ir.Operation, *, joins_partitions: bool) -> 
     so; else all partitions of the named replicas belong together if `joins_partitions`, and ids are partitions if not.
     """
     replicas, partitions = machine.grid.replicas, machine.grid.partitions
-    listed, channel = _ids(op), _channel(op)
+    listed, channel = _ids(machine, op), _channel(op)
     if channel <= 0:
         listed = listed or [list(range(replicas))]
         found = [[replica * partitions + partition for replica in group] for partition in range(partitions) for group in listed]

@@ -46,6 +46,12 @@ def while_(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Ar
     raise OpError(op, f"has not ended after {machine.trips} iterations")
 
 
+@evaluates("mhlo.fusion")
+def fusion(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """What its region computes: XLA has put several ops into one."""
+    return machine.run(op, 0, operands)
+
+
 @evaluates("stablehlo.case")
 def case(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The branch with the number of the index; the last one for an index out of range."""

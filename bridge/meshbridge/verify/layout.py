@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -94,17 +94,24 @@ def mesh_of_attribute(attr: ir.Attribute) -> Mesh:
 
 _AXIS = re.compile(r'name = "((?:[^"\\]|\\.)*)", size = (\d+)')
 _REF = re.compile(r'name = "((?:[^"\\]|\\.)*)"(?:, sub_axis_info = \((\d+)\)(\d+))?')
+_SYMBOL = re.compile(r"mesh = @([\w.$-]+)")
 _IDS = re.compile(r"device_ids = dense<\[?([\d, ]*)\]?>")
 
 
-def groups_by_axes(text: str) -> list[list[int]]:
-    """The groups of a printed `#stablehlo.replica_group_mesh_axes` whose mesh stands inside."""
+def groups_by_axes(text: str, meshes: Mapping[str, ir.Operation]) -> list[list[int]]:
+    """The groups of a printed `#stablehlo.replica_group_mesh_axes`; its mesh stands inside, or is the symbol of one of `meshes`.
+
+    Raises MeshError where it is neither.
+    """
     mesh_text, _, refs = text.rpartition("axes = [")
     axes = tuple((name, int(size)) for name, size in _AXIS.findall(mesh_text))
-    if not axes:
-        raise MeshError(f"<module>: error: expected the mesh inside of {text}")
-    ids = _IDS.search(mesh_text)
-    mesh = Mesh(axes, tuple(int(each) for each in ids[1].split(",")) if ids else ())
+    if symbol := _SYMBOL.search(mesh_text):
+        mesh = mesh_of(meshes[symbol[1]])
+    elif axes:
+        ids = _IDS.search(mesh_text)
+        mesh = Mesh(axes, tuple(int(each) for each in ids[1].split(",")) if ids else ())
+    else:
+        raise MeshError(f"<module>: error: expected a mesh in {text}")
     found = [mesh.digit(name, int(pre), int(size)) if size else mesh.digit(name) for name, pre, size in _REF.findall(refs)]
     return mesh.groups(found)
 

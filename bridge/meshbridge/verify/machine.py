@@ -184,8 +184,10 @@ def _compile(owner: ir.Operation, region: int) -> Code:
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """The static shape of a tensor."""
-    kind = ir.RankedTensorType(value.type)
+    """The static shape of a tensor. Raises MeshError for values that have none."""
+    if not isinstance(value.type, ir.RankedTensorType):
+        raise MeshError(f"<module>: error: a value of type {value.type} has no exact evaluation")
+    kind = value.type
     if not kind.has_static_shape:
         raise MeshError(f"<module>: error: a value of type {kind} has no static shape; give sizes by --dims")
     return tuple(kind.shape)

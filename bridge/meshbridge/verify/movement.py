@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.mlir import ir
+from meshbridge.mlir import OpError, ir
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, evaluates, integer, integers, shape_of
+from meshbridge.verify.machine import Machine, align, element_of, evaluates, integer, integers, shape_of
 
 
 @evaluates("stablehlo.reshape", "stablehlo.dynamic_reshape")
 def reshape(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The same elements in row-major order."""
     return [operands[0].reshape(operands[0].shape[0], *shape_of(op.results[0]))]
+
+
+@evaluates("mhlo.bitcast")
+def bitcast_layout(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The same elements in the order in which memory holds them; layouts list dimensions from inner to outer."""
+    if element_of(op.operands[0]) != element_of(op.results[0]):
+        raise OpError(op, "reads elements of another type out of memory, which has no exact evaluation")
+    outer_first = [[dim + 1 for dim in reversed(integers(op, name))] for name in ("source_layout", "result_layout")]
+    stored = operands[0].transpose(0, *outer_first[0])
+    shape = shape_of(op.results[0])
+    found = stored.reshape(stored.shape[0], *(shape[dim - 1] for dim in outer_first[1]))
+    return [found.transpose(np.argsort([0, *outer_first[1]]))]
 
 
 @evaluates("stablehlo.transpose")
@@ -94,7 +106,7 @@ def dimension_size(machine: Machine, op: ir.Operation, operands: list[Array]) ->
     return [np.array([shape_of(op.operands[0])[integer(op, "dimension")]], np.int32)]
 
 
-@evaluates("stablehlo.optimization_barrier", "sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard")
+@evaluates("stablehlo.optimization_barrier", "mhlo.copy", "sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard")
 def identity(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Its operands."""
     return operands

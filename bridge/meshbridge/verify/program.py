@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshbridge.mlir import MeshError, OpError, function_type, ir, main_function, walk_all
+from meshbridge.mlir import MeshError, OpError, function_type, ir, main_function, sdy, walk_all
 from meshbridge.verify import (
     calls,
     collectives,
@@ -27,7 +27,7 @@ from meshbridge.verify import (
     windows,
 )
 from meshbridge.verify.field import PRIMES, Array, Field
-from meshbridge.verify.layout import Dims, Mesh, cut, join, mesh_of, shard_shape
+from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_of, mesh_of_attribute, pieces, shard_shape
 from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float, width_of
 
 FAMILIES = (
@@ -45,11 +45,33 @@ LARGE = 1024
 
 @dataclass(frozen=True)
 class Port:
-    """An argument or result: its global shape, its element type, and how its shards lie on the mesh."""
+    """An argument or result: its global shape, its element type, and how its shards lie on the mesh.
+
+    HLO of one device does not say global shapes, nor always how results are sharded: `local` is the shape of a shard then, and
+    `known` says whether `dims` are. `declared` is what a source says of the sharding.
+    """
 
     shape: tuple[int, ...]
     element: ir.Type
     dims: Dims
+    local: tuple[int, ...] | None = None
+    known: bool = True
+    declared: Dims | None = None
+
+    def filled_in(self, source: Port) -> Port:
+        """With what only the source says. Raises MeshError where it does not say it either."""
+        if self.local is None:
+            return self
+        dims = self.dims
+        if not self.known and self.local != source.shape:
+            if source.declared is None:
+                raise MeshError(
+                    f"error: neither program says how a tensor of shape {list(source.shape)} becomes shards of shape "
+                    f"{list(self.local)}\n  hint: give arguments and results of the source shardings"
+                )
+            dims = source.declared
+        fits = shard_shape(source.shape, dims) == self.local
+        return replace(self, dims=dims, shape=source.shape if fits else self.shape)
 
 
 @dataclass(frozen=True)
@@ -109,6 +131,7 @@ def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type) -> Arr
     return chosen.astype(dtype)
 
 
+SHARDING = "sdy.sharding"
 GLOBAL, MESH, SPLIT, PARTIAL = (f"meshbridge.{name}" for name in ("global", "mesh", "split_axes", "partial_axes"))
 
 
@@ -125,12 +148,16 @@ def open_program(module: ir.Module) -> Program:
     }
     kind = function_type(main)
     sides = [_side(main, side, len(types)) for side, types in (("arg_attrs", kind.inputs), ("res_attrs", kind.results))]
-    mesh = next((_mesh(entry, meshes) for entries in sides for entry in entries if entry is not None and GLOBAL in entry), None)
+    mesh = next((_mesh(entry, meshes) for entries in sides for entry in entries if entry is not None and MESH in entry), None)
+    says_all = any(entry is not None and GLOBAL in entry for entries in sides for entry in entries)
     ports = [
-        tuple(_port(main, type_, entry, mesh) for type_, entry in zip(types, entries, strict=True))
+        tuple(_port(main, type_, entry, mesh, says_all) for type_, entry in zip(types, entries, strict=True))
         for types, entries in zip((kind.inputs, kind.results), sides, strict=True)
     ]
-    return Program(module, main, ports[0], ports[1], mesh, _grid(module, mesh))
+    outputs = ports[1]
+    if mesh is None:
+        outputs = tuple(replace(port, declared=_declared(entry, meshes)) for port, entry in zip(outputs, sides[1], strict=True))
+    return Program(module, main, ports[0], outputs, mesh, _grid(module, mesh))
 
 
 def _side(main: ir.Operation, side: str, count: int) -> list[ir.DictAttr | None]:
@@ -146,20 +173,36 @@ def _mesh(entry: ir.DictAttr, meshes: dict[str, ir.Operation]) -> Mesh:
 _LISTS = re.compile(r"\[.*\]", re.S)
 
 
-def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Mesh | None) -> Port:
+def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Mesh | None, says_all: bool) -> Port:
     if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         raise OpError(main, f"has an argument or result of type {kind}", "give sizes of symbolic dimensions by --dims")
     shape: tuple[int, ...] = tuple(kind.shape)
-    split: list[list[int]] = []
     if entry is not None and PARTIAL in entry:
         raise OpError(main, "has an argument or result that is unreduced, which has no exact evaluation", "reshard it inside")
-    if entry is not None and GLOBAL in entry:
+    whole: Dims = ((),) * len(shape)
+    if mesh is None or entry is None or SPLIT not in entry:
+        return Port(shape, kind.element_type, whole, None if mesh is None or says_all else shape, known=False)
+    if GLOBAL in entry:
         shape = tuple(ir.RankedTensorType(ir.TypeAttr(entry[GLOBAL]).value).shape)
-        found = _LISTS.search(str(entry[SPLIT]))
-        split = ast.literal_eval(found[0]) if found else []
+    found = _LISTS.search(str(entry[SPLIT]))
+    split = ast.literal_eval(found[0]) if found else []
     padded = [*split, *([] for _ in range(len(shape) - len(split)))]
-    dims = tuple(tuple(mesh.digit(mesh.axes[axis][0]) for axis in axes) for axes in padded) if mesh else ((),) * len(shape)
-    return Port(shape, kind.element_type, dims)
+    dims = tuple(tuple(mesh.digit(mesh.axes[axis][0]) for axis in axes) for axes in padded)
+    if GLOBAL in entry:
+        return Port(shape, kind.element_type, dims)
+    largest = tuple(size * pieces(digits) for size, digits in zip(shape, dims, strict=True))
+    return Port(largest, kind.element_type, dims, local=shape)
+
+
+def _declared(entry: ir.DictAttr | None, meshes: dict[str, ir.Operation]) -> Dims | None:
+    """How a source declares that a value is sharded, on a mesh whose devices are in order."""
+    if entry is None or SHARDING not in entry:
+        return None
+    sharding = sdy.TensorShardingAttr(entry[SHARDING])
+    reference = sharding.mesh_or_ref
+    symbol = isinstance(reference, ir.FlatSymbolRefAttr)
+    mesh = mesh_of(meshes[ir.FlatSymbolRefAttr(reference).value]) if symbol else mesh_of_attribute(reference)
+    return None if mesh.ids or sharding.unreduced_axes else dims_of_sharding(mesh, sharding, set(dict(mesh.axes)))
 
 
 def _grid(module: ir.Module, mesh: Mesh | None) -> Grid:
@@ -172,8 +215,20 @@ def _grid(module: ir.Module, mesh: Mesh | None) -> Grid:
     return Grid(partitions=mesh.size)
 
 
-def check_alike(source: Program, partitioned: Program) -> None:
-    """Raises MeshError unless both programs take and give tensors of the same global shapes and element types."""
+def matched(source: Program, partitioned: Program) -> Program:
+    """The second, with what only the source says of its arguments and results.
+
+    Raises MeshError unless both programs take and give tensors of the same global shapes and element types.
+    """
+    if len(source.inputs) == len(partitioned.inputs) and len(source.outputs) == len(partitioned.outputs):
+        sides = ((source.inputs, partitioned.inputs), (source.outputs, partitioned.outputs))
+        inputs, outputs = (tuple(mine.filled_in(port) for port, mine in zip(*side, strict=True)) for side in sides)
+        partitioned = replace(partitioned, inputs=inputs, outputs=outputs)
+    _check_alike(source, partitioned)
+    return partitioned
+
+
+def _check_alike(source: Program, partitioned: Program) -> None:
     for what, ours, theirs in (
         ("argument", source.inputs, partitioned.inputs),
         ("result", source.outputs, partitioned.outputs),

@@ -12,7 +12,7 @@ from meshbridge.mlir import ir
 from meshbridge.verify.field import PRIMES, Array, Field, word
 from meshbridge.verify.machine import Observer
 from meshbridge.verify.manual import Disagreement
-from meshbridge.verify.program import Program, check_alike, draw, open_program
+from meshbridge.verify.program import Program, draw, matched, open_program
 from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
@@ -64,8 +64,8 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
     `memory` is in gigabytes. Raises MeshError for a program that has no exact evaluation, and for programs that take or give
     other tensors than each other.
     """
-    left, right = open_program(source), open_program(partitioned)
-    check_alike(left, right)
+    left = open_program(source)
+    right = matched(left, open_program(partitioned))
     limit, primes = int(memory * 10**9), []
     for field in fields(seed, runs):
         primes.append(field.prime)
