@@ -20,16 +20,22 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from jax import export
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from meshbridge import mlir
 from meshbridge.mlir import ir
 
-# The same examples every time: a run says something of the change at hand. The long profile is for finding new ones.
-settings.register_profile("short", max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("long", max_examples=500, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+# The same examples every time: a run says something of the change at hand. The long profile is for finding new ones. Neither
+# shrinks: an example compiles for a second or more, and a hundred smaller ones tell less than the first.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+settings.register_profile(
+    "short", max_examples=20, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "long", max_examples=500, deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile(os.environ.get("MESHBRIDGE_EXAMPLES", "short"))
 
 QUICK = (

@@ -14,6 +14,10 @@ from functools import cache
 # As JAX itself does on import, which may come too late for it: XLA's messages of level INFO are for its developers.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
+try:
+    from jaxlib import _hlo as hlo  # type: ignore[attr-defined]  # XLA's own text; without stubs
+except ImportError:  # where jaxlib 0.9 has it
+    from jaxlib import _jax as hlo
 from jaxlib._jax import mlir as artifacts
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -35,6 +39,7 @@ __all__ = [
     "func",
     "function_type",
     "functions_to_partition",
+    "hlo",
     "ir",
     "is_custom_call",
     "main_function",

@@ -25,7 +25,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import BOUNDARY_MESH, BOUNDARY_SPLIT
 from meshbridge.formats import Format, Program
-from meshbridge.mlir import MeshError, OpError, ParseError, artifacts, function_type, ir, main_function
+from meshbridge.mlir import MeshError, OpError, ParseError, artifacts, function_type, hlo, ir, main_function
 from meshbridge.sharding import Mesh
 from meshbridge_converters import hlo_shardings, mesh_inference
 from meshbridge_converters.hlo_shardings import Tiling
@@ -39,15 +39,6 @@ PARAMETERS, RESULTS = "mhlo.spmd_parameters_shardings", "mhlo.spmd_output_shardi
 PARTITIONS = "mhlo.num_partitions"
 
 
-def _hlo() -> Any:
-    """The module of jaxlib that reads HLO text. Raises MeshError where it has none."""
-    try:
-        from jaxlib import _hlo  # type: ignore[attr-defined]  # has no stubs
-    except ImportError:
-        raise MeshError("error: this jaxlib does not read HLO text, expected one of version 0.10 or later") from None
-    return _hlo
-
-
 def read(data: bytes, filename: str, ctx: ir.Context, parameters: Sequence[str] = (), results: str = "") -> ir.Module:
     """The module in StableHLO; `parameters` and `results` are HloSharding strings, where text does not say them.
 
@@ -55,7 +46,7 @@ def read(data: bytes, filename: str, ctx: ir.Context, parameters: Sequence[str] 
     """
     try:
         text = data.decode()
-        proto = _hlo().hlo_module_from_text(_GROUPS.sub(_listed_groups, text)).as_serialized_hlo_module_proto()
+        proto = hlo.hlo_module_from_text(_GROUPS.sub(_listed_groups, text)).as_serialized_hlo_module_proto()
         module = ir.Module.parse(artifacts.hlo_to_stablehlo(proto), ctx)
     except (ValueError, KeyError, RuntimeError, ir.MLIRError) as error:  # RuntimeError is XLA's
         raise ParseError(f"{filename}: error: not readable HLO text: {str(error).splitlines()[0]}") from None

@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import jax
-from jaxlib._hlo import HloSharding
 
 from meshbridge import mlir
 from meshbridge.mlir import MeshError, ir
@@ -48,8 +47,8 @@ def verdict(fault: Fault, dumps: Path) -> str:
         context = mlir.context()
         source = ir.Module.parse(str(lowered.compiler_ir()), context)
         module = compiled.runtime_executable().hlo_modules()[0]
-        parameters = [str(HloSharding.from_proto(each)) for each in module.spmd_parameters_shardings]
-        results = str(HloSharding.from_proto(module.spmd_output_sharding))
+        parameters = [str(mlir.hlo.HloSharding.from_proto(each)) for each in module.spmd_parameters_shardings]
+        results = str(mlir.hlo.HloSharding.from_proto(module.spmd_output_sharding))
         stages = [Path(after).read_bytes(), module.to_string().encode()]
         return "\n".join(_judged(source, hlo.read(text, after, context, parameters, results)) for text in stages)
 
