@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.measure import relative_error
-from meshbridge import cli, formats, mlir, pipeline, trial
+from meshbridge import cli, formats, mlir, pipeline, reference, trial
 from meshbridge.mlir import ir
 from meshbridge.passes.base import Pass
 from meshbridge.passes.strip_shardings import StripShardings, find_per_device
@@ -81,7 +81,7 @@ def read(text: str) -> ir.Module:
 def test_nothing_that_shards_is_left_and_the_program_runs(name: str) -> None:
     module = read(NOTATIONS[name])
     x = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
-    (found,) = trial.unsharded(module)(x)
+    (found,) = reference.unsharded(module, [x])
     np.testing.assert_allclose(found, 2 * np.tanh(x), rtol=1e-6)
     StripShardings().run(module)
     assert not [word for word in ("sdy", "mesh", "Sharding", "mhlo.sharding") if word in str(module)]
@@ -91,7 +91,34 @@ def test_nothing_that_shards_is_left_and_the_program_runs(name: str) -> None:
 
 def test_no_pass_of_the_pipeline_has_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "run", lambda *_, **__: pytest.fail("a pass ran"))
-    trial.unsharded(read(SDY))
+    reference.unsharded(read(SDY), [np.zeros((8, 4), np.float32)])
+
+
+PIECES = """
+sdy.mesh @m = <["x"=2]>
+func.func @main(%x: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {}]>}) -> tensor<4xf32> {
+  %c = stablehlo.constant dense<5.0> : tensor<f32>
+  %0 = stablehlo.concatenate %x, %x, dim = 1 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x8xf32>
+  %1 = stablehlo.reduce(%0 init: %c) applies stablehlo.add across dimensions = [1]
+      : (tensor<4x8xf32>, tensor<f32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+"""
+
+
+def test_where_xla_is_wrong_the_interpreter_is_the_reference(tmp_path: Path) -> None:
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    (found,) = reference.unsharded(read(PIECES), [x])
+    np.testing.assert_array_equal(found, 2 * x.sum(1) + 5)
+    path = tmp_path / "pieces.mlir"
+    path.write_text(PIECES)
+    assert cli.main(["run", str(path), "--check"]) == 0
+
+
+def test_xla_still_takes_initial_values_in_once_for_each_piece() -> None:
+    x = np.ones((4, 4), np.float32)
+    program = jax.jit(lambda x: jax.lax.reduce(jax.lax.concatenate([x, x], 1), np.float32(5), jax.lax.add, (1,)))
+    assert np.asarray(program(x)).tolist() != [13.0] * 4, "take the interpreter out of meshbridge.reference"
 
 
 class _Wrong(Pass):

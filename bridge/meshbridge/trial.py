@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshbridge import formats, pipeline, pjrt
+from meshbridge import pipeline, pjrt, reference
 from meshbridge.mlir import MeshError, ir
-from meshbridge.passes.strip_shardings import StripShardings, find_per_device
-from meshbridge.pjrt import Executable, Place
+from meshbridge.passes.strip_shardings import find_per_device
+from meshbridge.pjrt import Place
 
 INTEGERS = 8
 """Random integers stay below this: they are indices more often than not, and must then exist."""
@@ -100,19 +100,6 @@ def save_arrays(path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     console.write_bytes(path, buffer.getvalue())
 
 
-def unsharded(module: ir.Module) -> Executable:
-    """`module` as it came, without its shardings, compiled by XLA alone for one device; `module` itself is not changed.
-
-    Nothing that partitions a program has a part in it.
-    Raises MeshError for a program that says what each of several devices does: it has no meaning on one.
-    """
-    if pipeline.is_partitioned(module):
-        raise MeshError("<module>: error: the program is partitioned already, it has no unsharded form to compare with")
-    copy = formats.copy_module(module)
-    StripShardings().run(copy)
-    return pjrt.compile_whole(copy, jax.devices()[0])
-
-
 def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> Difference:
     """How far `result` is from `reference`; infinitely far where types or shapes differ, or NaN and infinity stand elsewhere."""
     if (result.dtype, result.shape) != (reference.dtype, reference.shape):
@@ -165,6 +152,6 @@ def _references(module: ir.Module, inputs: Sequence[Any], options: argparse.Name
     from meshbridge.comparison import command  # which imports this module
 
     if pipeline.is_partitioned(module) or find_per_device(module) is None:
-        return "the unsharded run", [np.asarray(result) for result in unsharded(module)(*inputs)]
+        return "the unsharded run", reference.unsharded(module, inputs)
     partitioner, results = command.peer_results(module, seed=options.seed, inputs=options.inputs or "")
     return f"the run that {partitioner} partitions", results

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshbridge import formats, trial
+from meshbridge import formats, reference, trial
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.comparison import spmd
 from meshbridge.comparison.contestants import CONTESTANTS, REPEATS, prepared
@@ -60,8 +60,7 @@ def _measured(folder: Path, request: Request) -> Figures:
     module = formats.BYTECODE.open((folder / "program").read_bytes(), "program", context()).module
     inputs = trial.load_arrays(request.inputs) if request.inputs else trial.random_inputs(boundary(module)[0], request.seed)
     if request.contestant == UNSHARDED:
-        results = [np.asarray(result) for result in trial.unsharded(module)(*inputs)]
-        _save(folder, results)
+        _save(folder, reference.unsharded(module, inputs))
         return Figures()
     return _contest(folder, request, module, inputs)
 
