@@ -387,6 +387,7 @@ SCHEMA: dict[str, Any] = {
     "memory": {"arguments": float, "results": float, "temporaries": float, "peak": float},
     "not_partitioned": list,
     "unknown_loops": list,
+    "unknown_branches": list,
 }
 COLLECTIVE: dict[str, Any] = {
     "kind": str,
