@@ -112,11 +112,16 @@ def _where(parting: Parting) -> str:
     text = f"{parting.location}: the first value that differs is result {parting.result} of '{parting.op}'"
     if parting.devices:
         text += f": on device {devices}, there first in element [{', '.join(map(str, parting.element))}] of the shard"
-    return f"{text}\n  note: {parting.note}" if parting.note else text
+    return text + _because(parting.cause)
+
+
+def _because(cause: str) -> str:
+    return f"\n  plausible cause: {cause}" if cause else ""
 
 
 def _sentence(difference: Difference) -> str:
     if difference.contradiction:
-        return f"different: {difference.contradiction}"
+        return f"different: {difference.contradiction}{_because(difference.cause)}"
     place = f"[{', '.join(map(str, difference.first))}]"
-    return f"different: result {difference.result} in {difference.elements} of {difference.of} elements, the first at {place}"
+    found = f"result {difference.result} in {difference.elements} of {difference.of} elements, the first at {place}"
+    return f"different: {found}{_because(difference.cause)}"

@@ -49,7 +49,7 @@ def test_a_missing_all_reduce_is_named(programs: tuple[ir.Module, ir.Module]) ->
     assert parting.op == "stablehlo.tanh"
     assert "test_parting.py" in parting.location
     assert parting.devices == tuple(range(8))
-    assert "an all-reduce is missing" in parting.note
+    assert "an all-reduce is missing" in parting.cause
 
 
 def test_a_missing_op_is_named(programs: tuple[ir.Module, ir.Module]) -> None:
@@ -58,3 +58,34 @@ def test_a_missing_op_is_named(programs: tuple[ir.Module, ir.Module]) -> None:
     parting = verify(source, partitioned).parting
     assert parting is not None
     assert parting.op == "stablehlo.add"
+
+
+@pytest.fixture
+def maxima(mesh: jax.sharding.Mesh) -> tuple[ir.Module, ir.Module]:
+    """A maximum over a split dimension and what follows, as source and partitioned."""
+    first, second = mesh.axis_names
+
+    def function(x: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.sin(jnp.max(x, axis=0)) + 1.0) * 2.0
+
+    shardings = NamedSharding(mesh, P(second, first)), NamedSharding(mesh, P(first))
+    jitted = jax.jit(function, in_shardings=shardings[:1], out_shardings=shardings[1])
+    source = formats.unpack(jax.export.export(jitted)(jnp.zeros((16, 6))), mlir.context()).module
+    partitioned = formats.copy_module(source)
+    pipeline.partition_module(partitioned, collectives="off")
+    return source, partitioned
+
+
+def test_a_missing_maximum_over_devices_is_named(maxima: tuple[ir.Module, ir.Module]) -> None:
+    drop(maxima[1], "stablehlo.all_reduce")
+    parting = verify(*maxima).parting
+    assert parting is not None
+    assert parting.op == "stablehlo.sine"
+    assert "an operand is a partial maximum along" in parting.cause
+
+
+def test_a_partial_maximum_that_is_reduced_later_is_no_fault(maxima: tuple[ir.Module, ir.Module]) -> None:
+    drop(maxima[1], "stablehlo.tanh")
+    parting = verify(*maxima).parting
+    assert parting is not None
+    assert parting.op == "stablehlo.multiply"

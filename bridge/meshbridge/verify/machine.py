@@ -77,8 +77,8 @@ class Code:
     yields: tuple[ir.Value, ...]
 
 
-Observer = Callable[[ir.Operation, Sequence[Array]], None]
-"""Sees every op that was evaluated, with its results."""
+Observer = Callable[[ir.Operation, Sequence[Array], Sequence[Array]], None]
+"""Sees every op that was evaluated, with its operands and results."""
 
 
 @dataclass
@@ -91,6 +91,8 @@ class Machine:
     memory: int = 8 * 10**9
     trips: int = 100_000
     observe: Observer | None = None
+    joined: dict[ir.Value, Array] | None = None
+    """What the devices hold of results of manual computations, where it is asked for."""
     has_extended: bool = False
     """Whether a value may be extended (see narrow_bits)."""
     functions: dict[str, ir.Operation] = member(default_factory=dict)
@@ -143,7 +145,7 @@ class Machine:
             gigabytes = self.memory / 10**9
             raise OpError(step.op, f"needs more memory than {gigabytes:g} GB", "give smaller sizes by --dims or more by --memory")
         if self.observe is not None:
-            self.observe(step.op, results)
+            self.observe(step.op, operands, results)
         for name in step.last:
             self._live -= _own_bytes(values.pop(name))
 

@@ -53,6 +53,15 @@ def mesh_of_computation(machine: Machine, op: ir.Operation) -> Mesh | None:
     return _mesh(machine, said[0].mesh_or_ref) if said else None
 
 
+def sharding_of_result(machine: Machine, op: ir.Operation, number: int) -> tuple[Dims, Mesh] | None:
+    """How the devices of a manual computation hold a result; None for another op and for one that speaks of no mesh."""
+    mesh = mesh_of_computation(machine, op)
+    if mesh is None:
+        return None
+    manual = set(_NAMES.findall(str(op.attributes["manual_axes"])))
+    return dims_of_sharding(mesh, _shardings(op, "out_shardings")[number], manual), mesh
+
+
 @evaluates("sdy.manual_computation")
 def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The region on every device of the mesh, on shards of the operands; free axes compute the same several times."""
@@ -73,6 +82,8 @@ def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]
     joined = []
     for number, (value, sharding) in enumerate(zip(results, out, strict=True)):
         dims, shape = dims_of_sharding(mesh, sharding, manual), shape_of(op.results[number])
+        if machine.joined is not None and outer.count == 1:
+            machine.joined[op.results[number]] = np.broadcast_to(value, (mesh.size, *value.shape[1:]))
         joined.append(_inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape))
     return joined
 

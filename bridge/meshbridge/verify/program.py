@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,6 +76,15 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """What the devices of a mesh hold of a global value, as (devices, *shard), and how it is sharded."""
+
+    value: Array
+    dims: Dims
+    mesh: Mesh
+
+
+@dataclass(frozen=True)
 class Program:
     """A module with its entry point. `mesh` is None for a program on global tensors."""
 
@@ -85,27 +95,78 @@ class Program:
     mesh: Mesh | None
     grid: Grid
 
-    def evaluate(self, field: Field, inputs: Sequence[Array], *, memory: int, observe: Observer | None = None) -> list[Array]:
+    def evaluate(
+        self, field: Field, inputs: Sequence[Array], *, memory: int, observe: Observer | None = None, padding: str = ""
+    ) -> list[Array]:
         """The global results for global inputs, each without a device dimension.
 
-        Raises MeshError for a program that cannot be evaluated, manual.Disagreement where copies of a shard differ.
+        `padding` names the random elements beyond the end of uneven shards. Raises MeshError for a program that
+        cannot be evaluated, manual.Disagreement where copies of a shard differ.
         """
         machine = Machine(self.module, field, self.grid, memory=memory, observe=observe)
-        arguments = [self._argument(field, index, value) for index, value in enumerate(inputs)]
+        arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
         results = machine.run(self.main, 0, arguments)
         return [self._result(index, value) for index, value in enumerate(results)]
+
+    def shards(self, field: Field, inputs: Sequence[Array], *, memory: int, padding: str = "") -> list[Shards | None]:
+        """What the devices hold of each result, where that is known: also of copies that differ.
+
+        `padding` is as for `evaluate`. Raises MeshError for a program that cannot be evaluated.
+        """
+        machine = Machine(self.module, field, self.grid, memory=memory, joined={})
+        arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
+        if self.mesh is not None:
+            results = machine.run(self.main, 0, arguments)
+            return [Shards(value, port.dims, self.mesh) for value, port in zip(results, self.outputs, strict=True)]
+        with suppress(manual.Disagreement):
+            machine.run(self.main, 0, arguments)
+        return [self._joined(machine, number) for number in range(len(self.outputs))]
+
+    def _joined(self, machine: Machine, number: int) -> Shards | None:
+        value = self.origin(machine, number)
+        if value is None or value not in (machine.joined or {}):
+            return None
+        sharding = manual.sharding_of_result(machine, value.owner.operation, value.result_number)
+        return Shards(machine.joined[value], *sharding) if machine.joined and sharding else None
+
+    def origin(self, machine: Machine, number: int) -> ir.OpResult | None:
+        """The op's result, through calls, that the program gives as result `number`; None for an argument."""
+        function = self.main
+        while True:
+            value = function.regions[0].blocks[0].operations[-1].operands[number]
+            if not isinstance(value, ir.OpResult):
+                return None
+            if value.owner.name != "func.call":
+                return value
+            function = machine.functions[ir.FlatSymbolRefAttr(value.owner.attributes["callee"]).value]
+            number = value.result_number
+
+    def results_of(self, op: ir.Operation, index: int) -> list[int]:
+        """The results of the program that are result `index` of `op`."""
+        if op == self.main:
+            return [index]
+        machine = Machine(self.module, Field(PRIMES[0], 0))
+        origins = [self.origin(machine, number) for number in range(len(self.outputs))]
+        return [number for number, value in enumerate(origins) if value is not None and value == op.results[index]]
 
     def manual_mesh(self) -> Mesh | None:
         """The mesh of the first manual computation of a program on global tensors."""
         machine = Machine(self.module, Field(PRIMES[0], 0))
         return next((found for op in walk_all(self.module) if (found := manual.mesh_of_computation(machine, op))), None)
 
-    def _argument(self, field: Field, index: int, value: Array) -> Array:
+    @property
+    def has_padding(self) -> bool:
+        """Whether an argument has uneven shards."""
+        return self.mesh is not None and any(
+            size % pieces(digits) for port in self.inputs for size, digits in zip(port.shape, port.dims, strict=True)
+        )
+
+    def _argument(self, field: Field, index: int, value: Array, name: str = "") -> Array:
         if self.mesh is None:
             return np.asarray(value[None])
         port = self.inputs[index]
         local = shard_shape(port.shape, port.dims)
-        padding = draw(field, f"padding of argument {index}", (self.mesh.size, *local), port.element)
+        padding = draw(field, f"padding {name}of argument {index}", (self.mesh.size, *local), port.element)
         return cut(value[None], port.dims, self.mesh, padding)
 
     def _result(self, index: int, value: Array) -> Array:

@@ -16,12 +16,16 @@ from itertools import combinations
 import numpy as np
 
 from meshbridge.mlir import ir, source_location
+from meshbridge.verify.causes import cases_of_shape, explain_any, listed, partial_along
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.layout import Mesh
 from meshbridge.verify.machine import Observer
 
 SKETCHES = 3
 """Sketches of each value: two values that differ have all of them in common with a probability of prime^-3."""
+
+KEPT = 2**20
+"""Elements of the largest value that is kept, on all devices together."""
 
 Key = tuple[str, str]
 """Location and name of an op."""
@@ -32,24 +36,28 @@ Sketch = tuple[float, ...]
 @dataclass(frozen=True)
 class Parting:
     """The first value that differs: its op and where that stands, its number in the order of results, the devices that hold no
-    shard of it, how many of its elements differ there, and the first of them on the first device, in the local value."""
+    shard of it, the first element that differs on the first device, in the local value, and a plausible
+    cause where one is known."""
 
     op: str
     location: str
     result: int
     devices: tuple[int, ...]
     element: tuple[int, ...]
-    note: str = ""
+    cause: str = ""
 
 
 @dataclass
 class Held:
-    """What the devices hold of one value, as sketches: one row for each device."""
+    """What the devices hold of one value, as sketches: one row for each device.
 
+    `value` is kept for what may be a partial maximum or minimum: sketches do not tell those.
+    """
+
+    op: ir.Operation
     shape: tuple[int, ...]
     sketches: Array
-    operands: tuple[Held, ...] = ()
-    partial_along: tuple[str, ...] = ()
+    value: Array | None = None
 
 
 @dataclass
@@ -61,26 +69,23 @@ class Tracer:
     held: dict[tuple[Key, int], list[Held]] = member(default_factory=lambda: defaultdict(list))
     found: tuple[ir.Operation, Key, int, list[Held]] | None = None
     _weights: dict[int, Array] = member(default_factory=dict)
-    _by_value: dict[ir.Value, Held] = member(default_factory=dict)
 
     def record(self) -> Observer:
         """An observer of the partitioned program."""
 
-        def observe(op: ir.Operation, results: Sequence[Array]) -> None:
+        def observe(op: ir.Operation, operands: Sequence[Array], results: Sequence[Array]) -> None:
             for number, (name, value) in enumerate(zip(op.results, results, strict=True)):
                 if not isinstance(name.type, ir.RankedTensorType):
                     continue
-                known = tuple(self._by_value[each] for each in op.operands if each in self._by_value)
-                held = Held(value.shape[1:], self.sketches(value), known)
-                self._by_value[name] = held
-                self.held[key_of(op), number].append(held)
+                kept = value if op.name == "stablehlo.reduce" and value.size <= KEPT else None
+                self.held[key_of(op), number].append(Held(op, value.shape[1:], self.sketches(value), kept))
 
         return observe
 
     def compare(self) -> Observer:
         """An observer of the source, after the partitioned program was recorded."""
 
-        def observe(op: ir.Operation, results: Sequence[Array]) -> None:
+        def observe(op: ir.Operation, operands: Sequence[Array], results: Sequence[Array]) -> None:
             if self.found is not None or not len(op.operands):  # constants of one location need not be one value
                 return
             for number, value in enumerate(results):
@@ -112,12 +117,18 @@ class Tracer:
         tiles = self.tiles(value, other.shape)
         if {tuple(row) for row in other.sketches.tolist()} <= tiles:
             return True
-        for count in range(1, len(self.mesh.axes) + 1):
-            for names in combinations([name for name, _ in self.mesh.axes], count):
-                if self._is_partial(other, names, tiles):
-                    other.partial_along = names
-                    return True
-        return False
+        names = [name for name, _ in self.mesh.axes]
+        choices = (chosen for count in range(len(names)) for chosen in combinations(names, count + 1))
+        return any(self._is_partial(other, chosen, tiles) for chosen in choices) or self._is_extreme(value, other)
+
+    def _is_extreme(self, value: Array, other: Held) -> bool:
+        if other.value is None:
+            return False
+        return any(map(partial_along, cases_of_shape(self.field, self.mesh, value, self.everywhere(other.value))))
+
+    def everywhere(self, value: Array) -> Array:
+        """`value` with one entry for each device."""
+        return np.broadcast_to(value, (self.mesh.size, *value.shape[1:]))
 
     def tiles(self, value: Array, shape: tuple[int, ...]) -> set[Sketch]:
         """The sketches of all shards of this shape that a global value has."""
@@ -126,7 +137,7 @@ class Tracer:
         return {tuple(row) for row in self.sketches(np.ascontiguousarray(rows).reshape(-1, *shape)).tolist()}
 
     def _is_partial(self, other: Held, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
-        everywhere = np.broadcast_to(other.sketches, (self.mesh.size, SKETCHES))
+        everywhere = self.everywhere(other.sketches)
         groups = np.array(self.mesh.groups([self.mesh.digit(name) for name in names]))
         totals = self.field.sum(everywhere[groups], (1,))
         return {tuple(row) for row in totals.tolist()} <= tiles
@@ -134,7 +145,7 @@ class Tracer:
     def wrong_devices(self, value: Array, other: Held) -> tuple[int, ...]:
         """The devices that hold no shard of a global value."""
         tiles = self.tiles(value, other.shape)
-        everywhere = np.broadcast_to(other.sketches, (self.mesh.size, SKETCHES))
+        everywhere = self.everywhere(other.sketches)
         return tuple(device for device, row in enumerate(everywhere.tolist()) if tuple(row) not in tiles)
 
 
@@ -151,15 +162,15 @@ def key_of(op: ir.Operation) -> Key:
 
 @dataclass
 class Capture:
-    """Keeps the value that one op made, as often as it ran."""
+    """Keeps the operands and the results of one op as it first runs."""
 
-    key: Key
-    number: int
-    values: list[Array] = member(default_factory=list)
+    op: ir.Operation
+    operands: Sequence[Array] = ()
+    results: Sequence[Array] = ()
 
-    def __call__(self, op: ir.Operation, results: Sequence[Array]) -> None:
-        if key_of(op) == self.key:
-            self.values.append(results[self.number])
+    def __call__(self, op: ir.Operation, operands: Sequence[Array], results: Sequence[Array]) -> None:
+        if not self.results and op == self.op:
+            self.operands, self.results = operands, results
 
 
 def differing_element(value: Array, local: Array) -> tuple[int, ...]:
@@ -173,16 +184,27 @@ def differing_element(value: Array, local: Array) -> tuple[int, ...]:
     return tuple(int(each) for each in where[0]) if len(where) else ()
 
 
-def describe(tracer: Tracer, value: Array, others: Sequence[Array]) -> Parting:
-    """The finding of a tracer in words; `value` and `others` are the values of the two programs at that op."""
+def describe(tracer: Tracer, source: Capture, partitioned: Capture, again: Capture) -> Parting:
+    """The finding of a tracer in words.
+
+    The captures are of the op in both programs, and in the partitioned one with other padding, where arguments have any.
+    """
     assert tracer.found is not None
     op, key, number, held = tracer.found
+    value, local = source.results[number][0], tracer.everywhere(partitioned.results[number])
     devices = tracer.wrong_devices(value, held[0])
-    local = np.broadcast_to(others[0], (tracer.mesh.size, *others[0].shape[1:]))
     element = differing_element(value, local[devices[0]]) if devices else ()
-    partial = next((operand.partial_along for operand in held[0].operands if operand.partial_along), ())
-    note = ""
-    if partial:
-        axes = " and ".join(f'"{name}"' for name in partial)
-        note = f"an operand is a partial sum along {axes} when this op reads it: an all-reduce is missing"
-    return Parting(key[1], source_location(op), number, devices, element, note)
+    cause = _partial_operand(tracer, source, partitioned)
+    if not cause:
+        padded = tracer.everywhere(again.results[number]) if again.results else None
+        cause = explain_any(cases_of_shape(tracer.field, tracer.mesh, value, local, padded))
+    return Parting(key[1], source_location(op), number, devices, element, cause)
+
+
+def _partial_operand(tracer: Tracer, source: Capture, partitioned: Capture) -> str:
+    """Which reduction an operand still misses when the op reads it; empty for none."""
+    for value, local in zip(source.operands, partitioned.operands, strict=False):  # ops of one location may have more
+        cases = cases_of_shape(tracer.field, tracer.mesh, value[0], tracer.everywhere(local))
+        if all(len(case.wrong) for case in cases) and (found := next(filter(None, map(partial_along, cases)), None)):
+            return f"an operand is a partial {found[0]} along {listed(found[1])} when this op reads it: an all-reduce is missing"
+    return ""

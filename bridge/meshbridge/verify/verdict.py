@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshbridge.mlir import ir
+from meshbridge.verify.causes import Case, explain_any
 from meshbridge.verify.field import PRIMES, Array, Field, word
 from meshbridge.verify.machine import Observer
 from meshbridge.verify.manual import Disagreement
@@ -18,19 +19,24 @@ from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 RUNS = 2
 """How many fields and random inputs both programs are evaluated on."""
 
+OTHER_PADDING = "otherwise "
+"""Names further random elements beyond the end of uneven shards."""
+
 MEMORY = 8.0
 """Gigabytes (10^9 bytes) of values that may live at once."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A result that differs: how many of its elements, the first of them, and why where devices contradict each other."""
+    """A result that differs: how many of its elements, the first of them, how devices contradict each other where they do, and a
+    plausible cause where one is known."""
 
     result: int
     elements: int
     of: int
     first: tuple[int, ...]
     contradiction: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,12 +80,36 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
         try:
             found = right.evaluate(field, inputs, memory=limit)
         except Disagreement as error:
-            differences: tuple[Difference, ...] = (Difference(error.index, 0, 0, (), str(error)),)
+            numbers = right.results_of(error.op, error.index) or [error.index]
+            differences = tuple(Difference(number, 0, 0, (), str(error)) for number in numbers[:1])
         else:
             differences = compare(expected, found)
         if differences:
+            differences = with_causes(right, differences, field, inputs, expected, limit)
             return Verdict(differences, tuple(primes), find_parting(left, right, field, inputs, limit))
     return Verdict((), tuple(primes))
+
+
+def with_causes(
+    program: Program,
+    differences: Sequence[Difference],
+    field: Field,
+    inputs: Sequence[Array],
+    expected: Sequence[Array],
+    memory: int,
+) -> tuple[Difference, ...]:
+    """The differences with what may have caused them, as the shards of the program's results tell."""
+    held = program.shards(field, inputs, memory=memory)
+    others = program.shards(field, inputs, memory=memory, padding=OTHER_PADDING) if program.has_padding else [None] * len(held)
+
+    def cause(number: int) -> str:
+        mine, other = held[number], others[number]
+        if mine is None or mine.value.dtype != expected[number].dtype:
+            return ""
+        again = None if other is None else other.value
+        return explain_any([Case(field, mine.mesh, mine.dims, expected[number], mine.value, again)])
+
+    return tuple(replace(each, cause=cause(each.result)) for each in differences)
 
 
 def find_parting(left: Program, right: Program, field: Field, inputs: Sequence[Array], memory: int) -> Parting | None:
@@ -92,16 +122,18 @@ def find_parting(left: Program, right: Program, field: Field, inputs: Sequence[A
     left.evaluate(field, inputs, memory=memory, observe=tracer.compare())
     if tracer.found is None:
         return None
-    captures = [Capture(tracer.found[1], tracer.found[2]) for _ in range(2)]
-    left.evaluate(field, inputs, memory=memory, observe=captures[0])
-    _run(right, field, inputs, memory, captures[1])
-    return describe(tracer, captures[0].values[0][0], captures[1].values)
+    source, partitioned, again = (Capture(op) for op in (tracer.found[0], tracer.found[3][0].op, tracer.found[3][0].op))
+    left.evaluate(field, inputs, memory=memory, observe=source)
+    _run(right, field, inputs, memory, partitioned)
+    if right.has_padding:
+        _run(right, field, inputs, memory, again, padding=OTHER_PADDING)
+    return describe(tracer, source, partitioned, again)
 
 
-def _run(program: Program, field: Field, inputs: Sequence[Array], memory: int, observe: Observer) -> None:
+def _run(program: Program, field: Field, inputs: Sequence[Array], memory: int, observe: Observer, padding: str = "") -> None:
     """Evaluates a program for what an observer sees, up to where its devices contradict each other."""
     with suppress(Disagreement):
-        program.evaluate(field, inputs, memory=memory, observe=observe)
+        program.evaluate(field, inputs, memory=memory, observe=observe, padding=padding)
 
 
 def compare(expected: Sequence[Array], found: Sequence[Array]) -> tuple[Difference, ...]:

@@ -1,0 +1,265 @@
+"""What a plausible cause of a wrong value is: hypotheses about faults that partitioners make, tried one after the other.
+
+A hypothesis says what the devices hold if its fault was made, and is taken where they hold just that. Elements are random, so
+that a wrong hypothesis hardly ever fits. Where too few elements differ to tell (`TELLING`), none is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, islice, permutations
+
+import numpy as np
+
+from meshbridge.verify.field import Array, Field
+from meshbridge.verify.layout import Digit, Dims, Mesh, cut, pieces
+
+TELLING = 18
+"""Bits that must differ before a hypothesis is believed."""
+
+FARTHEST = 16
+"""The largest offset that is tried."""
+
+LAYOUTS = 64
+"""How many shardings are tried for a value of which only the shape of a shard is known."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A wrong value: the global one that it should be, without a device dimension, and what devices hold as (devices, *shard).
+
+    `dims` says how the value is sharded. `again` is what the devices hold where the padding of the arguments is another one.
+    """
+
+    field: Field
+    mesh: Mesh
+    dims: Dims
+    value: Array
+    found: Array
+    again: Array | None = None
+
+    def shards(self, value: Array) -> Array:
+        """The shards of a global value, on each device; padding is as in `found`."""
+        return self.everywhere(cut(value[None], self.dims, self.mesh, padding=self.everywhere(self.found)))
+
+    def everywhere(self, value: Array) -> Array:
+        return np.broadcast_to(value, (self.mesh.size, *value.shape[1:]))
+
+    @cached_property
+    def expected(self) -> Array:
+        return self.shards(self.value)
+
+    @cached_property
+    def valid(self) -> Array:
+        """Which elements are no padding."""
+        return self.mask(np.True_)
+
+    def mask(self, of_value: Array | np.bool_) -> Array:
+        """The shards of a mask of the global value; False in the padding."""
+        return self.everywhere(cut(np.broadcast_to(of_value, (1, *self.value.shape)), self.dims, self.mesh))
+
+    @cached_property
+    def wrong(self) -> Array:
+        """The devices that hold something else than their shard."""
+        return np.flatnonzero((self.found != self.expected).reshape(self.mesh.size, -1).any(axis=1))
+
+    @property
+    def tells(self) -> bool:
+        """Whether enough elements differ to choose between hypotheses."""
+        bits = {"b": 1, "i": 3, "u": 3}.get(self.found.dtype.kind, 20)
+        return bits * int((self.found != self.expected).sum()) >= TELLING
+
+    def holds(self, supposed: Array) -> bool:
+        """Whether the devices hold this value, padding left out."""
+        return bool(((self.found == supposed) | ~self.valid).all())
+
+    def agrees(self, supposed: Array) -> bool:
+        """Whether devices that hold this value everywhere hold the right one."""
+        return bool(((self.expected == supposed) | ~self.valid).all())
+
+    def axes(self) -> Iterator[tuple[str, ...]]:
+        """Every choice of axes longer than 1, fewest first."""
+        names = [name for name, size in self.mesh.axes if size > 1]
+        for count in range(1, len(names) + 1):
+            yield from combinations(names, count)
+
+    def over(self, names: Sequence[str], combine: Callable[[Array], Array], value: Array) -> Array:
+        """What an all-reduce along these axes makes of `value`."""
+        groups = np.array(self.mesh.groups([self.mesh.digit(name) for name in names]))
+        result = np.empty_like(self.everywhere(value))
+        result[groups] = combine(self.everywhere(value)[groups])[:, None]
+        return result
+
+    def add_up(self, members: Array) -> Array:
+        """The sum over dimension 1."""
+        if members.dtype.kind in "fc":
+            return self.field.sum(members, (1,))
+        return np.asarray(members.any(axis=1) if members.dtype.kind == "b" else members.sum(axis=1, dtype=members.dtype))
+
+    def extreme(self, members: Array, largest: bool) -> Array:
+        """The first or last in the order along dimension 1."""
+        places = self.field.order(members) if members.dtype.kind == "f" else members.astype(np.int64)
+        chosen = places.argmax(axis=1) if largest else places.argmin(axis=1)
+        return np.asarray(np.take_along_axis(members, chosen[:, None], axis=1)[:, 0])
+
+
+Hypothesis = Callable[[Case], str | None]
+"""What is wrong, in words, if its fault is the one that was made."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Axes as text."""
+    return " and ".join(f'"{name}"' for name in names)
+
+
+def padding_is_read(case: Case) -> str | None:
+    """Values beyond the end of a shard have part in the result."""
+    if case.again is None or not ((case.found != case.again) & case.valid).any():
+        return None
+    return "the padding beyond the end of an uneven shard is read: the value changes with what the padding holds"
+
+
+def partial_along(case: Case) -> tuple[str, tuple[str, ...]] | None:
+    """What must still be taken over devices (sum, maximum or minimum), and along which axes; None if that gives no shards."""
+    if not case.tells:
+        return None
+    kinds: dict[str, Callable[[Array], Array]] = {"sum": case.add_up}
+    if case.found.dtype.kind != "c":
+        kinds["maximum"] = lambda members: case.extreme(members, True)
+        kinds["minimum"] = lambda members: case.extreme(members, False)
+    for names in case.axes():
+        for kind, combine in kinds.items():
+            if case.agrees(case.over(names, combine, case.found)):
+                return kind, names
+    return None
+
+
+def left_partial(case: Case) -> str | None:
+    """Devices keep their part of a sum, a maximum or a minimum."""
+    if (found := partial_along(case)) is None:
+        return None
+    kind, names = found
+    done = "summing" if kind == "sum" else f"taking the {kind}"
+    along = "axis" if len(names) == 1 else "axes"
+    return f"equal after {done} over {along} {listed(names)}: an all-reduce or reduce-scatter is missing"
+
+
+def summed_too_often(case: Case) -> str | None:
+    """A reduction over devices of which each holds the sum already, or shards that are not parts of one sum."""
+    if case.found.dtype.kind == "b":
+        return None
+    sizes = dict(case.mesh.axes)
+    for names in case.axes():
+        if case.holds(case.over(names, case.add_up, case.expected)):
+            count = int(np.prod([sizes[name] for name in names]))
+            if case.agrees(case.over(names, lambda members: members[:, 0], case.expected)):
+                return f"summed {count} times: every element is {count} times what it should be, as after one all-reduce too many"
+            return f"the shards along {listed(names)} are summed, though they are not partial values: one all-reduce too many"
+    for count in range(2, case.mesh.size + 1):
+        times = case.field.reduce(case.expected * float(count)) if case.found.dtype.kind in "fc" else case.expected * count
+        if case.holds(times):
+            return f"summed {count} times: every element is {count} times what it should be"
+    return None
+
+
+def nothing_received(case: Case) -> str | None:
+    """Zeros, as on a device that a collective-permute sends nothing to."""
+    if case.found[case.wrong].any():
+        return None
+    return f"{devices(case.wrong)} only zeros: no device sends them anything, or a mask hides the valid elements"
+
+
+def devices(numbers: Sequence[int] | Array) -> str:
+    """The subject of a sentence."""
+    some = ", ".join(str(int(each)) for each in numbers[:8]) + (", …" if len(numbers) > 8 else "")
+    return f"device {some} holds" if len(numbers) == 1 else f"devices {some} hold"
+
+
+def permuted(case: Case) -> str | None:
+    """Shards of other devices."""
+    owners = {row.tobytes(): device for device, row in reversed(list(enumerate(case.expected)))}
+    held = [owners.get(case.found[device].tobytes()) for device in case.wrong]
+    if any(owner is None for owner in held):
+        return None
+    pairs = [f"device {device} holds what device {owner} should" for device, owner in zip(case.wrong, held, strict=True)]
+    if len(set(held)) == 1 and len(pairs) > 1:
+        return f"{devices(case.wrong)} the shard of device {held[0]}: the offset of a device's own shard is missing"
+    more = ", …" if len(pairs) > 4 else ""
+    text = "the devices hold each other's shards: " + ", ".join(pairs[:4])
+    return f"{text}{more}: a permutation, or the order of a group's members, is wrong"
+
+
+def out_of_order(case: Case) -> str | None:
+    """The pieces that a shard was put together from come in another order."""
+    counts = sorted({int(np.prod([dict(case.mesh.axes)[name] for name in names])) for names in case.axes()})
+    for dim, size in enumerate(case.found.shape[1:]):
+        for count in (count for count in counts if size % count == 0):
+            split = (case.mesh.size, *case.found.shape[1 : dim + 1], count, size // count, *case.found.shape[dim + 2 :])
+            sides = [np.moveaxis(each.reshape(split), dim + 1, 1) for each in (case.found, case.expected)]
+            if all(_same_pieces(*rows) for rows in zip(*sides, strict=True)):
+                return f"the {count} pieces of a shard along dimension {dim} come in another order: that of a gather's group"
+    return None
+
+
+def _same_pieces(found: Array, expected: Array) -> bool:
+    left, right = ([piece.tobytes() for piece in side] for side in (found, expected))
+    return sorted(left) == sorted(right)
+
+
+def shifted(case: Case) -> str | None:
+    """Elements that stand a few further along a dimension; a device whose start is clamped may hold the right ones."""
+    for dim, size in enumerate(case.value.shape):
+        position = np.arange(size).reshape(-1, *(1,) * (case.value.ndim - dim - 1))
+        for step in (sign * far for far in range(1, min(size - 1, FARTHEST) + 1) for sign in (1, -1)):
+            inside = case.mask((position + step >= 0) & (position + step < size))[case.wrong]
+            same = case.found[case.wrong] == case.shards(np.roll(case.value, -step, dim))[case.wrong]
+            if (same | ~inside).all() and 2 * inside.sum() >= case.valid[case.wrong].sum():
+                count = f"{abs(step)} element{'s' if abs(step) > 1 else ''}"
+                return f"off by {count} along dimension {dim}: element i holds what element i {'+-'[step < 0]} {abs(step)} should"
+    return None
+
+
+HYPOTHESES: tuple[Hypothesis, ...] = (
+    padding_is_read,
+    nothing_received,
+    left_partial,
+    summed_too_often,
+    permuted,
+    out_of_order,
+    shifted,
+)
+"""Those that say most come first."""
+
+
+def cases_of_shape(field: Field, mesh: Mesh, value: Array, found: Array, again: Array | None = None) -> list[Case]:
+    """A case for each sharding that gives shards of the shape of `found`, where it is not known how the value is sharded."""
+    if value.dtype != found.dtype or value.ndim != found.ndim - 1:
+        return []
+    shardings = islice(layouts(mesh, value.shape, found.shape[1:]), LAYOUTS)
+    return [Case(field, mesh, dims, value, found, again) for dims in shardings]
+
+
+def explain_any(cases: Sequence[Case]) -> str:
+    """The first hypothesis that fits one of the cases; empty if none does, or if one of them is no fault."""
+    if not all(len(case.wrong) for case in cases):
+        return ""
+    return next((text for each in HYPOTHESES for case in cases if case.tells and (text := each(case))), "")
+
+
+def layouts(mesh: Mesh, shape: Sequence[int], local: Sequence[int]) -> Iterator[Dims]:
+    """How axes may split a tensor of `shape` into shards of `local` shape."""
+    axes = [mesh.digit(name) for name, size in mesh.axes if size > 1]
+
+    def rest(dim: int, free: list[Digit]) -> Iterator[Dims]:
+        if dim == len(shape):
+            yield ()
+            return
+        for count in range(len(free) + 1):
+            for chosen in permutations(free, count):
+                if -(-shape[dim] // pieces(chosen)) == local[dim]:
+                    for others in rest(dim + 1, [axis for axis in free if axis not in chosen]):
+                        yield (chosen, *others)
+
+    yield from rest(0, axes)
