@@ -149,7 +149,8 @@ class Executable:
 
         Within a function that JAX traces, it is part of that function. A result whose shards do not come out even is given
         without its padding, in a sharding of JAX's choice.
-        Raises MeshError for arguments of the wrong number, structure, shape or type.
+        Raises MeshError for arguments of the wrong number, structure, shape or type, and for a result that XLA does not leave in
+        the memory that the program says.
         """
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
             return self._trace(arguments, named)
@@ -207,6 +208,12 @@ class Executable:
         return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.devices])
 
     def _join(self, place: Place, shards: Sequence[Any]) -> jax.Array:
+        memory = shards[0].sharding.memory_kind
+        if place.memory not in (None, memory):
+            hint = "jaxlib 0.10 or newer keeps it there"  # older ones do not say at compile time that they do not, on CPUs
+            raise MeshError(
+                f"error: a result is to be in memory of kind '{place.memory}', XLA leaves it in '{memory}'\n  hint: {hint}"
+            )
         padded = place.padded_shape(self.mesh)
         whole = jax.make_array_from_single_device_arrays(padded, self.sharding(place), list(shards))
         return whole if padded == place.shape else whole[tuple(slice(size) for size in place.shape)]

@@ -8,6 +8,7 @@ import pytest
 
 import meshbridge
 from meshbridge.mlir import MeshError, context, parse
+from meshbridge.verify.verdict import verify
 
 PROGRAM = """
 sdy.mesh @m = <["x"=2, "y"=4]>
@@ -32,7 +33,37 @@ def test_error_functions_and_top_k() -> None:
     np.testing.assert_array_equal(places, indices)
 
 
+def test_they_verify_as_what_they_stand_for() -> None:
+    """Exact evaluation finds the calls of the source equal to the operations of what is made of it, and finds what is not."""
+    program = """
+    func.func @main(%x: tensor<8x16xf32>) -> (tensor<8x16xf32>, tensor<8x16xf32>, tensor<8x4xf32>, tensor<8x4xi32>) {{
+      %0 = {erf} : {unary}
+      %1 = {tan} : {unary}
+      %2:2 = {top_k} : {selection}
+      return %0, %1, %2#0, %2#1 : tensor<8x16xf32>, tensor<8x16xf32>, tensor<8x4xf32>, tensor<8x4xi32>
+    }}"""
+    unary, selection = "(tensor<8x16xf32>) -> tensor<8x16xf32>", "(tensor<8x16xf32>) -> (tensor<8x4xf32>, tensor<8x4xi32>)"
+    older = program.format(
+        erf="stablehlo.custom_call @mhlo.erf(%x) {mhlo.attributes = {}, mhlo.version = 1 : i64}",
+        tan="stablehlo.custom_call @mhlo.tan(%x) {mhlo.attributes = {}, mhlo.version = 1 : i64}",
+        top_k="stablehlo.custom_call @mhlo.topk(%x) {mhlo.attributes = {k = 4 : i64}, mhlo.version = 1 : i64}",
+        unary=unary,
+        selection=selection,
+    )
+    operations = program.format(
+        erf='"chlo.erf"(%x)', tan='"chlo.tan"(%x)', top_k='"chlo.top_k"(%x) {k = 4 : i64}', unary=unary, selection=selection
+    )
+    ctx = context()
+    source, same, other = (
+        parse(text, "m.mlir", ctx) for text in (older, operations, operations.replace("chlo.erf", "chlo.erfc"))
+    )
+    assert verify(source, same).equal
+    assert [difference.result for difference in verify(source, other).differences] == [0]
+
+
 def test_the_smallest_are_refused() -> None:
     module = parse(PROGRAM.replace("largest = true", "largest = false"), "older.mlir", context())
     with pytest.raises(MeshError, match=r":6:10: error: 'stablehlo.custom_call' op @mhlo.topk takes the smallest elements"):
         meshbridge.compile(module)
+    with pytest.raises(MeshError, match=r"@mhlo\.topk takes the smallest elements, which has no exact evaluation"):
+        verify(module, module)

@@ -9,8 +9,10 @@ import numpy as np
 
 from meshbridge.mlir import OpError, ir
 from meshbridge.verify.constants import _as_bits
+from meshbridge.verify.elementwise import OPAQUE_CHLO, UNARY, opaque
 from meshbridge.verify.field import Array, Field, mix
 from meshbridge.verify.machine import Machine, align, element_of, evaluates, is_complex, is_float, shape_of
+from meshbridge.verify.ordering import largest
 
 IDENTITIES = frozenset(
     (
@@ -25,7 +27,7 @@ IDENTITIES = frozenset(
 """Targets that say something about their operand and give it back."""
 
 BATCHED = re.compile(
-    r"lapack_.*|cusolver_.*|cu_?blas.*|hipsolver_.*|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|.*TopK|mhlo\.topk"
+    r"lapack_.*|cusolver_.*|cu_?blas.*|hipsolver_.*|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|.*TopK"
 )
 """Targets whose operands are batches of matrices (or rows), each for itself."""
 
@@ -76,6 +78,26 @@ def _attributes(op: ir.Operation, *left_out: str) -> str:
     )
 
 
+def older_call(machine: Machine, op: ir.Operation, target: str, operands: list[Array]) -> list[Array] | None:
+    """What the operation of CHLO gives that `target` stands for; None for a target that stands for none.
+
+    JAX before 0.10 writes `custom_call @mhlo.erf` for `chlo.erf`. Raises OpError for a top-k of the smallest elements.
+    """
+    dialect, _, name = target.partition(".")
+    if dialect != "mhlo":
+        return None
+    if name in OPAQUE_CHLO:
+        return [opaque(machine.field, name, *operands)]
+    if name in UNARY:
+        return [UNARY[name](machine.field, operands[0])]
+    if name != "topk":
+        return None
+    said = ir.DictAttr(op.attributes["mhlo.attributes"])
+    if "largest" in said and not ir.BoolAttr(said["largest"]).value:
+        raise OpError(op, "takes the smallest elements, which has no exact evaluation", "negate the operand")
+    return largest(machine.field, operands[0], ir.IntegerAttr(said["k"]).value)
+
+
 @evaluates("stablehlo.custom_call")
 def custom_call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A hash of whole operands, or the operand itself for a target that only says something about it."""
@@ -84,10 +106,12 @@ def custom_call(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
         return operands[: len(op.results)]
     if not len(op.results):
         return []
+    if (found := older_call(machine, op, target, operands)) is not None:
+        return found
     batch = 0
     if BATCHED.fullmatch(target):
         ranks = [operand.ndim - 1 for operand in operands] + [len(shape_of(result)) for result in op.results]
-        batch = max(0, max(ranks) - (1 if target.lower().endswith("topk") else 2))
+        batch = max(0, max(ranks) - (1 if target.endswith("TopK") else 2))
     return hashed(machine, op, operands, f"{target} {_attributes(op, 'operand_layouts', 'result_layouts')}", batch)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshbridge.mlir import ir
-from meshbridge.verify.field import Array
+from meshbridge.verify.field import Array, Field
 from meshbridge.verify.machine import Machine, align, evaluates, integer
 from meshbridge.verify.reductions import run_scalars
 
@@ -62,8 +62,12 @@ def merge_order(before: object, shape: tuple[int, ...]) -> Array:
 @evaluates("chlo.top_k")
 def top_k(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The largest k along the last dimension and where they stand; equal ones in their order."""
-    x = operands[0]
-    places = machine.field.order(x) if x.dtype.kind == "f" else x
+    return largest(machine.field, operands[0], integer(op, "k"))
+
+
+def largest(field: Field, x: Array, count: int) -> list[Array]:
+    """The `count` largest elements along the last dimension and their indices."""
+    places = field.order(x) if x.dtype.kind == "f" else x
     backwards = np.argsort(places[..., ::-1], axis=-1, kind="stable")  # from the end, so that equal ones keep their order
-    order = (places.shape[-1] - 1 - backwards)[..., ::-1][..., : integer(op, "k")]
+    order = (places.shape[-1] - 1 - backwards)[..., ::-1][..., :count]
     return [np.take_along_axis(x, order, -1), order.astype(np.int32)]
