@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from jax import export
 
@@ -209,9 +210,12 @@ UNREADABLE = {
 }
 """What ends the process, or an exception, where the bindings read it: it has to be found before."""
 
+READ_BEFORE = {"a location as an attribute": pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="its bindings read this")}
+"""What the bindings of older versions of jaxlib can read."""
+
 
 @pytest.mark.parametrize("as_bytecode", [False, True])
-@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=READ_BEFORE.get(name, ())) for name in UNREADABLE])
 def test_what_the_bindings_cannot_read_is_a_diagnostic(name: str, as_bytecode: bool, tmp_path: Path) -> None:
     data, expected = UNREADABLE[name]
     if as_bytecode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
@@ -51,6 +52,13 @@ def test_converting_keeps_them(shardy: bool) -> None:
     assert kinds(str(module)) == kinds(before)
 
 
+runs_placements = pytest.mark.skipif(
+    jax.__version_info__ < (0, 10),
+    reason="XLA's CPU backend has no other memory before jaxlib 0.10: it drops or refuses placements",
+)
+
+
+@runs_placements
 @pytest.mark.parametrize("out", [P("x"), P("y"), None], ids=["as computed", "resharded", "left open"])
 def test_partitioned_results_are_in_the_memory_that_was_asked_for(out: P | None) -> None:
     program = exported(out=out)
@@ -64,10 +72,22 @@ def test_partitioned_results_are_in_the_memory_that_was_asked_for(out: P | None)
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-6)
 
 
+@runs_placements
 def test_compiled_programs_take_and_give_them() -> None:
     found = meshbridge.compile(exported(out=P("x")))(A, B)
     assert [each.sharding.memory_kind for each in found] == ["device", "pinned_host"]
     np.testing.assert_allclose(np.asarray(found[1]), np.sin(A @ B), rtol=1e-4)
+
+
+def test_a_result_in_another_memory_is_refused() -> None:
+    """As XLA before jaxlib 0.10 leaves it, which drops placements on CPUs."""
+    executable = meshbridge.compile(jax.jit(jnp.sin), A)
+    (place,) = executable.outputs
+    asked = dataclasses.replace(executable, outputs=(dataclasses.replace(place, memory="pinned_host"),))
+    with pytest.raises(
+        MeshError, match=r"^error: a result is to be in memory of kind 'pinned_host', XLA leaves it in 'device'\n"
+    ):
+        asked(A)
 
 
 def test_memory_that_the_devices_do_not_have_is_refused() -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import lit.formats
+from jaxlib.mlir.dialects import sdy
 
 from meshbridge.lowering.groups import KNOWS_MESH_AXES
 
@@ -24,3 +25,6 @@ config.substitutions.append(("%testdata", str(Path(__file__).parents[2] / "testd
 
 if KNOWS_MESH_AXES:
     config.available_features.add("replica-group-mesh-axes")  # noqa: F821
+
+if hasattr(sdy, "FuncDataFlowEdgeOp"):
+    config.available_features.add("sdy-func-data-flow-edge")  # noqa: F821

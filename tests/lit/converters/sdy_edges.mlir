@@ -4,19 +4,9 @@
 
 sdy.mesh @m = <["x"=2, "y"=4]>
 
-// CHECK-LABEL: func.func private @f
-func.func private @f(%a: tensor<8x16xf32>) -> tensor<8x16xf32> {
-  // CHECK-NEXT: %[[F:.*]] = sdy.func_data_flow_edge %arg0 : tensor<8x16xf32>
-  // CHECK-NEXT: stablehlo.tanh %[[F]]
-  %0 = sdy.func_data_flow_edge %a : tensor<8x16xf32>
-  %1 = stablehlo.tanh %0 : tensor<8x16xf32>
-  return %1 : tensor<8x16xf32>
-}
-
 // CHECK-LABEL: func.func @main
 // SPLIT-NOT: sdy.
-func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {}]>}, %t: !stablehlo.token)
-    -> (tensor<8x16xf32>, !stablehlo.token) {
+func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {}]>}) -> tensor<8x16xf32> {
   // CHECK: sdy.constant dense<0>
   %c = sdy.constant dense<0> : tensor<i32>
   // CHECK: %[[B:.*]] = stablehlo.optimization_barrier {sdy.sharding = {{.*}} %arg0
@@ -24,14 +14,10 @@ func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {
     : (tensor<8x16xf32>) -> tensor<8x16xf32>
   // CHECK: sdy.data_flow_edge %[[B]] : tensor<8x16xf32>
   %1 = sdy.data_flow_edge %0 : tensor<8x16xf32>
-  // CHECK: %[[CALL:.*]] = call @f
-  // CHECK: sdy.func_data_flow_edge %[[CALL]]
-  %2 = call @f(%1) : (tensor<8x16xf32>) -> tensor<8x16xf32>
-  %3 = sdy.func_data_flow_edge %2 : tensor<8x16xf32>
   // CHECK: sdy.named_computation<"outer">(%{{.*}}) (%[[ARG:.*]]: tensor<8x16xf32>) {
   // CHECK: sdy.data_flow_edge %[[ARG]] sharding=<@m, [{"x", ?}, {?}]>
   // CHECK: sdy.named_computation<"inner">({{.*}}) in_shardings=[<@m, [{?}, {?}]>] out_shardings=[<@m, [{"x"}, {}]>]
-  %4 = sdy.named_computation<"outer">(%3) (%b: tensor<8x16xf32>) {
+  %4 = sdy.named_computation<"outer">(%1) (%b: tensor<8x16xf32>) {
     %8 = sdy.data_flow_edge %b sharding=<@m, [{"x", ?}, {?}]> : tensor<8x16xf32>
     %9 = sdy.named_computation<"inner">(%8) in_shardings=[<@m, [{?}, {?}]>] out_shardings=[<@m, [{"x"}, {}]>]
         (%d: tensor<8x16xf32>) {
@@ -63,7 +49,5 @@ func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {
   // CHECK: stablehlo.add {{.*}}sdy.propagation_edges = #sdy.propagation_edges<
   %sum = stablehlo.add %6, %6 {sdy.sharding = #sdy.sharding_per_value<[<@m, [{"x"}, {}]>]>,
     sdy.propagation_edges = #sdy.propagation_edges<[{step-1 = [{"x" = operand-0 -> [result-0]}]}]>} : tensor<8x16xf32>
-  // CHECK: sdy.sharding_constraint %arg1 <@m, []> : !stablehlo.token
-  %u = sdy.sharding_constraint %t <@m, []> : !stablehlo.token
-  return %sum, %u : tensor<8x16xf32>, !stablehlo.token
+  return %sum : tensor<8x16xf32>
 }
