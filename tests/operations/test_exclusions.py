@@ -60,6 +60,19 @@ def test_reductions_over_one_element_drop_their_initial_value() -> None:
     np.testing.assert_array_equal(found, [1] * 4)
 
 
+def test_convolutions_skip_windows_of_padding() -> None:
+    """Why convolutions are drawn without NaN."""
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1,), ((0, 2),), lhs_dilation=(2,))
+
+    (found,), (specified,) = by_xla_and_by_specification(
+        function, np.ones((1, 1, 5), np.float32), np.full((1, 1, 2), np.nan, np.float32)
+    )
+    assert np.isnan(specified).all()
+    assert not np.isnan(found).all()
+
+
 def _named(entries: Sequence[exclusions.Exclusion]) -> list[str]:
     return [entry.fault for entry in entries]
 
