@@ -1,4 +1,4 @@
-"""Values that come from nothing: constants, iota, random bits."""
+"""Values that come from nothing: constants, iota, random numbers of no algorithm."""
 
 from __future__ import annotations
 
@@ -135,20 +135,6 @@ def _as_elements(field: Field, numbers: Array, element: ir.Type) -> Array:
     if is_float(element) or is_complex(element):
         return field.from_integers(numbers).astype(dtype_of(element))
     return numbers.astype(dtype_of(element))
-
-
-@evaluates("stablehlo.rng_bit_generator")
-def random_bits(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Bits that are a hash of the state and of their position; the next state is another hash. The algorithm names the hash."""
-    state, field = operands[0], machine.field
-    shape, element = shape_of(op.results[1]), element_of(op.results[1])
-    name = f"bits {op.attributes['rng_algorithm']}"
-    words = [state[:, index, None] for index in range(state.shape[1])]
-    count = np.arange(int(np.prod(shape, dtype=np.int64)))[None]
-    drawn = field.hash_words(f"{name} {element}", *words, count)
-    bits = _as_bits(field, drawn, element).reshape(-1, *shape)
-    step = [field.hash_words(f"{name} state {index} {shape}", *words)[:, 0] for index in range(state.shape[1])]
-    return [np.stack(step, axis=1).astype(state.dtype), bits]
 
 
 def _as_bits(field: Field, words: Array, element: ir.Type) -> Array:

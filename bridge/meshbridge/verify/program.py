@@ -24,6 +24,7 @@ from meshbridge.verify import (
     movement,
     older,
     ordering,
+    random_bits,
     reductions,
     windows,
 )
@@ -33,7 +34,7 @@ from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_comp
 
 FAMILIES = (
     *(calls, collectives, constants, contractions, control, elementwise, indexing),
-    *(manual, mesh_ops, movement, older, ordering, reductions, windows),
+    *(manual, mesh_ops, movement, older, ordering, random_bits, reductions, windows),
 )
 """Every module that has rules; importing them enters these in `machine.RULES`."""
 
