@@ -28,7 +28,7 @@ from meshbridge.mlir import MeshError, ir, stablehlo
 from meshbridge.trial import worst
 from meshbridge.verify.field import Array
 from meshbridge.verify.program import open_program
-from meshbridge.verify.verdict import compare, fields, inputs_for
+from meshbridge.verify.verdict import compare, runs_of
 from testdata.catalogue import build
 
 PROGRAMS = (
@@ -230,7 +230,7 @@ class Subject:
         exported = self.program.export()
         self.source = open_program(formats.unpack(exported, mlir.context()).module)
         self.opened = formats.unpack(meshbridge.partition(exported), mlir.context())
-        self.fields = fields(0)
+        self.runs = runs_of(open_program(self.opened.module), 0)
 
     @cached_property
     def sites(self) -> list[tuple[int, Breaker]]:
@@ -241,9 +241,9 @@ class Subject:
     @cached_property
     def expected(self) -> list[tuple[list[Array], list[Array]]]:
         """Inputs and results of the source, for each field."""
-        inputs = [inputs_for(each, self.source) for each in self.fields]
+        inputs = [run.inputs(self.source) for run in self.runs]
         return [
-            (given, self.source.evaluate(each, given, memory=MEMORY)) for each, given in zip(self.fields, inputs, strict=True)
+            (given, self.source.evaluate(run.field, given, memory=MEMORY)) for run, given in zip(self.runs, inputs, strict=True)
         ]
 
     def broken(self, site: tuple[int, Breaker], rng: random.Random) -> ir.Module | None:
@@ -262,9 +262,9 @@ class Subject:
     def is_found(self, module: ir.Module) -> bool:
         """Whether exact evaluation tells `module` from the source."""
         program = open_program(module)
-        for each, (inputs, expected) in zip(self.fields, self.expected, strict=True):
+        for run, (inputs, expected) in zip(self.runs, self.expected, strict=True):
             try:
-                results = program.evaluate(each, inputs, memory=MEMORY)
+                results = program.evaluate(run.field, inputs, memory=MEMORY)
             except MeshError:
                 return True  # copies of a shard that differ, an index beyond its table, a loop without an end
             if compare(expected, results):

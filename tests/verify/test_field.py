@@ -70,7 +70,7 @@ def test_single_constants_are_the_same_in_double(number: float) -> None:
 
 
 def test_literals_in_their_natural_order() -> None:
-    field = Field(PRIMES[0], 5, natural=True)
+    field = Field(PRIMES[0], 5, natural=1)
     literals = np.array([-np.inf, -1000.0, -30.0, -1.0, -0.5, 0.0, 0.125, 1.0, 2.5, 30.0, np.inf])
     assert (np.diff(field.order(field.from_floats(literals))) > 0).all()
 

@@ -89,3 +89,21 @@ def test_a_partial_maximum_that_is_reduced_later_is_no_fault(maxima: tuple[ir.Mo
     parting = verify(*maxima).parting
     assert parting is not None
     assert parting.op == "stablehlo.multiply"
+
+
+@pytest.mark.parametrize("of_a_product", [False, True])
+def test_a_maximum_that_takes_negative_numbers_backwards_is_found(mesh: jax.sharding.Mesh, of_a_product: bool) -> None:
+    """As it is lowered to a maximum of integers that order floats, where the magnitudes of negative numbers are not mirrored."""
+    first, second = mesh.axis_names
+
+    def function(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.max(x @ w if of_a_product else x + w[0, 0], axis=0)
+
+    jitted = jax.jit(function, in_shardings=(NamedSharding(mesh, P((first, second), None)), NamedSharding(mesh, P())))
+    source = formats.unpack(jax.export.export(jitted)(jnp.zeros((64, 8)), jnp.zeros((8, 8))), mlir.context()).module
+    partitioned = formats.copy_module(source)
+    pipeline.partition_module(partitioned)
+    assert verify(source, partitioned).equal
+    for op in [op for op in mlir.walk_all(partitioned) if op.name == "stablehlo.xor"]:
+        op.results[0].replace_all_uses_with(op.operands[0])
+    assert not verify(source, partitioned).equal

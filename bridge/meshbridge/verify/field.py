@@ -56,8 +56,9 @@ class Field:
 
     prime: int
     key: int
-    natural: bool = False
-    """Whether small numbers with few binary places come in their natural order, so that loops on literals run."""
+    natural: int = 0
+    """1 where small numbers with few binary places come in their natural order, so that loops on literals run; -1 where they come
+    in the opposite one; 0 for a secret order."""
 
     @cached_property
     def half(self) -> int:
@@ -67,7 +68,7 @@ class Field:
     @cached_property
     def _scale(self) -> int:
         """What an element is multiplied by to find its place in the order."""
-        return NATURAL if self.natural else 2 + word(self.key, "order") % (self.prime - 3)
+        return NATURAL * self.natural if self.natural else 2 + word(self.key, "order") % (self.prime - 3)
 
     @cached_property
     def infinity(self) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshbridge.mlir import MeshError, OpError, function_type, ir, main_function, sdy, walk_all
+from meshbridge.mlir import MeshError, OpError, function_type, ir, main_function, sdy, walk, walk_all
 from meshbridge.verify import (
     calls,
     collectives,
@@ -178,6 +178,24 @@ class Program:
         if wrong is not None:
             raise manual.Disagreement(self.main, index, wrong)
         return np.asarray(whole[0])
+
+
+COMPARING = frozenset(("stablehlo.maximum", "stablehlo.minimum"))
+
+
+def compares_over_devices(module: ir.Module) -> bool:
+    """Whether a collective takes a maximum or a minimum."""
+    return any(
+        op.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter") and any(below.name in COMPARING for below in walk(op))
+        for op in walk_all(module)
+    )
+
+
+def draw_small(field: Field, name: str, shape: Sequence[int]) -> Array:
+    """Random 16ths between 0 and 2: sums of some of their products are small and positive too."""
+    words = field.hash_words(name, np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(tuple(shape))
+    sixteenths = (1 + words % np.uint64(31)).astype(np.int64)
+    return field.multiply(field.from_integers(sixteenths), field.from_floats(np.array(1 / 16)))
 
 
 def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type) -> Array:

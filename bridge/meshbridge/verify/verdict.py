@@ -11,9 +11,9 @@ import numpy as np
 from meshbridge.mlir import ir
 from meshbridge.verify.causes import Case, explain_any
 from meshbridge.verify.field import PRIMES, Array, Field, word
-from meshbridge.verify.machine import Observer
+from meshbridge.verify.machine import Observer, is_float
 from meshbridge.verify.manual import Disagreement
-from meshbridge.verify.program import Program, draw, matched, open_program
+from meshbridge.verify.program import Port, Program, compares_over_devices, draw, draw_small, matched, open_program
 from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
@@ -54,14 +54,35 @@ class Verdict:
         return not self.differences
 
 
-def fields(seed: int, runs: int = RUNS) -> list[Field]:
-    """The fields of the runs; their keys come from `seed`. The first orders small literals naturally."""
-    return [Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), natural=run == 0) for run in range(runs)]
+@dataclass(frozen=True)
+class Run:
+    """A field, and how inputs are drawn: any elements, or small positive numbers."""
+
+    field: Field
+    small: bool = False
+
+    def inputs(self, program: Program) -> list[Array]:
+        """Random global inputs."""
+        return [self._draw(f"argument {index}", port) for index, port in enumerate(program.inputs)]
+
+    def _draw(self, name: str, port: Port) -> Array:
+        if self.small and is_float(port.element):
+            return draw_small(self.field, name, port.shape)
+        return draw(self.field, name, port.shape, port.element)
 
 
-def inputs_for(field: Field, program: Program) -> list[Array]:
-    """Random global inputs."""
-    return [draw(field, f"argument {index}", port.shape, port.element) for index, port in enumerate(program.inputs)]
+def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
+    """The runs that verify `program`; their keys come from `seed`.
+
+    The first orders small literals naturally, the second the other way round, so that each is positive once. Values of which a
+    maximum over devices is taken are hardly ever all negative. A program that takes one has a further run, on small positive
+    numbers in the opposite order: they, their sums and their products all come before 0.
+    """
+    orders = (1, -1, *(0 for _ in range(runs)))
+    found = [Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run])) for run in range(runs)]
+    if compares_over_devices(program.module):
+        found.append(Run(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), small=True))
+    return found
 
 
 def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: int = RUNS, memory: float = MEMORY) -> Verdict:
@@ -73,9 +94,10 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
     left = open_program(source)
     right = matched(left, open_program(partitioned))
     limit, primes = int(memory * 10**9), []
-    for field in fields(seed, runs):
+    for run in runs_of(right, seed, runs):
+        field = run.field
         primes.append(field.prime)
-        inputs = inputs_for(field, left)
+        inputs = run.inputs(left)
         expected = left.evaluate(field, inputs, memory=limit)
         try:
             found = right.evaluate(field, inputs, memory=limit)
