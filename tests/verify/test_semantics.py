@@ -124,3 +124,25 @@ def test_the_largest_come_in_their_order() -> None:
     body = "%v, %r = chlo.top_k(%0, k = 4) : tensor<6xi32> -> (tensor<4xi32>, tensor<4xi32>)"
     found = run(body, np.array([3, 5, 3, 5, 1, 3], np.int32), types="tensor<6xi32>", result="tensor<4xi32>")
     assert found.tolist() == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize(("reverse", "expected"), [("false", [1, 3, 6, 10]), ("true", [10, 9, 7, 4])])
+def test_a_composite_scan_has_the_direction_that_it_says(reverse: str, expected: list[int]) -> None:
+    """Its decomposition here does nothing of the kind."""
+    if not mlir.context().is_registered_operation("chlo.scan"):
+        pytest.skip("this jaxlib has no scan, and composites without regions")
+    scalar, vector = "tensor<i32>", "tensor<4xi32>"
+    text = f"""func.func @main(%x: {vector}, %s: {scalar}) -> {vector} {{
+      %r:2 = "stablehlo.composite"(%x, %s) <{{name = "chlo.scan", decomposition = @other, composite_attributes = {{
+          dimension = 0 : i64, is_reverse = {reverse}, operandSegmentSizes = array<i32: 1, 1>,
+          resultSegmentSizes = array<i32: 1, 1>}}}}> ({{
+        ^bb0(%e: {scalar}, %c: {scalar}):
+          %t = stablehlo.add %e, %c : {scalar}
+          stablehlo.return %t, %t : {scalar}, {scalar}
+      }}) : ({vector}, {scalar}) -> ({vector}, {scalar})
+      return %r#0 : {vector}
+    }}
+    func.func private @other(%x: {vector}, %s: {scalar}) -> ({vector}, {scalar}) {{ return %x, %s : {vector}, {scalar} }}"""
+    program = open_program(assembly.read(text, "scan.mlir", mlir.context()))
+    found = program.evaluate(FIELD, [np.array([1, 2, 3, 4], np.int32), np.int32(0)], memory=10**9)
+    assert found[0].tolist() == expected

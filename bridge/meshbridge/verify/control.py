@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from meshbridge.mlir import OpError, ir, walk
 from meshbridge.verify.elementwise import spread
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, boolean, evaluates, integer, integers
+from meshbridge.verify.machine import Attributed, Machine, align, boolean, evaluates, integer, integers
 
 COMMUNICATING = frozenset(
     f"stablehlo.{name}"
@@ -17,6 +19,13 @@ COMMUNICATING = frozenset(
     )
 )
 """Ops for which devices wait for each other."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What a composite says of the op that it is named after."""
+
+    attributes: ir.DictAttr
 
 
 def _refuse_communication(op: ir.Operation, what: str) -> None:
@@ -80,11 +89,16 @@ def _branches(machine: Machine, op: ir.Operation, index: Array) -> list[Array]:
 @evaluates("chlo.scan")
 def scan(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The region on one slice of each input after the other, with what it carries; the slices that it gives are stacked."""
-    taken, made = integers(op, "operandSegmentSizes")[0], integers(op, "resultSegmentSizes")[0]
+    return _scan(machine, op, operands, op)
+
+
+def _scan(machine: Machine, op: ir.Operation, operands: list[Array], says: Attributed) -> list[Array]:
+    """`says` has the attributes of the scan, `op` its region."""
+    taken, made = integers(says, "operandSegmentSizes")[0], integers(says, "resultSegmentSizes")[0]
     inputs, carried = operands[:taken], operands[taken:]
-    axis = integer(op, "dimension") + 1
-    length = inputs[0].shape[axis] if inputs else integer(op, "scan_dim_size")
-    order = range(length)[::-1] if boolean(op, "is_reverse") else range(length)
+    axis = integer(says, "dimension") + 1
+    length = inputs[0].shape[axis] if inputs else integer(says, "scan_dim_size")
+    order = range(length)[::-1] if boolean(says, "is_reverse") else range(length)
     given: dict[int, list[Array]] = {}
     for place in order:
         results = machine.run(op, 0, [*(np.take(x, place, axis) for x in inputs), *carried])
@@ -101,7 +115,9 @@ def call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Arra
 
 @evaluates("stablehlo.composite")
 def composite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """The results of its decomposition."""
+    """The results of its decomposition. That of a scan may leave out the direction: a scan is what the op of that name means."""
+    if ir.StringAttr(op.attributes["name"]).value == "chlo.scan" and len(op.regions):
+        return _scan(machine, op, operands, Composed(ir.DictAttr(op.attributes["composite_attributes"])))
     return machine.call(ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value, operands)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import field as member
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -228,7 +228,14 @@ def dtype_of(element: ir.Type) -> np.dtype[np.generic]:
     return np.dtype(np.float64)
 
 
-def integers(op: ir.Operation, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+class Attributed(Protocol):
+    """What has attributes by name: an op, or what a composite says of one."""
+
+    @property
+    def attributes(self) -> Any: ...
+
+
+def integers(op: Attributed, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
     """An attribute that lists integers, dense or as an array; `default` where the op has none."""
     if name not in op.attributes:
         return tuple(default)
@@ -238,12 +245,12 @@ def integers(op: ir.Operation, name: str, default: Sequence[int] = ()) -> tuple[
     return tuple(int(each) for each in cast("Iterable[int]", found))
 
 
-def integer(op: ir.Operation, name: str, default: int = 0) -> int:
+def integer(op: Attributed, name: str, default: int = 0) -> int:
     """An integer attribute; `default` where the op has none."""
     return int(ir.IntegerAttr(op.attributes[name]).value) if name in op.attributes else default
 
 
-def boolean(op: ir.Operation, name: str) -> bool:
+def boolean(op: Attributed, name: str) -> bool:
     """A boolean or unit attribute; False where the op has none."""
     return name in op.attributes and str(op.attributes[name]) in ("unit", "true")
 

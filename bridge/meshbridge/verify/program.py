@@ -180,7 +180,7 @@ class Program:
         return np.asarray(whole[0])
 
 
-COMPARING = frozenset(("stablehlo.maximum", "stablehlo.minimum"))
+COMPARING = frozenset(("stablehlo.compare", "stablehlo.maximum", "stablehlo.minimum"))
 
 
 def compares_over_devices(module: ir.Module) -> bool:
