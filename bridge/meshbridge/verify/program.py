@@ -117,7 +117,7 @@ class Program:
         machine = Machine(self.module, field, self.grid, memory=memory, joined={})
         arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
         if self.mesh is not None:
-            results = machine.run(self.main, 0, arguments)
+            results = map(machine.everywhere, machine.run(self.main, 0, arguments))
             return [Shards(value, port.dims, self.mesh) for value, port in zip(results, self.outputs, strict=True)]
         with suppress(manual.Disagreement):
             machine.run(self.main, 0, arguments)
@@ -135,12 +135,14 @@ class Program:
         function = self.main
         while True:
             value = function.regions[0].blocks[0].operations[-1].operands[number]
-            if not isinstance(value, ir.OpResult):
+            if isinstance(value.owner, ir.Block):
                 return None
-            if value.owner.name != "func.call":
-                return value
-            function = machine.functions[ir.FlatSymbolRefAttr(value.owner.attributes["callee"]).value]
-            number = value.result_number
+            result: ir.OpResult = ir.OpResult(value)  # jaxlib 0.9 gives operands as values of no kind
+            owner = value.owner.operation
+            if owner.name != "func.call":
+                return result
+            function = machine.functions[ir.FlatSymbolRefAttr(owner.attributes["callee"]).value]
+            number = result.result_number
 
     def results_of(self, op: ir.Operation, index: int) -> list[int]:
         """The results of the program that are result `index` of `op`."""
