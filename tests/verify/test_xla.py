@@ -88,6 +88,37 @@ def test_padding_that_nobody_masks_is_found() -> None:
     assert not verify(source(), partitioned(HLO.replace("GROUPS", ROWS).replace("select(%inside, %a, %zeros)", "copy(%a)"))).equal
 
 
+OF_CHLO = {
+    **{name: name for name in ("erf", "tan", "acos", "acosh", "asin", "asinh", "atanh", "sinh", "cosh")},
+    "topk": "top_k",
+}
+"""Operations of HLO that StableHLO leaves to CHLO, by their names in both."""
+
+
+@pytest.mark.parametrize("name", OF_CHLO)
+def test_operations_that_stablehlo_does_not_have(name: str) -> None:
+    """Each is that of CHLO, and no other one."""
+    type_, result, options, given = "f32[8,16]", "tensor<8x16xf32>", "", ""
+    if name == "topk":
+        type_, result = "(f32[8,4], s32[8,4])", "tensor<8x4xf32>, tensor<8x4xi32>"
+        options, given = ", k=4, largest=true", " {k = 4 : i64}"
+    of_one_device = partitioned(
+        f"HloModule f, num_partitions=8\n\nENTRY %main (a: f32[8,16]) -> {type_} {{\n  %a = f32[8,16] parameter(0)\n"
+        f"  ROOT %r = {type_} {name}(%a){options}\n}}\n"
+    )
+    count = result.count(",") + 1
+    values = ", ".join(f"%r#{index}" for index in range(count))
+    whole = f"""func.func @main(%a: tensor<8x16xf32>) -> ({result}) {{
+      %b = stablehlo.negate %a : tensor<8x16xf32>
+      %r:{count} = "chlo.{OF_CHLO[name]}"(%a){given} : (tensor<8x16xf32>) -> ({result})
+      return {values} : {result}
+    }}"""
+    ctx = mlir.context()
+    other = whole.replace('"(%a)', '"(%b)')
+    assert verify(assembly.read(whole, "a.mlir", ctx), of_one_device).equal
+    assert not verify(assembly.read(other, "a.mlir", ctx), of_one_device).equal
+
+
 def test_a_result_that_nobody_says_the_sharding_of_is_refused() -> None:
     silent = assembly.read(SOURCE.replace(' {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}', ""), "s.mlir", mlir.context())
     with pytest.raises(

@@ -92,10 +92,7 @@ def older_call(machine: Machine, op: ir.Operation, target: str, operands: list[A
         return [UNARY[name](machine.field, operands[0])]
     if name != "topk":
         return None
-    said = ir.DictAttr(op.attributes["mhlo.attributes"])
-    if "largest" in said and not ir.BoolAttr(said["largest"]).value:
-        raise OpError(op, "takes the smallest elements, which has no exact evaluation", "negate the operand")
-    return largest(machine.field, operands[0], ir.IntegerAttr(said["k"]).value)
+    return largest(machine.field, op, ir.DictAttr(op.attributes["mhlo.attributes"]), operands[0])
 
 
 @evaluates("stablehlo.custom_call")

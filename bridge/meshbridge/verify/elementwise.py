@@ -168,7 +168,14 @@ def _opaque(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
     return [opaque(machine.field, op.name.split(".")[1], *operands)]
 
 
-evaluates(*(f"stablehlo.{name}" for name in OPAQUE), *(f"chlo.{name}" for name in OPAQUE_CHLO))(_opaque)
+OPAQUE_MHLO = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
+"""Those of CHLO that HLO has too: its text is read into MHLO where StableHLO has no operation."""
+
+evaluates(
+    *(f"stablehlo.{name}" for name in OPAQUE),
+    *(f"chlo.{name}" for name in OPAQUE_CHLO),
+    *(f"mhlo.{name}" for name in OPAQUE_MHLO),
+)(_opaque)
 
 
 def _one_more(field: Field, numbers: Array, sign: int = 1) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.mlir import ir
+from meshbridge.mlir import OpError, ir
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.machine import Machine, align, evaluates, integer
 from meshbridge.verify.reductions import run_scalars
@@ -59,14 +59,20 @@ def merge_order(before: object, shape: tuple[int, ...]) -> Array:
     return order
 
 
-@evaluates("chlo.top_k")
+@evaluates("chlo.top_k", "mhlo.topk")
 def top_k(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The largest k along the last dimension and where they stand; equal ones in their order."""
-    return largest(machine.field, operands[0], integer(op, "k"))
+    return largest(machine.field, op, op.attributes, operands[0])
 
 
-def largest(field: Field, x: Array, count: int) -> list[Array]:
-    """The `count` largest elements along the last dimension and their indices."""
+def largest(field: Field, op: ir.Operation, said: ir.OpAttributeMap | ir.DictAttr, x: Array) -> list[Array]:
+    """The largest k elements along the last dimension and their indices, as the attributes of a top-k say.
+
+    Raises OpError for the smallest ones.
+    """
+    if "largest" in said and not ir.BoolAttr(said["largest"]).value:
+        raise OpError(op, "takes the smallest elements, which has no exact evaluation", "negate the operand")
+    count = ir.IntegerAttr(said["k"]).value
     places = field.order(x) if x.dtype.kind == "f" else x
     backwards = np.argsort(places[..., ::-1], axis=-1, kind="stable")  # from the end, so that equal ones keep their order
     order = (places.shape[-1] - 1 - backwards)[..., ::-1][..., :count]
