@@ -53,7 +53,7 @@ def test_maxima_over_devices(kind: str, least: str, greatest: str, op: str) -> N
     names = {each.name for each in mlir.walk_all(partitioned)}
     assert "stablehlo.bitcast_convert" in names  # the way that the test is about
     assert verify(source, partitioned).equal
-    for each in mlir.walk_all(partitioned):  # bits in place of keys: negative ones run the other way, and a minimum has some
+    for each in mlir.walk_all(partitioned):  # bits in place of keys: negative ones run the other way
         if each.name == "stablehlo.xor":
             each.results[0].replace_all_uses_with(each.operands[0])
-    assert verify(source, partitioned).equal == (op == "maximum")
+    assert not verify(source, partitioned).equal
