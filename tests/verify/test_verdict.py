@@ -98,3 +98,15 @@ def test_unknown_ops_are_refused_by_name() -> None:
     unknown = MATMUL.replace("return %0", '%1 = "other.op"(%0) : (tensor<8x12xf32>) -> tensor<8x12xf32>\n return %1')
     with pytest.raises(MeshError, match=r"test\.mlir:5:.*'other\.op' op has no exact evaluation"):
         verify(module(unknown), module(MATMUL))
+
+
+@pytest.mark.parametrize("number", ["0.001953125", "-0.001953125", "0.75", "-3.0"])
+@pytest.mark.parametrize("kind", ["maximum", "minimum"])
+def test_every_binary_constant_is_on_either_side_of_zero_in_one_run(number: str, kind: str) -> None:
+    """Whether 1 / 512 is positive cannot be seen in a field; a fault that only shows where it is, or is not, is found."""
+    constant = f"""func.func @main(%x: tensor<f32>) -> tensor<f32> {{
+      %c = stablehlo.constant dense<{number}> : tensor<f32>
+      %z = stablehlo.constant dense<0.0> : tensor<f32>
+      %r = stablehlo.NAME %c, %z : tensor<f32>
+      return %r : tensor<f32> }}"""
+    assert not verify(module(constant.replace("NAME", "add")), module(constant.replace("NAME", kind))).equal
