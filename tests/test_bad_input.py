@@ -261,3 +261,18 @@ def test_an_op_of_the_dialect_ends_no_block(bad: Path, capsys: pytest.CaptureFix
     bad.write_text("mesh.mesh @m(shape = 2)\nfunc.func @main() {\n  %0 = mesh.process_linear_index on @m : index\n}")
     expected = "input:3:8: error: 'mesh.process_linear_index' op ends a block with no terminator"
     fails_with(capsys, cli.main(["convert", "input", "--to", "mesh", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
+
+@pytest.mark.parametrize("split", ["[[1]]", "[[1]] halo_sizes = [1, 1]", "[[1]] partial = sum [0]"])
+def test_tensors_of_unknown_sizes_are_not_partitioned(split: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad.write_text(
+        f"""mesh.mesh @m(shape = 2x3)
+func.func @main(%a: tensor<?x4xf32>) -> tensor<?x4xf32> {{
+  %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+  %t = mesh.sharding @m split_axes = {split} : !mesh.sharding
+  %0 = mesh.shard %a to %s : tensor<?x4xf32>
+  %1 = mesh.shard %0 to %t annotate_for_users : tensor<?x4xf32>
+  return %1 : tensor<?x4xf32>
+}}"""
+    )
+    expected = "input:5:8: error: 'mesh.shard' op has a value of type tensor<?x4xf32>, expected sizes that are known"
+    fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")

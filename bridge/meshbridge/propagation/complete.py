@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable
 
 from meshbridge.interface.loops import Interface
-from meshbridge.mlir import OpError, ShardingWarning, ir
+from meshbridge.mlir import OpError, ShardingWarning, ir, walk
 from meshbridge.propagation.annotate import Annotator
 from meshbridge.propagation.build_graph import GraphBuilder
 from meshbridge.propagation.graph import Graph
@@ -37,11 +37,16 @@ def complete(
 
 
 def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
-    """Raises OpError where `mesh` has axes of unknown size: what a sharding costs depends on it."""
+    """Raises OpError where `mesh` has axes, or a tensor dimensions, of unknown size: what a sharding costs depends on it."""
     if DYNAMIC in mesh.shape:
         sizes = "x".join("?" if size == DYNAMIC else str(size) for size in mesh.shape)
         message = f"is to be partitioned on the mesh @{mesh.name} of shape {sizes}, expected known sizes"
         raise OpError(function, message, hint=f"mesh-opt --mesh-specialize={mesh.name}=… gives them")
+    for op in walk(function):
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+                message = f"has a value of type {value.type}, expected sizes that are known while partitioning"
+                raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
 
 
 def complete_graph(graph: Graph, *, moves: int, only_moves: bool) -> list[Settled]:
