@@ -262,6 +262,7 @@ def test_an_op_of_the_dialect_ends_no_block(bad: Path, capsys: pytest.CaptureFix
     expected = "input:3:8: error: 'mesh.process_linear_index' op ends a block with no terminator"
     fails_with(capsys, cli.main(["convert", "input", "--to", "mesh", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
 
+
 @pytest.mark.parametrize("split", ["[[1]]", "[[1]] halo_sizes = [1, 1]", "[[1]] partial = sum [0]"])
 def test_tensors_of_unknown_sizes_are_not_partitioned(split: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad.write_text(
@@ -275,4 +276,14 @@ func.func @main(%a: tensor<?x4xf32>) -> tensor<?x4xf32> {{
 }}"""
     )
     expected = "input:5:8: error: 'mesh.shard' op has a value of type tensor<?x4xf32>, expected sizes that are known"
+    fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
+
+
+@pytest.mark.parametrize("name", ["split_axes", "mesh"])
+def test_a_sharding_without_an_attribute_that_it_needs(name: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    attributes = {"mesh": "@m", "split_axes": "#mesh.axisarray<[[0], [1]]>"}
+    kept = ", ".join(f"{key} = {value}" for key, value in attributes.items() if key != name)
+    program = MESH.format("").replace("mesh.sharding @m split_axes =  :", f'"mesh.sharding"() {{{kept}}} : () ->')
+    bad.write_text(program)
+    expected = f"input:3:8: error: 'mesh.sharding' op requires attribute '{name}'"
     fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
