@@ -15,7 +15,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 import meshbridge
 from tests.operations.differential import Spec, device_mesh
@@ -138,8 +138,11 @@ def examples(cases: Sequence[Case]) -> list[np.ndarray]:
     return [operand.example(rng) for case in cases for operand in case.operands]
 
 
-def export(cases: Sequence[Case], mesh: Mesh) -> jax.export.Exported:
-    """All cases as one program. Arguments come in as their spec says where that is even, else replicated."""
+def export(cases: Sequence[Case], mesh: Mesh | AbstractMesh) -> jax.export.Exported:
+    """All cases as one program. Arguments come in as their spec says where that is even, else replicated.
+
+    The devices of an abstract mesh need not be there.
+    """
 
     def program(*values: Any) -> list[list[Any]]:
         return [case.constrained(mesh)(*mine) for case, mine in _shares(cases, values)]
@@ -147,8 +150,10 @@ def export(cases: Sequence[Case], mesh: Mesh) -> jax.export.Exported:
     operands = [operand for case in cases for operand in case.operands]
     shardings = tuple(_argument_sharding(operand, mesh) for operand in operands)
     avals = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
-    with jax.set_mesh(mesh):
-        return jax.export.export(jax.jit(program, in_shardings=shardings))(*avals)
+    abstract = isinstance(mesh, AbstractMesh)
+    with jax.sharding.use_abstract_mesh(mesh) if abstract else jax.set_mesh(mesh):
+        jitted = jax.jit(program, in_shardings=shardings)
+        return jax.export.export(jitted, platforms=("cpu",) if abstract else None)(*avals)
 
 
 def _argument_sharding(operand: Operand, mesh: Mesh) -> NamedSharding | None:

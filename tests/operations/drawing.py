@@ -93,9 +93,11 @@ def family(fn: Family) -> Family:
 
 
 @st.composite
-def batches(draw: Callable[[st.SearchStrategy[Any]], Any], make: Family, largest: int) -> tuple[tuple[int, ...], list[Case]]:
-    """A mesh, and one to `largest` cases of one family on it."""
-    mesh = draw(st.sampled_from(MESHES))
+def batches(
+    draw: Callable[[st.SearchStrategy[Any]], Any], make: Family, largest: int, meshes: Sequence[tuple[int, ...]] = MESHES
+) -> tuple[tuple[int, ...], list[Case]]:
+    """One of `meshes`, and one to `largest` cases of one family on it."""
+    mesh = draw(st.sampled_from(meshes))
     specials = make.__name__ not in FINITE
     case = st.composite(lambda inner: make(Drawer(inner, len(mesh), specials)))()
     return mesh, draw(st.lists(case, min_size=1, max_size=largest))

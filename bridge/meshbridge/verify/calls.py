@@ -74,7 +74,7 @@ def _attributes(op: ir.Operation, *left_out: str) -> str:
     return " ".join(
         f"{entry.name}={entry.attr}"
         for entry in sorted(named, key=lambda entry: entry.name)
-        if not entry.name.startswith(("mhlo.", "sdy.", "xla", *left_out))
+        if not entry.name.startswith(("meshbridge.", "mhlo.", "sdy.", "xla", *left_out))
     )
 
 
