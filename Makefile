@@ -28,8 +28,8 @@ quick: $(READY)  ## a minute's worth of tests from every part
 test: $(READY)  ## all tests but the slow ones
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
-test-slow: $(READY)  ## the slow ones: every measured program, JAX's own harnesses of its primitives
-	$(BIN)/python -m pytest $(PARALLEL) -m slow
+test-slow: $(READY)  ## the slow ones: every measured program, JAX's own harnesses of its primitives, exact verification
+	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long"
 
 # Drawn tests draw the same in every other run; here they draw anew, from SEED.
 SEED ?= $(shell date +%s)

@@ -36,6 +36,12 @@ BAD = {
     "zeros": (b"\0" * 400, "input: error: unknown kind of input"),
     "another program": (b"\x7fELF\x02\x01\x01" + bytes(range(256)), "input: error: unknown kind of input"),
     "endless nesting": (b"module {" * 5000, "input:1:2056: error: more than 256 brackets are open"),
+    "a negative number of a result, over which sdy's parser ends the process": (
+        b"func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {\n  %0 = stablehlo.tanh %a {sdy.propagation_edges = "
+        b'#sdy.propagation_edges<[{step-1 = [{"x" = operand-0 -> [result--1]}]}]>} : tensor<8xf32>\n'
+        b"  return %0 : tensor<8xf32>\n}",
+        "input:2:107: error: expected the number of an operand or result, found a negative one",
+    ),
     "does not verify": (
         b"func.func @main(%a: tensor<8xf32>) -> tensor<9xf32> {\n  return %a : tensor<8xf32>\n}",
         "input:2:3: error: type of return operand 0",

@@ -40,6 +40,7 @@ MANY = {
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", MANY)
 def test_many_mutants(name: str, tmp_path: Path) -> None:
     done = fuzz(tmp_path, "--seed", "7", "--count", *MANY[name])
@@ -47,6 +48,7 @@ def test_many_mutants(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_many_mutants_of_artifacts(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.fuzz.artifacts", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True)

@@ -18,6 +18,7 @@ def test_every_fault_in_a_small_program_is_found(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_of_a_thousand_faults_one_at_most_is_missed() -> None:
     tally = inject(PROGRAMS, 1000, SEED)
     print(tally)

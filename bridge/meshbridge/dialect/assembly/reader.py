@@ -75,6 +75,8 @@ def _refuse_unreadable(text: str, filename: str) -> None:
         raise ParseError(f"{place(text, nul, filename)}: error: NUL character")
     if _STRANGE.search(text):
         _refuse_strange_characters(text, filename)
+    if any(negative in text for negative in _NEGATIVE):
+        _refuse_negative_edges(text, filename)
     if _nests_deeply(text):
         _refuse_deep_nesting(text, filename)
 
@@ -89,6 +91,18 @@ def _refuse_strange_characters(text: str, filename: str) -> None:
     for found in _STRANGE_CODE.finditer(text):
         if found.group(1):
             raise ParseError(f"{place(text, found.start(), filename)}: error: unexpected character")
+
+
+_NEGATIVE = ("operand--", "result--")
+_NEGATIVE_EDGE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|\b((?:operand|result)--)')
+
+
+def _refuse_negative_edges(text: str, filename: str) -> None:
+    """Sdy's parser of `#sdy.propagation_edges` ends the process over a negative number of an operand or result."""
+    for found in _NEGATIVE_EDGE.finditer(text):
+        if found.group(1):
+            at = place(text, found.start(), filename)
+            raise ParseError(f"{at}: error: expected the number of an operand or result, found a negative one")
 
 
 def _nests_deeply(text: str) -> bool:
