@@ -53,6 +53,12 @@ def shorten(numbers: Array, width: int, *, unsigned: bool) -> Array:
     return (numbers >> (WIDTH - width)).astype(f"{'u' if unsigned else 'i'}{width // 8}")
 
 
+def as_its_type(element: ir.Type, value: Array) -> Array:
+    """A value without further bits: what a program returns is what its type says."""
+    width = narrow_width(element)
+    return shorten(value, width, unsigned=ir.IntegerType(element).is_unsigned) if width and is_extended(value) else value
+
+
 def of_one_kind(name: str, types: list[ir.Type], values: list[Array]) -> list[Array]:
     """The operands of an op: all of its narrow integers extended where the op keeps further bits and one has them, none else."""
     widths = [narrow_width(kind) for kind in types]

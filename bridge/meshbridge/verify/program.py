@@ -31,6 +31,7 @@ from meshbridge.verify import (
 from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_of, mesh_of_attribute, pieces, shard_shape
 from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float, width_of
+from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
     *(calls, collectives, constants, contractions, control, elementwise, indexing),
@@ -173,9 +174,10 @@ class Program:
         return cut(value[None], port.dims, self.mesh, padding)
 
     def _result(self, index: int, value: Array) -> Array:
+        port = self.outputs[index]
+        value = as_its_type(port.element, value)
         if self.mesh is None:
             return np.asarray(value[0])
-        port = self.outputs[index]
         whole, wrong = join(value, port.dims, self.mesh, port.shape)
         if wrong is not None:
             raise manual.Disagreement(self.main, index, wrong)
