@@ -30,8 +30,8 @@ QUICK = ("accumulation", "beam_search", "graph", "loop_power", "pipeline", "pois
 QUICK_VARIED = ("partly_manual", "complex_numbers", "sorts", "segments", "pooling_gradient", "batched_solve", "bits")
 
 
-def quickly(names: Iterable[str], quick: tuple[str, ...]) -> list[object]:
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+def quickly(names: Iterable[str], quick: tuple[str, ...], *others: pytest.MarkDecorator) -> list[object]:
+    return [name if name in quick else pytest.param(name, marks=[pytest.mark.slow, *others]) for name in names]
 
 
 def partitioned(source: ir.Module, emit: str = "exported") -> ir.Module:
@@ -55,7 +55,7 @@ def test_every_op(group: list[Sample], mesh_shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("emit", ["exported", pytest.param("local", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", quickly(BUILDERS, QUICK))
+@pytest.mark.parametrize("name", quickly(BUILDERS, QUICK, pytest.mark.long))
 def test_programs(name: str, emit: str) -> None:
     assert verified(build(name).export(), emit).equal
 
