@@ -115,6 +115,15 @@ def test_where_xla_is_wrong_the_interpreter_is_the_reference(tmp_path: Path) -> 
     assert cli.main(["run", str(path), "--check"]) == 0
 
 
+def test_the_interpreter_gives_booleans_too() -> None:
+    text = PIECES.replace("return %1 : tensor<4xf32>", "%2 = stablehlo.compare GT, %1, %1 : (tensor<4xf32>, tensor<4xf32>)")
+    text = text.replace("-> tensor<4xf32> {", "-> tensor<4xi1> {").replace(
+        "\n}", " -> tensor<4xi1>\n  return %2 : tensor<4xi1>\n}"
+    )
+    (found,) = reference.unsharded(read(text), [np.ones((4, 4), np.float32)])
+    np.testing.assert_array_equal(found, [False] * 4)
+
+
 def test_xla_still_takes_initial_values_in_once_for_each_piece() -> None:
     x = np.ones((4, 4), np.float32)
     program = jax.jit(lambda x: jax.lax.reduce(jax.lax.concatenate([x, x], 1), np.float32(5), jax.lax.add, (1,)))

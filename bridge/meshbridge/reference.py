@@ -50,16 +50,20 @@ MISREAD: dict[str, Callable[[ir.Operation], bool]] = {"stablehlo.reduce": _reduc
 
 
 def _interpreted(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
-    """The results by StableHLO's interpreter. Raises MeshError for a program that it cannot evaluate."""
-    stablehlo.register_interpreter_dialect(module.context)
     try:
-        with module.context:
-            results = stablehlo.eval_module(module, [_attribute(np.asarray(value)) for value in inputs])
-            return [_array(result) for result in results]
+        return interpreted(module, inputs)
     except (ValueError, TypeError, RuntimeError) as error:
         raise MeshError(
             f"error: XLA is known to compute this program wrongly, and StableHLO's interpreter cannot evaluate it: {error}"
         ) from None
+
+
+def interpreted(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
+    """The results of `main` by StableHLO's interpreter, which raises ValueError for a program that it cannot evaluate."""
+    stablehlo.register_interpreter_dialect(module.context)
+    with module.context:
+        results = stablehlo.eval_module(module, [_attribute(np.asarray(value)) for value in inputs])
+        return [_array(result) for result in results]
 
 
 def _attribute(array: Array) -> ir.Attribute:
@@ -73,6 +77,6 @@ def _attribute(array: Array) -> ir.Attribute:
 def _array(attribute: ir.Attribute) -> Array:
     kind = ir.RankedTensorType(attribute.type)
     if str(kind.element_type) == "i1":
-        bits: Any = ir.DenseElementsAttr(attribute)
+        bits: Any = attribute  # the interpreter's own class of attribute, which can be walked
         return np.array([bool(bit) for bit in bits], np.bool_).reshape(kind.shape)
     return np.array(attribute).reshape(kind.shape)

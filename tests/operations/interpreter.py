@@ -10,12 +10,12 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from meshbridge import mlir
 from meshbridge.mlir import ir, stablehlo
+from meshbridge.reference import interpreted
 from tests.operations.side_by_side import side_by_side
 
 
@@ -27,9 +27,7 @@ def evaluate(program: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The results of `main` of a StableHLO program in which no partition waits for another."""
     context = mlir.context()
     stablehlo.register_interpreter_dialect(context)
-    with context:
-        results = stablehlo.eval_module(ir.Module.parse(program), [_attribute(np.asarray(value)) for value in arguments])
-        return [_array(result) for result in results]
+    return interpreted(ir.Module.parse(program, context), arguments)
 
 
 def evaluate_in_child(program: str, arguments: Sequence[np.ndarray], timeout: float = 120) -> list[np.ndarray]:
@@ -78,21 +76,6 @@ def _number_channels(main: ir.Operation) -> None:
     collectives = [op for op in mlir.walk(main) if "channel_handle" in op.attributes]
     for number, op in enumerate(collectives, 1):
         op.attributes["channel_handle"] = ir.Attribute.parse(f"#stablehlo.channel_handle<handle = {number}, type = 1>")
-
-
-def _attribute(array: np.ndarray) -> ir.Attribute:
-    if array.dtype == bool:
-        kind = ir.RankedTensorType.get(array.shape, ir.IntegerType.get_signless(1), loc=ir.Location.unknown())
-        return ir.DenseElementsAttr.get([ir.BoolAttr.get(bool(bit)) for bit in array.flat], kind)
-    data: Any = np.ascontiguousarray(array).reshape(array.shape)
-    return ir.DenseElementsAttr.get(data, signless=array.dtype.kind != "u")
-
-
-def _array(attribute: ir.Attribute) -> np.ndarray:
-    kind = ir.RankedTensorType(attribute.type)
-    if str(kind.element_type) == "i1":
-        return np.array([bool(element) for element in attribute], bool).reshape(kind.shape)
-    return np.array(attribute).reshape(kind.shape)
 
 
 def _main() -> None:
