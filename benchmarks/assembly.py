@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, write
-from meshbridge.mlir import context, ir
+from meshbridge.ir.mlir import context, ir
 
 GOAL = 4.0
 """Reading and printing together, in units of MLIR's time for the generic form."""

@@ -18,10 +18,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import jax
 
 from benchmarks.measure import placed, relative_error, unsharded
-from meshbridge import formats, pipeline
+from meshbridge import pipeline
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import Communication, communication
-from meshbridge.mlir import context
+from meshbridge.ir.mlir import context
+from meshbridge.read import formats
 from testdata.catalogue import BUILDERS, MEASURED, build
 from testdata.program import Program
 

@@ -14,7 +14,9 @@ import jax.export
 
 import meshbridge
 from benchmarks.xla_trace import partitioning_seconds
-from meshbridge import formats, mlir, pipeline
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.read import formats
 from testdata.program import Program
 
 REPEATS = 3

@@ -17,7 +17,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import meshbridge
 from benchmarks.contestants import Spent, sdy_propagation, shortest
 from benchmarks.table import grid
-from meshbridge import formats, mlir
+from meshbridge.ir import mlir
+from meshbridge.read import formats
 from testdata.gpt import gpt
 from testdata.mlp import trained_on
 from testdata.program import Program

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from meshbridge import mlir
 from meshbridge.dialect import build
-from meshbridge.lowering.groups import Spelling
-from meshbridge.mlir import ir
-from meshbridge.passes.lower_collectives import LowerCollectives
-from meshbridge.sharding import Axes, Mesh
+from meshbridge.ir import mlir
+from meshbridge.ir.groups import Spelling
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.lowering.lower_collectives import LowerCollectives
 
 MESHES = (Mesh("m", (2, 2, 2)), Mesh("m", (16, 16, 32)), Mesh("m", (32, 32, 64)))
 

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from benchmarks.contestants import CONTESTANTS, shortest
-from meshbridge import trial
 from meshbridge.analysis.hlo_figures import HloFigures, figures
+from meshbridge.tools import trial
 from testdata.program import Program, Tree
 
 

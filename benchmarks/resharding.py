@@ -25,13 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from meshbridge import mlir, pjrt
+from meshbridge import api
 from meshbridge.analysis.hlo import read
 from meshbridge.analysis.hlo_communication import communication
-from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.ir import mlir
+from meshbridge.ir.sharding import Mesh, Sharding, Split, is_even
+from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.resharding import Bound, Options, Plan, bound, plan
-from meshbridge.resharding.trial import program
-from meshbridge.sharding import Mesh, Sharding, Split, is_even
+from meshbridge.tools.reshard_trial import program
 
 EXACT = Options(exact=True)
 
@@ -112,7 +113,7 @@ def ours(case: Case) -> float:
     """Our exact plan, emitted, lowered and compiled: its bytes over the bound."""
     module = program(case.plan)
     LowerCollectives(form="local").run(module)
-    return _total(pjrt.compile(module).hlo_text(), case)
+    return _total(api.compile(module).hlo_text(), case)
 
 
 def xla(case: Case, *, shardy: bool) -> float:
@@ -277,7 +278,7 @@ def _temporary(found: Plan) -> float:
     module = program(found)
     LowerCollectives(form="local").run(module)
     larger = 4 * max(prod(found.start), prod(found.steps[-1].shape if found.steps else found.start))
-    return float(pjrt.compile(module).loaded.get_compiled_memory_stats().temp_size_in_bytes / larger)
+    return float(api.compile(module).loaded.get_compiled_memory_stats().temp_size_in_bytes / larger)
 
 
 def main() -> int:

@@ -24,8 +24,8 @@ import lit.TestRunner
 from lit.ShCommands import Command, Pipeline, Seq
 from lit.ShUtil import ShParser
 
-import meshbridge.cli
-import meshbridge.mesh_opt
+import meshbridge.tools.cli
+import meshbridge.tools.mesh_opt
 
 ROOT = Path(__file__).parent / "lit"
 
@@ -114,8 +114,8 @@ def _execute(words: Sequence[str], given: bytes, merged: bool) -> Done:
 
 
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
-    "mesh-opt": meshbridge.mesh_opt.main,
-    "meshbridge": meshbridge.cli.main,
+    "mesh-opt": meshbridge.tools.mesh_opt.main,
+    "meshbridge": meshbridge.tools.cli.main,
     "filecheck": lambda arguments: filecheck.main.main(["filecheck", *arguments]),
 }
 

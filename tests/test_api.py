@@ -15,10 +15,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import formats, mlir
 from meshbridge.dialect import assembly
-from meshbridge.mlir import MeshError, ir
-from meshbridge.pjrt import Executable
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.read import formats
+from meshbridge.runtime.pjrt import Executable
 
 X = np.arange(128, dtype=np.float32).reshape(8, 16)
 

@@ -11,8 +11,10 @@ import jax
 import pytest
 from jax import export
 
-from meshbridge import cli, console, formats, mesh_opt, mlir
-from meshbridge.mlir import ParseError, ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ParseError, ir
+from meshbridge.read import formats
+from meshbridge.tools import cli, console, mesh_opt
 
 SDY = """sdy.mesh @mesh = <["x"=2, "y"=4]>
 func.func @main(%a: tensor<8x16xf32> {{sdy.sharding = #sdy.sharding<{}>}}) -> tensor<8x16xf32> {{
@@ -166,7 +168,7 @@ def test_every_cut_of_every_binary_format(exported: export.Exported) -> None:
 
 
 def run_command(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meshbridge.mesh_opt", str(path), "-o", str(path.parent / "out.mlir")]
+    command = [sys.executable, "-m", "meshbridge.tools.mesh_opt", str(path), "-o", str(path.parent / "out.mlir")]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -197,7 +199,8 @@ def test_a_crash_of_the_reader_is_a_diagnostic(
     script = tmp_path / "crash.py"
     script.write_text(
         "import dataclasses, os, sys\n"
-        "from meshbridge import formats, mesh_opt\n"
+        "from meshbridge.read import formats\n"
+        "from meshbridge.tools import mesh_opt\n"
         "formats.BYTECODE = dataclasses.replace(formats.BYTECODE, read=lambda *rest: os.abort())\n"
         "sys.exit(mesh_opt.main([sys.argv[1]]))\n"
     )

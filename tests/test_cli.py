@@ -16,8 +16,10 @@ import pytest
 from jax import export
 
 import meshbridge
-from meshbridge import cli, formats, mlir
-from meshbridge.mlir import ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.read import formats
+from meshbridge.tools import cli
 
 ERROR = re.compile(r"largest difference from the unsharded run: absolute \S+, relative (\S+)\n")
 
@@ -153,7 +155,7 @@ def test_standard_streams(files: dict[str, Path], monkeypatch: pytest.MonkeyPatc
 def test_as_a_command(files: dict[str, Path]) -> None:
     """The number of devices is set before JAX starts, and nothing but results is printed."""
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
-    command = [sys.executable, "-m", "meshbridge.cli", "run", str(files["jax-export"]), "--devices", "8", "--check"]
+    command = [sys.executable, "-m", "meshbridge.tools.cli", "run", str(files["jax-export"]), "--devices", "8", "--check"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert ERROR.search(done.stdout)

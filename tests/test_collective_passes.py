@@ -11,10 +11,10 @@ import pytest
 from collectives.harness import run_local
 
 from meshbridge import pipeline
-from meshbridge.analysis.communication import communication
+from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
-from meshbridge.mlir import context, function_type, ir, main_function
-from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.ir.mlir import context, function_type, ir, main_function
+from meshbridge.lowering.lower_collectives import LowerCollectives
 
 LIT = Path(__file__).parent / "lit" / "passes"
 PASSES = (

@@ -8,10 +8,11 @@ import jax
 import pytest
 
 from benchmarks.measure import placed, relative_error, unsharded
-from meshbridge import formats, pipeline
+from meshbridge import pipeline
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import communication
-from meshbridge.mlir import context
+from meshbridge.ir.mlir import context
+from meshbridge.read import formats
 from testdata.catalogue import build
 from testdata.program import Program
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshbridge import pipeline
-from meshbridge.analysis.communication import communication
+from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
-from meshbridge.mlir import context, ir
-from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.ir.mlir import context, ir
+from meshbridge.lowering.lower_collectives import LowerCollectives
 
 PASSES: dict[str, tuple[str, ...]] = {
     "all-gather-move-down": ("all_gather",),

@@ -17,11 +17,12 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.contestants import CONTESTANTS as MEASURED
-from meshbridge import cli, console, formats
 from meshbridge.analysis.hlo_figures import figures
-from meshbridge.comparison import command, spmd, text
-from meshbridge.comparison.figures import Figures
-from meshbridge.mlir import context
+from meshbridge.ir.mlir import context
+from meshbridge.read import formats
+from meshbridge.tools import cli, console
+from meshbridge.tools.compare import command, spmd, text
+from meshbridge.tools.compare.figures import Figures
 from testdata import program
 from testdata.catalogue import build
 from tests.operations.differential import device_mesh
@@ -86,7 +87,7 @@ def test_figures_are_those_of_the_partitioners(tmp_path: Path, capsys: pytest.Ca
 def test_as_a_command(files: dict[str, Path]) -> None:
     """The number of devices is set for the children, nothing but the table is printed, and it has a column each."""
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
-    arguments = [sys.executable, "-m", "meshbridge.cli", "compare", "-", "--seed", "3"]
+    arguments = [sys.executable, "-m", "meshbridge.tools.cli", "compare", "-", "--seed", "3"]
     done = subprocess.run(arguments, input=files["text"].read_bytes(), env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode().splitlines()
@@ -140,7 +141,7 @@ def test_a_contestant_that_aborts_is_reported(files: dict[str, Path], monkeypatc
 def test_one_failure_leaves_the_others_their_columns(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
         "import os, sys\nif 'xla-gspmd' in sys.argv[2]: os.abort()\n"
-        "from meshbridge.comparison.child import main\nsys.exit(main(sys.argv[1:]))"
+        "from meshbridge.tools.compare.child import main\nsys.exit(main(sys.argv[1:]))"
     )
     found = outcome(script, monkeypatch, files)
     assert [bool(found.figures[name].error) for name in NAMES] == [False, False, True]

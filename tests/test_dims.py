@@ -13,8 +13,8 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge import cli, console
-from meshbridge.mlir import MeshError
+from meshbridge.ir.mlir import MeshError
+from meshbridge.tools import cli, console
 from meshbridge_converters import jax_export
 from meshbridge_converters.jax_dims import refined
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jax import export
 
-from meshbridge import cli, mesh_opt
+from meshbridge.tools import cli, mesh_opt
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,7 +46,7 @@ TYPES = """
 import jax
 from jax import export
 import meshbridge
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
 
 jitted = jax.jit(lambda x: x)
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from meshbridge import mlir, pipeline, pjrt
+from meshbridge import api, pipeline
 from meshbridge.dialect import build
-from meshbridge.mlir import ir
-from meshbridge.passes.lower_collectives import LowerCollectives
-from meshbridge.sharding import Mesh, Sharding
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.lowering.lower_collectives import LowerCollectives
 from tests.operations.differential import example
 
 F32, I32 = "float32", "int32"
@@ -162,6 +163,6 @@ def test_computes_what_one_device_does(name: str, mesh: Mesh, how: str) -> None:
     _annotate(module, mesh, draw, 0.7)
     pipeline.verify(module)
     pipeline.run(steps, module)
-    found = pjrt.compile(module)(*arguments)
+    found = api.compile(module)(*arguments)
     for ours, theirs in zip(found, jax.tree.leaves(jax.jit(function)(*arguments)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-4)

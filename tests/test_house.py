@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from meshbridge import formats, mlir, pipeline
-from meshbridge.formats import Format, Notation
-from meshbridge.mlir import ir
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.read import formats
+from meshbridge.read.formats import Format, Notation
 
 ROOT = Path(__file__).parents[1]
 BRIDGE = ROOT / "bridge" / "meshbridge"
@@ -29,20 +31,61 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("path", sorted(BRIDGE.rglob("*.py")), ids=lambda path: str(path.relative_to(BRIDGE)))
-def test_the_mesh_side_imports_no_converter(path: Path) -> None:
-    assert not [name for name in imports(path) if name.startswith("meshbridge_converters")]
+LAYERS = (
+    "__main__",
+    "tools",
+    "__init__",
+    "api",
+    "report conversion",
+    "pipeline",
+    "runtime",
+    "upstream",
+    "lowering",
+    "collectives",
+    "partition",
+    "decide",
+    "legalize",
+    "cost",
+    "ops",
+    "resharding",
+    "read",
+    "analysis",
+    "dialect",
+    "verify",
+    "ir",
+)
+"""The folders and files of the package, each of which imports only what stands below it."""
 
 
-@pytest.mark.parametrize("path", sorted([*BRIDGE.rglob("*.py"), *CONVERTERS.rglob("*.py")]), ids=lambda path: path.name)
-def test_the_bindings_come_through_one_door(path: Path) -> None:
-    if path != BRIDGE / "mlir.py":
-        assert not [name for name in imports(path) if name.startswith(("jaxlib.mlir", "jaxlib._jax"))]
+def test_imports_go_down() -> None:
+    height = {name: -level for level, layer in enumerate(LAYERS) for name in layer.split()}
+    assert set(height) == {path.stem for path in BRIDGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    upwards = []
+    for path in sorted(BRIDGE.rglob("*.py")):
+        own = path.relative_to(BRIDGE).parts[0].removesuffix(".py")
+        for name in imports(path):
+            first, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            other = other if other in height else "__init__"
+            if first == "meshbridge" and other != own and height[other] >= height[own]:
+                upwards.append(f"{path.relative_to(BRIDGE)} imports {name}")
+    assert not upwards
+
+
+def test_verify_shares_no_code_with_what_it_verifies() -> None:
+    for path in (BRIDGE / "verify").rglob("*.py"):
+        ours = [name.split(".") for name in imports(path) if name.startswith("meshbridge.")]
+        assert all(parts[1] == "verify" or parts[1:3] == ["ir", "mlir"] for parts in ours), path
+
+
+def test_the_house_imports_no_converter() -> None:
+    for path in BRIDGE.rglob("*.py"):
+        assert not [name for name in imports(path) if name.startswith("meshbridge_converters")], path
 
 
 def test_recognising_input_needs_no_jax() -> None:
     """JAX takes half a second to import, which `mesh-opt` on text must not cost."""
-    code = "import sys, meshbridge.mesh_opt as m; m.main([sys.argv[1], '-o', '/dev/null']); sys.exit('jax' in sys.modules)"
+    code = "import sys, meshbridge.tools.mesh_opt as m; m.main([sys.argv[1], '-o', '/dev/null']); sys.exit('jax' in sys.modules)"
     walkthrough = ROOT / "testdata" / "walkthrough" / "mlp_1d_weight_stationary.mlir"
     assert subprocess.run([sys.executable, "-c", code, str(walkthrough)], check=False).returncode == 0
 

@@ -13,8 +13,9 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge import formats, mlir
-from meshbridge.mlir import MeshError, ParseError
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ParseError
+from meshbridge.read import formats
 from meshbridge_converters import jax_export
 
 COLLECTIVE = re.compile(r"[]})] (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")

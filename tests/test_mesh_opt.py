@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from meshbridge import expectations, mesh_opt, pipeline
-from meshbridge.mlir import MeshError
-from meshbridge.passes.lower_collectives import LowerCollectives
-from meshbridge.passes.sharding_refinement import ShardingRefinement
+from meshbridge import pipeline
+from meshbridge.decide.sharding_refinement import ShardingRefinement
+from meshbridge.ir.mlir import MeshError
+from meshbridge.lowering.lower_collectives import LowerCollectives
+from meshbridge.tools import expectations, mesh_opt
 
 
 def test_every_pass_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import meshbridge
 from meshbridge import resharding
-from meshbridge.sharding import Mesh, Sharding
+from meshbridge.ir.sharding import Mesh, Sharding
 
 P = PartitionSpec
 MESH = jax.make_mesh((2, 2, 2), ("a", "b", "c"), axis_types=(AxisType.Auto,) * 3)

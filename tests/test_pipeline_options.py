@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from meshbridge import cli
-from meshbridge.lowering.groups import KNOWS_MESH_AXES
+from meshbridge.ir.groups import KNOWS_MESH_AXES
+from meshbridge.tools import cli
 
 ARTIFACT = Path(__file__).parents[1] / "testdata" / "gpt3.jax_export"
 

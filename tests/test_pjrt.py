@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
 from meshbridge.dialect import assembly
-from meshbridge.mlir import MeshError, ir
+from meshbridge.ir.mlir import MeshError, ir
 
 ROWS = """
 mesh.mesh @m(shape = 2x4) {meshbridge.axis_names = ["x", "y"]DEVICES}

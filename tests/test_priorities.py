@@ -8,7 +8,7 @@ import pytest
 
 from meshbridge.dialect.attributes import axis_array
 from meshbridge.dialect.ops import OPTION
-from meshbridge.mlir import context, ir, parse, run_stock_passes, walk_all
+from meshbridge.ir.mlir import context, ir, parse, run_stock_passes, walk_all
 from meshbridge.pipeline import partition_module
 
 CHAIN = """

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 from benchmarks.measure import relative_error
-from meshbridge import cli, formats, mlir, pipeline, reference, trial
-from meshbridge.mlir import ir
-from meshbridge.passes.base import Pass
-from meshbridge.passes.strip_shardings import StripShardings, find_per_device
-from meshbridge.trial import Difference
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass
+from meshbridge.legalize.strip_shardings import StripShardings, find_per_device
+from meshbridge.read import formats
+from meshbridge.runtime import reference
+from meshbridge.tools import cli, trial
+from meshbridge.tools.trial import Difference
 
 SDY = """
 sdy.mesh @m = <["x"=2, "y"=4]>
@@ -127,7 +131,7 @@ def test_the_interpreter_gives_booleans_too() -> None:
 def test_xla_still_takes_initial_values_in_once_for_each_piece() -> None:
     x = np.ones((4, 4), np.float32)
     program = jax.jit(lambda x: jax.lax.reduce(jax.lax.concatenate([x, x], 1), np.float32(5), jax.lax.add, (1,)))
-    assert np.asarray(program(x)).tolist() != [13.0] * 4, "take the interpreter out of meshbridge.reference"
+    assert np.asarray(program(x)).tolist() != [13.0] * 4, "take the interpreter out of meshbridge.runtime.reference"
 
 
 class _Wrong(Pass):

@@ -9,16 +9,16 @@ import jax.export
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from meshbridge import formats
-from meshbridge.analysis.communication import Collective, communication
+from meshbridge.cost.communication import Collective, communication
+from meshbridge.decide.build_graph import GraphBuilder
+from meshbridge.decide.quotient import quotient
+from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
-from meshbridge.interface.loops import Interface
-from meshbridge.mlir import context, ir, main_function
-from meshbridge.passes.sharding_refinement import ShardingRefinement
+from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.ir.mlir import context, ir, main_function
+from meshbridge.ops.loops import Interface
 from meshbridge.pipeline import ANNOTATE, PIPELINES, run
-from meshbridge.propagation.build_graph import GraphBuilder
-from meshbridge.propagation.module_mesh import find_mesh
-from meshbridge.propagation.quotient import quotient
+from meshbridge.read import formats
 from tests.operations.differential import Spec, device_mesh
 
 

@@ -20,12 +20,15 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge import cli, formats, pipeline, pjrt, report_text
+from meshbridge import api, pipeline
 from meshbridge.analysis import hlo, hlo_communication, hlo_flops
-from meshbridge.analysis.communication import communication
-from meshbridge.analysis.report import Report, partition_and_report, report_of
+from meshbridge.cost.communication import communication
 from meshbridge.dialect import assembly
-from meshbridge.mlir import MeshError, context, ir
+from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.read import formats
+from meshbridge.report import Report, partition_and_report, report_of
+from meshbridge.runtime import pjrt
+from meshbridge.tools import cli, report_text
 from testdata.catalogue import build
 from tests.operations.differential import device_mesh
 
@@ -41,7 +44,7 @@ MEMORY_FACTOR = 2
 def reported(name: str) -> tuple[Report, pjrt.Executable]:
     """A program's report, and the same program compiled."""
     exported = build(name).export()
-    return meshbridge.report(exported), pjrt.compile(exported)
+    return meshbridge.report(exported), api.compile(exported)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -177,7 +180,7 @@ def test_the_most_expensive_branch_counts() -> None:
     assert (choice.branch, choice.branches, choice.place.file.endswith("test_report.py")) == (2, 3, True)
     assert f"most expensive branch, branch 2 of 3: stablehlo.case at {choice.place}" in report_text.as_table(report)
     assert json.loads(report_text.as_json(report))["unknown_branches"][0]["branch"] == 2
-    found = hlo_communication.communication(hlo.read(pjrt.compile(source).hlo_text()))
+    found = hlo_communication.communication(hlo.read(api.compile(source).hlo_text()))
     assert found.wire_bytes == report.wire_bytes
 
 
@@ -351,7 +354,7 @@ def test_bytes_of_each_kind(line: str, kind: str, axes: tuple[str, ...], wire: f
     module = assembly.read(f"{KINDS}  %0 = {line}\n  return %0 : tensor<8x6xf32>\n}}\n", "kinds.mlir", context())
     (found,) = communication(module).collectives
     assert (found.kind, found.axes, found.wire_bytes) == (kind, axes, pytest.approx(wire))
-    compiled = hlo_communication.communication(hlo.read(pjrt.compile(module).hlo_text()))
+    compiled = hlo_communication.communication(hlo.read(api.compile(module).hlo_text()))
     assert compiled.wire_bytes == pytest.approx(wire)
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 
-from meshbridge import formats
-from meshbridge.mlir import context
-from meshbridge.passes.sharding_propagation import ShardingPropagation
-from meshbridge.passes.sharding_refinement import ShardingRefinement
+from meshbridge.decide.sharding_refinement import ShardingRefinement
+from meshbridge.ir.mlir import context
 from meshbridge.pipeline import PIPELINES, run
-from meshbridge.propagation.sweep import TRAVERSALS
+from meshbridge.read import formats
+from meshbridge.upstream.sharding_propagation import ShardingPropagation
+from meshbridge.upstream.sweep import TRAVERSALS
 from tests.operations.differential import Spec, device_mesh, example
 
 SPECS = [

@@ -18,8 +18,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, reshard
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import cli
 from meshbridge.analysis import hlo, hlo_communication
+from meshbridge.tools import cli
 
 UNREDUCED = P(None, None, unreduced={"x"})
 

@@ -18,7 +18,8 @@ from jax import export, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge import cli, console, formats, mesh_opt
+from meshbridge.read import formats
+from meshbridge.tools import cli, console, mesh_opt
 
 TEXT = """sdy.mesh @mesh = <["x"=2, "y"=4]>
 func.func @main(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<16xf32> {

@@ -12,10 +12,11 @@ import pytest
 from jax import export
 
 import meshbridge
-from meshbridge import formats, mlir
-from meshbridge.comparison import spmd
-from meshbridge.comparison.contestants import CONTESTANTS
-from meshbridge.pjrt import boundary
+from meshbridge.ir import mlir
+from meshbridge.read import formats
+from meshbridge.runtime.pjrt import boundary
+from meshbridge.tools.compare import spmd
+from meshbridge.tools.compare.contestants import CONTESTANTS
 from tests.user_programs import PROGRAMS, UserProgram
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import meshbridge
 from meshbridge import pipeline
-from meshbridge.analysis.communication import communication
+from meshbridge.cost.communication import communication
 from meshbridge.dialect import assembly
-from meshbridge.mlir import context, ir
+from meshbridge.ir.mlir import context, ir
 
 FOLDER = Path(__file__).parents[1] / "testdata" / "walkthrough"
 NAMES = ["mlp_1d_weight_stationary", "mlp_1d_weight_stationary_with_sharding_on_operation"]

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshbridge
-from meshbridge import cli, mlir, pipeline
+from meshbridge import pipeline
 from meshbridge.dialect.ops import OPEN_DIMS, ShardingOp
-from meshbridge.mlir import ir
-from meshbridge.passes.boundary import ImportShardings
-from meshbridge.sharding import Split
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Split
+from meshbridge.read.import_shardings import ImportShardings
+from meshbridge.tools import cli
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Names = tuple[tuple[str, ...], tuple[str, ...]]

@@ -2,7 +2,7 @@
 
 import sys
 
-from meshbridge.cli import main
+from meshbridge.tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from meshbridge import console, formats, pipeline
-from meshbridge.formats import Program
-from meshbridge.mlir import MeshError, ParseError, context
-from meshbridge.passes.boundary import ImportShardings
-from meshbridge.passes.inline_calls import InlineCalls
+from meshbridge import pipeline
+from meshbridge.ir.mlir import MeshError, ParseError, context
+from meshbridge.legalize.inline_calls import InlineCalls
+from meshbridge.read import files, formats
+from meshbridge.read.formats import Program
+from meshbridge.read.import_shardings import ImportShardings
 
 MESH = "mesh"
 """Names the mesh dialect itself, beside the notations: what all of them convert to."""
@@ -25,11 +26,11 @@ def read(path: str, kind: str, dims: Mapping[str, int] | None = None) -> Program
 
     Raises ParseError for one that is not.
     """
-    data, name = console.read_bytes(path), console.display_name(path)
+    data, name = files.read_bytes(path), files.display_name(path)
     if kind in formats.formats():
-        with console.about(name):
+        with files.about(name):
             return formats.formats()[kind].open(data, name, context(), dims)
-    program = console.parse_program(data, name, dims)
+    program = files.parse_program(data, name, dims)
     notation = formats.find_notation(program.module)
     if kind != "auto" and kind != (notation.name if notation is not None else MESH):
         found = (

@@ -13,32 +13,32 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
-from meshbridge import passes as pass_package
+from meshbridge.collectives import OptimizeCollectives
+from meshbridge.collectives.canonicalize import Simplify
+from meshbridge.decide.factor_axes import FactorAxes
+from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
-from meshbridge.dialect.ops import BOUNDARY_GLOBAL
-from meshbridge.lowering.groups import Spelling
+from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.ir.groups import Spelling
+from meshbridge.ir.mlir import MeshError, OpError, diagnostics_text, ir
+from meshbridge.ir.passes import PASSES, Pass, run_passes
+from meshbridge.legalize.batch_lookups import BatchLookups
+from meshbridge.legalize.complex_constants import ComplexConstants
+from meshbridge.legalize.expand_ops import ExpandOps
+from meshbridge.legalize.fold_cases import FoldCases
+from meshbridge.legalize.fold_pads import FoldPads
+from meshbridge.legalize.inline_calls import InlineCalls
+from meshbridge.legalize.join_slices import JoinSlices
+from meshbridge.legalize.split_arg_reductions import SplitArgReductions
+from meshbridge.legalize.split_constants import SplitConstants
+from meshbridge.legalize.split_transforms import SplitTransforms
+from meshbridge.legalize.static_updates import StaticUpdates
+from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.replicas import find_replicas
-from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir
-from meshbridge.passes.base import PASSES, Pass, run_passes
-from meshbridge.passes.batch_lookups import BatchLookups
-from meshbridge.passes.boundary import ImportShardings, WrapLocal
-from meshbridge.passes.canonicalize import Simplify
-from meshbridge.passes.collectives import OptimizeCollectives
-from meshbridge.passes.complex_constants import ComplexConstants
-from meshbridge.passes.expand_composites import ExpandComposites
-from meshbridge.passes.expand_ops import ExpandOps
-from meshbridge.passes.factor_axes import FactorAxes
-from meshbridge.passes.fold_cases import FoldCases
-from meshbridge.passes.fold_pads import FoldPads
-from meshbridge.passes.inline_calls import InlineCalls
-from meshbridge.passes.join_slices import JoinSlices
-from meshbridge.passes.lower_collectives import LowerCollectives
-from meshbridge.passes.mesh_spmdization import MeshSpmdization
-from meshbridge.passes.sharding_refinement import ShardingRefinement
-from meshbridge.passes.split_arg_reductions import SplitArgReductions
-from meshbridge.passes.split_constants import SplitConstants
-from meshbridge.passes.split_transforms import SplitTransforms
-from meshbridge.passes.static_updates import StaticUpdates
+from meshbridge.lowering.wrap_local import WrapLocal
+from meshbridge.partition.expand_composites import ExpandComposites
+from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.read.import_shardings import ImportShardings
 
 PREPARE: tuple[Pass, ...] = (
     ImportShardings(),
@@ -89,6 +89,9 @@ class Timing:
     verify_seconds: float
 
 
+PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "lowering", "upstream")
+"""The folders that hold passes."""
+
 Switch = Literal["on", "off", "ring"]
 """Whether OptimizeCollectives runs; `ring` also lets gathered operands of products come around in rings."""
 
@@ -97,9 +100,11 @@ OnPass = Callable[[Pass, ir.Module], None]
 
 @cache
 def registered_passes() -> dict[str, type[Pass]]:
-    """Every pass by name: each file in `passes/` registers its own."""
-    for module in pkgutil.iter_modules(pass_package.__path__):
-        importlib.import_module(f"{pass_package.__name__}.{module.name}")
+    """Every pass by name: each file of a folder of PASSES_IN registers its own."""
+    for folder in PASSES_IN:
+        package = importlib.import_module(f"meshbridge.{folder}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
     return dict(sorted(PASSES.items()))
 
 
@@ -150,13 +155,6 @@ def steps_from(module: ir.Module, emit: str, collectives: Switch = "on") -> tupl
     if not split:
         raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{emit}'")
     return steps[split[0] + 1 :]
-
-
-def is_partitioned(module: ir.Module) -> bool:
-    """Whether a function of `module` is the program of one device: then its arguments or results say what they are shards of."""
-    functions = [view.operation.attributes for view in module.body.operations if view.operation.name == "func.func"]
-    sides = [ir.ArrayAttr(attrs[side]) for attrs in functions for side in ("arg_attrs", "res_attrs") if side in attrs]
-    return any(BOUNDARY_GLOBAL in ir.DictAttr(entry) for side in sides for entry in side)
 
 
 def _configured(step: Pass, resharding: str, replica_groups: Spelling, collectives: Switch, explain: bool) -> Pass:

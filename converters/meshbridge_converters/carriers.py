@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from meshbridge.mlir import ir, sdy
+from meshbridge.ir.mlir import ir, sdy
 
 SHARDING = "sdy.sharding"
 """One sharding, on a function's argument or result; one per result, on an operation."""
 
-MANUAL = "sdy.manual_computation"
 NAMED = "sdy.named_computation"
 
 FUNCTION = ("arg_attrs", "res_attrs")

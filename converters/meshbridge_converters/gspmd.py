@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
 from meshbridge_converters import gspmd_export, gspmd_import, sdy
 
 __all__ = ["export_module", "import_module"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from meshbridge.mlir import OpError, ir, walk_all
+from meshbridge.ir.mlir import OpError, ir, walk_all
 from meshbridge_converters import hlo_shardings
 from meshbridge_converters.carriers import FUNCTION
 from meshbridge_converters.hlo_shardings import Tiling

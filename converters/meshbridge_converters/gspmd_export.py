@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
-from meshbridge.factored_mesh import AxisRef, FactoredMesh, factor
-from meshbridge.mlir import OpError, ir, sdy, walk_all
-from meshbridge.passes.inline_calls import InlineCalls
-from meshbridge.sharding import MAX_DEVICES
+from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, walk_all
+from meshbridge.ir.sharding import MAX_DEVICES
+from meshbridge.ir.subaxes import AxisRef, FactoredMesh, factor
+from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
-from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, MANUAL, NAMED, SHARDING
+from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, NAMED, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
 from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
 from meshbridge_converters.gspmd_writer import NAMED_IN_HLO

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from meshbridge.mlir import OpError, function_type, ir
+from meshbridge.ir.mlir import OpError, function_type, ir
 from meshbridge_converters import carriers, gspmd_manual
 from meshbridge_converters.carriers import SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, MHLO_SHARDING, Survey, open_dims, rank, string, tiling, tilings

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from functools import cmp_to_key
 from typing import Any, TypeAlias
 
-from meshbridge.mlir import OpError, ir, sdy, walk
+from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, walk
 from meshbridge_converters import carriers
-from meshbridge_converters.carriers import MANUAL
 from meshbridge_converters.gspmd_annotations import (
     CONSTRAINT,
     FULL_TO_SHARD,

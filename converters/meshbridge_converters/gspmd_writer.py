@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from meshbridge.factored_mesh import AxisRef
-from meshbridge.mlir import MeshError, OpError, ir, sdy
+from meshbridge.ir.mlir import MeshError, OpError, ir, sdy
+from meshbridge.ir.subaxes import AxisRef
 from meshbridge_converters import mesh_inference, sdy_attributes
 from meshbridge_converters.gspmd_annotations import NUM_PARTITIONS, Survey, tilings
 from meshbridge_converters.hlo_shardings import NamedMesh, Tiling

@@ -24,9 +24,9 @@ import numpy as np
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import BOUNDARY_MESH, BOUNDARY_SPLIT
-from meshbridge.formats import Format, Program
-from meshbridge.mlir import MeshError, OpError, ParseError, artifacts, function_type, hlo, ir, main_function
-from meshbridge.sharding import Mesh
+from meshbridge.ir.mlir import MeshError, OpError, ParseError, artifacts, function_type, hlo, ir, main_function
+from meshbridge.ir.sharding import Mesh
+from meshbridge.read.formats import Format, Program
 from meshbridge_converters import hlo_shardings, mesh_inference
 from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.mesh_inference import InferredMesh

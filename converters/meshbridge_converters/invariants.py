@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshbridge.mlir import OpError, ir, sdy, source_location, tensor_type
+from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, source_location, tensor_type
 from meshbridge_converters import carriers, sdy_attributes
 from meshbridge_converters.sdy_attributes import SdyMesh
 
@@ -39,7 +39,7 @@ def put_on_one_mesh(op: ir.Operation, declared: Mapping[str, ir.Attribute]) -> N
         named = " and ".join(f"@{mesh}" if isinstance(mesh, str) else str(mesh) for mesh in with_axes)
         raise OpError(op, f"expected in_shardings and out_shardings on one mesh, found {named}")
     chosen = (symbols or with_axes)[0]
-    carriers.rewrite(op, carriers.MANUAL, lambda attr: sdy_attributes.on_mesh(attr, chosen))
+    carriers.rewrite(op, MANUAL, lambda attr: sdy_attributes.on_mesh(attr, chosen))
 
 
 def _says_nothing(mesh: ir.Attribute | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshbridge.mlir import MeshError
+from meshbridge.ir.mlir import MeshError
 
 
 @dataclass(frozen=True)

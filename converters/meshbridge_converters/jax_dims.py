@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshbridge import mlir
-from meshbridge.formats import to_bytecode
-from meshbridge.mlir import MeshError, artifacts, context, ir, main_function, stablehlo
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, artifacts, context, ir, main_function, stablehlo
+from meshbridge.read.formats import to_bytecode
 from meshbridge_converters import portable
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from meshbridge import pipeline
-from meshbridge.formats import Format, Program, refuse_arguments
-from meshbridge.mlir import MeshError, ParseError, context, ir, main_function
+from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.ir.mlir import MeshError, ParseError, context, ir, main_function
+from meshbridge.read.formats import Format, Program, refuse_arguments
 from meshbridge_converters import jax_platforms, jax_shardings, jax_values, portable
 from meshbridge_converters.jax_calling import TreeCalling
 from meshbridge_converters.jax_dims import RefinedVjp, refined
@@ -142,7 +143,7 @@ def pack(program: Program) -> Exported:
     exported: Any = program.envelope
     if exported is None or program.format is not FORMAT:
         raise MeshError("<module>: error: a jax.export artifact is only made from one: a module does not hold pytrees and types")
-    if pipeline.is_partitioned(program.module) or portable.holds_mesh_ops(program.module):
+    if is_partitioned(program.module) or portable.holds_mesh_ops(program.module):
         raise MeshError(
             "<module>: error: a jax.export artifact holds StableHLO on global shapes, found mesh IR or the program of one device"
             "\n  hint: --emit exported and --to sdy keep the artifact; mesh IR and local programs are MLIR text or bytecode"

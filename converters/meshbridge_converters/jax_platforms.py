@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshbridge.mlir import function_type, ir, main_function, stablehlo
-from meshbridge.passes.fold_cases import fold
+from meshbridge.ir.mlir import function_type, ir, main_function, stablehlo
+from meshbridge.legalize.fold_cases import fold
 
 GLOBAL_CONSTANT = "jax.global_constant"
 """Attribute of arguments that JAX passes through all functions unchanged; its value names the constant."""

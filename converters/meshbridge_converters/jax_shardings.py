@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshbridge.mlir import ir, sdy
+from meshbridge.ir.mlir import ir, sdy
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding

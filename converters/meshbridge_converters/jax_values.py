@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshbridge import mlir
-from meshbridge.formats import TEXT, Program, to_bytecode
-from meshbridge.mlir import MeshError, ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.read.formats import TEXT, Program, to_bytecode
 from meshbridge_converters.jax_calling import TreeCalling
 
 

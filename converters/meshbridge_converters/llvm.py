@@ -26,10 +26,10 @@ from meshbridge.dialect.assembly.scanner import Scanner, place
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import AXES, AXIS_ARRAY, KIND, KindSyntax, Mismatch, Syntax, read_kind
 from meshbridge.dialect.ops import MeshOp, PermuteOp, ShardingOp, ShardOp
-from meshbridge.formats import Format as FileFormat
-from meshbridge.formats import Program
-from meshbridge.mlir import OpError, ParseError, ir, walk, walk_all
-from meshbridge.sharding import Sharding
+from meshbridge.ir.mlir import OpError, ParseError, ir, walk, walk_all
+from meshbridge.ir.sharding import Sharding
+from meshbridge.read.formats import Format as FileFormat
+from meshbridge.read.formats import Program
 
 
 def _respelled(

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import axis_lists
 from meshbridge.dialect.ops import BOUNDARY_PARTIAL, REPLICATED_AXES
-from meshbridge.mlir import OpError, ir, main_function, sdy
-from meshbridge.sharding import Sharding, is_even
+from meshbridge.ir.mlir import MANUAL, OpError, ir, main_function, sdy
+from meshbridge.ir.sharding import Sharding, is_even
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import SHARDING
 from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
@@ -85,7 +85,7 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
         "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name, _ in mesh.factored.sdy_axes]),
     }
     operands = list(entry.arguments)
-    manual = ir.Operation.create(carriers.MANUAL, global_results, operands, attrs, regions=1, loc=main.location, ip=ip)
+    manual = ir.Operation.create(MANUAL, global_results, operands, attrs, regions=1, loc=main.location, ip=ip)
     ir.Operation.create("func.return", [], list(manual.results), loc=terminator.location, ip=ip)
     body.append_to(manual.regions[0])
     returned = list(terminator.operands)

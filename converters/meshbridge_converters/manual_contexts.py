@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from meshbridge.mlir import ir, walk_all
-from meshbridge.passes.inline_calls import CALLEE, callee
-from meshbridge_converters.carriers import MANUAL
+from meshbridge.ir.mlir import MANUAL, ir, walk_all
+from meshbridge.legalize.inline_calls import CALLEE, callee
 from meshbridge_converters.invariants import manual_axes
 
 Contexts = frozenset[frozenset[str]]

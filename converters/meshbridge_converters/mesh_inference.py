@@ -17,8 +17,8 @@ from functools import reduce
 
 import numpy as np
 
-from meshbridge.factored_mesh import AxisRef, FactoredMesh, factor
-from meshbridge.sharding import Axes
+from meshbridge.ir.sharding import Axes
+from meshbridge.ir.subaxes import AxisRef, FactoredMesh, factor
 from meshbridge_converters.hlo_shardings import Tiling
 
 LINE = ""

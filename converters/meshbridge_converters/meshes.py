@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AXIS_NAMES, DEVICE_IDS, MeshOp
-from meshbridge.factored_mesh import FactoredMesh, fused
-from meshbridge.mlir import OpError, ir
-from meshbridge.sharding import DYNAMIC
+from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.subaxes import FactoredMesh, fused
 from meshbridge_converters import sdy_attributes
 from meshbridge_converters.sdy_attributes import SdyMesh
 

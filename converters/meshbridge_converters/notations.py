@@ -1,9 +1,9 @@
-"""The sharding notations that this package brings; see meshbridge.formats.Notation."""
+"""The sharding notations that this package brings; see meshbridge.read.formats.Notation."""
 
 from __future__ import annotations
 
-from meshbridge.formats import Notation
-from meshbridge.mlir import ir, walk_all
+from meshbridge.ir.mlir import ir, walk_all
+from meshbridge.read.formats import Notation
 from meshbridge_converters import gspmd, manual, sdy, sdy_frontend
 
 SDY_SHARDING = "sdy.sharding"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from meshbridge.formats import Format, Program, bytecode_producer, refuse_versioned, to_bytecode
-from meshbridge.mlir import MeshError, ParseError, artifacts, ir, stablehlo
+from meshbridge.ir.mlir import MeshError, ParseError, artifacts, ir, stablehlo
+from meshbridge.read.formats import Format, Program, bytecode_producer, refuse_versioned, to_bytecode
 
 
 def detect(data: bytes) -> bool:

@@ -25,9 +25,9 @@ from meshbridge.dialect.assembly.printer import write_operation
 from meshbridge.dialect.assembly.scanner import Scanner
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import Mismatch, Syntax, read_integers
-from meshbridge.formats import Format as FileFormat
-from meshbridge.formats import Program
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
+from meshbridge.read.formats import Format as FileFormat
+from meshbridge.read.formats import Program
 from meshbridge_converters import rfc_export, rfc_import
 from meshbridge_converters.llvm import text_matches
 

@@ -12,8 +12,8 @@ from typing import Any
 from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.source_map import as_module
 from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp, MeshShapeOp, ProcessMultiIndexOp, ShardingOp, ShardOp
-from meshbridge.mlir import OpError, ir, run_stock_passes, walk, walk_all
-from meshbridge.sharding import DYNAMIC, Mesh, Split
+from meshbridge.ir.mlir import OpError, ir, run_stock_passes, walk, walk_all
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Split
 from meshbridge_converters.rfc_import import ANNOTATE, CLUSTER
 from meshbridge_converters.rfc_materialized import Materializer, array, arrays, boundary_mesh, encode, trimmed
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import OPTION, REQUIRED, RESULT_SPLIT, MeshOp
-from meshbridge.interface.equal_shards import set_boundary
-from meshbridge.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
-from meshbridge.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
+from meshbridge.ir.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
+from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
+from meshbridge.ops.equal_shards import set_boundary
 from meshbridge_converters.rfc_materialized import CONSTANTS, retype_constant, trimmed
 
 CLUSTER = "mesh_cluster"

@@ -26,8 +26,8 @@ from meshbridge.dialect.ops import (
     CollectiveOpView,
     ReduceScatterOp,
 )
-from meshbridge.mlir import OpError, function_type, ir, walk
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Split
+from meshbridge.ir.mlir import OpError, function_type, ir, walk
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Split
 
 _HINT = "mesh-spmdization=materialized writes down how every result lies"
 _OTHERWISE = "the spelling `mesh` says whatever one device computes"

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import OPEN_DIMS, PRIORITIES, REPLICATED_AXES
-from meshbridge.factored_mesh import AxisRef, FactoredMesh, factor, looks_like_part
-from meshbridge.mlir import MeshError, ir, sdy
-from meshbridge.sharding import Axes, Mesh, Sharding
+from meshbridge.ir.mlir import MeshError, ir, sdy
+from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.ir.subaxes import AxisRef, FactoredMesh, factor, looks_like_part
 
 NO_PRIORITY = -1
 

@@ -35,13 +35,12 @@ from meshbridge.dialect.ops import (
     ShardingOp,
     ShardOp,
 )
-from meshbridge.mlir import MeshError, OpError, diagnostics_text, ir, tensor_type, walk_all
-from meshbridge.sharding import DYNAMIC, Sharding
+from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, ir, tensor_type, walk_all
+from meshbridge.ir.sharding import DYNAMIC, Sharding
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import (
     CONSTRAINING,
     EDGES,
-    MANUAL,
     NAMED,
     OUR_PROPAGATION_EDGES,
     PROPAGATION_EDGES,

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from meshbridge.mlir import OpError, ir, sdy, walk_all
+from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, walk_all
 from meshbridge_converters import carriers
-from meshbridge_converters.carriers import FUNCTION, MANUAL, SHARDING
+from meshbridge_converters.carriers import FUNCTION, SHARDING
 from meshbridge_converters.invariants import GROUP
 
 Value: TypeAlias = "ir.Value[Any]"

@@ -30,11 +30,11 @@ from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, UNSAID
-from meshbridge.factored_mesh import AxisRef
-from meshbridge.mlir import MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
-from meshbridge.sharding import Sharding
+from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
+from meshbridge.ir.sharding import Sharding
+from meshbridge.ir.subaxes import AxisRef
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
-from meshbridge_converters.carriers import CONSTRAINING, MANUAL, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
+from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
 from meshbridge_converters.invariants import Groups
 from meshbridge_converters.sdy_meshes import Meshes
 

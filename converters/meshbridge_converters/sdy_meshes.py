@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from meshbridge.factored_mesh import AxisRef
-from meshbridge.mlir import MeshError, OpError, ir
+from meshbridge.ir.mlir import MeshError, OpError, ir
+from meshbridge.ir.subaxes import AxisRef
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
 

@@ -12,7 +12,7 @@ from harness import ELEMENTS, Case, tensor_text
 from hypothesis import strategies as st
 from simulator import Index, Values
 
-from meshbridge.sharding import DYNAMIC, Mesh
+from meshbridge.ir.sharding import DYNAMIC, Mesh
 
 Draw = Callable[[st.SearchStrategy], object]
 

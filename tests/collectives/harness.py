@@ -17,10 +17,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib import xla_client
 from simulator import Values, devices
 
-from meshbridge import mlir
-from meshbridge.mlir import ir, sdy, stablehlo
-from meshbridge.passes.lower_collectives import LowerCollectives
-from meshbridge.sharding import Mesh
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir, sdy, stablehlo
+from meshbridge.ir.sharding import Mesh
+from meshbridge.lowering.lower_collectives import LowerCollectives
 
 ELEMENTS = {
     "f32": np.dtype(np.float32),

@@ -16,8 +16,8 @@ from harness import Case, run
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from meshbridge.lowering.groups import KNOWS_MESH_AXES
-from meshbridge.sharding import Mesh
+from meshbridge.ir.groups import KNOWS_MESH_AXES
+from meshbridge.ir.sharding import Mesh
 
 CASES_PER_PROGRAM = 8
 

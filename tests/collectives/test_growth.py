@@ -7,8 +7,8 @@ import re
 import pytest
 
 from benchmarks.lowering import COLLECTIVES, MESHES, PERMUTES, program
-from meshbridge.lowering.groups import KNOWS_MESH_AXES
-from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.ir.groups import KNOWS_MESH_AXES
+from meshbridge.lowering.lower_collectives import LowerCollectives
 
 
 def without_numbers(text: str) -> str:

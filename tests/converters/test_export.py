@@ -14,8 +14,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib import _jax
 
-from meshbridge import mlir, pipeline
-from meshbridge.mlir import OpError, ir
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge_converters import sdy
 
 HEAD = '"mesh.mesh"() {sym_name = "m", shape = array<i64: 2, 4>} : () -> ()'

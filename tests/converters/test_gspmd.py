@@ -13,10 +13,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib import xla_client
 
-from meshbridge import mlir
-from meshbridge.mlir import MeshError, OpError, ir
-from meshbridge.passes.inline_calls import InlineCalls
-from meshbridge.passes.sharding_propagation import ShardingPropagation
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, OpError, ir
+from meshbridge.legalize.inline_calls import InlineCalls
+from meshbridge.upstream.sharding_propagation import ShardingPropagation
 from meshbridge_converters import gspmd, hlo_shardings, mesh_inference, sdy
 from tests.converters import test_jax_programs as programs
 

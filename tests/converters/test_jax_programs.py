@@ -13,7 +13,7 @@ from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshbridge import mlir
+from meshbridge.ir import mlir
 from meshbridge_converters import sdy
 
 X = jax.ShapeDtypeStruct((8, 16), jnp.float32)

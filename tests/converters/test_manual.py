@@ -14,8 +14,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib import _jax
 
-from meshbridge import mlir
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge_converters import manual, sdy
 
 LOCAL = """

@@ -14,8 +14,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import formats, mlir
-from meshbridge.mlir import MeshError
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError
+from meshbridge.read import formats
 from meshbridge_converters import gspmd, sdy
 
 A = np.linspace(-1, 1, 128, dtype=np.float32).reshape(8, 16)

@@ -16,9 +16,9 @@ from jax.sharding import Mesh as JaxMesh
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib import xla_client
 
-from meshbridge import mlir
 from meshbridge.dialect.ops import MeshOp, ShardingOp
-from meshbridge.sharding import Mesh, Sharding, local_shape
+from meshbridge.ir import mlir
+from meshbridge.ir.sharding import Mesh, Sharding, local_shape
 from meshbridge_converters import gspmd, sdy
 
 Slices = tuple[tuple[int, int], ...]

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import mlir
+from meshbridge.ir import mlir
 from tests.converters import test_jax_programs as programs
 
 ARGUMENT = np.linspace(-1, 2, 128, dtype=np.float32).reshape(8, 16)

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from meshbridge import mlir
-from meshbridge.factored_mesh import AxisRef, factor
-from meshbridge.mlir import MeshError, ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.subaxes import AxisRef, factor
 from meshbridge_converters import sdy
 
 MESHES = """

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from meshbridge import formats, mlir
-from meshbridge.mlir import OpError
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import OpError
+from meshbridge.read import formats
 from meshbridge_converters import sdy, sdy_frontend
 
 STRINGS = r"""

@@ -13,7 +13,7 @@ import atheris
 
 with atheris.instrument_imports(include=["meshbridge.dialect"]):
     from meshbridge.dialect.assembly import read, write
-    from meshbridge.mlir import MeshError, context
+    from meshbridge.ir.mlir import MeshError, context
 
 CONTEXT = context()
 

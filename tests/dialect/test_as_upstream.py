@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from meshbridge import formats, pipeline
-from meshbridge.mlir import MeshError, context
+from meshbridge import pipeline
+from meshbridge.ir.mlir import MeshError, context
+from meshbridge.read import formats
 from meshbridge_converters.llvm import FORMATS_BY_VERSION
 
 from .test_interop import tool

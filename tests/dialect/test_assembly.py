@@ -10,7 +10,7 @@ from hypothesis import given
 
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, split_input, write
-from meshbridge.mlir import ParseError, context, ir, source_location, walk_all
+from meshbridge.ir.mlir import ParseError, context, ir, source_location, walk_all
 
 from .programs import FORMS, HEADER, program, random_programs
 

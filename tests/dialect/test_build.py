@@ -9,8 +9,8 @@ import pytest
 
 from meshbridge.dialect import build, verifier
 from meshbridge.dialect.assembly import read, write
-from meshbridge.mlir import context, ir
-from meshbridge.sharding import DYNAMIC, Mesh, Sharding
+from meshbridge.ir.mlir import context, ir
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
 
 from .programs import FORMS, program
 

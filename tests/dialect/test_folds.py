@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 
+from meshbridge.collectives.canonicalize import Canonicalize, Cse
 from meshbridge.dialect import folds, verifier
 from meshbridge.dialect.assembly import read, write
-from meshbridge.mlir import context, ir, walk_all
-from meshbridge.passes.canonicalize import Canonicalize, Cse
+from meshbridge.ir.mlir import context, ir, walk_all
 
 from .programs import FORMS, program, random_programs
 

@@ -10,7 +10,7 @@ import pytest
 
 from meshbridge import pipeline
 from meshbridge.dialect.assembly import read
-from meshbridge.mlir import MeshError, context
+from meshbridge.ir.mlir import MeshError, context
 from meshbridge_converters import llvm
 
 from .programs import FORMS, program

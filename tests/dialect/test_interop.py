@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from meshbridge.dialect.assembly import read, write
-from meshbridge.mlir import OpError, context
+from meshbridge.ir.mlir import OpError, context
 from meshbridge_converters import llvm
 
 from .programs import FORMS, program, random_programs

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, write
-from meshbridge.mlir import MeshError, context, ir
+from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge_converters import llvm, rfc
 
 from .programs import FORMS, program

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, write
 from meshbridge.dialect.ops import REQUIRED
-from meshbridge.mlir import OpError, ParseError, context, ir, walk_all
-from meshbridge.passes.mesh_spmdization import MeshSpmdization
-from meshbridge.passes.sharding_propagation import ShardingPropagation
+from meshbridge.ir.mlir import OpError, ParseError, context, ir, walk_all
+from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.upstream.sharding_propagation import ShardingPropagation
 from meshbridge_converters import rfc
 
 CONTEXT = context()

@@ -6,7 +6,7 @@ import pytest
 
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read
-from meshbridge.mlir import VerifyError, context
+from meshbridge.ir.mlir import VerifyError, context
 
 from .programs import FORMS, program
 

@@ -12,7 +12,9 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from meshbridge import cli, formats, mesh_opt, pipeline
+from meshbridge import pipeline
+from meshbridge.read import formats
+from meshbridge.tools import cli, mesh_opt
 from tests.fuzz import runner, sources, upstream
 from tests.fuzz.mutators import MUTATORS, mutant
 

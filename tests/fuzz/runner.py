@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from meshbridge import cli
+from meshbridge.tools import cli
 
 SECONDS = 10
 """How long a command may compute."""

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from meshbridge import formats, mlir
 from meshbridge.dialect import assembly, verifier
-from meshbridge.formats import Format, Program
-from meshbridge.mlir import MeshError
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError
+from meshbridge.read import formats
+from meshbridge.read.formats import Format, Program
 from tests.fuzz.mutators import Source
 
 BINARY = (".jax_export", ".mlirbc", ".stablehlo")

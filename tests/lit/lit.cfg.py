@@ -7,7 +7,7 @@ from pathlib import Path
 import lit.formats
 from jaxlib.mlir.dialects import sdy
 
-from meshbridge.lowering.groups import KNOWS_MESH_AXES
+from meshbridge.ir.groups import KNOWS_MESH_AXES
 
 config.name = "meshbridge"  # noqa: F821  # lit defines it
 config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshbridge import interface
-from meshbridge.interface.loops import SHARDING_RULE, Interface, LoopNest, described_ops, shape_of
-from meshbridge.mlir import context, ir, run_stock_passes, sdy, walk_all
+from meshbridge import ops
+from meshbridge.ir.mlir import context, ir, run_stock_passes, sdy, walk_all
+from meshbridge.ops.loops import SHARDING_RULE, Interface, LoopNest, described_ops, shape_of
 from tests.operations.samples import SAMPLES
 
-assert interface.__all__  # registers the loops
+assert ops.__all__  # registers the loops
 
 EVERY = "every"
 NO_RULE = "no rule"

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshbridge import mlir
-from meshbridge.mlir import ir, stablehlo
-from meshbridge.reference import interpreted
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.runtime.reference import interpreted
 from tests.operations.side_by_side import side_by_side
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxlib.mlir.dialects import chlo
 
-from meshbridge.mlir import ir, parse
+from meshbridge.ir.mlir import ir, parse
 from tests.operations.raw import raw, tensor
 
 Type = tuple[tuple[int, ...], str]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from meshbridge import mlir
-from meshbridge.mlir import ir, stablehlo
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir, stablehlo
 
 Copies = list[Any]
 """A value by device."""

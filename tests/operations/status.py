@@ -11,17 +11,16 @@ from pathlib import Path
 
 from jaxlib.mlir.dialects import chlo, stablehlo
 
-from meshbridge import interface
-from meshbridge.interface.loops import Interface, LoopNest, described_ops
-from meshbridge.interface.refused import INSIDE_ONLY, REFUSED
-from meshbridge.mlir import context, walk_all
-from meshbridge.passes.expand_ops import EXPANSIONS, STATIC_FORMS, ExpandOps
-from meshbridge.passes.inline_calls import InlineCalls
-from meshbridge.propagation.graph import REGION_OPS
+from meshbridge import ops
+from meshbridge.ir.mlir import REGION_OPS, context, walk_all
+from meshbridge.legalize.expand_ops import EXPANSIONS, STATIC_FORMS, ExpandOps
+from meshbridge.legalize.inline_calls import InlineCalls
+from meshbridge.ops.loops import Interface, LoopNest, described_ops
+from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
 
-assert interface.__all__  # registers the loops
+assert ops.__all__  # registers the loops
 
 WITHOUT_SAMPLE = {
     "stablehlo.after_all": "a token; nothing to split",

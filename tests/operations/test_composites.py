@@ -15,9 +15,9 @@ from jax.sharding import NamedSharding
 
 import meshbridge
 from meshbridge import pipeline
-from meshbridge.interface import sharding_rules
-from meshbridge.mlir import context, parse, walk_all
-from meshbridge.passes.mesh_spmdization import MeshSpmdization
+from meshbridge.ir.mlir import context, parse, walk_all
+from meshbridge.ops import sharding_rules
+from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from tests.operations.differential import Spec, assert_close, device_mesh, run_sharded
 
 Function = Callable[..., Any]

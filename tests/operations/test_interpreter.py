@@ -17,11 +17,14 @@ import numpy as np
 import pytest
 from jax import lax
 
-from meshbridge import formats, mlir, pipeline, pjrt
-from meshbridge.mlir import ir
-from meshbridge.passes.lower_collectives import LowerCollectives
-from meshbridge.propagation.module_mesh import mesh_or_single
-from meshbridge.sharding import Mesh
+from meshbridge import pipeline
+from meshbridge.dialect.module_mesh import mesh_or_single
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Mesh
+from meshbridge.lowering.lower_collectives import LowerCollectives
+from meshbridge.read import formats
+from meshbridge.runtime import pjrt
 from tests.operations.cases import Case, Operand, compare, examples, export
 from tests.operations.differential import SEED, Spec, device_mesh
 from tests.operations.interpreter import evaluate, evaluate_partitions, evaluate_side_by_side

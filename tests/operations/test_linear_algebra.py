@@ -14,8 +14,9 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 import meshbridge
-from meshbridge import formats, mlir
-from meshbridge.analysis.report import Report
+from meshbridge.ir import mlir
+from meshbridge.read import formats
+from meshbridge.report import Report
 from tests.operations.differential import Spec, assert_close, device_mesh
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshbridge
-from meshbridge.mlir import MeshError, context, parse
+from meshbridge.ir.mlir import MeshError, context, parse
 from meshbridge.verify.verdict import verify
 
 PROGRAM = """

@@ -11,7 +11,8 @@ import pytest
 from jax import lax
 
 import meshbridge
-from meshbridge import mlir, pipeline
+from meshbridge import pipeline
+from meshbridge.ir import mlir
 from tests.operations.differential import Spec, device_mesh, run_sharded
 
 X = np.random.default_rng(0).integers(0, 5, (8, 8, 4)).astype(np.int32)

@@ -8,13 +8,17 @@ import jax
 import numpy as np
 import pytest
 
-from meshbridge import formats, mlir, pipeline, pjrt, trial
-from meshbridge.mlir import ir
-from meshbridge.passes.base import Pass
-from meshbridge.passes.boundary import ImportShardings
-from meshbridge.passes.expand_composites import ExpandComposites
-from meshbridge.passes.mesh_spmdization import MeshSpmdization
-from meshbridge.passes.strip_shardings import StripShardings
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass
+from meshbridge.legalize.strip_shardings import StripShardings
+from meshbridge.partition.expand_composites import ExpandComposites
+from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.read import formats
+from meshbridge.read.import_shardings import ImportShardings
+from meshbridge.runtime import pjrt
+from meshbridge.tools import trial
 from testdata import catalogue
 from tests.operations import test_pinned, test_samples
 from tests.operations.cases import Case, compare, examples, export

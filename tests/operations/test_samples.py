@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import meshbridge
-from meshbridge.interface.refused import INSIDE_ONLY, REFUSED
-from meshbridge.mlir import context, parse
-from meshbridge.passes.expand_ops import ExpandOps
+from meshbridge.ir.mlir import context, parse
+from meshbridge.legalize.expand_ops import ExpandOps
+from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from tests.operations import differences, status
 from tests.operations.cases import check
 from tests.operations.differential import example

@@ -13,11 +13,11 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 
 import meshbridge
-from meshbridge.interface import known_calls, sharding_rules
-from meshbridge.interface.loops import Interface, Loop
-from meshbridge.interface.option import is_legal
-from meshbridge.mlir import context, parse, walk_all
-from meshbridge.sharding import Mesh
+from meshbridge.ir.mlir import context, parse, walk_all
+from meshbridge.ir.sharding import Mesh
+from meshbridge.ops import known_calls, sharding_rules
+from meshbridge.ops.loops import Interface, Loop
+from meshbridge.ops.option import is_legal
 from tests.operations.differential import Spec, assert_close, device_mesh, run_sharded
 from tests.operations.numpy_calls import numpy_call
 from tests.operations.raw import raw

@@ -16,9 +16,9 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 import meshbridge
-from meshbridge.interface.reach import Covered, Reach
-from meshbridge.interface.rounds import rounds
-from meshbridge.propagation import choice
+from meshbridge.decide import choice
+from meshbridge.ops.reach import Covered, Reach
+from meshbridge.ops.rounds import rounds
 from tests.operations import families
 from tests.operations.cases import Case, check
 from tests.operations.differential import Spec, device_mesh

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
 from meshbridge.resharding import Plan
-from meshbridge.sharding import Axes, Mesh, Sharding, Split, local_shape
 
 Array = np.ndarray[Any, Any]
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import jax
 import pytest
 
-from meshbridge.mlir import MeshError
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding import Options, plan
-from meshbridge.resharding.command import run
-from meshbridge.resharding.picture import picture
 from meshbridge.resharding.steps import Rounds
-from meshbridge.resharding.trial import try_on_devices
-from meshbridge.sharding import Mesh, Sharding
+from meshbridge.tools.reshard import run
+from meshbridge.tools.reshard_picture import picture
+from meshbridge.tools.reshard_trial import try_on_devices
 
 SEED_AFTER = """\
       tensor axis 1 ->

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from meshbridge import resharding
-from meshbridge.sharding import Mesh, Sharding
+from meshbridge.ir.sharding import Mesh, Sharding
 
 MESHES = ((2, 4), (2, 3), (2, 2, 2), (2, 4, 2))
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from plan_simulator import run
 from reshard_cases import Array, block, coordinates
 
-from meshbridge.mlir import MeshError
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding import Options, Plan, bound, plan
 from meshbridge.resharding.boxes import buffer_shape
-from meshbridge.sharding import Mesh, Sharding, Split
 
 UNKNOWN = -1
 

@@ -13,8 +13,8 @@ from plan_simulator import run
 from reshard_cases import assert_holds, shards, splits
 from xla import compiled
 
+from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding import Options, plan
-from meshbridge.sharding import Mesh, Sharding, Split
 
 EXACT = Options(exact=True)
 

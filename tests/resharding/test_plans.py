@@ -11,11 +11,11 @@ import pytest
 from plan_simulator import run
 from reshard_cases import Array, assert_holds, block, coordinates, shards, splits
 
+from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding import Options, bound, cost, plan
 from meshbridge.resharding.check import PlanError
 from meshbridge.resharding.check import check as symbolic_check
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.sharding import Mesh, Sharding, Split
 
 
 def check(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> None:

@@ -13,8 +13,8 @@ from jaxlib import xla_client
 from jaxlib.mlir import ir
 
 from meshbridge.dialect import build
-from meshbridge.mlir import context, func
-from meshbridge.passes.lower_collectives import LowerCollectives
+from meshbridge.ir.mlir import context, func
+from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.resharding import Plan, emit
 
 Array = np.ndarray[Any, Any]

@@ -23,9 +23,10 @@ import jax
 import numpy as np
 
 import meshbridge
-from meshbridge import formats, mlir
-from meshbridge.mlir import MeshError, ir, stablehlo
-from meshbridge.trial import worst
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir, stablehlo
+from meshbridge.read import formats
+from meshbridge.tools.trial import worst
 from meshbridge.verify.field import Array
 from meshbridge.verify.program import open_program
 from meshbridge.verify.verdict import compare, runs_of
@@ -300,9 +301,9 @@ class Tally:
 
 def inject(names: Sequence[str], count: int, seed: int) -> Tally:
     """Puts `count` faults into programs of these names, one at a time and spread over them evenly, and looks for each."""
-    rng, tally = random.Random(seed), Tally()
+    tally = Tally()
     for number, name in enumerate(names):
-        subject = Subject(name)
+        rng, subject = random.Random(f"{seed} {name}"), Subject(name)
         wanted = count // len(names) + (number < count % len(names))
         for _ in range(wanted if subject.sites else 0):
             module = None

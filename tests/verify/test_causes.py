@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from meshbridge import cli, mlir
 from meshbridge.dialect import assembly
-from meshbridge.mlir import ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.tools import cli
 from meshbridge.verify.verdict import verify
 from tests.verify.test_xla import HLO
 from tests.verify.test_xla import ROWS as ROWS_OF_DEVICES

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from jax.sharding import AbstractMesh, AxisType
 
 import meshbridge
-from meshbridge import formats, mlir, pipeline
-from meshbridge.mlir import ir
-from meshbridge.passes.base import Pass
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass
+from meshbridge.read import formats
 from meshbridge.verify.verdict import verify
 from tests.operations import families
 from tests.operations.cases import Case, export

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshbridge import formats, mlir, pipeline
+from meshbridge import pipeline
 from meshbridge.dialect import assembly
+from meshbridge.ir import mlir
+from meshbridge.read import formats
 from meshbridge.verify import narrow_bits
 from meshbridge.verify.field import PRIMES, Field
 from meshbridge.verify.verdict import verify

@@ -8,8 +8,10 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshbridge import formats, mlir, pipeline
-from meshbridge.mlir import ir
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.read import formats
 from meshbridge.verify.verdict import verify
 
 

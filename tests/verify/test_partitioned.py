@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from meshbridge import formats, mlir, pipeline
+from meshbridge import pipeline
 from meshbridge.dialect import assembly
-from meshbridge.mlir import ir
-from meshbridge.passes.base import Pass
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass
+from meshbridge.read import formats
 from meshbridge.verify.verdict import Verdict, verify
 from testdata.catalogue import BUILDERS, build
 from tests.operations.cases import export

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from meshbridge import mlir, pjrt
 from meshbridge.dialect import assembly
-from meshbridge.mlir import MeshError
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError
+from meshbridge.runtime import pjrt
 from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.program import open_program
 from meshbridge.verify.random_bits import LAYOUTS

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbridge import mlir
 from meshbridge.dialect import assembly
+from meshbridge.ir import mlir
 from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.program import open_program
 

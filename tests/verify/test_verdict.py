@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshbridge import mlir
 from meshbridge.dialect import assembly
-from meshbridge.mlir import MeshError, ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.verify.verdict import verify
 
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import pytest
 
-from meshbridge import mlir
 from meshbridge.dialect import assembly
-from meshbridge.mlir import MeshError, ParseError, ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ParseError, ir
 from meshbridge.verify.verdict import verify
 from meshbridge_converters import hlo
 from tests.zoo import FAULTS

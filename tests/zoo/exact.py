@@ -17,8 +17,8 @@ from pathlib import Path
 
 import jax
 
-from meshbridge import mlir
-from meshbridge.mlir import MeshError, ir
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.verify.verdict import verify
 from meshbridge_converters import hlo
 from tests.zoo import FAULTS, Fault

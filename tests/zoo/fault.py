@@ -13,7 +13,7 @@ import jax.export
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from meshbridge.trial import compare
+from meshbridge.tools.trial import compare
 
 FAULTS: dict[str, Fault] = {}
 """All faults by name, in the order of their registration."""

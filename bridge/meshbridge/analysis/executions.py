@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from meshbridge.analysis.known_values import known_integer
+from meshbridge.analysis.trip_count import trip_count
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import MANUAL_AXES
-from meshbridge.mlir import ir
-from meshbridge.propagation.graph import MANUAL, REGION_OPS
-from meshbridge.propagation.trip_count import trip_count
-from meshbridge.sharding import Mesh
+from meshbridge.ir.mlir import MANUAL, REGION_OPS, ir
+from meshbridge.ir.sharding import Mesh
 
 Execution = tuple[ir.Operation, int]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
 
 
 def known_integer(value: ir.Value) -> int | None:

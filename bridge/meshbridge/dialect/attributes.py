@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import cast
 
-from meshbridge.mlir import MeshError, ir
-from meshbridge.sharding import Axes, Split
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.sharding import Axes, Split
 
 SHARDING_TYPE = "!mesh.sharding"
 

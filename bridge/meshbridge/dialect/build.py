@@ -12,8 +12,8 @@ from typing import Any
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import AXIS_NAMES, DEVICE_IDS
 from meshbridge.dialect.signature import group_size
-from meshbridge.mlir import ir
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
 
 Place = ir.InsertionPoint | None
 

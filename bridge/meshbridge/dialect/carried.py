@@ -25,7 +25,7 @@ from meshbridge.dialect.ops import (
     MeshOp,
     ShardOp,
 )
-from meshbridge.mlir import MeshError, VerifyError, ir, walk
+from meshbridge.ir.mlir import MeshError, VerifyError, ir, walk
 
 PREFIX = b"meshbridge."
 """What a program that carries any of them has in it."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshbridge.dialect.ops import SOURCE, MeshOp, ShardingOp, ShardOp
-from meshbridge.mlir import MeshError, ir, source_location, walk
-from meshbridge.sharding import Sharding
+from meshbridge.ir.mlir import MeshError, ir, source_location, walk
+from meshbridge.ir.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)

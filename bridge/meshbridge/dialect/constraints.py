@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.signature import Broken, Shape, Signature, check_dynamic_count, element_of, shape_of
-from meshbridge.mlir import ir
-from meshbridge.sharding import DYNAMIC, MOST_AXES, Axes, Mesh
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, Axes, Mesh
 
 Rule = Callable[[Signature], None]
 

@@ -15,8 +15,8 @@ from typing import Any
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import CollectiveOpView, MeshOp, ShardingOp, ShardOp, ShiftOp
 from meshbridge.dialect.shard_constraints import offsets_by_dimension
-from meshbridge.mlir import ir, walk
-from meshbridge.sharding import DYNAMIC, Mesh, Sharding
+from meshbridge.ir.mlir import ir, walk
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
 
 _MESSAGES = {"mesh.send", "mesh.recv"}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from meshbridge.dialect import attributes
-from meshbridge.mlir import _cext, ir
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+from meshbridge.ir.mlir import _cext, ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
 
 
 @_cext.register_dialect

@@ -12,8 +12,8 @@ from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import SHARDING_TYPE
 from meshbridge.dialect.constraints import check_reduction, check_split_axes
 from meshbridge.dialect.signature import Broken, Shape, Signature, element_of, group_size, shape_of
-from meshbridge.mlir import ir
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
 
 Rule = Callable[[Signature], None]
 

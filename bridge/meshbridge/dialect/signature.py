@@ -12,8 +12,8 @@ from math import prod
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.formats import FORMATS, Flag, Format, IndexList, Partial, Symbol, Value
-from meshbridge.mlir import ir
-from meshbridge.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 
 Shape = tuple[int, ...]
 

@@ -13,8 +13,8 @@ from meshbridge.dialect import constraints, shard_constraints
 from meshbridge.dialect.assembly.formats import FORMATS
 from meshbridge.dialect.ops import MeshOp, MeshOpView, ShardingOp
 from meshbridge.dialect.signature import Broken, Signature, check_attributes
-from meshbridge.mlir import VerifyError, has_no_regions, ir
-from meshbridge.sharding import Mesh, Sharding
+from meshbridge.ir.mlir import VerifyError, has_no_regions, ir
+from meshbridge.ir.sharding import Mesh, Sharding
 
 RULES = constraints.RULES | shard_constraints.RULES
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
+from meshbridge.ir.builder import Emitter
+from meshbridge.ir.groups import Groups
+from meshbridge.ir.mlir import OpError, function_type, ir
+from meshbridge.ir.positions import Positions
+from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
-from meshbridge.lowering.emit import Emitter
-from meshbridge.lowering.groups import Groups
 from meshbridge.lowering.indices import definition_of_sharding, sharding_of
 from meshbridge.lowering.messages import lower_pair, pairs
 from meshbridge.lowering.narrow import widen
-from meshbridge.lowering.position import Positions
 from meshbridge.lowering.replicas import BY_PARTITION, by_replica
 from meshbridge.lowering.scalars import FORMS, check_users, is_scalar, lower_scalar, retype_arguments, retype_signature
 from meshbridge.lowering.site import LOWERINGS, Site
-from meshbridge.mlir import OpError, function_type, ir
-from meshbridge.sharding import Axes, Mesh
 
 _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get_sharding"})
 """Mesh operations that say something and do nothing."""

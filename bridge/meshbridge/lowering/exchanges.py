@@ -6,9 +6,10 @@ from collections.abc import Callable
 from math import prod
 
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp, AllToAllOp, PermuteOp
-from meshbridge.lowering.emit import Emitter, element_of, integer, shape_of, tensor
+from meshbridge.ir.builder import Emitter, element_of, integer, shape_of, tensor
+from meshbridge.ir.exchange import exchange_over
+from meshbridge.ir.mlir import ir
 from meshbridge.lowering.site import Site, lowers
-from meshbridge.mlir import ir
 
 
 @lowers(AllGatherOp)
@@ -69,37 +70,6 @@ def exchange(site: Site, value: ir.Value, split: int, concat: int) -> ir.Value:
     """Piece j of `value` along `split` to device j of the group, the pieces received one after the other along `concat`."""
     groups = site.groups.collective(site.mesh, site.axes, global_ids=False)
     return exchange_over(site.emit, value, split, concat, site.group_size, groups)
-
-
-def exchange_over(
-    emit: Emitter, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute]
-) -> ir.Value:
-    """`stablehlo.all_to_all` between groups of `count` devices, which the attributes `groups` name."""
-    whole = shape_of(value)
-    if _is_assembled(value):
-        value = emit.value("optimization_barrier", value.type, [value])
-    if split > concat:  # pieces that are a dimension of their own XLA files without another copy of the shard
-        value = emit.reshape(value, [*whole[:split], count, whole[split] // count, *whole[split + 1 :]])
-    shape = shape_of(value)
-    for each in (shape, whole):
-        each[split] //= count
-        each[concat] *= count
-    attrs = {"split_dimension": integer(split), "concat_dimension": integer(concat), "split_count": integer(count)}
-    return emit.reshape(emit.value("all_to_all", tensor(shape, element_of(value)), [value], attrs | groups), whole)
-
-
-_REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose", "stablehlo.slice"))
-
-
-def _is_assembled(value: ir.Value) -> bool:
-    """Whether `value` is padded or put together, and rearranged at most: XLA would send the parts instead of pieces of the whole,
-    and refuse them where it has chosen other orders in memory for them."""
-    while not isinstance(owner := value.owner, ir.Block):
-        op = owner.operation
-        if op.name not in _REARRANGING:
-            return op.name in ("stablehlo.pad", "stablehlo.concatenate")
-        value = op.operands[0]
-    return False
 
 
 def in_pieces(site: Site, value: ir.Value, piece_of: Callable[[ir.Value], ir.Value]) -> ir.Value:

@@ -18,11 +18,11 @@ from meshbridge.dialect.ops import (
     ShardingOp,
     ShardShapeOp,
 )
+from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.positions import in_group_index, strides
+from meshbridge.ir.sharding import DYNAMIC, Axes, Sharding
 from meshbridge.lowering.members import Member, linearize
-from meshbridge.lowering.position import in_group_index, strides
 from meshbridge.lowering.site import Site, lowers
-from meshbridge.mlir import OpError, ir
-from meshbridge.sharding import DYNAMIC, Axes, Sharding
 
 
 @lowers(MeshShapeOp)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshbridge.dialect.ops import CollectiveOpView
+from meshbridge.ir.mlir import ir
 from meshbridge.lowering.site import Site
-from meshbridge.mlir import ir
 
 Member = int | ir.Value
 """A device's number in its group: an int, or `tensor<i32>` where it is only known at run time."""

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshbridge.dialect.ops import CollectiveOpView, RecvOp, SendOp
+from meshbridge.ir.mlir import OpError, ir, source_location
 from meshbridge.lowering.members import is_member, member
 from meshbridge.lowering.rooted import broadcast_from
 from meshbridge.lowering.site import Site
-from meshbridge.mlir import OpError, ir, source_location
 
 Channel = tuple[str, tuple[int, ...], ir.Type]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshbridge.lowering.emit import Emitter, element_of, shape_of, tensor
-from meshbridge.mlir import ir
+from meshbridge.ir.builder import Emitter, element_of, shape_of, tensor
+from meshbridge.ir.mlir import ir
 
 
 def widen(op: ir.Operation) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from meshbridge.dialect.ops import ShiftOp, UpdateHaloOp
-from meshbridge.lowering.emit import shape_of
+from meshbridge.ir.builder import shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.lowering.site import Site, lowers
-from meshbridge.mlir import ir
-from meshbridge.sharding import DYNAMIC
 
 
 @lowers(ShiftOp)

@@ -10,8 +10,8 @@ As many bytes travel. The element types are those of which all bits but the sign
 
 from __future__ import annotations
 
-from meshbridge.lowering.emit import Emitter, element_of, shape_of, tensor
-from meshbridge.mlir import ir
+from meshbridge.ir.builder import Emitter, element_of, shape_of, tensor
+from meshbridge.ir.mlir import ir
 
 _WIDTHS = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8E5M2": 8, "f8E4M3": 8, "f8E4M3FN": 8, "f8E3M4": 8}
 

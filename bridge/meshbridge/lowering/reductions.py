@@ -10,23 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
-from meshbridge.lowering.emit import Emitter, element_of, integer, integers, shape_of, tensor
+from meshbridge.ir.builder import Emitter, element_of, integer, integers, shape_of, tensor
+from meshbridge.ir.exchange import COMBINERS
+from meshbridge.ir.mlir import ir
 from meshbridge.lowering.exchanges import exchange, in_pieces
 from meshbridge.lowering.ordered import as_keys, from_keys, is_orderable
 from meshbridge.lowering.site import Site, lowers
-from meshbridge.mlir import ir
-
-COMBINERS = {
-    "sum": "add",
-    "average": "add",
-    "max": "maximum",
-    "min": "minimum",
-    "product": "multiply",
-    "bitwise_and": "and",
-    "bitwise_or": "or",
-    "bitwise_xor": "xor",
-}
-"""Reduction kind to the StableHLO operation that combines two elements. `generic` has no body to lower."""
 
 COMBINERS_OF_BITS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 """What these mean on `i1`, in the words that XLA's collectives know there."""

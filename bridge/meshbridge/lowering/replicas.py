@@ -4,7 +4,7 @@ name, and users write them in manual computations. They stand in the exported fo
 
 from __future__ import annotations
 
-from meshbridge.mlir import ir, walk_all
+from meshbridge.ir.mlir import ir, walk_all
 
 BY_PARTITION = frozenset(
     f"stablehlo.{name}"

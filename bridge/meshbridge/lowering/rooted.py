@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from meshbridge.dialect.ops import BroadcastOp, GatherOp, ReduceOp, ScatterOp
-from meshbridge.lowering.emit import shape_of
+from meshbridge.ir.builder import shape_of
+from meshbridge.ir.mlir import ir
 from meshbridge.lowering.exchanges import exchange, gather_over, in_pieces
 from meshbridge.lowering.members import Member, member
 from meshbridge.lowering.reductions import all_reduce_over
 from meshbridge.lowering.site import Site, lowers
-from meshbridge.mlir import ir
 
 
 @lowers(BroadcastOp)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.mlir import OpError, ir
 
 Constants = dict[ir.Value, int]
 

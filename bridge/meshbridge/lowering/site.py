@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from meshbridge.dialect.ops import MeshOpView
-from meshbridge.lowering.emit import Emitter
-from meshbridge.lowering.groups import Groups
-from meshbridge.lowering.position import Positions
-from meshbridge.mlir import OpError, ir
-from meshbridge.sharding import Axes, Mesh
+from meshbridge.ir.builder import Emitter
+from meshbridge.ir.groups import Groups
+from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.positions import Positions
+from meshbridge.ir.sharding import Axes, Mesh
 
 
 @dataclass(frozen=True)

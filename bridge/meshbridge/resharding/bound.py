@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
+from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.boxes import DimLayout, layout
-from meshbridge.resharding.elements import element_bytes
 from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import Shape
-from meshbridge.sharding import Mesh, Sharding
 
 
 @dataclass(frozen=True)

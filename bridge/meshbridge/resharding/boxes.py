@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshbridge.mlir import MeshError
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, local_shape
 from meshbridge.resharding.steps import Shape
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, local_shape
 
 Interval = tuple[int, int]
 

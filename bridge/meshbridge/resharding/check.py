@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshbridge.ir.sharding import Sharding
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
 from meshbridge.resharding.check_tiles import check_tiles
@@ -17,7 +18,6 @@ from meshbridge.resharding.factors import Factor, Factors, PlanError, joined, ov
 from meshbridge.resharding.plan import Plan
 from meshbridge.resharding.steps import Digit, Step, axis_digits
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.sharding import Sharding
 
 __all__ = ["PlanError", "check"]
 

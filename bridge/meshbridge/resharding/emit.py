@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from meshbridge.dialect import build
-from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
-from meshbridge.mlir import MeshError, ir
+from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.resharding import emit_factors
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.emit_tiles import exchange_tiles
@@ -22,7 +23,6 @@ from meshbridge.resharding.place import Place
 from meshbridge.resharding.plan import Plan
 from meshbridge.resharding.steps import Digits, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.sharding import Axes, Mesh
 
 
 def emit(

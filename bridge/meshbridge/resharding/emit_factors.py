@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.lowering import exchanges
-from meshbridge.lowering.emit import dense, element_of, integer, tensor
-from meshbridge.lowering.reductions import COMBINERS
-from meshbridge.mlir import MeshError, ir
+from meshbridge.ir import exchange
+from meshbridge.ir.builder import dense, element_of, integer, tensor
+from meshbridge.ir.exchange import COMBINERS
+from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.place import CHANNEL, Place
 from meshbridge.resharding.steps import Digits, group_size
@@ -41,7 +41,7 @@ def gather_over(step: s.AllGather, value: ir.Value, place: Place) -> ir.Value:
 def exchange_over(digits: Digits, split: int, concat: int, value: ir.Value, place: Place) -> ir.Value:
     """`stablehlo.all_to_all`."""
     groups = {"replica_groups": device_groups(place, digits), "channel_handle": ir.Attribute.parse(CHANNEL)}
-    return exchanges.exchange_over(place.emit, value, split, concat, group_size(digits), groups)
+    return exchange.exchange_over(place.emit, value, split, concat, group_size(digits), groups)
 
 
 def permute_over(step: s.Permute, value: ir.Value, place: Place) -> ir.Value:

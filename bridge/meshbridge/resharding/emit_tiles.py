@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
-from meshbridge.mlir import ir
+from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.mlir import ir
 from meshbridge.resharding.overlaps import Numbers
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.steps import Shape, group_size

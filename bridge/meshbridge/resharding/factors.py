@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
+from meshbridge.ir.sharding import Mesh, Sharding, local_shape
 from meshbridge.resharding.steps import Digit, Digits, Shape, axis_digits
-from meshbridge.sharding import Mesh, Sharding, local_shape
 
 
 class PlanError(AssertionError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.dialect import build
-from meshbridge.lowering.emit import Emitter, element_of, integers, shape_of, tensor
-from meshbridge.mlir import ir
+from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.boxes import buffer_shape
 from meshbridge.resharding.plan import Options
-from meshbridge.sharding import Mesh, Sharding
 
 
 def grows_halos(source: Sharding, target: Sharding, options: Options) -> bool:

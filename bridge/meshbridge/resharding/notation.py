@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from meshbridge.mlir import MeshError
-from meshbridge.resharding.elements import element_bytes
+from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import REDUCTION_KINDS, Mesh, Sharding
 from meshbridge.resharding.steps import Shape
-from meshbridge.sharding import REDUCTION_KINDS, Mesh, Sharding
 
 _CLAUSES = re.compile(
     r"\s*(?P<split>\[.*?\])"

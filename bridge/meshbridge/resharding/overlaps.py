@@ -11,8 +11,8 @@ from math import prod
 
 import numpy as np
 
+from meshbridge.ir.sharding import Axes
 from meshbridge.resharding.boxes import DimLayout, Interval
-from meshbridge.sharding import Axes
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshbridge.lowering.emit import Emitter, dense, element_of, integers, shape_of, tensor
-from meshbridge.mlir import ir
+from meshbridge.ir.builder import Emitter, dense, element_of, integers, shape_of, tensor
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Mesh
 from meshbridge.resharding.steps import Digit, Digits
-from meshbridge.sharding import Mesh
 
 CHANNEL = "#stablehlo.channel_handle<handle = 1, type = 1>"
 """One number for all collectives, so that equal ones stay equal; type 1: between devices."""

@@ -7,10 +7,10 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from meshbridge.resharding.elements import element_bytes
+from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.notation import sharding_text
 from meshbridge.resharding.steps import Reshape, Shape, Slice, Step
-from meshbridge.sharding import Mesh, Sharding
 
 
 @dataclass(frozen=True)

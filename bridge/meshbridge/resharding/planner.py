@@ -12,17 +12,17 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from meshbridge.mlir import MeshError
+from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even
 from meshbridge.resharding.boxes import buffer_shape, lie_alike
 from meshbridge.resharding.check import PlanError, check
-from meshbridge.resharding.elements import element_bytes
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.routes import routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
 from meshbridge.resharding.ways import ways_between, ways_by_tiles
-from meshbridge.sharding import DYNAMIC, Mesh, Sharding, is_even
 
 
 @lru_cache(maxsize=65536)

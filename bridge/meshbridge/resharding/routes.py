@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshbridge.mlir import MeshError
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.digits import align
 from meshbridge.resharding.steps import Shape
-from meshbridge.sharding import Axes, Mesh, Sharding
 
 Route = tuple[Sharding, ...]
 

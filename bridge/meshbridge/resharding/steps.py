@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 
 from meshbridge.analysis.ring import WIRE_BYTES
-from meshbridge.factored_mesh import axis_names
-from meshbridge.sharding import Axes, Mesh
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ir.subaxes import axis_names
 
 Shape = tuple[int, ...]
 Number = TypeVar("Number", int, np.ndarray[tuple[int], np.dtype[np.int64]])

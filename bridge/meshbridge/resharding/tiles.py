@@ -16,9 +16,9 @@ from math import prod
 
 import numpy as np
 
+from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.overlaps import Numbers
 from meshbridge.resharding.steps import Digits, Shape, Step, describe
-from meshbridge.sharding import Mesh, Sharding
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from typing import Any
 
 from meshbridge.dialect import build
 from meshbridge.dialect.signature import group_size
-from meshbridge.mlir import MeshError, ir
-from meshbridge.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
 
 Value = ir.Value[Any]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, local_shape
 from meshbridge.resharding.aligned import Recipe, aligned_steps
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
 from meshbridge.resharding.digits import align
@@ -24,7 +25,6 @@ from meshbridge.resharding.steps import (
     Transpose,
     axis_digits,
 )
-from meshbridge.sharding import Axes, Mesh, Sharding, is_even, local_shape
 
 MANY_TILES = 512
 """Tiles beyond which an exchange is worked out only if there is no other way: 50 microseconds each."""

@@ -1,4 +1,4 @@
 """Exact verification of partitioned programs: both programs are evaluated over a finite field and compared without tolerance.
 
-It shares no code with the partitioner, the lowering or XLA: only the door `meshbridge.mlir` and numpy are imported.
+It shares no code with the partitioner, the lowering or XLA: only the door `meshbridge.ir.mlir` and numpy are imported.
 """

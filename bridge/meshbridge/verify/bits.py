@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
 from meshbridge.verify.field import BOUND, Array, Field
 from meshbridge.verify.machine import dtype_of, is_complex, is_float, width_of
 

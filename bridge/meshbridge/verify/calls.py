@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.constants import _as_bits
 from meshbridge.verify.elementwise import OPAQUE_CHLO, UNARY, opaque
 from meshbridge.verify.field import Array, Field, mix

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir, stablehlo
+from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.verify.field import Array
 from meshbridge.verify.layout import groups_by_axes
 from meshbridge.verify.machine import Machine, boolean, evaluates, integer, shape_of

@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.machine import Machine, dtype_of, element_of, evaluates, integer, is_complex, is_float, shape_of, width_of
 

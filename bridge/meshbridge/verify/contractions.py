@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir, stablehlo
+from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.verify.elementwise import wrap
 from meshbridge.verify.field import SMOOTH, Array, Field
 from meshbridge.verify.machine import (

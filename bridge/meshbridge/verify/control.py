@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir, walk
+from meshbridge.ir.mlir import OpError, ir, walk
 from meshbridge.verify.elementwise import spread
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Attributed, Machine, align, boolean, evaluates, integer, integers

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify import narrow_bits
 from meshbridge.verify.bits import bits_of, from_bits, same_bits
 from meshbridge.verify.field import Array, Field

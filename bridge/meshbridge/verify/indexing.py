@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir, stablehlo
+from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, align, evaluates, integers, shape_of
 from meshbridge.verify.reductions import combiner_of

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from meshbridge.mlir import MeshError, ir, sdy
+from meshbridge.ir.mlir import MeshError, ir, sdy
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import index, integers
 

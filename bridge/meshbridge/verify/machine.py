@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from meshbridge.mlir import MeshError, OpError, ir, walk
+from meshbridge.ir.mlir import MeshError, OpError, ir, walk
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.narrow_bits import of_one_kind
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshbridge.mlir import MeshError, ir, sdy, source_location
+from meshbridge.ir.mlir import MeshError, ir, sdy, source_location
 from meshbridge.verify.field import Array
 from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_of, mesh_of_attribute, numbers_of
 from meshbridge.verify.machine import Grid, Machine, evaluates, index, shape_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.collectives import exchange
 from meshbridge.verify.elementwise import apply_binary, converted
 from meshbridge.verify.field import Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, align, element_of, evaluates, integer, integers, shape_of
 

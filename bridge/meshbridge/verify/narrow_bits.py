@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
 from meshbridge.verify.field import BOUND, Array, Field
 
 WIDTH = 24

@@ -7,7 +7,7 @@ from functools import reduce as fold
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.contractions import product
 from meshbridge.verify.elementwise import opaque
 from meshbridge.verify.field import Array, Field

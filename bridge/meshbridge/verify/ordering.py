@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.machine import Machine, align, evaluates, integer
 from meshbridge.verify.reductions import run_scalars

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshbridge.mlir import MeshError, OpError, function_type, ir, main_function, sdy, walk, walk_all
+from meshbridge.ir.mlir import MeshError, OpError, function_type, ir, main_function, sdy, walk, walk_all
 from meshbridge.verify import (
     calls,
     collectives,

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir
+from meshbridge.ir.mlir import OpError, ir
 from meshbridge.verify.elementwise import wrap
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, dtype_of, element_of, evaluates, index, is_complex, is_float, shape_of, width_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshbridge.mlir import OpError, ir, walk
+from meshbridge.ir.mlir import OpError, ir, walk
 from meshbridge.verify.elementwise import apply_binary, wrap
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, align, evaluates, integers, width_of

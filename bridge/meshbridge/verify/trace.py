@@ -15,7 +15,7 @@ from itertools import combinations
 
 import numpy as np
 
-from meshbridge.mlir import ir, source_location
+from meshbridge.ir.mlir import ir, source_location
 from meshbridge.verify.causes import cases_of_shape, explain_any, listed, partial_along
 from meshbridge.verify.field import Array, Field
 from meshbridge.verify.layout import Mesh

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
 from meshbridge.verify.causes import Case, explain_any
 from meshbridge.verify.field import PRIMES, Array, Field, word
 from meshbridge.verify.machine import Observer, is_float

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from meshbridge.mlir import ir
+from meshbridge.ir.mlir import ir
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, align, evaluates, index, integers
 from meshbridge.verify.movement import padded

@@ -20,7 +20,7 @@ from meshbridge.dialect.assembly.formats import (
     Value,
 )
 from meshbridge.dialect.assembly.scanner import Scanner, Span
-from meshbridge.sharding import DYNAMIC
+from meshbridge.ir.sharding import DYNAMIC
 
 Piece = str | Span
 """Generic text of our making, or text copied from the user's."""

@@ -21,7 +21,7 @@ from meshbridge.dialect.assembly.formats import (
 )
 from meshbridge.dialect.assembly.scanner import Scanner
 from meshbridge.dialect.assembly.values import Mismatch
-from meshbridge.sharding import DYNAMIC
+from meshbridge.ir.sharding import DYNAMIC
 
 Part = str | int
 """Text of the custom form, or the number of an operand of the generic form."""

@@ -15,7 +15,7 @@ import re
 from meshbridge.dialect.assembly.print_op import Part, custom_form
 from meshbridge.dialect.assembly.spelling import CANONICAL, Spelling
 from meshbridge.dialect.assembly.values import Mismatch
-from meshbridge.mlir import ir, passmanager, walk
+from meshbridge.ir.mlir import ir, passmanager, walk
 
 
 def write(

@@ -17,8 +17,8 @@ from meshbridge.dialect.assembly.parse_op import OPERAND, Piece, parse_op
 from meshbridge.dialect.assembly.scanner import Scanner, byte_place, place
 from meshbridge.dialect.assembly.source_map import Edit, SourceMap, parse_module
 from meshbridge.dialect.assembly.spelling import CANONICAL, Spelling
-from meshbridge.mlir import ParseError, ir
-from meshbridge.mlir import parse as parse_bytecode
+from meshbridge.ir.mlir import ParseError, ir
+from meshbridge.ir.mlir import parse as parse_bytecode
 
 _BYTECODE = b"ML\xefR"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from meshbridge.mlir import ParseError
+from meshbridge.ir.mlir import ParseError
 
 Span = tuple[int, int]
 """Start and end offset of a piece of the text."""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshbridge.mlir import ParseError, ir, walk
+from meshbridge.ir.mlir import ParseError, ir, walk
 
 
 @dataclass(frozen=True, slots=True)

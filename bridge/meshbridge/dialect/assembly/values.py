@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.assembly.scanner import Scanner
-from meshbridge.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS
+from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS
 
 
 class Mismatch(Exception):

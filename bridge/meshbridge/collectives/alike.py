@@ -1,0 +1,79 @@
+"""Collectives of values that are alike but for dimensions of size one: XLA sees that, but not in a common buffer."""
+
+from __future__ import annotations
+
+from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter
+from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.ops import AllReduceOp, CollectiveOpView
+from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.resized import splat_element
+
+_DEPTH = 4
+"""How many operations in a row are compared."""
+
+Key = object
+
+
+def drop_alike(ops: list[ir.Operation], rewriter: Rewriter) -> list[ir.Operation]:
+    """Lets each of `ops`, collectives in program order, that gives what an earlier one of its block gives be a reshape of that;
+    returns the others."""
+    known: dict[Key, ir.Operation] = {}
+    kept: list[ir.Operation] = []
+    for op in ops:
+        first = known.setdefault((op.block, _key(op, rewriter)), op)
+        if first is op:
+            kept.append(op)
+            continue
+        value: ir.Value = first.results[0]
+        if value.type != op.results[0].type:
+            made = ir.Operation.create(
+                "stablehlo.reshape", [op.results[0].type], [value], loc=op.location, ip=ir.InsertionPoint(op)
+            )
+            value = made.results[0]
+        rewriter.replace(op, value)
+    return kept
+
+
+def _key(op: ir.Operation, rewriter: Rewriter) -> Key:
+    """What collectives share that give the same, dimensions of size one aside."""
+    view = CollectiveOpView(op)
+    axes: Key = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
+    operand = op.operands[0]
+    names = ("gather_axis", "scatter_axis", "split_axis", "concat_axis")
+    dims = [int(ir.IntegerAttr(op.attributes[name]).value) for name in names if name in op.attributes]
+    places = tuple((len(_squeezed(shape_of(operand.type)[:dim])), shape_of(operand.type)[dim] == 1) for dim in dims)
+    types = (element_of(operand.type), element_of(op.results[0].type), _squeezed(shape_of(operand.type)))
+    return op.name, view.mesh, axes, view.reduction, places, types, _computed(operand, rewriter, _DEPTH)
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _computed(value: ir.Value, rewriter: Rewriter, depth: int) -> Key:
+    """How `value` is computed; the value itself where that is not looked into."""
+    op = rewriter.producer(value)
+    if op is None or depth == 0:
+        return value
+    if op.name in CONSTANTS:
+        element = splat_element(op)
+        return value if element is None else ("splat", element)
+    if op.name not in ELEMENTWISE and op.name not in ("stablehlo.reshape", "stablehlo.broadcast_in_dim"):
+        return value
+    shape = _squeezed(shape_of(value.type))
+    operands = list(op.operands)
+    if op.name == "stablehlo.broadcast_in_dim" and not shape_of(operands[0].type):
+        scalar = rewriter.producer(operands[0])
+        element = splat_element(scalar) if scalar is not None and scalar.name in CONSTANTS else None
+        return "splat", operands[0] if element is None else element
+    if any(shape_of(operand.type) and _squeezed(shape_of(operand.type)) != shape for operand in operands):
+        return value
+    if op.name in ELEMENTWISE:
+        inside = tuple(_computed(operand, rewriter, depth - 1) for operand in operands)
+        return op.name, tuple(op.attributes.items()), element_of(value.type), inside
+    if op.name == "stablehlo.broadcast_in_dim":
+        dims = integers(op.attributes["broadcast_dimensions"])
+        if list(dims) != sorted(dims):
+            return value
+    return _computed(operands[0], rewriter, depth - 1)

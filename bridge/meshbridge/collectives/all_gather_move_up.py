@@ -1,0 +1,206 @@
+"""`all-gather-move-up`: gather before the data grows, and not at all what every device holds already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter, Rule, RulePass
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.dialect.ops import AllGatherOp
+from meshbridge.dialect.signature import element_of, group_size, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
+from meshbridge.ir.resized import is_bytewise, resized, splat_element
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.sizes import type_bytes
+
+
+@register
+@dataclass(frozen=True)
+class AllGatherMoveUp(RulePass):
+    """Moves all-gathers above operations that make data larger; where all devices of a group hold the same, no gather is left.
+
+    Input:   %0 = stablehlo.convert %x : (tensor<2xbf16>) -> tensor<2xf32>
+             %1 = mesh.all_gather %0 on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
+    Output:  %0 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<2xbf16> -> tensor<4xbf16>
+             %1 = stablehlo.convert %0 : (tensor<4xbf16>) -> tensor<4xf32>
+
+    Input:   %0 = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> tensor<2xf32>
+             %1 = mesh.all_gather %0 on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
+    Output:  %1 = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> tensor<4xf32>
+
+    Such operations are elementwise ones of one operand and of others that every place holds alike, `broadcast_in_dim`, and `pad`
+    along other dimensions. The second form needs `%s` to be the same on all devices of a group (`Rewriter.is_uniform`); else one
+    element of each device is gathered, and repeated afterwards.
+    """
+
+    name: ClassVar[str] = "all-gather-move-up"
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """An all-gather to be moved, and where its replacement goes."""
+
+    op: ir.Operation
+    mesh: Mesh
+    axes: Axes
+    dim: int
+    count: int
+
+    @staticmethod
+    def of(op: ir.Operation, rewriter: Rewriter) -> _Gather:
+        view = AllGatherOp(op)
+        mesh = rewriter.meshes[view.mesh]
+        return _Gather(op, mesh, view.mesh_axes, view.gather_axis, group_size(mesh, view.mesh_axes))
+
+    @property
+    def result(self) -> ir.RankedTensorType:
+        return ir.RankedTensorType(self.op.results[0].type)
+
+    def over(self, value: ir.Value, dim: int, rewriter: Rewriter) -> ir.Value:
+        """`value` gathered along its dimension `dim`."""
+        gathered = build.all_gather(value, self.mesh, mesh_axes=self.axes, gather_axis=dim)
+        rewriter.adopt(gathered)
+        return gathered
+
+
+def move_up(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Moves the all-gather `op` above what computes its operand, if that makes it smaller."""
+    producer = rewriter.producer(op.operands[0])
+    if producer is not None and producer.name not in _MOVES and not rewriter.can_be_uniform(producer.name):
+        return False
+    gather = _Gather.of(op, rewriter)
+    if not isinstance(op.operands[0].type, ir.RankedTensorType) or DYNAMIC in (gather.count, *gather.result.shape):
+        return False
+    with ir.InsertionPoint(op), op.location:
+        value = _moved(gather, rewriter)
+    if value is None:
+        return False
+    rewriter.replace(op, value)
+    return True
+
+
+def _moved(gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+    source = gather.op.operands[0]
+    if rewriter.is_uniform(source, gather.mesh.name, gather.axes):
+        return _repeated(source, gather.dim, gather.count)
+    producer = rewriter.producer(source)
+    if producer is None or producer.block != gather.op.block:
+        return None
+    return _MOVES.get(producer.name, _stays)(producer, gather, rewriter)
+
+
+def _stays(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+    return None
+
+
+def _repeated(value: ir.Value, dim: int, count: int) -> ir.Value:
+    """`value` `count` times, one after the other along `dim`."""
+    shape, element = list(shape_of(value.type)), element_of(value.type)
+    whole = [*shape[:dim], count, *shape[dim:]]
+    kept = [*range(dim), *range(dim + 1, len(shape) + 1)]
+    return _reshaped(_broadcast(value, whole, kept, element), [*shape[:dim], count * shape[dim], *shape[dim + 1 :]])
+
+
+def _broadcast(value: ir.Value, shape: list[int], dims: list[int], element: ir.Type) -> ir.Value:
+    type_ = ir.RankedTensorType.get(shape, element)
+    attrs = {"broadcast_dimensions": integers_attr(dims)}
+    made: ir.Value = ir.Operation.create("stablehlo.broadcast_in_dim", [type_], [value], attrs).results[0]
+    return made
+
+
+def _reshaped(value: ir.Value, shape: list[int]) -> ir.Value:
+    if list(shape_of(value.type)) == shape:
+        return value
+    type_ = ir.RankedTensorType.get(shape, element_of(value.type))
+    made: ir.Value = ir.Operation.create("stablehlo.reshape", [type_], [value]).results[0]
+    return made
+
+
+def _again(op: ir.Operation, operands: list[ir.Value], type_: ir.Type) -> ir.Value:
+    """`op` on other operands."""
+    made: ir.Value = ir.Operation.create(op.name, [type_], operands, dict(op.attributes.items()), loc=op.location).results[0]
+    return made
+
+
+def _elementwise(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+    """The one operand that differs from place to place is smaller than the result."""
+    operands, size = list(op.operands), type_bytes(op.results[0].type)
+    if not any(type_bytes(operand.type) < size and is_bytewise(operand.type) for operand in operands):
+        return None
+    whole = {number: _enlarged(operand, gather, rewriter) for number, operand in enumerate(operands)}
+    varying = [number for number in whole if whole[number] is None]
+    if len(varying) != 1 or type_bytes(operands[varying[0]].type) >= size or not is_bytewise(operands[varying[0]].type):
+        return None
+    (number,) = varying
+    if shape_of(operands[number].type) != shape_of(op.results[0].type):
+        return None
+    makers = {other: make for other, make in whole.items() if make is not None}
+    values = [makers[each]() if each in makers else gather.over(operands[each], gather.dim, rewriter) for each in whole]
+    return _again(op, values, gather.result)
+
+
+def _enlarged(value: ir.Value, gather: _Gather, rewriter: Rewriter) -> Callable[[], ir.Value] | None:
+    """How to make `value` for the gathered shape, if every place along the gathered dimension holds the same."""
+    tensor = ir.RankedTensorType(value.type)
+    if not rewriter.is_uniform(value, gather.mesh.name, gather.axes):
+        return None
+    if tensor.rank == 0:
+        return lambda: value
+    op, type_ = rewriter.producer(value), resized(tensor, gather.dim, multiply=gather.count)
+    if op is None:
+        return None
+    if op.name in CONSTANTS and (element := splat_element(op)) is not None:
+        attrs = dict(op.attributes.items()) | {"value": ir.DenseElementsAttr.get_splat(type_, element)}
+        return lambda: ir.Operation.create(op.name, [type_], [], attrs).results[0]
+    if op.name == "stablehlo.broadcast_in_dim" and gather.dim not in integers(op.attributes["broadcast_dimensions"]):
+        return lambda: _again(op, list(op.operands), type_)
+    return None
+
+
+def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+    """Gathers what is broadcast: along the same dimension, or one element of each device, which is then repeated."""
+    source, dims, dim = op.operands[0], list(integers(op.attributes["broadcast_dimensions"])), gather.dim
+    shape, piece = list(shape_of(source.type)), shape_of(op.results[0].type)[dim]
+    if type_bytes(source.type) >= type_bytes(op.results[0].type):
+        return None
+    if dim in dims and shape[dims.index(dim)] == piece:
+        return _again(op, [gather.over(source, dims.index(dim), rewriter)], gather.result)
+    if dim in dims:  # of size one, and spread over the piece
+        number = dims.index(dim)
+        wide = gather.over(source, number, rewriter)
+    else:
+        number = 0
+        wide = gather.over(_reshaped(source, [1, *shape]), 0, rewriter)
+        dims.insert(0, dim)
+    # The gathered dimension is (device, place in its piece): the first comes from the gather, the second is a copy.
+    result = list(gather.result.shape)
+    split = [*result[:dim], gather.count, piece, *result[dim + 1 :]]
+    places = [each + (each > dim) for each in dims]
+    places[number] = dim
+    return _reshaped(_broadcast(wide, split, places, gather.result.element_type), result)
+
+
+def _pad(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+    """Padding along other dimensions is added after gathering."""
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    if any(integers(op.attributes[name])[gather.dim] for name in names) or type_bytes(op.operands[0].type) >= type_bytes(
+        op.results[0].type
+    ):
+        return None
+    if not rewriter.is_uniform(op.operands[1], gather.mesh.name, gather.axes):
+        return None
+    return _again(op, [gather.over(op.operands[0], gather.dim, rewriter), op.operands[1]], gather.result)
+
+
+_MOVES: dict[str, Callable[[ir.Operation, _Gather, Rewriter], ir.Value | None]] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    "stablehlo.broadcast_in_dim": _broadcast_in_dim,
+    "stablehlo.pad": _pad,
+}
+"""By name, what an all-gather of an operation's result becomes when it moves above."""
+
+AllGatherMoveUp.rules = (Rule(AllGatherOp.OPERATION_NAME, move_up),)

@@ -1,0 +1,115 @@
+"""`all-reduce-reassociate`: compute first, reduce once (seed 000)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives import joins
+from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.dialect import build
+from meshbridge.dialect.constraints import is_integer
+from meshbridge.dialect.ops import AllReduceOp
+from meshbridge.dialect.signature import element_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
+from meshbridge.ir.sizes import type_bytes
+from meshbridge.ops.local import neutral
+from meshbridge.ops.reductions import body_kind, is_splat
+
+
+@register
+@dataclass(frozen=True)
+class AllReduceReassociate(RulePass):
+    """Moves all-reduces below operations that commute with them, where they become fewer or no larger.
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %1 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %2 = stablehlo.add %0, %1 : tensor<4xf32>
+    Output:  %0 = stablehlo.add %x, %y : tensor<4xf32>
+             %2 = mesh.all_reduce %0 on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+
+    Operations of two all-reduces: `joins.JOINS`, and `concatenate`. Of one: those that rearrange or drop elements, for sums also
+    `negate`, `real`, `imag`, scaling and `dot_general` by what all devices of a group hold alike, and a `reduce` of the same
+    kind. An all-reduce that something else uses stays where it is, and so does one that would become larger.
+    """
+
+    name: ClassVar[str] = "all-reduce-reassociate"
+
+
+def reassociate(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Moves the all-reduces that `op` reads below it, if that keeps the value and they become fewer or no larger."""
+    operands = list(op.operands)
+    found = [rewriter.collective(operand, AllReduceOp, op) for operand in operands]
+    first = next((each for each in found if each is not None), None)
+    if first is None or not joins.keeps_type(first):
+        return False
+    if any(
+        each is not None and rewriter.uses(value) != operands.count(value) for each, value in zip(found, operands, strict=True)
+    ):
+        return False
+    alike = [each is not None and joins.keeps_type(each) and _key(each) == _key(first) for each in found]
+    if not (_joins_all(op, first, alike) or _passes_one(op, first, found, alike, rewriter)):
+        return False
+    mesh, axes, kind = rewriter.meshes[first.mesh], first.mesh_axes, first.reduction
+    location = first.operation.location
+    inputs = [each.input if each is not None else None for each in found]
+    for number, value in enumerate(inputs):
+        if value is not None:
+            rewriter.feed(op, number, value)
+    rewriter.put_after(op, location, lambda value: build.all_reduce(value, mesh, mesh_axes=axes, reduction=kind))
+    return True
+
+
+def _key(reduction: AllReduceOp) -> tuple[str, frozenset[int], str]:
+    """What two all-reduces must share to become one. The order of axes means nothing to them."""
+    return reduction.mesh, frozenset(reduction.mesh_axes), reduction.reduction
+
+
+def _joins_all(op: ir.Operation, first: AllReduceOp, alike: list[bool]) -> bool:
+    if op.name == "stablehlo.concatenate":
+        return all(alike) and first.reduction != "generic"
+    return all(alike) and joins.joins(op.name, first.reduction, element_of(first.input.type))
+
+
+def _passes_one(
+    op: ir.Operation, first: AllReduceOp, found: list[AllReduceOp | None], alike: list[bool], rewriter: Rewriter
+) -> bool:
+    """Whether `op` commutes with the one all-reduce among its operands."""
+    if sum(each is not None for each in found) != 1:
+        return False
+    kind, element, number = first.reduction, element_of(first.input.type), alike.index(True)
+    if op.name in _REARRANGING:
+        return kind != "generic"
+    if op.name == "stablehlo.reduce":
+        same = len(found) == 2 and number == 0 and body_kind(op) == kind
+        return same and is_splat(op.operands[1], neutral(kind, element))
+    if kind not in ("sum", "average") or (kind == "average" and is_integer(element)):
+        return False
+    if op.name in _SCALING:
+        scale = op.operands[1 - number]
+        exact = op.name != "stablehlo.divide" or not is_integer(element)
+        return number in _SCALING[op.name] and exact and rewriter.is_uniform(scale, first.mesh, first.mesh_axes)
+    if op.name == "stablehlo.dot_general":
+        smaller = type_bytes(op.results[0].type) <= type_bytes(first.input.type)
+        return smaller and rewriter.is_uniform(op.operands[1 - number], first.mesh, first.mesh_axes)
+    return op.name in _LINEAR
+
+
+_REARRANGING = frozenset(f"stablehlo.{name}" for name in ("reshape", "reverse", "slice", "transpose"))
+"""They compute nothing, so that they commute with any reduction."""
+
+_LINEAR = frozenset(("stablehlo.negate", "stablehlo.real", "stablehlo.imag", "arith.negf"))
+
+_SCALING = {
+    "stablehlo.multiply": (0, 1),
+    "stablehlo.divide": (0,),
+    "arith.mulf": (0, 1),
+    "arith.muli": (0, 1),
+    "arith.divf": (0,),
+}
+"""By name, the operands that may be a sum if the other one scales it."""
+
+_OTHERS = _REARRANGING | _LINEAR | _SCALING.keys() | {f"stablehlo.{name}" for name in ("concatenate", "dot_general", "reduce")}
+
+AllReduceReassociate.rules = (Rule(AllReduceOp.OPERATION_NAME, reassociate, joins.NAMES | _OTHERS),)

@@ -1,0 +1,183 @@
+"""`all-reduce-split`: an all-reduce is a reduce-scatter and an all-gather, and often only one of the two is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives import joins
+from meshbridge.collectives.all_gather_move_down import move_down
+from meshbridge.collectives.all_reduce_reassociate import reassociate
+from meshbridge.collectives.mesh_simplifications import scatter
+from meshbridge.collectives.rewriter import ELEMENTWISE, Rewriter, Rule, RulePass
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.constraints import is_integer
+from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
+from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
+from meshbridge.ir.sharding import DYNAMIC, Axes
+from meshbridge.ir.sizes import type_bytes
+
+
+@register
+@dataclass(frozen=True)
+class AllReduceSplit(RulePass):
+    """Splits all-reduces where half of one is dead, or is done by another collective anyway.
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %1 = stablehlo.tanh %0 : tensor<4xf32>
+             %2 = mesh.all_slice %1 on @m mesh_axes = [0] slice_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+    Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %2 = stablehlo.tanh %0 : tensor<2xf32>
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %1 = mesh.all_gather %y on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
+             %2 = stablehlo.multiply %0, %1 : tensor<4xf32>
+    Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %1 = stablehlo.multiply %0, %y : tensor<2xf32>
+             %2 = mesh.all_gather %1 on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
+             %1 = mesh.all_reduce %y on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>
+             %2 = stablehlo.add %0, %1 : tensor<4xf32>
+    Output:  %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %1 = stablehlo.add %0, %y : tensor<4xf32>
+             %2 = mesh.all_reduce %1 on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>
+
+    Between the all-reduce and the slice, or the gather, stand elementwise operations and transposes; the values that they have no
+    other use for.
+    """
+
+    name: ClassVar[str] = "all-reduce-split"
+
+
+def slice_first(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Moves the slice `op` above elementwise operations and transposes, if an all-reduce stands at the end of them."""
+    view = AllSliceOp(op)
+    mesh = rewriter.meshes[view.mesh]
+    if DYNAMIC in (*mesh.shape, *shape_of(op.operands[0].type)):
+        return False
+    producer = rewriter.producer(view.input)
+    if producer is None or producer.name not in _PASSED or not _leads_to_reduction(view.input, view, rewriter):
+        return False
+    with ir.InsertionPoint(op):
+        value = _sliced(view.input, view.slice_axis, view, rewriter)
+    rewriter.replace(op, value)
+    return True
+
+
+_PASSED = ELEMENTWISE | {"stablehlo.transpose"}
+_DEPTH = 8
+"""How many operations in a row a slice may pass."""
+
+
+def _leads_to_reduction(value: ir.Value, piece: AllSliceOp, rewriter: Rewriter, depth: int = _DEPTH) -> bool:
+    """Whether `value`, of no other use, comes from an all-reduce that a reduce-scatter along the slice's axes can replace."""
+    op = rewriter.producer(value)
+    if op is None or op.block != piece.operation.block or rewriter.uses(value) != 1 or depth == 0:
+        return False
+    if op.name == AllReduceOp.OPERATION_NAME:
+        return _scatters(AllReduceOp(op), piece.mesh, piece.mesh_axes)
+    if op.name not in _PASSED:
+        return False
+    return any(_leads_to_reduction(operand, piece, rewriter, depth - 1) for operand in op.operands)
+
+
+def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: Rewriter, depth: int = _DEPTH) -> ir.Value:
+    """`value` sliced along `dim` as far up as all-reduces are to be reached."""
+    op = rewriter.producer(value)
+    if ir.RankedTensorType(value.type).rank == 0:
+        return value
+    if op is None or op.name not in _PASSED or not _leads_to_reduction(value, piece, rewriter, depth):
+        mesh = rewriter.meshes[piece.mesh]
+        small = build.all_slice(value, mesh, mesh_axes=piece.mesh_axes, slice_axis=dim, loc=piece.operation.location)
+        rewriter.adopt(small)
+        return small
+    above = integers(op.attributes["permutation"])[dim] if op.name == "stablehlo.transpose" else dim
+    operands = [_sliced(operand, above, piece, rewriter, depth - 1) for operand in op.operands]
+    shape = list(shape_of(value.type))
+    shape[dim] //= rewriter.meshes[piece.mesh].group_size(piece.mesh_axes)
+    type_ = ir.RankedTensorType.get(shape, element_of(value.type), loc=op.location)
+    made: ir.Value = ir.Operation.create(op.name, [type_], operands, dict(op.attributes.items()), loc=op.location).results[0]
+    return made
+
+
+def share_gather(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Lets the all-gather beside an all-reduce among the operands of `op` do the gathering half of it."""
+    operands = list(op.operands)
+    gathers = [gather for value in operands if (gather := rewriter.collective(value, AllGatherOp, op)) is not None]
+    reductions = {number: rewriter.collective(value, AllReduceOp, op) for number, value in enumerate(operands)}
+    totals = {number: total for number, total in reductions.items() if total is not None}
+    if len({(each.mesh, each.mesh_axes, each.gather_axis) for each in gathers}) != 1 or not totals:
+        return False
+    gather = gathers[0]
+    others = [value for value in operands if not _is_collective(value, op, rewriter)]
+    alike = all(_scatters(each, gather.mesh, gather.mesh_axes) for each in totals.values())
+    alone = all(rewriter.uses(operands[number]) == 1 for number in totals)
+    gathered = any(rewriter.uses(each.operation.results[0]) == 1 for each in gathers)
+    uniform = all(rewriter.is_uniform(value, gather.mesh, gather.mesh_axes) for value in others)
+    static = DYNAMIC not in (*rewriter.meshes[gather.mesh].shape, *shape_of(op.results[0].type))
+    if not (alike and alone and gathered and uniform and static):
+        return False
+    if type_bytes(op.results[0].type) > max(type_bytes(operands[number].type) for number in totals):
+        return False
+    for number, total in totals.items():
+        rewriter.feed(op, number, _scattered_and_gathered(total, gather, op, rewriter))
+    return move_down(op, rewriter)
+
+
+def _is_collective(value: ir.Value, user: ir.Operation, rewriter: Rewriter) -> bool:
+    return rewriter.collective(value, AllGatherOp, user) is not None or rewriter.collective(value, AllReduceOp, user) is not None
+
+
+def _scatters(total: AllReduceOp, mesh: str, axes: Axes) -> bool:
+    """Whether a reduce-scatter along `axes` does part of the all-reduce."""
+    if total.mesh != mesh or not set(axes) <= set(total.mesh_axes) or total.reduction == "generic":
+        return False
+    return total.reduction != "average" or not is_integer(element_of(total.operation.results[0].type))
+
+
+def _scattered_and_gathered(total: AllReduceOp, gather: AllGatherOp, user: ir.Operation, rewriter: Rewriter) -> ir.Value:
+    """The all-reduce in two halves, the second being a gather as `gather` is."""
+    mesh, axes, dim, kind = rewriter.meshes[gather.mesh], gather.mesh_axes, gather.gather_axis, total.reduction
+    element = element_of(total.operation.results[0].type)
+    with ir.InsertionPoint(user), total.operation.location:
+        value = build.reduce_scatter(total.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element)
+        rewriter.adopt(value)
+        if left := [axis for axis in total.mesh_axes if axis not in axes]:
+            value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind)
+            rewriter.adopt(value)
+        return build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim)
+
+
+def share_reduction(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Reduces one operand of `op` over the axes that the other is not reduced over, then both together over the rest."""
+    first, second = (rewriter.collective(value, AllReduceOp, op) for value in op.operands)
+    if first is None or second is None:
+        return False
+    wide, narrow = sorted((first, second), key=lambda each: -len(each.mesh_axes))
+    kind, element = wide.reduction, element_of(op.results[0].type)
+    if (wide.mesh, kind) != (narrow.mesh, narrow.reduction) or not set(narrow.mesh_axes) < set(wide.mesh_axes):
+        return False
+    if not (joins.keeps_type(first) and joins.keeps_type(second) and joins.joins(op.name, kind, element)):
+        return False
+    if any(rewriter.uses(value) != 1 for value in op.operands):
+        return False
+    mesh, number = rewriter.meshes[wide.mesh], int(wide is second)
+    left = [axis for axis in wide.mesh_axes if axis not in narrow.mesh_axes]
+    with ir.InsertionPoint(op), wide.operation.location:
+        part = build.all_reduce(wide.input, mesh, mesh_axes=left, reduction=kind)
+        whole = build.all_reduce(part, mesh, mesh_axes=narrow.mesh_axes, reduction=kind)
+    rewriter.adopt(part)
+    rewriter.feed(op, number, whole)
+    return reassociate(op, rewriter)
+
+
+AllReduceSplit.rules = (
+    Rule(AllSliceOp.OPERATION_NAME, slice_first),
+    Rule(AllReduceOp.OPERATION_NAME, scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
+    Rule(AllReduceOp.OPERATION_NAME, share_gather, ELEMENTWISE),
+    Rule(AllReduceOp.OPERATION_NAME, share_reduction, joins.NAMES),
+)

@@ -1,0 +1,82 @@
+"""`canonicalize` and `cse`, as mlir-opt has them, for modules that hold mesh operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.dialect import folds
+from meshbridge.ir.mlir import ir, run_stock_passes
+from meshbridge.ir.passes import Pass, register
+
+
+def _alternate(module: ir.Module, ours: Callable[[ir.Module], bool], stock: str) -> None:
+    """Runs our step and MLIR's pass in turn until ours finds nothing more to do: each makes work for the other."""
+    ours(module)
+    run_stock_passes(module, f"builtin.module({stock})")
+    while ours(module):
+        run_stock_passes(module, f"builtin.module({stock})")
+
+
+@register
+@dataclass(frozen=True)
+class Canonicalize(Pass):
+    """Folds mesh operations and erases dead ones, together with MLIR's own canonicalization of all others.
+
+    Input:   %0 = mesh.all_reduce %x on @m : tensor<4xf32> -> tensor<4xf32>
+             "use"(%0)
+    Output:  "use"(%x)
+    """
+
+    name: ClassVar[str] = "canonicalize"
+    also: ClassVar[tuple[str, ...]] = ("test-constant-fold", "test-single-fold")
+
+    def run(self, module: ir.Module) -> None:
+        _alternate(module, folds.fold, "canonicalize")
+
+
+@register
+@dataclass(frozen=True)
+class Cse(Pass):
+    """Merges mesh operations that compute the same and erases dead ones, together with MLIR's own elimination of common
+    subexpressions.
+
+    Input:   %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+             %t = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+    Output:  %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+    """
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, module: ir.Module) -> None:
+        _alternate(module, _merge_and_erase, "cse")
+
+
+@register
+@dataclass(frozen=True)
+class Simplify(Pass):
+    """Does the work of `canonicalize` and `cse` at once, for pipelines: one run of MLIR's passes, one verification.
+
+    Input:   %0 = mesh.all_reduce %x on @m : tensor<4xf32> -> tensor<4xf32>
+             %1 = mesh.all_gather %0 on @m mesh_axes = [0] gather_axis = 0 : tensor<4xf32> -> tensor<8xf32>
+             %2 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<4xf32> -> tensor<8xf32>
+             "use"(%1, %2)
+    Output:  %1 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<4xf32> -> tensor<8xf32>
+             "use"(%1, %1)
+    """
+
+    name: ClassVar[str] = "simplify"
+
+    def run(self, module: ir.Module) -> None:
+        _alternate(module, _fold_and_merge, "canonicalize,cse")
+
+
+def _merge_and_erase(module: ir.Module) -> bool:
+    merged = folds.merge_duplicates(module)
+    return folds.erase_dead(module) or merged
+
+
+def _fold_and_merge(module: ir.Module) -> bool:
+    folded = folds.fold(module)
+    return folds.merge_duplicates(module) or folded

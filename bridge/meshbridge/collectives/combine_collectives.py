@@ -1,0 +1,343 @@
+"""`combine-collectives`: small collectives that do not wait for one another travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cmp_to_key
+from math import prod
+from typing import ClassVar
+
+from meshbridge.collectives.alike import drop_alike
+from meshbridge.collectives.rewriter import REDUCERS, Rewriter, rewriting
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers_attr
+from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
+from meshbridge.dialect.signature import element_of, group_size, shape_of
+from meshbridge.ir.locations import because, reason_at
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.resized import is_bytewise
+from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.sizes import type_bytes
+
+Shape = list[int]
+
+
+@register
+@dataclass(frozen=True)
+class CombineCollectives(Pass):
+    """Combines small collectives of one kind and group into one of as many bytes: fewer launches.
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<2x3xf32> -> tensor<2x3xf32>
+             %1 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+    Output:  %flat_x = stablehlo.reshape %x : (tensor<2x3xf32>) -> tensor<6xf32>
+             %both = stablehlo.concatenate %flat_x, %y, dim = 0 : (tensor<6xf32>, tensor<4xf32>) -> tensor<10xf32>
+             %sum = mesh.all_reduce %both on @m mesh_axes = [0] : tensor<10xf32> -> tensor<10xf32>
+             %part = stablehlo.slice %sum [0:6] : (tensor<10xf32>) -> tensor<6xf32>
+             %0 = stablehlo.reshape %part : (tensor<6xf32>) -> tensor<2x3xf32>
+             %1 = stablehlo.slice %sum [6:10] : (tensor<10xf32>) -> tensor<4xf32>
+
+    Kinds: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`. They stand in one block, and none needs the result of
+    another; the combined one takes the place of the last, and the few operations that use an earlier one move behind it. What is
+    sent is laid out with the device that it goes to, or comes from, first, so that dimensions need not agree. One buffer, rather
+    than one collective of several operands: the mesh dialect has none of these, and XLA's CPU backend would run each by itself.
+    """
+
+    name: ClassVar[str] = "combine-collectives"
+    bytes: int = 2**16
+    "Largest size of a combined buffer, sent or received, on each device. 0 combines nothing."
+
+    def run(self, module: ir.Module) -> bool:
+        changed = False
+        while self._once(module):  # what has been combined may stand beside more of its kind
+            changed = True
+        return changed
+
+    def _once(self, module: ir.Module) -> bool:
+        with rewriting(module) as rewriter:
+            return combine(rewriter, self.bytes)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How one kind of collective sees a tensor as rows of a buffer, one for each device of the group where that matters."""
+
+    send: Callable[[ir.Operation, ir.Value, int], ir.Value]
+    communicate: Callable[[ir.Operation, ir.Value, Mesh], ir.Value]
+    receive: Callable[[ir.Operation, ir.Value, int], ir.Value]
+
+
+def combine(rewriter: Rewriter, limit: int) -> bool:
+    """Combines what it can into buffers of at most `limit` bytes; returns whether there was anything."""
+    groups: list[_Group] = []
+    open_groups: dict[object, _Group] = {}
+    small = _small(rewriter, limit)
+    different = drop_alike(small, rewriter)
+    changed = len(different) < len(small)
+    for op in different:
+        size = _size(op.operands[0].type, op.results[0].type)
+        assert size is not None  # else it were not among the small ones
+        key = (op.block, _key(op))
+        group = open_groups.get(key)
+        if group is None or group.size + size > limit or not group.reaches(op, rewriter):
+            group = open_groups[key] = _Group()
+            groups.append(group)
+        group.append(op, size, rewriter)
+    for group in groups:
+        changed |= len(group.members) > 1 and _merge(group.members, rewriter)
+    return changed
+
+
+def _small(rewriter: Rewriter, limit: int) -> list[ir.Operation]:
+    """The collectives, in program order, of which two or more may fit into `limit` bytes."""
+    sizes: dict[tuple[ir.Type, ir.Type], float | None] = {}
+    found: list[ir.Operation] = []
+    for op in _in_order(rewriter):
+        types = (op.operands[0].type, op.results[0].type)
+        if types not in sizes:
+            sizes[types] = _size(*types)
+        size = sizes[types]
+        if size is not None and 2 * size <= limit and _is_plain(op, rewriter):
+            found.append(op)
+    return found
+
+
+@dataclass
+class _Group:
+    """Collectives of one block to be combined, in program order, and what uses their results."""
+
+    members: list[ir.Operation] = field(default_factory=list)
+    size: float = 0
+    behind: set[ir.Operation] = field(default_factory=set)
+    """What needs a result and stands before the last operation that was looked at."""
+    ahead: dict[ir.Operation, None] = field(default_factory=dict)
+    """What needs a result and stands further down."""
+
+    def append(self, op: ir.Operation, size: float, rewriter: Rewriter) -> None:
+        self.members.append(op)
+        self.size += size
+        self.ahead.update(dict.fromkeys(_users(op, op.block, rewriter)))
+
+    def reaches(self, op: ir.Operation, rewriter: Rewriter) -> bool:
+        """Whether all that uses the members can move behind `op`: it does not use them, and they are not too many."""
+        waiting = list(self.ahead)
+        while waiting:
+            user = waiting.pop()
+            if user == op:
+                return False
+            if user in self.behind or not user.is_before_in_block(op):
+                continue
+            self.ahead.pop(user, None)
+            self.behind.add(user)
+            if len(self.behind) > _FOLLOWERS * len(self.members):
+                return False
+            further = _users(user, op.block, rewriter)
+            self.ahead.update(dict.fromkeys(further))
+            waiting += further
+        return True
+
+
+def _users(op: ir.Operation, block: ir.Block, rewriter: Rewriter) -> list[ir.Operation]:
+    """What in `block` uses a result of `op`, or encloses such a use. Uses in blocks behind it come after all of it."""
+    places = (_in_block(user, block) for result in op.results for user in rewriter.users(result))
+    return [place for place in places if place is not None]
+
+
+def _in_order(rewriter: Rewriter) -> list[ir.Operation]:
+    """The collectives that can be combined, those of each block in program order."""
+    blocks: dict[ir.Block, list[ir.Operation]] = {}
+    for op in rewriter.mesh_ops:
+        if op.name in _LAYOUTS:
+            blocks.setdefault(op.block, []).append(op)
+    return [op for ops in blocks.values() for op in _sorted(ops)]
+
+
+def _sorted(ops: list[ir.Operation]) -> list[ir.Operation]:
+    """Operations of one block in program order; they mostly are already."""
+
+    def order(first: ir.Operation, second: ir.Operation) -> int:
+        return -1 if first.is_before_in_block(second) else 1
+
+    return sorted(ops, key=cmp_to_key(order))
+
+
+def _key(op: ir.Operation) -> tuple[object, ...]:
+    """What collectives must share to travel together."""
+    view = CollectiveOpView(op)
+    axes: object = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
+    return op.name, view.mesh, axes, view.reduction, element_of(op.operands[0].type), element_of(op.results[0].type)
+
+
+def _size(sent: ir.Type, received: ir.Type) -> float | None:
+    """Bytes of what is sent or received, whichever is more; None where shapes are not known."""
+    if not isinstance(sent, ir.RankedTensorType) or DYNAMIC in (*shape_of(sent), *shape_of(received)):
+        return None
+    if not is_bytewise(sent):
+        return None
+    return max(type_bytes(sent), type_bytes(received))
+
+
+def _is_plain(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Whether the reduction, if it is one, and the mesh's sizes are known."""
+    view = CollectiveOpView(op)
+    return view.reduction != "generic" and DYNAMIC not in rewriter.meshes[view.mesh].shape
+
+
+_FOLLOWERS = 16
+"""How many operations may move behind a combined collective for each of its members."""
+
+
+def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: Rewriter) -> list[ir.Operation] | None:
+    """What stands before `last` and needs a result of `members`; None if `last` does, or if it is too much to move."""
+    found: dict[ir.Operation, None] = {}
+    waiting = list(members)
+    while waiting:
+        for user in _users(waiting.pop(), last.block, rewriter):
+            if user == last or len(found) > _FOLLOWERS * len(members):
+                return None
+            if user not in found and user.is_before_in_block(last):
+                found[user] = None
+                waiting.append(user)
+    if any((op.name not in REDUCERS and len(op.regions)) or op in members for op in found):
+        return None
+    return _sorted(list(found))
+
+
+def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
+    """`op`, or what encloses it, in `block`; None if that is no part of it."""
+    while op.block != block:
+        if op.parent is None or op.name == "func.func":
+            return None
+        op = op.parent.operation
+    return op
+
+
+def _merge(members: list[ir.Operation], rewriter: Rewriter) -> bool:
+    """Replaces `members` by one collective in the place of the last."""
+    members = _sorted(members)
+    last, layout = members[-1], _LAYOUTS[members[0].name]
+    followers = _followers(members[:-1], last, rewriter)
+    if followers is None:  # another group has moved what stood between
+        return False
+    mesh = rewriter.meshes[CollectiveOpView(last).mesh]
+    count = group_size(mesh, CollectiveOpView(last).mesh_axes)
+    with ir.InsertionPoint(last), _location(members):
+        sent = [layout.send(op, op.operands[0], count) for op in members]
+        received = layout.communicate(last, _concatenated(sent), mesh)
+        rewriter.adopt(received)
+        values, start = [], 0
+        for op, row in zip(members, sent, strict=True):
+            size = shape_of(row.type)[-1]
+            values.append(layout.receive(op, _columns(received, start, size), count))
+            start += size
+    for op in followers:
+        op.move_before(last)
+    for op, value in zip(members, values, strict=True):
+        rewriter.replace(op, value)
+    return True
+
+
+def _location(members: list[ir.Operation]) -> ir.Location:
+    """Where the last of them stands, and why, if that was written down."""
+    last = members[-1]
+    reason = reason_at(last)
+    return because(f"{len(members)} collectives in one; of the last: {reason}", last.location) if reason else last.location
+
+
+def _create(name: str, shape: Shape, operands: list[ir.Value], attrs: dict[str, ir.Attribute]) -> ir.Value:
+    type_ = ir.RankedTensorType.get(shape, element_of(operands[0].type))
+    made: ir.Value = ir.Operation.create(f"stablehlo.{name}", [type_], operands, attrs).results[0]
+    return made
+
+
+def _reshaped(value: ir.Value, shape: Shape) -> ir.Value:
+    return value if list(shape_of(value.type)) == shape else _create("reshape", shape, [value], {})
+
+
+def _moved(value: ir.Value, source: int, target: int) -> ir.Value:
+    """`value` with dimension `source` in place `target`, the others in order."""
+    if source == target:
+        return value
+    order = [dim for dim in range(len(shape_of(value.type))) if dim != source]
+    order.insert(target, source)
+    shape = [shape_of(value.type)[dim] for dim in order]
+    return _create("transpose", shape, [value], {"permutation": integers_attr(order)})
+
+
+def _concatenated(rows: list[ir.Value]) -> ir.Value:
+    shape = list(shape_of(rows[0].type))
+    shape[-1] = sum(shape_of(row.type)[-1] for row in rows)
+    i64 = ir.IntegerType.get_signless(64)
+    return _create("concatenate", shape, rows, {"dimension": ir.IntegerAttr.get(i64, len(shape) - 1)})
+
+
+def _columns(rows: ir.Value, start: int, size: int) -> ir.Value:
+    """`size` columns of a buffer from `start` on."""
+    shape = shape_of(rows.type)
+    limits = [*shape[:-1], start + size]
+    attrs = {
+        "start_indices": integers_attr([*(0 for _ in shape[:-1]), start]),
+        "limit_indices": integers_attr(limits),
+        "strides": integers_attr([1] * len(shape)),
+    }
+    return _create("slice", [*shape[:-1], size], [rows], attrs)
+
+
+def _flat(op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
+    return _reshaped(value, [prod(shape_of(value.type))])
+
+
+def _one_row(op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
+    return _reshaped(value, [1, prod(shape_of(value.type))])
+
+
+def _row_for_each(op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
+    """One row for each device that gets a piece."""
+    dim, shape = _dim(op, "scatter_axis", "split_axis"), list(shape_of(value.type))
+    split = _reshaped(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
+    return _reshaped(_moved(split, dim, 0), [count, prod(shape) // count])
+
+
+def _whole(op: ir.Operation, row: ir.Value, count: int) -> ir.Value:
+    """A row is all of the result."""
+    return _reshaped(row, list(shape_of(op.results[0].type)))
+
+
+def _row_from_each(op: ir.Operation, rows: ir.Value, count: int) -> ir.Value:
+    """One row from each device, to stand one after the other along a dimension."""
+    dim, shape = _dim(op, "gather_axis", "concat_axis"), list(shape_of(op.results[0].type))
+    piece = [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
+    return _reshaped(_moved(_reshaped(rows, [count, *piece]), 0, dim), shape)
+
+
+def _dim(op: ir.Operation, *names: str) -> int:
+    return next(int(ir.IntegerAttr(op.attributes[name]).value) for name in names if name in op.attributes)
+
+
+def _reduce(op: ir.Operation, flat: ir.Value, mesh: Mesh) -> ir.Value:
+    view, element = AllReduceOp(op), element_of(op.results[0].type)
+    return build.all_reduce(flat, mesh, mesh_axes=view.mesh_axes, reduction=view.reduction, element_type=element)
+
+
+def _gather(op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
+    return build.all_gather(rows, mesh, mesh_axes=AllGatherOp(op).mesh_axes, gather_axis=0)
+
+
+def _scatter(op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
+    view, element = ReduceScatterOp(op), element_of(op.results[0].type)
+    axes, kind = view.mesh_axes, view.reduction
+    return build.reduce_scatter(rows, mesh, mesh_axes=axes, scatter_axis=0, reduction=kind, element_type=element)
+
+
+def _exchange(op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
+    return build.all_to_all(rows, mesh, mesh_axes=AllToAllOp(op).mesh_axes, split_axis=0, concat_axis=0)
+
+
+_LAYOUTS = {
+    AllReduceOp.OPERATION_NAME: _Layout(_flat, _reduce, _whole),
+    AllGatherOp.OPERATION_NAME: _Layout(_one_row, _gather, _row_from_each),
+    ReduceScatterOp.OPERATION_NAME: _Layout(_row_for_each, _scatter, _whole),
+    AllToAllOp.OPERATION_NAME: _Layout(_row_for_each, _exchange, _row_from_each),
+}
+"""By kind: how a tensor is sent, what is done with all of them, and how one is received."""

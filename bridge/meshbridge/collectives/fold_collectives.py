@@ -1,0 +1,159 @@
+"""`fold-collectives`: two collectives in a row, where one does the work of both or none is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.dialect import build
+from meshbridge.dialect.constraints import is_integer
+from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, ReduceScatterOp
+from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
+from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ops.reductions import IDEMPOTENT
+
+
+@register
+@dataclass(frozen=True)
+class FoldCollectives(RulePass):
+    """Folds a collective into the one that feeds it.
+
+    Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %1 = mesh.all_gather %0 on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
+    Output:  %1 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+
+    Input:   %0 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<2x4xf32> -> tensor<4x4xf32>
+             %1 = mesh.all_slice %0 on @m mesh_axes = [0] slice_axis = 1 : tensor<4x4xf32> -> tensor<4x2xf32>
+    Output:  %1 = mesh.all_to_all %x on @m mesh_axes = [0] split_axis = 1 concat_axis = 0 : tensor<2x4xf32> -> tensor<4x2xf32>
+
+    Further pairs: two gathers, or two reduce-scatters, along one dimension become one over the axes of both; a slice of a gather
+    takes what it needs; an exchange and its inverse go; so does what reduces, or slices and gathers, values that all devices of a
+    group hold alike already. The first of a pair must have no other use, or cost nothing.
+    """
+
+    name: ClassVar[str] = "fold-collectives"
+
+
+def fold_gather(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Folds what feeds the all-gather `op`."""
+    outer = AllGatherOp(op)
+    if (inner := rewriter.collective(outer.input, AllGatherOp, op)) is not None:
+        return _gather_once(outer, inner, rewriter)
+    if (scatter := rewriter.collective(outer.input, ReduceScatterOp, op)) is not None:
+        return _reduce_whole(outer, scatter, rewriter)
+    if (piece := rewriter.collective(outer.input, AllSliceOp, op)) is not None:
+        same = (piece.mesh, piece.mesh_axes, piece.slice_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
+        if same and rewriter.is_uniform(piece.input, piece.mesh, piece.mesh_axes):
+            rewriter.replace(op, piece.input)
+            return True
+    return False
+
+
+def _gather_once(outer: AllGatherOp, inner: AllGatherOp, rewriter: Rewriter) -> bool:
+    alike = (inner.mesh, inner.gather_axis) == (outer.mesh, outer.gather_axis)
+    if not alike or rewriter.uses(outer.input) != 1 or set(inner.mesh_axes) & set(outer.mesh_axes):
+        return False
+    mesh, axes = rewriter.meshes[outer.mesh], (*outer.mesh_axes, *inner.mesh_axes)
+    op = outer.operation
+    with ir.InsertionPoint(op), op.location:
+        rewriter.replace(op, build.all_gather(inner.input, mesh, mesh_axes=axes, gather_axis=outer.gather_axis))
+    return True
+
+
+def _reduce_whole(outer: AllGatherOp, scatter: ReduceScatterOp, rewriter: Rewriter) -> bool:
+    same = (scatter.mesh, scatter.mesh_axes, scatter.scatter_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
+    if not same or rewriter.uses(outer.input) != 1 or not _is_static(rewriter.meshes[outer.mesh], scatter.input.type):
+        return False
+    op, element = outer.operation, element_of(outer.operation.results[0].type)
+    with ir.InsertionPoint(op), op.location:
+        mesh, axes, kind = rewriter.meshes[outer.mesh], scatter.mesh_axes, scatter.reduction
+        whole = build.all_reduce(scatter.input, mesh, mesh_axes=axes, reduction=kind, element_type=element)
+    rewriter.replace(op, whole)
+    return True
+
+
+def _is_static(mesh: Mesh, *types: ir.Type) -> bool:
+    return DYNAMIC not in (*mesh.shape, *(size for type_ in types for size in shape_of(type_)))
+
+
+def fold_scatter(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Folds the reduce-scatter that feeds the reduce-scatter `op`."""
+    outer = ReduceScatterOp(op)
+    inner = rewriter.collective(outer.input, ReduceScatterOp, op)
+    if inner is None or rewriter.uses(outer.input) != 1 or set(inner.mesh_axes) & set(outer.mesh_axes):
+        return False
+    element = element_of(op.results[0].type)
+    if (inner.mesh, inner.scatter_axis, inner.reduction) != (outer.mesh, outer.scatter_axis, outer.reduction):
+        return False
+    kind = outer.reduction
+    if element_of(outer.input.type) != element or kind == "generic" or (kind == "average" and is_integer(element)):
+        return False
+    mesh, axes, dim = rewriter.meshes[outer.mesh], (*inner.mesh_axes, *outer.mesh_axes), outer.scatter_axis
+    with ir.InsertionPoint(op), op.location:
+        piece = build.reduce_scatter(inner.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element)
+    rewriter.replace(op, piece)
+    return True
+
+
+def fold_slice(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Lets the slice `op` take its piece of an all-gather before it is gathered."""
+    piece = AllSliceOp(op)
+    gather = rewriter.collective(piece.input, AllGatherOp, op)
+    if gather is None or gather.mesh != piece.mesh or not _is_static(rewriter.meshes[piece.mesh], gather.input.type):
+        return False
+    mesh, axes, sliced = rewriter.meshes[piece.mesh], gather.mesh_axes, piece.mesh_axes
+    alone = rewriter.uses(piece.input) == 1
+    with ir.InsertionPoint(op), op.location:
+        if piece.slice_axis == gather.gather_axis:
+            if axes == sliced:
+                rewriter.replace(op, gather.input)
+                return True
+            if not alone or axes[: len(sliced)] != sliced:
+                return False
+            value = build.all_gather(gather.input, mesh, mesh_axes=axes[len(sliced) :], gather_axis=gather.gather_axis)
+        elif alone and axes == sliced:
+            split, concat = piece.slice_axis, gather.gather_axis
+            value = build.all_to_all(gather.input, mesh, mesh_axes=axes, split_axis=split, concat_axis=concat)
+        elif alone and not set(axes) & set(sliced):
+            small = build.all_slice(gather.input, mesh, mesh_axes=sliced, slice_axis=piece.slice_axis)
+            rewriter.adopt(small)
+            value = build.all_gather(small, mesh, mesh_axes=axes, gather_axis=gather.gather_axis)
+        else:
+            return False
+    rewriter.replace(op, value)
+    return True
+
+
+def fold_exchange(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Drops the all-to-all `op` and the one before it that it takes back."""
+    back = AllToAllOp(op)
+    there = rewriter.collective(back.input, AllToAllOp, op)
+    if there is None or (there.mesh, there.mesh_axes) != (back.mesh, back.mesh_axes):
+        return False
+    if (there.split_axis, there.concat_axis) != (back.concat_axis, back.split_axis):
+        return False
+    rewriter.replace(op, there.input)
+    return True
+
+
+def drop_uniform(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Drops an all-reduce of what all devices of a group hold alike, of a kind that does not count."""
+    view = AllReduceOp(op)
+    if view.reduction not in IDEMPOTENT or op.results[0].type != view.input.type:
+        return False
+    if not rewriter.is_uniform(view.input, view.mesh, view.mesh_axes):
+        return False
+    rewriter.replace(op, view.input)
+    return True
+
+
+FoldCollectives.rules = (
+    Rule(AllGatherOp.OPERATION_NAME, fold_gather),
+    Rule(ReduceScatterOp.OPERATION_NAME, fold_scatter),
+    Rule(AllSliceOp.OPERATION_NAME, fold_slice),
+    Rule(AllToAllOp.OPERATION_NAME, fold_exchange),
+    Rule(AllReduceOp.OPERATION_NAME, drop_uniform),
+)

@@ -1,0 +1,114 @@
+"""`mesh-simplifications`: what upstream's simplification pass does, and the reduce-scatter that it lacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives import joins
+from meshbridge.collectives.all_reduce_reassociate import reassociate
+from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import index_attr
+from meshbridge.dialect.constraints import is_integer
+from meshbridge.dialect.ops import AllReduceOp, AllSliceOp, MeshShapeOp
+from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
+from meshbridge.ir.sharding import DYNAMIC
+
+
+@register
+@dataclass(frozen=True)
+class MeshSimplifications(RulePass):
+    """Moves all-reduces below what joins them, makes a reduce-scatter of a sliced one, and names known sizes of meshes.
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
+             %1 = mesh.all_slice %0 on @m mesh_axes = [0] slice_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %2 = mesh.mesh_shape @m axes = [0] : index
+    Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %1 = mesh.all_reduce %0 on @m mesh_axes = [1] : tensor<2xf32> -> tensor<2xf32>
+             %2 = arith.constant 2 : index
+
+    All-reduces are joined as `all-reduce-reassociate` does, for stablehlo and arith operations of two operands. Where upstream
+    disregards the sign, this does not: `arith.maxui` stays above a signed maximum.
+    """
+
+    name: ClassVar[str] = "mesh-simplifications"
+
+
+@register
+@dataclass(frozen=True)
+class TestMeshSimplifications(MeshSimplifications):
+    """Does the work of `mesh-simplifications`; upstream's pass of this name.
+
+    Input:   %0 = mesh.mesh_shape @m axes = [0] : index
+    Output:  %0 = arith.constant 2 : index
+    """
+
+    name: ClassVar[str] = "test-mesh-simplifications"
+    also: ClassVar[tuple[str, ...]] = ("test-grid-simplifications", "shard-simplify")
+
+
+def scatter(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """A piece of a sum is the sum of pieces; axes that are reduced and not sliced are reduced afterwards, on the piece."""
+    piece = AllSliceOp(op)
+    whole = rewriter.collective(piece.input, AllReduceOp, op)
+    if whole is None or whole.mesh != piece.mesh or not all(_is_same_slice(user, piece) for user in rewriter.users(piece.input)):
+        return False
+    mesh, axes, kind, element = rewriter.meshes[piece.mesh], piece.mesh_axes, whole.reduction, element_of(op.results[0].type)
+    left = [axis for axis in whole.mesh_axes if axis not in axes]
+    if len(left) + len(axes) != len(whole.mesh_axes) or kind == "generic":
+        return False
+    if DYNAMIC in (*mesh.shape, *shape_of(whole.input.type), *shape_of(op.results[0].type)):
+        return False
+    if left and kind == "average" and is_integer(element):
+        return False
+    dim, slices = piece.slice_axis, dict.fromkeys(rewriter.users(piece.input))
+    with ir.InsertionPoint.after(whole.operation), op.location:
+        value = build.reduce_scatter(whole.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element)
+        if left:
+            rewriter.adopt(value)
+            value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind)
+    for each in slices:
+        rewriter.replace(each, value)
+    return True
+
+
+def _is_same_slice(op: ir.Operation, piece: AllSliceOp) -> bool:
+    """Whether `op`, which reads what `piece` slices, gives the same."""
+    if op.name != AllSliceOp.OPERATION_NAME:
+        return False
+    other = AllSliceOp(op)
+    return (other.mesh, other.mesh_axes, other.slice_axis) == (piece.mesh, piece.mesh_axes, piece.slice_axis)
+
+
+def _name_sizes(op: ir.Operation, rewriter: Rewriter) -> bool:
+    """Known sizes become constants; a smaller `mesh_shape` asks for the others."""
+    view = MeshShapeOp(op)
+    mesh = rewriter.meshes[view.mesh]
+    axes = view.axes or tuple(range(mesh.rank))
+    unknown = tuple(axis for axis in axes if mesh.shape[axis] == DYNAMIC)
+    if len(unknown) == len(axes):
+        return False
+    with ir.InsertionPoint(op), op.location:
+        known = {axis: _constant(mesh.shape[axis]) for axis in axes if axis not in unknown}
+        asked = iter(build.mesh_shape(mesh, unknown) if unknown else ())
+        for axis, result in zip(axes, op.results, strict=True):
+            result.replace_all_uses_with(known[axis] if axis in known else next(asked))
+    rewriter.retire(op)
+    return True
+
+
+def _constant(size: int) -> ir.Value:
+    value: ir.Value = ir.Operation.create("arith.constant", [ir.IndexType.get()], attributes={"value": index_attr(size)}).results[
+        0
+    ]
+    return value
+
+
+MeshSimplifications.rules = (
+    Rule(AllReduceOp.OPERATION_NAME, reassociate, joins.NAMES),
+    Rule(AllReduceOp.OPERATION_NAME, scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
+    Rule(MeshShapeOp.OPERATION_NAME, _name_sizes),
+)

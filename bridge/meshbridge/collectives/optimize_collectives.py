@@ -1,0 +1,79 @@
+"""`optimize-collectives`: the collective passes together, on one walk of the module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives.all_gather_move_down import AllGatherMoveDown
+from meshbridge.collectives.all_gather_move_up import AllGatherMoveUp
+from meshbridge.collectives.all_reduce_folder import AllReduceFolder
+from meshbridge.collectives.all_reduce_reassociate import AllReduceReassociate
+from meshbridge.collectives.all_reduce_split import AllReduceSplit
+from meshbridge.collectives.combine_collectives import combine
+from meshbridge.collectives.delay_reductions import delay
+from meshbridge.collectives.fold_collectives import FoldCollectives
+from meshbridge.collectives.hoist_collectives import hoist
+from meshbridge.collectives.merge_collectives import MergeCollectives
+from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
+from meshbridge.collectives.rewriter import Rewriter, Rule, apply, rewriting
+from meshbridge.collectives.ring_matmul import turn_into_rings
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass, register
+
+RULES: tuple[Rule, ...] = tuple(
+    dict.fromkeys(
+        (
+            *FoldCollectives.rules,
+            *AllReduceFolder.rules,
+            *AllReduceReassociate.rules,
+            *AllReduceSplit.rules,
+            *ReduceScatterReassociate.rules,
+            *AllGatherMoveDown.rules,
+            *AllGatherMoveUp.rules,
+            *MergeCollectives.rules,
+        )
+    )
+)
+"""What is tried on each collective, in this order."""
+
+
+@register
+@dataclass(frozen=True)
+class OptimizeCollectives(Pass):
+    """Makes collectives smaller and fewer: all passes of `collectives`, until none finds more; rings on demand.
+
+    Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %1 = stablehlo.negate %0 : tensor<4xf32>
+             %2 = mesh.all_slice %1 on @m mesh_axes = [0] slice_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+    Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+             %2 = stablehlo.negate %0 : tensor<2xf32>
+
+    Bytes on the wire never rise, nor does the number of collectives that a run executes, unless rings are asked for.
+    """
+
+    name: ClassVar[str] = "optimize-collectives"
+    combine: int = 2**16
+    "Largest buffer, in bytes, that small collectives are combined into; see `combine-collectives`."
+    growth: int = 2**28
+    "Bytes by which what a loop holds may grow for each collective that leaves it; see `delay-reductions`, `hoist-collectives`."
+    ring: int = -1
+    "Smallest gathered operand, in bytes, that becomes a ring; see `ring-matmul`. -1 leaves all of them gathered."
+
+    def run(self, module: ir.Module) -> bool:
+        with rewriting(module) as rewriter:
+            if not rewriter.mesh_ops:
+                return False
+            changed = apply(RULES, rewriter)
+            if rewriter.loops:
+                changed |= self._empty_loops(rewriter)
+            if self.ring >= 0:
+                changed |= turn_into_rings(rewriter, self.ring)
+            return combine(rewriter, self.combine) or changed
+
+    def _empty_loops(self, rewriter: Rewriter) -> bool:
+        """Moves collectives before and behind loops, where they may meet others."""
+        rewriter.finish()
+        moved = hoist(rewriter.loops, self.growth)
+        moved |= delay(rewriter, self.growth)
+        return moved and (apply(RULES, rewriter) or moved)

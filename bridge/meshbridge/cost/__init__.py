@@ -1,0 +1,1 @@
+"""What a program costs one device: wire bytes, FLOPs, memory."""

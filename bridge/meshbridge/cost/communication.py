@@ -1,0 +1,208 @@
+"""Communication of a partitioned program (stages 3 and 4), collective by collective, in the ring model.
+
+Wire bytes per device: see `ring`; a permute counts what goes to another device, averaged over all devices. Bodies of loops count
+as often as they run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshbridge.analysis.executions import Execution, Weigh, executed
+from meshbridge.analysis.ring import WIRE_BYTES
+from meshbridge.dialect.ops import CollectiveOpView, MeshOp, PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.ir.locations import Place, place_of, reason_at
+from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.sizes import tensor_bytes
+from meshbridge.ir.subaxes import axis_names
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of the program. Bytes are those of one device and execution; `executions` counts the trips of its loops."""
+
+    kind: str
+    "The operation's name in the mesh dialect, or in StableHLO where the dialect has none, without its prefix."
+    axes: tuple[str, ...]
+    "Mesh axes that the devices of a group differ along, by the user's names, outer first."
+    group_size: int
+    wire_bytes: float
+    executions: int
+    place: Place
+    why: str = ""
+    "Which operation needed which operand how; empty where nobody asked for reasons (see `locations`)."
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes of all executions of one run."""
+        return self.wire_bytes * self.executions
+
+    @property
+    def location(self) -> str:
+        """`file:line:column` in the user's source."""
+        return f"{self.place.file}:{self.place.line}:{self.place.column}" if self.place.file else str(self.place)
+
+
+@dataclass(frozen=True)
+class Communication:
+    """A program's collectives in program order."""
+
+    collectives: tuple[Collective, ...]
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that one device puts on the wire in one run."""
+        return sum(collective.total_bytes for collective in self.collectives)
+
+    @property
+    def executions(self) -> int:
+        """How many collectives one run starts."""
+        return sum(collective.executions for collective in self.collectives)
+
+    def bytes_by_kind(self) -> dict[str, float]:
+        """Wire bytes of each kind that occurs, most first."""
+        totals: dict[str, float] = {}
+        for collective in self.collectives:
+            totals[collective.kind] = totals.get(collective.kind, 0.0) + collective.total_bytes
+        return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
+
+    def count_by_kind(self) -> dict[str, int]:
+        """Collectives of each kind, in the order of `bytes_by_kind`."""
+        counts = Counter(collective.kind for collective in self.collectives)
+        return {kind: counts[kind] for kind in self.bytes_by_kind()}
+
+
+def communication(module: ir.Module) -> Communication:
+    """All communication of a module of mesh collectives, and of StableHLO's, which reshardings over factors of axes and manual
+    computations bring along. Of branches, that with the most bytes on the wire counts."""
+    meshes = meshes_of(module)
+    return Communication(tuple(collectives(executed(module, weigh=wire_bytes_on(meshes)), meshes)))
+
+
+def wire_bytes_on(meshes: dict[str, Mesh]) -> Weigh:
+    """What operations send, in bytes: by that the most expensive branch is chosen."""
+    return lambda ops: sum(collective.total_bytes for collective in collectives(ops, meshes))
+
+
+def meshes_of(module: ir.Module) -> dict[str, Mesh]:
+    """The meshes that a module declares, by symbol."""
+    declared = [MeshOp(view.operation) for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME]
+    return {op.sym_name: op.value for op in declared}
+
+
+def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[Collective]:
+    """The collectives among the ops of a program that runs on `meshes`."""
+    for op, times in ops:
+        dialect, _, kind = op.name.partition(".")
+        if dialect == "mesh" and kind in _MESH:
+            mesh = meshes[CollectiveOpView(op).mesh]
+            axes, wire = _MESH[kind](op, mesh)
+            size = mesh.group_size(axes)
+        elif dialect == "stablehlo" and "replica_groups" in op.attributes:
+            mesh, groups = _largest(meshes), _table(op, "replica_groups")
+            axes, size = _axes_within(groups, mesh), groups.shape[1]
+            wire = sum(_ring(kind, size, *pair) for pair in zip(op.operands, op.results, strict=True))
+        elif dialect == "stablehlo" and "source_target_pairs" in op.attributes:
+            mesh, pairs = _largest(meshes), _table(op, "source_target_pairs")
+            axes = _axes_within(pairs, mesh)
+            size = mesh.group_size(axes)
+            wire = float((pairs[:, 0] != pairs[:, 1]).sum()) / mesh.size * tensor_bytes(op.operands[0])
+        else:
+            continue
+        yield Collective(kind, axis_names(mesh, axes), size, wire, times, place_of(op), reason_at(op))
+
+
+Measured = tuple[Axes, float]
+"""The mesh axes of a collective, and its bytes on the wire."""
+
+
+def _in_a_ring(op: ir.Operation, mesh: Mesh) -> Measured:
+    axes = CollectiveOpView(op).mesh_axes
+    return axes, _ring(op.name.removeprefix("mesh."), mesh.group_size(axes), op.operands[0], op.results[0])
+
+
+_RING_KIND = {
+    "gather": "all-gather",
+    "reduce": "all-reduce",
+    "scatter": "reduce-scatter",
+    "broadcast": "collective-broadcast",
+}
+"""Mesh operations that cost as much as another kind, which sends the same in the other direction or more widely."""
+
+
+def _ring(kind: str, size: int, sent: ir.Value, received: ir.Value) -> float:
+    name = _RING_KIND.get(kind, kind.replace("_", "-"))
+    return WIRE_BYTES[name](size, max(tensor_bytes(sent), tensor_bytes(received))) if size else 0.0
+
+
+def _permute(op: ir.Operation, mesh: Mesh) -> Measured:
+    """Devices whose number is the same along both lists of axes keep what they have."""
+    view = PermuteOp(op)
+    axes = view.mesh_axes
+    numbers = np.arange(mesh.group_size(axes)).reshape([mesh.shape[axis] for axis in axes])
+    relabelled = numbers.transpose([axes.index(axis) for axis in view.target_axes])
+    return axes, float((relabelled.ravel() != numbers.ravel()).mean()) * tensor_bytes(op.operands[0])
+
+
+def _shift(op: ir.Operation, mesh: Mesh) -> Measured:
+    """Without wrapping around, the devices at one end send nothing."""
+    view = ShiftOp(op)
+    size = mesh.shape[view.shift_axis]
+    senders = (size if view.offset % size else 0) if view.rotate else max(size - abs(view.offset), 0) if view.offset else 0
+    return (view.shift_axis,), senders / size * tensor_bytes(op.operands[0])
+
+
+def _send(op: ir.Operation, mesh: Mesh) -> Measured:
+    """One device of each group sends."""
+    axes = CollectiveOpView(op).mesh_axes
+    return axes, tensor_bytes(op.operands[0]) / mesh.group_size(axes)
+
+
+def _halo(op: ir.Operation, mesh: Mesh) -> Measured:
+    """A slab from each neighbour, dimension by dimension; the devices at one end of the mesh have none to send to."""
+    view, whole = UpdateHaloOp(op), ir.RankedTensorType(op.operands[0].type)
+    split = [(dim, axes) for dim, axes in enumerate(view.split_axes) if axes]
+    wire = 0.0
+    for (dim, axes), before, after in zip(split, view.halo_sizes[0::2], view.halo_sizes[1::2], strict=False):
+        if DYNAMIC in (before, after):
+            raise OpError(op, "has halo sizes that only a run knows, expected constants")
+        shards = mesh.group_size(axes)
+        wire += (shards - 1) / shards * (before + after) / whole.shape[dim] * tensor_bytes(op.operands[0])
+    return tuple(axis for _, axes in split for axis in axes), wire
+
+
+_MESH: dict[str, Callable[[ir.Operation, Mesh], Measured]] = {
+    **dict.fromkeys(("all_gather", "all_reduce", "reduce_scatter", "all_to_all", *_RING_KIND), _in_a_ring),
+    "permute": _permute,
+    "shift": _shift,
+    "send": _send,
+    "update_halo": _halo,
+}
+"""Mesh operations that communicate. `recv` is the other end of a send, `all_slice` is local."""
+
+
+def _largest(meshes: dict[str, Mesh]) -> Mesh:
+    return max(meshes.values(), key=lambda mesh: mesh.size)
+
+
+def _table(op: ir.Operation, name: str) -> np.ndarray:
+    """Device ids, one row for each group or pair."""
+    found = np.array(ir.DenseIntElementsAttr(op.attributes[name]))
+    return found.reshape(found.shape[0], -1) if found.size else np.zeros((0, 2), np.int64)
+
+
+def _axes_within(groups: np.ndarray, mesh: Mesh) -> Axes:
+    """The mesh axes along which the devices of a row differ, the one that changes slowest first."""
+    if not groups.size:
+        return ()
+    positions = np.empty(mesh.size, np.int64)
+    positions[np.array(mesh.ordered_devices())] = np.arange(mesh.size)
+    coordinates = np.array(np.unravel_index(positions[groups], mesh.shape))
+    differs = (coordinates != coordinates[:, :, :1]).any(axis=1)
+    changing = [axis for axis in range(mesh.rank) if differs[axis].any()]
+    return tuple(sorted(changing, key=lambda axis: -int(differs[axis].argmax())))

@@ -1,0 +1,197 @@
+"""Choosing an op's sharding option: of all options that its annotated tensors suggest, the one that moves the fewest bytes.
+
+The cost of an option is the resharding of every operand to what the option needs and of every result from what the option
+computes, in bytes on the wire per device, plus a small price for computing the same element on several devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from meshbridge import resharding
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
+from meshbridge.ops.loops import LoopNest
+from meshbridge.ops.option import (
+    Option,
+    is_legal,
+    loop_candidates,
+    movable_axes,
+    needed_sharding,
+    result_sharding,
+    split_sharding,
+    tensor_split,
+    with_partial,
+    with_split,
+)
+from meshbridge.ops.rounds import exchanged_bytes
+
+CONTRACTION_PRICE = 1 / 64
+"""Bytes on the wire that one multiply-add of a contraction on one device is worth. An accelerator does about 1,000 of
+them while a
+byte crosses a link, so this is steep on purpose: a user who shards a program wants its contractions shared out, not repeated."""
+
+ELEMENT_PRICE = 1 / 256
+"""The same for one iteration of any other op, which reads and writes memory rather than computes."""
+
+MOST_OPTIONS = 2048
+"""Options tried per op; an op with more keeps each loop's first candidates."""
+
+TensorType = tuple[tuple[int, ...], str]
+"""Shape and element type."""
+
+Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
+"""Shape, element type, split so far, and which dimensions may still be split."""
+
+
+def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = (), passed: Axes = ()) -> list[Option]:
+    """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on dimensions
+    that must be whole are suggested to the others.
+
+    `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave
+    its result
+    so, only the options that do are considered (seed 000, setShardingAnnotations). `passed`: the axes along which it passes a
+    partial operand on; they split no loop.
+    """
+    tensors = list(zip((*nest.operands, *nest.results), splits, strict=True))
+    candidates = loop_candidates(nest, tensors, mesh)
+    for loop, axes in movable_axes(nest, tensors, mesh):
+        if axes not in candidates[loop]:
+            candidates[loop].insert(-1, axes)
+    if partial:
+        candidates = [
+            [partial, *found] if loop.reduction and partial not in found else found
+            for loop, found in zip(nest.loops, candidates, strict=True)
+        ]
+    while prod(map(len, candidates)) > MOST_OPTIONS:
+        widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
+        candidates[widest] = [*candidates[widest][:-2], ()]
+    if passed:
+        candidates = [[axes for axes in found if not set(axes) & set(passed)] for found in candidates]
+    legal = [option for option in product(*candidates) if is_legal(nest, option, mesh)]
+    if not partial:
+        return legal
+    wanted = [option for option in legal if set(partial) <= _reduced(nest, option)]
+    return wanted or legal
+
+
+def _reduced(nest: LoopNest, option: Option) -> set[int]:
+    return {axis for loop, axes in zip(nest.loops, option, strict=True) if loop.reduction for axis in axes}
+
+
+def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Split:
+    """`split` with the axes of `wanted` added to its open dimensions, where `wanted` continues what is there and axes
+    are free."""
+    if split == wanted:
+        return split
+    used = {axis for axes in split for axis in axes} | banned
+    extended: list[Axes] = []
+    for axes, more, is_open in zip(split, wanted, may_extend, strict=True):
+        added = more[len(axes) :]
+        if is_open and added and more[: len(axes)] == axes and used.isdisjoint(added):
+            used.update(added)
+            extended.append(more)
+        else:
+            extended.append(axes)
+    return tuple(extended)
+
+
+def compute_price(nest: LoopNest, option: Option, mesh: Mesh) -> float:
+    """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
+    if not nest.loops:
+        return 0.0
+    price = CONTRACTION_PRICE if nest.is_contraction else ELEMENT_PRICE
+    price *= nest.work * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(nest.loops, option, strict=True))
+    return price + exchanged_bytes(nest, option, mesh) if nest.exchanges else price
+
+
+def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
+    """Bytes on the wire per device; 0 for equal shardings without asking the planner."""
+    return 0.0 if source == target else resharding.cost(shape, dtype, mesh, source, target)
+
+
+def finishing_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, computed: Sharding, target: Sharding, share: float) -> float:
+    """`reshard_cost` of a result; that of a partial one counts only for the `share` of the runs after which it is finished."""
+    cost = reshard_cost(shape, dtype, mesh, computed, target)
+    return share * cost if computed.partial_axes else cost
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What an op costs under its cheapest option, in bytes: computing and finishing its results. Bringing its operands to what it
+    `needs` is counted apart, since several ops may share it."""
+
+    own: float
+    needs: tuple[Sharding | None, ...]
+
+
+@lru_cache(maxsize=1 << 17)
+def cheapest(
+    nest: LoopNest,
+    types: tuple[TensorType | None, ...],
+    splits: tuple[Split, ...],
+    wanted: Sharding | None,
+    kept: tuple[Axes, ...],
+    fixed: Option | None,
+    mesh: Mesh,
+    finish_share: float = 1.0,
+) -> NodeCost:
+    """The cost of an op whose operands and results lie as `splits`, under the option that is cheapest with its operands'
+    reshardings.
+
+    `wanted` is the user's partial annotation of the result; `kept` says along which axes operands are taken as partial sums;
+    `fixed` an option that the user chose; `finish_share` the part
+    of the op's runs after which a partial result is finished.
+    """
+    partial = wanted.partial_axes if wanted and not kept else ()
+    passed = max(kept, default=())
+    taken = kept or ((),) * len(nest.operands)
+    count = len(nest.operands)
+    best: tuple[float, NodeCost] | None = None
+    for option in [fixed] if fixed is not None else options(nest, list(splits), mesh, partial, passed):
+        own = compute_price(nest, option, mesh)
+        for index, (kind, split) in enumerate(zip(types[count:], splits[count:], strict=True)):
+            if kind is not None:
+                target = with_split(wanted, split) if wanted else split_sharding(mesh.name, split)
+                computed = with_partial(result_sharding(nest, option, index, mesh), passed)
+                own += finishing_cost(*kind, mesh, computed, target, finish_share)
+        total, needs = own, []
+        for kind, split, dims, summed in zip(types, splits, nest.operands, taken, strict=False):
+            need = needed_sharding(dims, option, mesh.name, summed) if kind is not None else None
+            needs.append(need)
+            if kind is not None and need is not None:
+                total += reshard_cost(*kind, mesh, with_partial(split_sharding(mesh.name, split), summed), need)
+        if best is None or total < best[0]:
+            best = (total, NodeCost(own, tuple(needs)))
+    assert best is not None, "the unsplit option is always legal"
+    return best[1]
+
+
+def spreading_cost(
+    nest: LoopNest,
+    option: Option,
+    operands: list[Tensor],
+    results: list[Tensor],
+    banned: list[frozenset[int]],
+    mesh: Mesh,
+    finish_share: float,
+) -> float:
+    """Cost of `option` while shardings are still being spread: what may still be extended to fit is free. That an operand is
+    passed on as a partial sum changes nothing between options."""
+    total = compute_price(nest, option, mesh)
+    for (shape, dtype, split, may_extend), dims, ban in zip(operands, nest.operands, banned, strict=False):
+        needed = tensor_split(dims, option)
+        total += reshard_cost(
+            shape,
+            dtype,
+            mesh,
+            split_sharding(mesh.name, extend(split, needed, may_extend, ban)),
+            split_sharding(mesh.name, needed),
+        )
+    for index, (shape, dtype, split, may_extend) in enumerate(results):
+        computed = result_sharding(nest, option, index, mesh)
+        final = extend(split, computed.split_axes, may_extend, banned[len(operands) + index])
+        total += finishing_cost(shape, dtype, mesh, computed, split_sharding(mesh.name, final), finish_share)
+    return total

@@ -1,0 +1,61 @@
+"""Completing annotations: the user's are spread to a fixed point, refined if asked for, settled, and written down."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from meshbridge.decide.annotate import Annotator
+from meshbridge.decide.build_graph import GraphBuilder
+from meshbridge.decide.graph import Graph
+from meshbridge.decide.refine import refine
+from meshbridge.decide.settle import Settled, Settler
+from meshbridge.decide.spread import Spreader
+from meshbridge.decide.unreduced import carry_declarations
+from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.ir.mlir import OpError, ShardingWarning, ir, walk
+from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ops.loops import Interface
+
+
+def complete(
+    functions: Iterable[ir.Operation], module: ir.Module, interface: Interface, *, moves: int = 0, only_moves: bool = False
+) -> None:
+    """Annotates every function that names a mesh, in place. Refinement tries `moves` moves; `only_moves` leaves annotations out
+    where a value is taken as it lies.
+
+    Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
+    """
+    for function in functions:
+        mesh = find_mesh(module, function)
+        if mesh is not None:
+            _refuse_unknown_sizes(function, mesh)
+            graph = GraphBuilder(function, mesh, interface).build()
+            for text in graph.warnings:
+                warnings.warn(text, ShardingWarning, stacklevel=2)
+            complete_graph(graph, moves=moves, only_moves=only_moves)
+
+
+def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
+    """Raises OpError where `mesh` has axes, or a tensor dimensions, of unknown size: what a sharding costs depends on it."""
+    if DYNAMIC in mesh.shape:
+        sizes = "x".join("?" if size == DYNAMIC else str(size) for size in mesh.shape)
+        message = f"is to be partitioned on the mesh @{mesh.name} of shape {sizes}, expected known sizes"
+        raise OpError(function, message, hint=f"mesh-opt --mesh-specialize={mesh.name}=… gives them")
+    for op in walk(function):
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+                message = f"has a value of type {value.type}, expected sizes that are known while partitioning"
+                raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
+
+
+def complete_graph(graph: Graph, *, moves: int, only_moves: bool) -> list[Settled]:
+    """Annotates one function, of which the graph has been built; returns what was decided for its nodes."""
+    carry_declarations(graph)
+    Spreader(graph).run("backward-forward")
+    if moves:
+        refine(graph, moves)
+    settler = Settler(graph)
+    settled = settler.run()
+    Annotator(graph, settler.defined, only_moves=only_moves).run(settled)
+    return settled

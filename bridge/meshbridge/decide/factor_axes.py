@@ -1,0 +1,149 @@
+"""Mesh axes in parts where a reshape cuts a dimension inside an axis: two key and value heads on four devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import ClassVar
+
+from meshbridge.decide.build_graph import GraphBuilder
+from meshbridge.decide.graph import Graph
+from meshbridge.decide.spread import Spreader
+from meshbridge.dialect import attributes
+from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.dialect.ops import AXIS_NAMES, MANUAL_AXES, REPLICATED_AXES, MeshOp, ShardingOp
+from meshbridge.ir import subaxes
+from meshbridge.ir.mlir import functions_to_partition, ir, walk_all
+from meshbridge.ir.passes import RewritePass, register
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ops.loops import Interface, LoopNest
+from meshbridge.ops.sharding_rules import RULED
+
+Cuts = dict[int, list[int]]
+"""Per axis, after which products of sizes it is cut, from outer to inner."""
+
+
+@register
+@dataclass(frozen=True)
+class FactorAxes(RewritePass):
+    """Cuts mesh axes into parts where reshapes ask for it, so that the shards of a reshape stay where they are.
+
+    Input:   mesh.mesh @m(shape = 4)
+             %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+             %0 = mesh.shard %x to %s : tensor<8xf32>
+             %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<2x4xf32>
+    Output:  mesh.mesh @m(shape = 2x2) {meshbridge.axis_names = ["0:(1)2", "0:(2)2"]}
+             %s = mesh.sharding @m split_axes = [[0, 1]] : !mesh.sharding
+             %0 = mesh.shard %x to %s : tensor<8xf32>
+             %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<2x4xf32>                split as [[0], [1]] from here on
+
+    The same devices hold the same shards; only the axis has two names. Which dimensions will be split is read off a first
+    propagation. Rules of custom calls and composites ask for the same by products of factors. Programs with mesh collectives of
+    their own keep their axes.
+    """
+
+    name: ClassVar[str] = "factor-axes"
+    rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.reshape", *RULED})
+
+    def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
+        interface = Interface()
+        sizes = {size for mesh in _static_meshes(module) for size in mesh.shape if size > 1}
+        nests = {interface.nest(op) for op in ops}
+        if not any(_may_cut(nest, size) for nest in nests for size in sizes) or _names_axes_elsewhere(module):
+            return False
+        with ir.Location.unknown():
+            changed = [_factor(module, function, interface) for function in functions_to_partition(module)]
+        return any(changed)
+
+
+def _static_meshes(module: ir.Module) -> list[Mesh]:
+    found = [view.value for view in module.body.operations if isinstance(view, MeshOp)]
+    return [mesh for mesh in found if DYNAMIC not in mesh.shape]
+
+
+def _may_cut(nest: LoopNest, size: int) -> bool:
+    """Whether a loop of a dimension that walks several has a part of the devices along an axis of `size`, but not all."""
+    several = {loop for dims in (*nest.operands, *nest.results) for loops in dims if len(loops) > 1 for loop in loops}
+    return any(1 < gcd(nest.loops[loop].size, size) < size for loop in several)
+
+
+def _names_axes_elsewhere(module: ir.Module) -> bool:
+    """Whether axes are named by more than shardings: by collectives, by what asks for coordinates."""
+    silent = {"mesh.mesh", "mesh.sharding", "mesh.shard"}
+    return any(op.name.startswith("mesh.") and op.name not in silent for op in walk_all(module))
+
+
+def _factor(module: ir.Module, function: ir.Operation, interface: Interface) -> bool:
+    """Cuts the axes of one function's mesh where its reshapes ask for it."""
+    mesh = find_mesh(module, function)
+    if mesh is None or DYNAMIC in mesh.shape:
+        return False
+    graph = GraphBuilder(function, mesh, interface).build()
+    Spreader(graph).run("backward-forward")
+    cuts = _wanted_cuts(graph)
+    if cuts:
+        _rewrite(module, mesh, subaxes.cut(mesh, cuts), cuts)
+    return bool(cuts)
+
+
+def _wanted_cuts(graph: Graph) -> Cuts:
+    """The cuts that the reshapes and the rules of `graph` ask for, as far as they go together."""
+    cuts: Cuts = {}
+    for node in graph.nodes:
+        if node.op.name not in FactorAxes.rewrites:
+            continue
+        for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True):
+            for axes, loops in zip(graph.slots[slot].split if slot >= 0 else (), dims, strict=True):
+                if axes and len(loops) > 1:
+                    for axis, after in _cuts_along(axes, graph.mesh, [node.nest.loops[loop].size for loop in loops]):
+                        known = cuts.setdefault(axis, [])
+                        if after not in known and all(after % other == 0 or other % after == 0 for other in known):
+                            known.append(after)
+    return {axis: sorted(found) for axis, found in cuts.items()}
+
+
+def _cuts_along(axes: Axes, mesh: Mesh, loops: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where axes that split one dimension are to be cut so that they fill its loops from the outermost on."""
+    inner = iter(loops)
+    room = next(inner)
+    for axis in axes:
+        left = mesh.shape[axis]
+        while left > 1:
+            if room == 1:
+                room = next(inner, 0)
+            part = gcd(left, room)
+            if room == 0 or part == 1:
+                return
+            room, left = room // part, left // part
+            if left > 1:
+                yield axis, mesh.shape[axis] // left
+                if room > 1:
+                    return  # the rest of this loop lies between the two parts
+
+
+def _rewrite(module: ir.Module, before: Mesh, after: Mesh, cuts: Cuts) -> None:
+    """Replaces the mesh by `after`, and its axes everywhere by their parts."""
+    parts: list[Axes] = []
+    for axis in range(before.rank):
+        first = len(parts[-1]) + parts[-1][0] if parts else 0
+        parts.append(tuple(range(first, first + len(cuts.get(axis, ())) + 1)))
+    for op in walk_all(module):
+        if op.name == "mesh.mesh" and MeshOp(op).sym_name == before.name:
+            op.attributes["shape"] = attributes.integers_attr(after.shape)
+            op.attributes[AXIS_NAMES] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in after.axis_names])
+        elif op.name == "mesh.sharding" and ShardingOp(op).mesh == before.name:
+            value = ShardingOp(op).value
+            split = tuple(_in_parts(axes, parts) for axes in value.split_axes)
+            op.attributes["split_axes"] = attributes.axis_array_attr(split)
+            if value.partial_axes:
+                op.attributes["partial_axes"] = attributes.axes_attr(_in_parts(value.partial_axes, parts))
+        else:
+            for name in (REPLICATED_AXES, MANUAL_AXES):
+                if name in op.attributes:
+                    axes = _in_parts(attributes.integers(op.attributes[name]), parts)
+                    op.attributes[name] = attributes.axes_attr(axes)
+
+
+def _in_parts(axes: Axes, parts: Sequence[Axes]) -> Axes:
+    return tuple(part for axis in axes for part in parts[axis])

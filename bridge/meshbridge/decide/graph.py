@@ -1,0 +1,204 @@
+"""One function as slots and nodes: plain Python values beside the IR (`build_graph.py` makes them in one walk).
+
+A *slot* is a tensor whose sharding is to be decided. A value and the `mesh.shard` on its definition share a slot; so do a loop's
+carried value, its region arguments and its result, which must lie alike. A *node* is anything that relates slots: an op with its
+loop nest, or an identity (a use annotated by the user, a loop's initial value, a yielded value).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshbridge.ir.mlir import MANUAL, ir
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
+from meshbridge.ops.loops import LoopNest
+from meshbridge.ops.option import split_sharding, with_partial, with_split
+
+
+@dataclass
+class Slot:
+    """One tensor: what is known of its sharding. `open` says per dimension whether propagation may add axes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    split: Split
+    open: tuple[bool, ...]
+    banned: frozenset[int] = frozenset()
+    priorities: tuple[int, ...] = ()
+    "Per dimension, when the user's annotation of it takes part in propagation: 0 first. () is 0 for all."
+    settled: tuple[bool, ...] = ()
+    "Per dimension, whether annotations of a higher priority than others have decided it; () is False for all."
+    layout: Sharding | None = None
+    "The user's annotation if it says more than a split: a partial value, halo sizes, offsets."
+    user: bool = False
+    "Whether the user annotated it."
+    written: Split = ()
+    "Per dimension, the axes of that annotation: an open dimension may be split further along others, which come after these."
+    tied: bool = False
+    "Whether several values share it (a loop's carried value, a branch's result): its definitions must lie exactly as decided."
+    border: frozenset[int] = frozenset()
+    "The axes along which a region is local on whose border it stands: there each dimension's split begins with its own of them."
+    boundary: bool = False
+    "Whether it is an argument or a result of the function: what the caller holds is not cut finer than the sweeps found."
+    found: frozenset[int] = frozenset()
+    "At the boundary, the axes along which the sweeps have split it."
+    uses: int = 0
+
+    @property
+    def summed_axes(self) -> Axes:
+        """The axes along which it is declared a partial sum."""
+        return self.layout.summed_axes if self.layout is not None else ()
+
+    def sharding(self, mesh: str) -> Sharding:
+        """As it is decided: its split, and what its annotation says beside that."""
+        if self.layout is None:
+            return split_sharding(mesh, self.split)
+        return with_split(self.layout, self.split) if self.layout.is_plain else self.layout
+
+    @property
+    def movable(self) -> tuple[bool, ...]:
+        """Per dimension, whether refinement may split it otherwise than propagation has."""
+        return (
+            tuple(may and not closed for may, closed in zip(self.open, self.settled, strict=True)) if self.settled else self.open
+        )
+
+    def written_along(self, dim: int) -> Axes:
+        """The axes that the user wrote on a dimension."""
+        return self.written[dim] if self.written else ()
+
+    def free_along(self, dim: int) -> Axes:
+        """Those of them along which no region is local on whose border it stands."""
+        return tuple(axis for axis in self.written_along(dim) if axis not in self.border)
+
+    def is_kept_by(self, split: Sequence[Axes]) -> bool:
+        """Whether every dimension of `split` begins with the axes that the user wrote there, and names no axis twice."""
+        axes = [axis for along in split for axis in along]
+        return not self.written or (
+            len(set(axes)) == len(axes)
+            and all(along[: len(kept)] == kept for along, kept in zip(split, self.written, strict=True))
+        )
+
+    @property
+    def looks(self) -> tuple[object, ...]:
+        """All that its future depends on, apart from its neighbours."""
+        return (
+            self.shape,
+            self.dtype,
+            self.split,
+            self.open,
+            self.settled,
+            self.banned,
+            self.layout,
+            self.user,
+            self.written,
+            self.tied,
+            self.border,
+            self.boundary,
+        )
+
+
+@dataclass
+class Node:
+    """An op, or an identity between an operand and a result slot (then `op` is the annotation, call or terminator behind it)."""
+
+    op: ir.Operation
+    nest: LoopNest
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    is_identity: bool = False
+    operand_index: int = 0
+    "For identities: the operand of `op` that carries the value."
+    fixed_option: tuple[Axes, ...] | None = None
+    weight: int = 1
+    "How often it runs: trip counts of the loops around it."
+    finish_weight: int = 0
+    "How often a sum over shards that it leaves is finished, if less often: a loop that only adds up finishes once, in the end."
+    border: frozenset[int] = frozenset()
+    "For identities at the border of a manual computation: its axes. Only the side outside is split along them."
+    forward: bool = True
+    "Whether an identity hands splits from its operand to its result, and `backward` from its result to its operand."
+    backward: bool = True
+    home: ir.Block | None = None
+    "The innermost block around it that sees no values from outside: a manual computation's, or None for the function's own."
+    scope: tuple[int, ...] = ()
+    "The regions around it, outermost first: what is computed in one scope can be used in it and below."
+    kept: tuple[Axes, ...] = ()
+    "Per operand, the axes along which it is taken and passed on as a declared partial sum (`unreduced.py`); () for no operand."
+    inside: frozenset[int] = frozenset()
+    "Operands that a loop around it carries: what it reads is this trip's value, not the one that the loop ends with."
+
+    @property
+    def only_result(self) -> int:
+        """The slot of its result; -1 if it has none, several, or one that is no ranked tensor."""
+        return self.results[0] if len(self.results) == 1 else -1
+
+    @property
+    def finish_share(self) -> float:
+        """The part of its runs after which a sum over shards is finished."""
+        return self.finish_weight / self.weight if self.finish_weight else 1.0
+
+
+@dataclass
+class Graph:
+    """A function's slots and nodes in program order. Slot -1 stands for values that are no ranked tensors."""
+
+    function: ir.Operation
+    mesh: Mesh
+    slots: list[Slot] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    slot_of: dict[ir.Value, int] = field(default_factory=dict)
+    annotated: set[ir.Value] = field(default_factory=set)
+    "Values on whose definition the user's `mesh.shard` stands."
+    returns: list[ir.Operation] = field(default_factory=list)
+    carried: dict[int, int] = field(default_factory=dict)
+    "Per slot that a loop carries, the scope of the loop's body."
+    accumulated: set[int] = field(default_factory=set)
+    "Slots that go by linear ops alone into what a loop only adds up."
+    warnings: list[str] = field(default_factory=list)
+    "What the user should know of annotations that were not followed to the letter."
+    users: list[list[int]] = field(default_factory=list)
+    "Per slot, the nodes that mention it."
+
+    def identity_need(self, node: Node) -> Sharding:
+        """What an identity needs of its operand to be its result. Within a manual computation, the terms of a sum along its axes
+        are what the devices hold."""
+        source, target = self.slots[node.operands[0]], self.slots[node.results[0]]
+        if not node.border:
+            return target.sharding(self.mesh.name)
+        split = across_border(target.split, source.split, node.border)
+        enters = node.op.name == MANUAL
+        terms = tuple(axis for axis in (source if enters else target).summed_axes if (axis in node.border) == enters)
+        return with_partial(split_sharding(self.mesh.name, split), terms)
+
+    def wanted_partial(self, node: Node) -> Axes:
+        """The axes along which the user wants the node's result partial, other than by passing on an operand that is so."""
+        if node.kept:
+            return ()
+        for slot in node.results:
+            if slot >= 0 and (layout := self.slots[slot].layout) is not None and layout.partial_axes:
+                return layout.partial_axes
+        return ()
+
+    def connect(self) -> None:
+        """Fills `users` and each slot's use count once all nodes are known."""
+        self.users = [[] for _ in self.slots]
+        for index, node in enumerate(self.nodes):
+            for slot in {*node.operands, *node.results} - {-1}:
+                self.users[slot].append(index)
+            for slot in node.operands:
+                if slot >= 0:
+                    self.slots[slot].uses += 1
+        for slot, body in self.carried.items():
+            for index in self.users[slot]:
+                node = self.nodes[index]
+                if body in node.scope:
+                    node.inside |= {number for number, read in enumerate(node.operands) if read == slot}
+
+
+def across_border(split: Split, own: Split, border: frozenset[int]) -> Split:
+    """`split` as it is on the other side of a manual computation's border, of whose present split `own` the border axes stay."""
+    return tuple(
+        (*[axis for axis in present if axis in border], *[axis for axis in axes if axis not in border])
+        for axes, present in zip(split, own, strict=True)
+    )

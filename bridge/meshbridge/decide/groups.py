@@ -1,0 +1,86 @@
+"""Sharding groups: what their members are annotated with, joined into one annotation that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshbridge.decide.graph import Graph, Node, Slot
+from meshbridge.ir.sharding import Axes
+
+
+def share_slots(graph: Graph, groups: Iterable[list[int]], places: dict[int, str]) -> None:
+    """Gives the members of each group one slot.
+
+    Annotations that go together are joined: an open dimension takes the axes of those who say more. A member whose annotation
+    contradicts those before it stays as it is annotated, in a slot of its own; `graph.warnings` says so. `places` are the
+    source locations of the statements that make slots members.
+    """
+    standing: dict[int, int] = {}
+    for members in groups:
+        annotated = [slot for slot in dict.fromkeys(members) if graph.slots[slot].user]
+        shared = annotated[0] if annotated else members[0]
+        for other in dict.fromkeys(members):
+            if other == shared:
+                continue
+            if not graph.slots[other].user or _join(graph.slots[shared], graph.slots[other]):
+                standing[other] = shared
+                graph.slots[shared].boundary |= graph.slots[other].boundary
+            else:
+                graph.warnings.append(_contradiction(graph, shared, other, places))
+        graph.slots[shared].tied = True
+    if standing:
+        graph.slot_of = {value: _last(standing, slot) for value, slot in graph.slot_of.items()}
+        for node in graph.nodes:
+            _rename(node, standing)
+
+
+def _last(standing: dict[int, int], slot: int) -> int:
+    """Who stands for a slot in the end: a value may be a member of several groups."""
+    while slot in standing:
+        slot = standing[slot]
+    return slot
+
+
+def _rename(node: Node, standing: dict[int, int]) -> None:
+    node.operands = tuple(_last(standing, slot) for slot in node.operands)
+    node.results = tuple(_last(standing, slot) for slot in node.results)
+
+
+def _join(shared: Slot, other: Slot) -> bool:
+    """Takes the annotation of `other` into `shared`; False, and nothing is changed, if they contradict each other."""
+    if shared.layout != other.layout:
+        return False
+    joined: list[Axes] = []
+    for ours, theirs, may, might in zip(shared.split, other.split, shared.open, other.open, strict=True):
+        longer, shorter, extends = (ours, theirs, might) if len(ours) >= len(theirs) else (theirs, ours, may)
+        if longer[: len(shorter)] != shorter or (longer != shorter and not extends):
+            return False
+        joined.append(longer)
+    axes = [axis for along in joined for axis in along]
+    banned = shared.banned | other.banned
+    if len(set(axes)) < len(axes) or not banned.isdisjoint(axes):
+        return False
+    shared.split = shared.written = tuple(joined)
+    shared.open = tuple(may and might for may, might in zip(shared.open, other.open, strict=True))
+    shared.banned = banned
+    if shared.priorities and other.priorities:
+        shared.priorities = tuple(map(min, zip(shared.priorities, other.priorities, strict=True)))
+    else:
+        shared.priorities = ()
+    return True
+
+
+def _contradiction(graph: Graph, first: int, second: int, places: dict[int, str]) -> str:
+    ours, theirs = (_written(graph, slot) for slot in (first, second))
+    return (
+        f"{places[second]}: warning: 'sdy.sharding_group' op takes in a value annotated {theirs}, expected {ours} like "
+        f"the member at {places[first]}\n  hint: each stays as it is annotated; those without annotation follow the first"
+    )
+
+
+def _written(graph: Graph, slot: int) -> str:
+    """The annotation of a slot as Shardy writes dimensions, `[{a, ?}, {}]`."""
+    dims = []
+    for axes, is_open in zip(graph.slots[slot].written, graph.slots[slot].open, strict=True):
+        dims.append("{" + ", ".join([*map(graph.mesh.axis_name, axes), *["?"] * is_open]) + "}")
+    return f"[{', '.join(dims)}]"

@@ -1,0 +1,82 @@
+"""The graph of a model with its repetitions folded: the layers of a transformer become one layer that counts twelve times.
+
+Slots and nodes that look alike, and whose neighbours look alike, are one (colour refinement, stopped after ROUNDS rounds so that
+being the first layer or the last does not set a layer apart). What is decided on the quotient is decided for all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import replace
+
+from meshbridge.decide.graph import Graph
+
+ROUNDS = 2
+"""Neighbourhoods compared: one op's, and that of the ops beside it. More rounds tell more layers apart and find nothing new."""
+
+
+def quotient(graph: Graph) -> tuple[Graph, list[int]]:
+    """The folded graph, and for every slot of `graph` the slot that stands for it. A node's weight counts the nodes it
+    stands for."""
+    slots, nodes = _colours(graph)
+    folded = Graph(graph.function, graph.mesh)
+    folded.slots = [replace(graph.slots[index], uses=0) for index in _representatives(slots)]
+    counts = Counter(nodes)
+
+    def renamed(members: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(slots[slot] if slot >= 0 else -1 for slot in members)
+
+    folded.nodes = [
+        replace(
+            node,
+            operands=renamed(node.operands),
+            results=renamed(node.results),
+            weight=node.weight * counts[colour],
+            finish_weight=node.finish_weight * counts[colour],
+        )
+        for colour, index in enumerate(_representatives(nodes))
+        for node in [graph.nodes[index]]
+    ]
+    folded.connect()
+    return folded, slots
+
+
+def _representatives(colours: list[int]) -> list[int]:
+    """The first member of every colour; colours are numbered in that order."""
+    first: dict[int, int] = {}
+    for index, colour in enumerate(colours):
+        first.setdefault(colour, index)
+    return list(first.values())
+
+
+def _colours(graph: Graph) -> tuple[list[int], list[int]]:
+    """A number for every slot and every node; equal numbers look alike."""
+    slots = _number([slot.looks for slot in graph.slots])
+    kinds = _number(
+        [
+            (n.nest, n.weight, n.finish_weight, n.is_identity, n.fixed_option, n.kept, n.border, n.forward, n.backward, n.inside)
+            for n in graph.nodes
+        ]
+    )
+    nodes: list[int] = []
+    for _ in range(ROUNDS):
+        nodes = _number(_with_slots(graph, kinds, slots))
+        slots = _number(
+            [(slot, frozenset([nodes[user] for user in users])) for slot, users in zip(slots, graph.users, strict=True)]
+        )
+    return slots, _number(_with_slots(graph, nodes, slots))
+
+
+def _with_slots(graph: Graph, colours: list[int], slots: list[int]) -> list[Hashable]:
+    """Each node's colour together with those of its operands and results."""
+    return [
+        (colour, *[slots[slot] if slot >= 0 else -1 for slot in (*node.operands, *node.results)])
+        for colour, node in zip(colours, graph.nodes, strict=True)
+    ]
+
+
+def _number(values: list[Hashable]) -> list[int]:
+    """Equal values get equal numbers, in order of first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]

@@ -1,0 +1,366 @@
+"""Refinement: moves on dimension classes while the modelled communication falls.
+
+Whether the residual stream of a transformer is split along its width is one decision spread over a thousand ops; changing it at
+one op only adds reshards. A *class* is a set of tensor dimensions that must move together: dimensions walked by one loop of an
+op, tied across ops (union-find), cut where the user annotated. Classes come in sizes: *wide* ones tie through all ops, *narrow*
+ones through those that pass their dimensions on, *held* ones through those that compute nothing. Layers that repeat are folded
+into one first (`quotient`), so that they decide alike and cost one layer's time.
+
+A move gives a class other axes, taking them from the other dimensions of the tensors concerned; it stays if the total cost falls.
+Cost: for every op its cheapest option (`choice`), every distinct need of a value counted once however many uses share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, permutations
+
+from meshbridge.decide.choice import NodeCost, TensorType, cheapest, reshard_cost
+from meshbridge.decide.graph import Graph, Node, Slot, across_border
+from meshbridge.decide.quotient import quotient
+from meshbridge.decide.spread import is_pass_through
+from meshbridge.ir.sharding import Axes, Sharding, Split
+from meshbridge.ir.subaxes import whole_and_parts
+
+MOST_PADDING = 1 / 8
+"""A dimension is split where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3."""
+
+LEAST_GAIN = 1e-5
+"""A move stays if it saves at least this part of the total: below it, floating-point sums in another order decide."""
+
+MOVING = frozenset(
+    f"stablehlo.{name}"
+    for name in [
+        "transpose",
+        "reshape",
+        "broadcast_in_dim",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "slice",
+        "reverse",
+        "convert",
+    ]
+)
+"""Ops whose results hold what their operands hold."""
+
+MANAGEABLE = 1000
+"""Nodes up to which a program is refined once more as it is, unfolded: the stacks of a loop look alike, but may lie otherwise."""
+
+Place = tuple[int, int]
+"""A slot and a dimension of it."""
+
+Reader = tuple[int, int, int, bool]
+"""A node that reads a slot, the operand that it is there, how often the node runs, and whether in the loop that carries it."""
+
+
+def refine(graph: Graph, budget: int) -> None:
+    """Refines the splits of `graph` in place, trying at most `budget` moves."""
+    for slot in graph.slots:
+        if slot.boundary:
+            slot.found = frozenset(sum(slot.split, ()))
+    folded, standing_for = quotient(graph)
+    left = Refiner(folded, budget).run(WIDE, NARROW)
+    for slot, colour in zip(graph.slots, standing_for, strict=True):
+        slot.split = folded.slots[colour].split
+    if len(graph.nodes) <= MANAGEABLE:
+        Refiner(graph, left).run(NARROW, HELD)
+
+
+@dataclass(frozen=True)
+class ClassSize:
+    """How far classes reach: through the nodes that `ties` says. `copies` are dimensions that hold what the user has placed
+    split; they move only in classes that reach beyond such copying."""
+
+    ties: Callable[[Node], bool]
+    moves_copies: bool = True
+
+
+WIDE = ClassSize(lambda node: True)
+NARROW = ClassSize(is_pass_through)
+HELD = ClassSize(lambda node: node.is_identity or node.op.name in MOVING, moves_copies=False)
+"""What is kept for later, as in the stacks of a loop: such a stack of gathered activations spares gathering them again. One of
+parameters would too, but whoever splits parameters wants them to be kept split."""
+
+
+class Refiner:
+    """Refines the splits of one folded graph in place."""
+
+    def __init__(self, graph: Graph, budget: int) -> None:
+        self.graph = graph
+        self.budget = budget
+        "Moves that may still be tried."
+        self._memo: dict[tuple[int, tuple[Split, ...]], NodeCost] = {}
+        self._types = [self._tensor_types(node) for node in graph.nodes]
+        self._tensors = [(*node.operands, *node.results) for node in graph.nodes]
+        self._kinds = self._kinds_of_nodes()
+        self._readers = self._readers_of_slots()
+        self._costs = [self._node_cost(index) for index in range(len(graph.nodes))]
+        self._shared = [self._uses(slot) for slot in range(len(graph.slots))]
+        self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
+        self._redefined = {
+            n.results[0] for n in graph.nodes if n.is_identity and n.op.name == "stablehlo.return" and n.operands != n.results
+        }
+        "Slots that a loop defines anew in every trip, so that they are no copies of what they start as."
+        mesh = graph.mesh
+        used = {axis for slot in graph.slots for axes in slot.split for axis in axes if mesh.shape[axis] > 1}
+        self._units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
+        "What a move may split along: axes that split something. Along others everybody computes the same and nobody sends."
+        self._stale = set(range(len(graph.slots)))
+        "Slots near which something has changed since their classes were last tried."
+
+    def run(self, *sizes: ClassSize) -> int:
+        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
+        classes = list(dict.fromkeys(places for size in sizes for places in self._classes(size)))
+        while self._stale and self.budget > 0:
+            stale, self._stale = self._stale, set()
+            for places in classes:
+                if any(slot in stale for slot, _ in places):
+                    self._improve(places)
+        return self.budget
+
+    def _tensor_types(self, node: Node) -> tuple[TensorType | None, ...]:
+        slots = self.graph.slots
+        return tuple((slots[slot].shape, slots[slot].dtype) if slot >= 0 else None for slot in (*node.operands, *node.results))
+
+    def _kinds_of_nodes(self) -> list[int]:
+        """A number for every node: equal ones cost the same while their tensors are split alike."""
+        numbers: dict[object, int] = {}
+        return [
+            numbers.setdefault(
+                (
+                    node.nest,
+                    types,
+                    self._wanted(node),
+                    node.kept,
+                    node.fixed_option,
+                    node.weight,
+                    node.finish_weight,
+                    node.is_identity,
+                    node.border,
+                ),
+                len(numbers),
+            )
+            for node, types in zip(self.graph.nodes, self._types, strict=True)
+        ]
+
+    def _wanted(self, node: Node) -> Sharding | None:
+        """The user's annotation of a result as partial."""
+        layouts = (self.graph.slots[slot].layout for slot in node.results if slot >= 0)
+        return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
+
+    def _readers_of_slots(self) -> list[list[Reader]]:
+        """Per slot, who reads it."""
+        readers: list[list[Reader]] = [[] for _ in self.graph.slots]
+        for index, node in enumerate(self.graph.nodes):
+            for operand, slot in enumerate(node.operands):
+                if slot >= 0:
+                    readers[slot].append((index, operand, node.weight, operand in node.inside))
+        return readers
+
+    # Classes
+
+    def _classes(self, size: ClassSize) -> list[tuple[Place, ...]]:
+        """Dimension classes of one size, the largest first; user-annotated dimensions belong to none."""
+        parent: dict[Place, Place] = {}
+
+        def find(place: Place) -> Place:
+            while parent.setdefault(place, place) != place:
+                parent[place] = parent[parent[place]]
+                place = parent[place]
+            return place
+
+        copies: list[Place] = []
+        blocked = self._blocked_places()
+        for node in self.graph.nodes:
+            if not (node.forward and node.backward and size.ties(node)):
+                continue
+            home: dict[int, Place] = {}
+            placed: list[int] = []
+            for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True):
+                if slot < 0:
+                    continue
+                for dim, loops in enumerate(dims):
+                    description = self.graph.slots[slot]
+                    may_move = loops and description.movable[dim] and (slot, dim) not in blocked
+                    if may_move:
+                        place = find((slot, dim))
+                        parent[place] = find(home.setdefault(loops[0], place))
+                    if loops and (description.written_along(dim) if may_move else description.split[dim]):
+                        placed.append(loops[0])
+            if not (node.is_identity and node.results[0] in self._redefined):
+                copies += [home[loop] for loop in placed if loop in home]
+        members: dict[Place, list[Place]] = {}
+        for place in parent:
+            members.setdefault(find(place), []).append(place)
+        if not size.moves_copies:
+            for place in copies:
+                members.pop(find(place), None)
+        return sorted((tuple(sorted(places)) for places in members.values()), key=lambda places: (-len(places), places))
+
+    def _blocked_places(self) -> set[Place]:
+        """Dimensions that are split as the sweeps have found, because a rule forbids to carry splits over to them."""
+        return {
+            (slot, dim)
+            for node in self.graph.nodes
+            if node.nest.blocked
+            for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True)
+            for dim, loops in enumerate(dims)
+            if slot >= 0 and not {*loops}.isdisjoint(node.nest.blocked)
+        }
+
+    # Moves
+
+    def _improve(self, places: tuple[Place, ...]) -> None:
+        """Gives the class the axes that save most, if any do."""
+        least = LEAST_GAIN * self._total
+        if self._at_stake(places) <= least:
+            return
+        best: tuple[float, dict[int, Split]] | None = None
+        for axes in self._alternatives(places):
+            if self.budget <= 0:
+                break
+            self.budget -= 1
+            changed = self._changed(places, axes)
+            if changed:
+                gain = self._gain(changed)
+                if best is None or gain > best[0]:
+                    best = (gain, changed)
+        if best is not None and best[0] > least:
+            self._apply(best[1])
+            self._total -= best[0]
+            near = {user for slot in best[1] for user in self.graph.users[slot]}
+            self._stale.update(slot for user in near for slot in self.graph.nodes[user].operands + self.graph.nodes[user].results)
+
+    def _at_stake(self, places: tuple[Place, ...]) -> float:
+        """All that a move of the class could save: the cost of everything that touches it."""
+        near = {user for slot, _ in places for user in self.graph.users[slot]}
+        slots = {slot for user in near for slot in self.graph.nodes[user].operands if slot >= 0}
+        return sum(self._costs[node].own for node in near) + sum(self._shared[slot] for slot in slots)
+
+    def _alternatives(self, places: tuple[Place, ...]) -> Iterator[Axes]:
+        """Axes that a class may be split along: none, one, or two in either order, alone or after axes that the user wrote on a
+        dimension of the class. Parts of an axis go together or alone."""
+        slots = self.graph.slots
+        first, dim = places[0]
+        tried = {slots[first].split[dim]}
+        for written in dict.fromkeys([(), *(slots[slot].free_along(dim) for slot, dim in places)]):
+            for chosen in chain([()], *(permutations(self._units, count) for count in (1, 2))):
+                axes = (*written, *chain.from_iterable(chosen))
+                if axes not in tried and len(set(axes)) == len(axes):
+                    tried.add(axes)
+                    yield axes
+
+    def _changed(self, places: tuple[Place, ...], axes: Axes) -> dict[int, Split] | None:
+        """New splits of the slots concerned; None where shards would be padded by more than a little, or axes that may not move
+        are in the way. A dimension on which the user wrote other axes keeps these alone."""
+        mesh, slots = self.graph.mesh, self.graph.slots
+        size = mesh.group_size(axes)
+        dims_of: dict[int, list[int]] = {}
+        for slot, dim in places:
+            dims_of.setdefault(slot, []).append(dim)
+        changed: dict[int, Split] = {}
+        for slot, dims in dims_of.items():
+            description = slots[slot]
+            extent = description.shape[dims[0]]
+            if -extent % size > extent * MOST_PADDING or (description.banned | description.border) & set(axes):
+                return None
+            split = _moved(description, dims, axes)
+            before_after = zip(description.split, split, description.movable, strict=True)
+            if any(before != after and not may for before, after, may in before_after):
+                return None
+            if description.boundary and not description.found.issuperset(sum(split, ())):
+                return None
+            if split != description.split:
+                changed[slot] = split
+        return changed
+
+    # Cost
+
+    def _gain(self, changed: dict[int, Split]) -> float:
+        """How much the total falls if the slots get these splits."""
+        splits = {slot: self.graph.slots[slot].split for slot in changed}
+        costs, shared = self._apply(changed)
+        gain = sum(cost.own - self._costs[node].own for node, cost in costs.items())
+        gain += sum(cost - self._shared[slot] for slot, cost in shared.items())
+        for slot, split in splits.items():
+            self.graph.slots[slot].split = split
+        for node, cost in costs.items():
+            self._costs[node] = cost
+        for slot, bytes_moved in shared.items():
+            self._shared[slot] = bytes_moved
+        return gain
+
+    def _apply(self, changed: dict[int, Split]) -> tuple[dict[int, NodeCost], dict[int, float]]:
+        """Gives the slots these splits; returns the costs that changed as they were."""
+        for slot, split in changed.items():
+            self.graph.slots[slot].split = split
+        costs: dict[int, NodeCost] = {}
+        moved = set(changed)
+        for index in {user for slot in changed for user in self.graph.users[slot]}:
+            cost, before = self._node_cost(index), self._costs[index]
+            if cost is not before:
+                costs[index], self._costs[index] = before, cost
+                if cost.needs != before.needs:
+                    moved.update(slot for slot in self.graph.nodes[index].operands if slot >= 0)
+        shared = {slot: self._shared[slot] for slot in moved}
+        for slot in moved:
+            self._shared[slot] = self._uses(slot)
+        return costs, shared
+
+    def _uses(self, slot: int) -> float:
+        """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
+        What a loop carries is another value in the loop than behind it."""
+        description = self.graph.slots[slot]
+        defined = description.sharding(self.graph.mesh.name)
+        needs: dict[tuple[Sharding, bool], int] = {}
+        for user, operand, weight, inside in self._readers[slot]:
+            need = self._costs[user].needs[operand]
+            if need is not None and need is not defined and need != defined:
+                needs[need, inside] = max(needs.get((need, inside), 0), weight)
+        if not needs:
+            return 0.0
+        mesh = self.graph.mesh
+        return sum(
+            weight * reshard_cost(description.shape, description.dtype, mesh, defined, need)
+            for (need, _), weight in needs.items()
+        )
+
+    def _node_cost(self, index: int) -> NodeCost:
+        slots = self.graph.slots
+        splits = tuple([slots[slot].split if slot >= 0 else () for slot in self._tensors[index]])
+        key = (self._kinds[index], splits)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._compute_cost(index, splits)
+        return found
+
+    def _compute_cost(self, index: int, splits: tuple[Split, ...]) -> NodeCost:
+        node = self.graph.nodes[index]
+        if node.is_identity:
+            return NodeCost(0.0, (self.graph.identity_need(node),))
+        found = cheapest(
+            node.nest,
+            self._types[index],
+            splits,
+            self._wanted(node),
+            node.kept,
+            node.fixed_option,
+            self.graph.mesh,
+            node.finish_share,
+        )
+        return NodeCost(node.weight * found.own, found.needs)
+
+
+def _moved(slot: Slot, dims: list[int], axes: Axes) -> Split:
+    """The split of a tensor whose dimensions `dims` are of a class that moves to `axes`: the first of them takes these, all other
+    dimensions lose them. Where the user wrote other axes, those stay alone."""
+    split = tuple(
+        axes if dim == dims[0] else slot.written_along(dim) if dim in dims else tuple(axis for axis in now if axis not in axes)
+        for dim, now in enumerate(slot.split)
+    )
+    if slot.border:
+        split = across_border(split, slot.split, slot.border)
+    if slot.is_kept_by(split):
+        return split
+    return tuple(slot.written_along(dim) if dim in dims else now for dim, now in enumerate(slot.split))

@@ -1,0 +1,43 @@
+"""Propagation and the search behind it: decisions are changed while the modelled cost falls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.decide.complete import complete
+from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
+from meshbridge.ir.passes import Pass, register
+from meshbridge.ops.loops import Interface
+
+
+@register
+@dataclass(frozen=True)
+class ShardingRefinement(Pass):
+    """Completes annotations as sharding-propagation does, then changes what it has decided while that saves communication.
+
+    Input:   %0 = mesh.shard %x to %columns : tensor<512x64xf32>
+             %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0]
+    Output:  %0 = mesh.shard %x to %columns : tensor<512x64xf32>
+             %1 = mesh.shard %0 to %rows annotate_for_users : tensor<512x64xf32>    an all-to-all
+             %2 = stablehlo.dot_general %1, %w, … {meshbridge.sharding_option = #mesh.axisarray<[[0], [], []]>}
+
+    where sharding-propagation alone gathers %0, four times as many bytes, and computes all of %2 on every device.
+
+    It stands in place of sharding-propagation, not behind it: annotated IR no longer tells which annotations are the user's,
+    and those must stay. Seed 000's mutations are its moves: an op's option is changed, a value kept replicated or split
+    otherwise, a reduction put off, a resharding moved to the other side of an op, each for a whole class of dimensions at once.
+    """
+
+    name: ClassVar[str] = "sharding-refinement"
+    moves: int = 8000
+    "Moves that may be tried."
+
+    only_moves: bool = False
+    "Leave out the annotations of definitions and uses where nothing moves, which repeat what the options say."
+
+    def run(self, module: ir.Module) -> None:
+        if self.moves < 0:
+            raise MeshError(f"{self.name}: error: moves is {self.moves}, expected 0 or more")
+        with module.context, ir.Location.unknown():
+            complete(functions_to_partition(module), module, Interface(), moves=self.moves, only_moves=self.only_moves)

@@ -1,0 +1,119 @@
+"""Values that the user declares partial (JAX's and Shardy's `unreduced`), carried to where no annotation stands.
+
+    %0 = stablehlo.dot_general %x, %w              computes what its only reader wants: a sum over shards, not reduced
+    %1 = sdy.sharding_constraint %0 <@m, [{}, {}], unreduced={"x"}>
+    %2:2 = stablehlo.while(%sum = %1, …)           carries it as it is: initial and yielded values are declared alike
+    %3 = stablehlo.add %sum, %1                    adds the shards' terms: its result is declared alike
+
+What is declared is reduced where a reader wants it whole, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from meshbridge.decide.graph import Graph, Node
+from meshbridge.ir.sharding import Axes, Sharding
+from meshbridge.ops.linear import ADD, carried_axes
+
+
+def carry_declarations(graph: Graph) -> None:
+    """Declares partial, in place: values handed on as they are whose sources are all declared alike, results of ops whose
+    readers all want them so, and operands that linear ops pass on."""
+    if not any(slot.summed_axes for slot in graph.slots):
+        return
+    _forward(graph)
+    _backward(graph)
+    for node in graph.nodes:
+        if not node.is_identity:
+            node.kept = _kept(graph, node)
+
+
+def _forward(graph: Graph) -> None:
+    """Carried values of loops, results of branches and of barriers: what they are made from decides."""
+    sources = _sources(graph)
+    declared: dict[int, Sharding | None] = {}
+    unknown = set(sources)
+    changed = True
+    while changed:  # a value carried by two loops is made from itself: what is unknown yet contradicts nobody
+        changed = False
+        for slot, incoming in sources.items():
+            known = [declared[each] if each in declared else graph.slots[each].layout for each in incoming if each not in unknown]
+            found = known[0] if known and all(_alike(known[0], other) for other in known) else None
+            if known and (slot in unknown or not _alike(declared[slot], found)):
+                declared[slot], changed = found, True
+                unknown.discard(slot)
+    for slot, layout in declared.items():
+        if layout is not None:
+            _declare(graph, slot, layout)
+
+
+def _sources(graph: Graph) -> dict[int, list[int]]:
+    """Per unannotated slot that only identities define, what they hand on."""
+    made = {slot for node in graph.nodes if not node.is_identity for slot in node.results}
+    sources: dict[int, list[int]] = {}
+    for node in graph.nodes:
+        target = node.results[0] if node.is_identity else -1
+        if target >= 0 and target not in made and not graph.slots[target].user and not node.border:
+            sources.setdefault(target, []).append(node.operands[0])
+    return sources
+
+
+def _alike(left: Sharding | None, right: Sharding | None) -> bool:
+    return (left.summed_axes if left else ()) == (right.summed_axes if right else ())
+
+
+def _backward(graph: Graph) -> None:
+    """Results all of whose readers are annotations of one kind: such an annotation speaks of what the op leaves."""
+    for node in reversed(graph.nodes):
+        slot = node.only_result
+        if node.is_identity or slot < 0 or graph.slots[slot].user or graph.slots[slot].tied:
+            continue
+        wanted = _wanted_by_readers(graph, slot)
+        if wanted is not None and _leaves(graph, node, wanted.summed_axes):
+            _declare(graph, slot, wanted)
+
+
+def _wanted_by_readers(graph: Graph, slot: int) -> Sharding | None:
+    """The partial sum that all readers of a slot declare it to be."""
+    wanted: list[Sharding | None] = []
+    for node in graph.users[slot]:
+        reader = graph.nodes[node]
+        if slot in reader.operands:
+            wanted.append(graph.slots[reader.results[0]].layout if reader.is_identity and not reader.border else None)
+    if not wanted or len(wanted) < graph.slots[slot].uses or not all(_alike(wanted[0], other) for other in wanted):
+        return None
+    return wanted[0] if wanted[0] and wanted[0].summed_axes else None
+
+
+def _leaves(graph: Graph, node: Node, axes: Axes) -> bool:
+    """Whether the op could leave its result a sum over shards along `axes`."""
+    return any(loop.reduction == "sum" for loop in node.nest.loops) or _carried(graph, node) == axes
+
+
+def _declare(graph: Graph, slot: int, layout: Sharding) -> None:
+    description = graph.slots[slot]
+    description.layout = replace(layout, split_axes=description.split)
+    description.banned |= frozenset(layout.partial_axes)
+
+
+def _carried(graph: Graph, node: Node) -> Axes:
+    return carried_axes(node.op, node.nest, _partial(graph, node.operands))
+
+
+def _partial(graph: Graph, slots: Iterable[int]) -> list[Axes]:
+    return [graph.slots[slot].summed_axes if slot >= 0 else () for slot in slots]
+
+
+def _kept(graph: Graph, node: Node) -> tuple[Axes, ...]:
+    """Per operand, the axes along which the op takes it partial, because its result is declared so. What is added to a partial
+    value is made one, on one device of each group."""
+    slot = node.only_result
+    axes = graph.slots[slot].summed_axes if slot >= 0 else ()
+    partial = _partial(graph, node.operands)
+    if not axes or axes not in partial:
+        return ()
+    if node.op.name in ADD:
+        return (axes,) * len(partial)
+    return tuple(partial) if _carried(graph, node) == axes else ()

@@ -1,0 +1,88 @@
+"""The mesh on which a program runs, and the shardings that it declares there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshbridge.dialect.ops import BOUNDARY_MESH, MeshOp, ShardingOp
+from meshbridge.ir.mlir import OpError, ir, walk, walk_all
+from meshbridge.ir.sharding import DYNAMIC, MAX_DEVICES, Mesh, Sharding
+
+
+def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh | None:
+    """The mesh that a program runs on, or one function of it, at any stage; None if it needs none.
+
+    That is the mesh that its shardings, collectives and boundary name. Of several that are declared, those that nothing names do
+    not count, nor does a mesh of one device, on which everything is replicated, beside a larger one. (JAX declares such a mesh
+    for arguments whose sharding nobody gave.) Where nothing names a mesh, everything is replicated, and the largest stands.
+    Raises OpError if several are in use: one program runs on one mesh. Also for one of more than MAX_DEVICES.
+    """
+    declared = _declared(module)
+    if len(declared) > 1:
+        named = _named(walk_all(module) if function is None else walk(function))
+        if function is not None and not named:
+            return None
+        used = {op: mesh for op, mesh in declared.items() if mesh.name in named}
+        declared = used or dict([max(declared.items(), key=lambda entry: entry[1].size)])
+    larger = {op: mesh for op, mesh in declared.items() if mesh.size != 1} or dict(list(declared.items())[:1])
+    meshes = list(larger.values())
+    if len(meshes) > 1:
+        raise OpError(
+            list(larger)[1], f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one"
+        )
+    if not meshes:
+        return None
+    if meshes[0].size > MAX_DEVICES:
+        raise OpError(
+            next(iter(larger)), f"has {meshes[0].size} devices, expected at most {MAX_DEVICES} to partition a program on"
+        )
+    return meshes[0]
+
+
+def mesh_or_single(module: ir.Module) -> Mesh:
+    """`find_mesh` of a program that runs somewhere in any case: a mesh of one device for one that needs none."""
+    return find_mesh(module) or Mesh("mesh", ())
+
+
+def _declared(module: ir.Module) -> dict[ir.Operation, Mesh]:
+    """By their declarations, which must not be those of another program within."""
+    found = [view.operation for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME]
+    return {op: MeshOp(op).value for op in found}
+
+
+def _named(ops: Iterable[ir.Operation]) -> set[str]:
+    """The meshes that ops of the dialect, and boundaries of partitioned functions, name."""
+    names: set[str] = set()
+    for op in ops:
+        if op.name.startswith("mesh.") and "mesh" in op.attributes:
+            names.add(ir.FlatSymbolRefAttr(op.attributes["mesh"]).value)
+        elif op.name == "func.func":
+            sides = [ir.ArrayAttr(op.attributes[side]) for side in ("arg_attrs", "res_attrs") if side in op.attributes]
+            entries = [ir.DictAttr(entry) for side in sides for entry in side]
+            names |= {ir.FlatSymbolRefAttr(entry[BOUNDARY_MESH]).value for entry in entries if BOUNDARY_MESH in entry}
+    return names
+
+
+def sharding_on(mesh: Mesh, op: ir.Operation) -> Sharding:
+    """The sharding that a `mesh.sharding` declares, on `mesh`.
+
+    Raises OpError if it lies on another mesh, or has halo sizes or offsets that only a run knows.
+    """
+    sharding = ShardingOp(op).value
+    if DYNAMIC in (*sharding.halo_sizes, *sharding.offsets):
+        raise OpError(op, "has halo sizes or offsets that only a run knows, expected constants")
+    if sharding.mesh != mesh.name:
+        if not sharding.is_replicated and not _is_of_one_device(sharding.mesh, op):
+            raise OpError(op, f"lies on the mesh @{sharding.mesh}, but the program is partitioned on @{mesh.name}")
+        return Sharding(mesh.name, ((),) * len(sharding.split_axes))
+    return sharding
+
+
+def _is_of_one_device(name: str, op: ir.Operation) -> bool:
+    """Whether the mesh of that name, in the module that `op` is in, has one device: along its axes nothing is split."""
+    scope = op
+    while (parent := scope.parent) is not None:
+        scope = parent
+    declared = [view for view in scope.regions[0].blocks[0].operations if view.operation.name == MeshOp.OPERATION_NAME]
+    meshes = [MeshOp(view.operation).value for view in declared]
+    return any(mesh.name == name and mesh.size == 1 for mesh in meshes)

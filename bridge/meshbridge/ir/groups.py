@@ -1,0 +1,130 @@
+"""Device groups as XLA reads them: replica groups, source-target pairs and channel handles.
+
+A device's number in a group is its *logical* number: its place in XLA's device assignment, `partition_id` in the exported form
+and `replica_id` in the local one. `Mesh.device_ids` holds those same numbers, as `sdy.mesh`'s `device_ids` do: the device at
+row-major position p of the mesh is logical device `device_ids[p]`. Which hardware a logical device is, the device assignment
+alone decides, in both forms: `jax.jit` takes it from the devices of its mesh, a PJRT client from CompileOptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from meshbridge.ir.builder import dense
+from meshbridge.ir.mlir import MeshError, ir, stablehlo
+from meshbridge.ir.sharding import Axes, Mesh, device_groups
+
+Form = Literal["exported", "local"]
+Spelling = Literal["dense", "mesh-axes"]
+Attributes = dict[str, ir.Attribute]
+Devices = np.ndarray[Any, np.dtype[np.int64]]
+
+Steps = tuple[tuple[int, int], ...]
+"""Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
+
+
+KNOWS_MESH_AXES = hasattr(stablehlo, "ReplicaGroupMeshAxesAttr")
+"""Whether this jaxlib can write device groups by mesh axes."""
+
+
+@dataclass
+class Groups:
+    """Writes the groups of one module; equal ones once.
+
+    `exported`: devices are SPMD partitions; collectives need a channel and global device ids, as jax.shard_map writes them.
+    `local`: devices are replicas; without a channel StableHLO's process groups are cross-replica.
+    """
+
+    form: Form = "exported"
+    spelling: Spelling = "dense"
+    collective_broadcast: bool = False
+    """Whether the backend has `stablehlo.collective_broadcast`."""
+    _written: dict[tuple[Hashable, ...], ir.Attribute] = field(default_factory=dict)
+    _devices: dict[tuple[str, Axes], Devices] = field(default_factory=dict)
+
+    def collective(self, mesh: Mesh, axes: Axes, *, global_ids: bool = True) -> Attributes:
+        """The attributes that say who takes part. `global_ids` False for the operations that know no such flag."""
+        attrs = self._with_channel("replica_groups", self._once((mesh.name, axes), lambda: self._replica_groups(mesh, axes)))
+        if self.form == "exported" and global_ids:
+            attrs["use_global_device_ids"] = ir.UnitAttr.get()
+        return attrs
+
+    def moves(self, mesh: Mesh, axes: Axes, steps: Steps) -> Attributes:
+        """The attributes of a collective_permute that takes the same steps in every group."""
+
+        def pairs() -> ir.Attribute:
+            sources, targets = (list(members) for members in zip(*steps, strict=True))
+            groups = self.devices(mesh, axes)
+            return _pairs(groups[:, sources], groups[:, targets])
+
+        return self._with_channel("source_target_pairs", self._once((mesh.name, axes, steps), pairs))
+
+    def relabelling(self, mesh: Mesh, axes: Axes, target_axes: Axes) -> Attributes:
+        """The attributes of a collective_permute from member L along `axes` to member L along `target_axes`."""
+
+        def pairs() -> ir.Attribute:
+            return _pairs(self.devices(mesh, axes), self.devices(mesh, target_axes))
+
+        return self._with_channel("source_target_pairs", self._once((mesh.name, axes, "to", target_axes), pairs))
+
+    def rooted(self, mesh: Mesh, axes: Axes, root: int) -> Attributes:
+        """The attributes of a collective_broadcast, whose groups name their root first."""
+
+        def groups() -> ir.Attribute:
+            return dense(np.roll(self.devices(mesh, axes), -root, axis=1))
+
+        return self._with_channel("replica_groups", self._once((mesh.name, axes, "from", root), groups))
+
+    def devices(self, mesh: Mesh, axes: Axes) -> Devices:
+        """Logical devices, one row for each group along `axes`, in group order; see sharding.device_groups."""
+        key = (mesh.name, axes)
+        if (found := self._devices.get(key)) is None:
+            found = self._devices[key] = device_groups(mesh, axes)
+        return found
+
+    def _once(self, key: tuple[Hashable, ...], write: Callable[[], ir.Attribute]) -> ir.Attribute:
+        if (found := self._written.get(key)) is None:
+            found = self._written[key] = write()
+        return found
+
+    def _with_channel(self, name: str, attr: ir.Attribute) -> Attributes:
+        if self.form == "local":
+            return {name: attr}
+        return {name: attr, "channel_handle": self._once(("channel",), _channel)}
+
+    def _replica_groups(self, mesh: Mesh, axes: Axes) -> ir.Attribute:
+        """`replica_groups` in the chosen spelling; but a mesh with a device order of its own has dense groups.
+
+        XLA (as of jaxlib 0.10) reads the axes of a `#stablehlo.mesh` and drops its device ids.
+        """
+        by_axes = self.spelling == "mesh-axes" and not mesh.device_ids
+        return _mesh_axes(mesh, axes) if by_axes else dense(self.devices(mesh, axes))
+
+
+def _pairs(sources: Devices, targets: Devices) -> ir.Attribute:
+    """`[[source, target], …]`, by source."""
+    pairs = np.stack([sources.ravel(), targets.ravel()], axis=1)
+    return dense(pairs[pairs[:, 0].argsort()])
+
+
+def _channel() -> ir.Attribute:
+    """One number for all collectives, so that equal ones stay equal to CSE; JAX does the same. Type 1: between devices."""
+    return ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>")
+
+
+def _mesh_axes(mesh: Mesh, axes: Axes) -> ir.Attribute:
+    """`#stablehlo.replica_group_mesh_axes` with the mesh written inside, so that it needs no symbol; axes go by `axis_name`."""
+    if not KNOWS_MESH_AXES:
+        raise MeshError("<module>: error: replica_groups=mesh-axes needs jaxlib 0.10 or newer; this one writes them dense only")
+    sizes = ", ".join(f"#stablehlo.mesh_axis<name = {_name(mesh, axis)}, size = {size}>" for axis, size in enumerate(mesh.shape))
+    refs = ", ".join(f"#stablehlo.axis_ref<name = {_name(mesh, axis)}>" for axis in axes)
+    return ir.Attribute.parse(f"#stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [{sizes}]>, axes = [{refs}]>")
+
+
+def _name(mesh: Mesh, axis: int) -> str:
+    """The axis's name as a quoted string."""
+    return str(ir.StringAttr.get(mesh.axis_name(axis)))

@@ -1,0 +1,77 @@
+"""Where an operation stands in the user's source, and why a communication is there: both are kept in its MLIR location.
+
+    loc(fused<"operand 1 of dot_general …">["jit(step)/dot_general"(callsite("loss"("model.py":42:8) at …))])
+
+Passes hand locations on, and common-subexpression elimination merges operations that differ in nothing else, so a reason travels
+with its collective for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshbridge.ir.mlir import ir
+
+# Locations are read from their text: their Python classes differ between the versions of jaxlib that we support.
+_FILE = re.compile(r'(?:"(?P<function>[\w.<>]+)"\()?"(?P<file>(?:[^"\\]|\\.)*)":(?P<line>\d+):(?P<column>\d+)')
+_REASON = re.compile(r'loc\(fused<"((?:[^"\\]|\\.)*)">\[')
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the user's source. `file` is empty where the program does not say; so is `function`, and lines count from 1."""
+
+    file: str = ""
+    line: int = 0
+    column: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        if not self.file:
+            return "<unknown>"
+        position = f"{self.file}:{self.line}:{self.column}"
+        return f"{position} ({self.function})" if self.function else position
+
+    @property
+    def short(self) -> str:
+        """File without its folders, and line, as prose names a place."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "<unknown>"
+
+
+def place_of(op: ir.Operation) -> Place:
+    """The line of the user's program that asked for `op`."""
+    return place_at(op.location)
+
+
+def place_at(location: ir.Location) -> Place:
+    """The innermost place of a location."""
+    found = _FILE.search(str(location))
+    if found is None:
+        return Place()
+    return Place(found["file"], int(found["line"]), int(found["column"]), found["function"] or "")
+
+
+def names_file(location: ir.Location) -> bool:
+    """Whether `location` says where in a file it is."""
+    return _FILE.search(str(location)) is not None
+
+
+def because(reason: str, location: ir.Location) -> ir.Location:
+    """`location` with the reason for what stands there."""
+    with location.context:
+        return ir.Location.fused([without_reason(location)], ir.StringAttr.get(reason))
+
+
+def reason_at(op: ir.Operation) -> str:
+    """Why `op` is there, if that was written down, else the empty text."""
+    found = _REASON.match(str(op.location))
+    return re.sub(r"\\(.)", r"\1", found[1]) if found else ""
+
+
+def without_reason(location: ir.Location) -> ir.Location:
+    """`location` as it was before `because`."""
+    if _REASON.match(str(location)) is None:
+        return location
+    inner: ir.Location = location.locations[0]  # type: ignore[attr-defined]  # on the base class in older versions
+    return inner

@@ -1,0 +1,279 @@
+"""The one door to `jaxlib.mlir`: context, parsing, printing, walking, and errors that carry a source location.
+
+Everything else in meshbridge imports the bindings from here, so that one file changes when they move.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+# As JAX itself does on import, which may come too late for it: XLA's messages of level INFO are for its developers.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+try:
+    from jaxlib import _hlo as hlo  # type: ignore[attr-defined]  # XLA's own text; without stubs
+except ImportError:  # where jaxlib 0.9 has it
+    from jaxlib import _jax as hlo
+from jaxlib._jax import mlir as artifacts
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
+from jaxlib.mlir.dialects._ods_common import _cext  # type: ignore[attr-defined]  # private: re-exported here alone
+
+__all__ = [
+    "BARRIER",
+    "COMPOSITE",
+    "CUSTOM_CALL",
+    "MANUAL",
+    "REGION_OPS",
+    "MeshError",
+    "OpError",
+    "ParseError",
+    "VerifyError",
+    "_cext",
+    "artifacts",
+    "attribute",
+    "call_target",
+    "context",
+    "func",
+    "function_type",
+    "functions_to_partition",
+    "hlo",
+    "ir",
+    "is_custom_call",
+    "main_function",
+    "named_functions",
+    "parse",
+    "passmanager",
+    "run_stock_passes",
+    "sdy",
+    "source_location",
+    "stablehlo",
+    "tensor_type",
+    "title",
+    "walk",
+    "walk_all",
+]
+
+
+class MeshError(ValueError):
+    """Something the user can repair: in the program, its shardings, or the command line. Its text is the diagnostic."""
+
+
+class ShardingWarning(UserWarning):
+    """Annotations that contradict each other, and how they were taken. Its text is the diagnostic."""
+
+
+class ParseError(MeshError):
+    """The input is not a program: `file:line:col: error: what was found, what was expected`."""
+
+
+@dataclass(eq=False)  # an exception must stay hashable
+class OpError(MeshError):
+    """A diagnostic about one operation: its location, its name, the rule that it breaks, and a way out if there is one."""
+
+    op: ir.Operation
+    message: str
+    hint: str = ""
+
+    def __post_init__(self) -> None:
+        # The text is taken now: the operation may be gone by the time somebody prints the error.
+        called = f"@{call_target(self.op)} " if is_custom_call(self.op) else ""
+        self.text = f"{source_location(self.op)}: error: '{self.op.name}' op {called}{self.message}"
+        if self.hint:
+            self.text += f"\n  hint: {self.hint}"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class VerifyError(OpError):
+    """An operation breaks a constraint of the dialect."""
+
+
+def context() -> ir.Context:
+    """A new context that knows StableHLO, CHLO, MHLO, sdy and the upstream dialects, and lets mesh ops pass as unregistered."""
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    ctx = ir.Context()
+    ctx.append_dialect_registry(registry)
+    for dialect in (stablehlo, sdy, chlo):
+        dialect.register_dialect(ctx)
+    mhlo.register_mhlo_dialect(ctx)
+    ctx.load_all_available_dialects()
+    ctx.allow_unregistered_dialects = True
+    _register_stock_passes()
+    return ctx
+
+
+@cache
+def _register_stock_passes() -> None:
+    """Registers StableHLO's and MHLO's passes once per process; the bindings abort on a second registration."""
+    stablehlo.register_stablehlo_passes()
+    mhlo.register_mhlo_passes()
+
+
+def parse(source: str | bytes, filename: str, ctx: ir.Context) -> ir.Module:
+    """Parses MLIR text or bytecode in generic or registered syntax (`dialect.assembly` reads the mesh dialect's own).
+
+    Raises ParseError with `filename` in place of the parser's `-`.
+    """
+    try:
+        with ctx:
+            return ir.Module.parse(source)
+    except ir.MLIRError as error:
+        raise ParseError(diagnostics_text(error, filename)) from None
+    except MemoryError:
+        raise ParseError(f"{filename}: error: a number in it asks for more memory than there is") from None
+
+
+def diagnostics_text(error: ir.MLIRError, filename: str) -> str:
+    """The first diagnostic of an MLIRError with its notes, as `file:line:col: error: message`."""
+    lines: list[str] = []
+    for diagnostic in error.error_diagnostics[:1]:
+        lines.append(f"{_place(str(diagnostic.location), filename)}: error: {diagnostic.message}")
+        for note in diagnostic.notes:
+            if not note.message.startswith("see current operation"):  # a page of IR; the location says where
+                lines.append(f"{_place(str(note.location), filename)}: note: {note.message}")
+    return "\n".join(lines) or f"{filename}: error: {error.message}"
+
+
+_FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+
+
+def _place(location: str, filename: str = "-") -> str:
+    """`file:line:col` out of a printed location, the innermost file of a call stack; `filename` where it names none."""
+    found = _FILE_LOCATION.search(location)
+    if found is None:
+        return filename if "unknown" in location else location
+    name, line, column = found.groups()
+    return f"{filename if name == '-' else name}:{line}:{column}"
+
+
+def source_location(op: ir.Operation) -> str:
+    """Where `op` stands in the user's source, as `file:line:col`, or the printed location where it has no file."""
+    return _place(str(op.location), "<unknown>")
+
+
+def has_no_regions(view: ir.OpView) -> bool:
+    """Whether ops of this class never have a region. False promises nothing: many ops share the class of the unregistered."""
+    kind = type(view)
+    return kind is not ir.OpView and kind._ODS_REGIONS == (0, True)
+
+
+def walk(op: ir.Operation) -> Iterator[ir.Operation]:
+    """Yields `op`, then all ops below it, in order. Collect into a list before erasing any."""
+    yield op
+    for region in op.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                child = view.operation
+                if has_no_regions(view) or not len(child.regions):  # most ops: no generator of their own
+                    yield child
+                else:
+                    yield from walk(child)
+
+
+def walk_all(module: ir.Module) -> list[ir.Operation]:
+    """All operations of `module` below the module itself, in order."""
+    return [op for child in module.body.operations for op in walk(child.operation)]
+
+
+def main_function(module: ir.Module) -> ir.Operation:
+    """The entry point: the function `main`, or the only public one.
+
+    Raises MeshError if there is none or no single one.
+    """
+    functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+    for function in functions:
+        if ir.StringAttr(function.attributes["sym_name"]).value == "main":
+            return function
+    public = [f for f in functions if "sym_visibility" not in f.attributes or '"public"' in str(f.attributes["sym_visibility"])]
+    if len(public) != 1:
+        raise MeshError(f"<module>: error: expected a function 'main' or exactly one public function, found {len(public)}")
+    return public[0]
+
+
+CUSTOM_CALL = "stablehlo.custom_call"
+COMPOSITE = "stablehlo.composite"
+
+MANUAL = "sdy.manual_computation"
+"""A region that the user has partitioned; `meshbridge.manual_axes` says along which mesh axes."""
+
+REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if", MANUAL))
+"""Ops whose regions hold tensors to be sharded (the bodies of reducers and comparators hold scalars)."""
+
+BARRIER = "stablehlo.optimization_barrier"
+"""Hands each operand on as the result of its number; how one lies says nothing of the others."""
+
+
+def call_target(op: ir.Operation) -> str:
+    """What a custom call calls."""
+    return ir.StringAttr(op.attributes["call_target_name"]).value
+
+
+def is_custom_call(op: ir.Operation) -> bool:
+    """Whether an op is a custom call that has a target, as every one does that the verifier has seen."""
+    return op.name == CUSTOM_CALL and "call_target_name" in op.attributes
+
+
+def title(op: ir.Operation) -> str:
+    """What reports call an op: its name, and the target of a custom call, `stablehlo.custom_call @Qr`."""
+    return f"{op.name} @{call_target(op)}" if is_custom_call(op) else op.name
+
+
+def functions_to_partition(module: ir.Module) -> list[ir.Operation]:
+    """The functions of a module that have a body, without those that custom calls and composites name: a comparator is the same
+    on every device, and a composite is split as a whole.
+
+    Raises OpError for one of several blocks: control flow between blocks says nothing about shardings.
+    """
+    found = []
+    for view in module.body.operations:
+        function = view.operation
+        if function.name == "func.func" and len(function.regions[0].blocks):
+            if len(function.regions[0].blocks) > 1:
+                raise OpError(function, "only one block is supported!")
+            found.append(function)
+    if len(found) == 1:
+        return found
+    named = {name for function in found for op in walk(function) for name in named_functions(op)}
+    return [function for function in found if ir.StringAttr(function.attributes["sym_name"]).value not in named]
+
+
+def named_functions(op: ir.Operation) -> list[str]:
+    """The functions that an op names without calling them as they are."""
+    if op.name == CUSTOM_CALL and "called_computations" in op.attributes:
+        return [ir.FlatSymbolRefAttr(symbol).value for symbol in ir.ArrayAttr(op.attributes["called_computations"])]
+    return [ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value] if op.name == COMPOSITE else []
+
+
+def function_type(function: ir.Operation) -> ir.FunctionType:
+    """The type of a `func.func`."""
+    return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+
+
+def tensor_type(value: ir.Value) -> ir.RankedTensorType | None:
+    """The ranked tensor type of `value`, or None for tokens, tuples and scalars."""
+    return ir.RankedTensorType(value.type) if isinstance(value.type, ir.RankedTensorType) else None
+
+
+def attribute(text: str) -> ir.Attribute:
+    """Parses an attribute in the current context."""
+    return ir.Attribute.parse(text)
+
+
+def run_stock_passes(module: ir.Module, pipeline: str) -> None:
+    """Runs MLIR's or StableHLO's own passes, e.g. `builtin.module(canonicalize,cse)`.
+
+    Raises MeshError with the pass's diagnostics.
+    """
+    try:
+        with module.context:
+            passmanager.PassManager.parse(pipeline).run(module.operation)
+    except ir.MLIRError as error:
+        raise MeshError(diagnostics_text(error, "<module>")) from None

@@ -1,0 +1,167 @@
+"""Look-ups whose index counts along: `x[arange(n), i]` reads row k by the k-th index, so that both may be split alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from meshbridge.dialect.attributes import integers
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.passes import RewritePass, register
+from meshbridge.ops.addressing import Addressing, of_gather, of_scatter
+from meshbridge.ops.loops import shape_of
+from meshbridge.ops.reductions import is_splat
+
+
+@register
+@dataclass(frozen=True)
+class BatchLookups(RewritePass):
+    """Makes batching dimensions of the dimensions of a gather or scatter that are indexed by an iota as long as they are.
+
+    Input:   %i = stablehlo.concatenate of an iota along dimension 0 and %labels : tensor<8x2xi32>
+             %0 = "stablehlo.gather"(%x, %i) collapsed_slice_dims = [0, 1], start_index_map = [0, 1] : (tensor<8x16xf32>, …)
+    Output:  %j = stablehlo.slice %i [0:8, 1:2] : tensor<8x1xi32>
+             %0 = "stablehlo.gather"(%x, %j) collapsed_slice_dims = [1], operand_batching_dims = [0],
+                  start_indices_batching_dims = [0], start_index_map = [1] : …
+    """
+
+    name: ClassVar[str] = "batch-lookups"
+
+    rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.gather", "stablehlo.scatter"})
+
+    def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
+        return sum(map(_batch, ops)) > 0
+
+
+def _batch(op: ir.Operation) -> bool:
+    """Rewrites one gather or scatter; False if no component of its indices counts along."""
+    is_gather = op.name == "stablehlo.gather"
+    how, place = (of_gather(op), 1) if is_gather else (of_scatter(op), len(op.results))
+    counting = _counting(how, shape_of(op.operands[0]), op.operands[place])
+    if not counting:
+        return False
+    with ir.InsertionPoint(op), op.location:
+        op.operands[place] = _without(op.operands[place], how.vector_dim, set(counting))
+    batching = [(how.addressed[component], dim) for component, dim in counting.items()]
+    addressed = tuple(dim for component, dim in enumerate(how.addressed) if component not in counting)
+    how = replace(how, addressed=addressed, batching=tuple(sorted((*how.batching, *batching))))
+    (_write_gather if is_gather else _write_scatter)(op, how)
+    return True
+
+
+def _counting(how: Addressing, operand: tuple[int, ...], indices: ir.Value) -> dict[int, int]:
+    """Components that are an iota along a dimension of the indices as long as the operand's, and that dimension; never all."""
+    shape = shape_of(indices)
+    taken = {index_dim for _, index_dim in how.batching}
+    inside = {dim for dim, _ in how.window}
+    found: dict[int, int] = {}
+    for component, addressed in enumerate(how.addressed):
+        part = _component(indices, how.vector_dim, component)
+        dim = None if part is None or addressed in inside else counts_along(part)
+        fits = dim is not None and dim != how.vector_dim and dim not in taken and shape[dim] == operand[addressed]
+        if dim is not None and fits and len(found) + 1 < len(how.addressed):
+            taken.add(dim)
+            found[component] = dim
+    return found
+
+
+def _component(indices: ir.Value, vector_dim: int, component: int) -> ir.Value | None:
+    """What was joined into `indices` as one component of their vectors."""
+    made = _maker(indices)
+    if made is None or made.name != "stablehlo.concatenate" or ir.IntegerAttr(made.attributes["dimension"]).value != vector_dim:
+        return None
+    parts = [part for part in made.operands for _ in range(shape_of(part)[vector_dim])]
+    return parts[component] if shape_of(parts[component])[vector_dim] == 1 else None
+
+
+def _maker(value: ir.Value) -> ir.Operation | None:
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def counts_along(value: ir.Value) -> int | None:
+    """The dimension along which the elements of `value` are 0, 1, 2, …; None if there is none, or it cannot be told."""
+    made = _maker(value)
+    if made is None:
+        return None
+    if made.name == "stablehlo.iota":
+        return int(ir.IntegerAttr(made.attributes["iota_dimension"]).value)
+    if made.name == "stablehlo.constant":
+        return _constant_counts(made.attributes["value"], shape_of(value))
+    if made.name == "stablehlo.convert":
+        return counts_along(made.operands[0])
+    if made.name == "stablehlo.select":  # negative indices count from the end; an iota has none
+        return counts_along(made.operands[2]) if _never(made.operands[0]) else None
+    if made.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
+        source = counts_along(made.operands[0])
+        return None if source is None else _carried(made, source)
+    return None
+
+
+def _constant_counts(value: ir.Attribute, shape: tuple[int, ...]) -> int | None:
+    if len(shape) != 1 or not isinstance(value, ir.DenseIntElementsAttr):
+        return None
+    return 0 if np.array_equal(np.array(value), np.arange(shape[0])) else None
+
+
+def _never(predicate: ir.Value) -> bool:
+    """Whether this compares an iota to be less than 0, or is a constant that says so."""
+    if is_splat(predicate, False):
+        return True
+    made = _maker(predicate)
+    if made is None or made.name != "stablehlo.compare" or "LT" not in str(made.attributes["comparison_direction"]):
+        return False
+    return counts_along(made.operands[0]) is not None and is_splat(made.operands[1], 0)
+
+
+def _carried(op: ir.Operation, source: int) -> int | None:
+    """Where the dimension `source` of the operand of a broadcast or of a reshape by dimensions of size 1 comes to lie."""
+    before, after = shape_of(op.operands[0]), shape_of(op.results[0])
+    if before[source] == 1:
+        return None
+    if op.name == "stablehlo.broadcast_in_dim":
+        return integers(op.attributes["broadcast_dimensions"])[source]
+    larger = [[dim for dim, size in enumerate(shape) if size != 1] for shape in (before, after)]
+    if [before[dim] for dim in larger[0]] != [after[dim] for dim in larger[1]]:
+        return None
+    return larger[1][larger[0].index(source)]
+
+
+def _without(indices: ir.Value, vector_dim: int, dropped: set[int]) -> ir.Value:
+    """The index vectors without some components."""
+    shape = list(shape_of(indices))
+    parts = []
+    for component in sorted(set(range(shape[vector_dim])) - dropped):
+        begin, end = [0] * len(shape), list(shape)
+        begin[vector_dim], end[vector_dim] = component, component + 1
+        parts.append(stablehlo.slice(indices, begin, end, [1] * len(shape)))
+    i64 = ir.IntegerType.get_signless(64)
+    return parts[0] if len(parts) == 1 else stablehlo.concatenate(parts, ir.IntegerAttr.get(i64, vector_dim))
+
+
+def _write_gather(op: ir.Operation, how: Addressing) -> None:
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    batching = [dim for dim, _ in how.batching]
+    op.attributes["dimension_numbers"] = stablehlo.GatherDimensionNumbers.get(
+        offset_dims=list(numbers.offset_dims),
+        collapsed_slice_dims=[dim for dim in numbers.collapsed_slice_dims if dim not in batching],
+        operand_batching_dims=batching,
+        start_indices_batching_dims=[index_dim for _, index_dim in how.batching],
+        start_index_map=list(how.addressed),
+        index_vector_dim=how.vector_dim,
+    )
+
+
+def _write_scatter(op: ir.Operation, how: Addressing) -> None:
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    batching = [dim for dim, _ in how.batching]
+    op.attributes["scatter_dimension_numbers"] = stablehlo.ScatterDimensionNumbers.get(
+        update_window_dims=list(numbers.update_window_dims),
+        inserted_window_dims=[dim for dim in numbers.inserted_window_dims if dim not in batching],
+        input_batching_dims=batching,
+        scatter_indices_batching_dims=[index_dim for _, index_dim in how.batching],
+        scattered_dims_to_operand_dims=list(how.addressed),
+        index_vector_dim=how.vector_dim,
+    )

@@ -1,0 +1,134 @@
+"""Products written in the einsum notation, and `dot`: reductions, one `dot_general` and a transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshbridge.ir.mlir import OpError, ir, stablehlo
+from meshbridge.ops.local import compare, splat
+from meshbridge.ops.loops import shape_of
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A tensor and a letter per dimension."""
+
+    value: ir.Value
+    labels: str
+
+
+def expand_dot(op: ir.Operation) -> list[ir.Value]:
+    """`stablehlo.dot` of vectors and matrices contracts the last dimension with the first."""
+    left, right = op.operands
+    letters = "ab"[: len(shape_of(left)) - 1] + "k", "k" + "cd"[: len(shape_of(right)) - 1]
+    product = _product(op, Labelled(left, letters[0]), Labelled(right, letters[1]), letters[0][:-1] + letters[1][1:])
+    return [product.value]
+
+
+def expand_einsum(op: ir.Operation) -> list[ir.Value]:
+    """`stablehlo.einsum` and `stablehlo.unary_einsum`, ellipses and repeated letters included.
+
+    Raises OpError for a notation that does not fit the operands.
+    """
+    config = ir.StringAttr(op.attributes["einsum_config"]).value.replace(" ", "")
+    inputs, arrow, output = config.partition("->")
+    terms = inputs.split(",")
+    if not arrow or len(terms) != len(op.operands):
+        raise OpError(op, f"has the notation '{config}', expected {len(op.operands)} terms and '->'")
+    operands = [_read(op, value, term) for value, term in zip(op.operands, terms, strict=True)]
+    output = output.replace("...", _ELLIPSIS[-_ellipsis_rank(op, terms) :] if "..." in output else "")
+    reduced = [
+        _sum_out(_diagonal(one), output + "".join(other.labels for other in operands if other is not one)) for one in operands
+    ]
+    result = reduced[0] if len(reduced) == 1 else _product(op, reduced[0], reduced[1], output)
+    return [_transposed(op, result, output)]
+
+
+_ELLIPSIS = "0123456789"
+"""Letters of the dimensions that `...` stands for; the last ones are the minor dimensions."""
+
+
+def _ellipsis_rank(op: ir.Operation, terms: Sequence[str]) -> int:
+    ranks = [
+        len(shape_of(value)) - len(term.replace("...", ""))
+        for value, term in zip(op.operands, terms, strict=True)
+        if "..." in term
+    ]
+    return max(ranks, default=0)
+
+
+def _read(op: ir.Operation, value: ir.Value, term: str) -> Labelled:
+    rank = len(shape_of(value))
+    extra = rank - len(term.replace("...", ""))
+    labels = term.replace("...", _ELLIPSIS[len(_ELLIPSIS) - extra :] if extra else "")
+    if len(labels) != rank:
+        raise OpError(op, f"names {len(labels)} dimensions in '{term}' of a tensor of rank {rank}")
+    return Labelled(value, labels)
+
+
+def _diagonal(tensor: Labelled) -> Labelled:
+    """A letter that comes twice walks the diagonal: all else is zeroed, then the second dimension is summed out."""
+    repeated = next((dim for dim, label in enumerate(tensor.labels) if label in tensor.labels[:dim]), None)
+    if repeated is None:
+        return tensor
+    kind = ir.RankedTensorType(tensor.value.type)
+    numbers = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
+    first = tensor.labels.index(tensor.labels[repeated])
+    places = [stablehlo.iota(numbers, dim) for dim in (first, repeated)]
+    kept = stablehlo.select(compare(places[0], places[1], "EQ"), tensor.value, splat(0, kind))
+    labels = tensor.labels[:repeated] + tensor.labels[repeated + 1 :]
+    return _diagonal(Labelled(sum_over(kept, [repeated]), labels))
+
+
+def _sum_out(tensor: Labelled, wanted: str) -> Labelled:
+    """Sums over the letters that nobody else mentions."""
+    alone = [dim for dim, label in enumerate(tensor.labels) if label not in wanted]
+    if not alone:
+        return tensor
+    return Labelled(sum_over(tensor.value, alone), "".join(label for label in tensor.labels if label in wanted))
+
+
+def sum_over(value: ir.Value, dims: Sequence[int]) -> ir.Value:
+    """`value` summed over `dims`."""
+    kind = ir.RankedTensorType(value.type)
+    scalar = ir.RankedTensorType.get([], kind.element_type)
+    result = ir.RankedTensorType.get([size for dim, size in enumerate(kind.shape) if dim not in dims], kind.element_type)
+    reduce = stablehlo.ReduceOp([result], [value], [splat(0, scalar)], ir.DenseI64ArrayAttr.get(sorted(dims)))
+    with ir.InsertionPoint(reduce.operation.regions[0].blocks.append(scalar, scalar)):
+        block = reduce.operation.regions[0].blocks[0]
+        stablehlo.return_([stablehlo.add(*block.arguments)])
+    total: ir.Value = reduce.operation.results[0]
+    return total
+
+
+def _product(op: ir.Operation, left: Labelled, right: Labelled, output: str) -> Labelled:
+    shared = [label for label in left.labels if label in right.labels]
+    batch = [label for label in shared if label in output]
+    contracted = [label for label in shared if label not in output]
+    numbers = stablehlo.DotDimensionNumbers.get(
+        [left.labels.index(label) for label in batch],
+        [right.labels.index(label) for label in batch],
+        [left.labels.index(label) for label in contracted],
+        [right.labels.index(label) for label in contracted],
+    )
+    sizes = dict(zip(left.labels + right.labels, shape_of(left.value) + shape_of(right.value), strict=True))
+    free = [label for label in left.labels + right.labels if label not in shared]
+    labels = "".join(batch + free)
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    kind = ir.RankedTensorType.get([sizes[label] for label in labels], element)
+    attributes: dict[str, ir.Attribute] = {"dot_dimension_numbers": numbers}
+    if "precision_config" in op.attributes:
+        attributes["precision_config"] = op.attributes["precision_config"]
+    made = ir.Operation.create("stablehlo.dot_general", [kind], [left.value, right.value], attributes)
+    return Labelled(made.results[0], labels)
+
+
+def _transposed(op: ir.Operation, tensor: Labelled, output: str) -> ir.Value:
+    if sorted(tensor.labels) != sorted(output):
+        raise OpError(op, f"names the dimensions '{output}' of the result, but the operands have '{tensor.labels}'")
+    order = [tensor.labels.index(label) for label in output]
+    if order == sorted(order):
+        return tensor.value
+    moved: ir.Value = stablehlo.transpose(tensor.value, order)
+    return moved

@@ -1,0 +1,30 @@
+"""CHLO ops that artifacts of older versions of JAX carry as calls of a custom target named after MHLO's op."""
+
+from __future__ import annotations
+
+from meshbridge.ir.mlir import CUSTOM_CALL, OpError, call_target, ir
+
+_ATTRIBUTES = "mhlo.attributes"
+_UNARY = "acos acosh asin asinh atanh cosh erf erf_inv sinh tan"
+
+OLDER_CALLS = {**{f"mhlo.{name}": f"chlo.{name}" for name in _UNARY.split()}, "mhlo.topk": "chlo.top_k"}
+"""The op that a call of each target stands for."""
+
+
+def is_older_call(op: ir.Operation) -> bool:
+    """Whether the op is such a call."""
+    return op.name == CUSTOM_CALL and call_target(op) in OLDER_CALLS
+
+
+def expand_older_call(op: ir.Operation) -> list[ir.Value]:
+    """`custom_call @mhlo.erf(%x)` -> `chlo.erf %x`; XLA makes the same of it.
+
+    Raises OpError for a top-k of the smallest elements, which CHLO does not have.
+    """
+    name = OLDER_CALLS[call_target(op)]
+    carried = ir.DictAttr(op.attributes[_ATTRIBUTES]) if _ATTRIBUTES in op.attributes else ir.DictAttr.get({})
+    if "largest" in carried and not ir.BoolAttr(carried["largest"]).value:
+        raise OpError(op, "takes the smallest elements, which no operation of CHLO does", "negate the operand")
+    attributes = {entry: carried[entry] for entry in ("k",) if entry in carried}
+    kinds = [result.type for result in op.results]
+    return list(ir.Operation.create(name, kinds, list(op.operands), attributes).results)

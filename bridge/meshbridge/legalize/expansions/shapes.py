@@ -1,0 +1,86 @@
+"""Broadcasts that an op does by itself, sizes that are known, and index_select."""
+
+from __future__ import annotations
+
+from meshbridge.dialect.attributes import integers
+from meshbridge.ir.mlir import OpError, ir, stablehlo
+from meshbridge.ops.local import splat
+from meshbridge.ops.loops import shape_of
+
+
+def expand_broadcast(op: ir.Operation) -> list[ir.Value]:
+    """`stablehlo.broadcast` puts its dimensions in front."""
+    rank, added = len(shape_of(op.operands[0])), len(integers(op.attributes["broadcast_sizes"]))
+    return [spread(op.operands[0], shape_of(op.results[0]), range(added, added + rank))]
+
+
+def spread(value: ir.Value, shape: tuple[int, ...], dims: range | tuple[int, ...]) -> ir.Value:
+    """`value` over `shape`, its dimensions along `dims`."""
+    if shape_of(value) == shape:
+        return value
+    kind = ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
+    wide: ir.Value = stablehlo.broadcast_in_dim(kind, value, ir.DenseI64ArrayAttr.get(list(dims)))
+    return wide
+
+
+def expand_broadcasting(op: ir.Operation) -> list[ir.Value]:
+    """`chlo.broadcast_add` and its like: operands of a smaller rank lie along `broadcast_dimensions` or the last dimensions."""
+    result = shape_of(op.results[0])
+    ranks = [len(shape_of(value)) for value in op.operands]
+    given = integers(op.attributes["broadcast_dimensions"]) if "broadcast_dimensions" in op.attributes else None
+    operands = []
+    for value, rank in zip(op.operands, ranks, strict=True):
+        along = given if given is not None and rank == len(given) < max(ranks) else range(len(result) - rank, len(result))
+        operands.append(spread(value, result, along))
+    kept = ("comparison_direction", "compare_type")
+    dialect = "chlo" if op.name.removeprefix("chlo.broadcast_") in _CHLO else "stablehlo"
+    name = f"{dialect}.{op.name.removeprefix('chlo.broadcast_')}"
+    attributes = {key: _as_stablehlo(op.attributes[key]) for key in kept if key in op.attributes}
+    return [ir.Operation.create(name, [op.results[0].type], operands, attributes).results[0]]
+
+
+_CHLO = ("next_after", "polygamma", "zeta")
+"""Ops that StableHLO does not have."""
+
+
+def _as_stablehlo(attribute: ir.Attribute) -> ir.Attribute:
+    """The comparison attributes of both dialects are spelled alike."""
+    return ir.Attribute.parse(str(attribute).replace("#chlo<", "#stablehlo<"))
+
+
+def expand_constant(op: ir.Operation) -> list[ir.Value]:
+    """`chlo.constant` is StableHLO's."""
+    return [stablehlo.constant(op.attributes["value"])]
+
+
+def expand_constant_like(op: ir.Operation) -> list[ir.Value]:
+    """One number in the shape of the operand."""
+    value = op.attributes["value"]
+    if not isinstance(value, ir.IntegerAttr | ir.FloatAttr):
+        raise OpError(op, f"has the value {value}, expected an integer or a float")
+    return [splat(value.value, op.results[0].type)]
+
+
+def expand_dimension_size(op: ir.Operation) -> list[ir.Value]:
+    """Sizes are known when a program is partitioned."""
+    dim = ir.IntegerAttr(op.attributes["dimension"]).value
+    return [splat(shape_of(op.operands[0])[dim], op.results[0].type)]
+
+
+def expand_index_select(op: ir.Operation) -> list[ir.Value]:
+    """`stablehlo.torch_index_select` is a gather along one dimension, after some that indices and operand share."""
+    operand, indices = op.operands
+    dim, batch = (ir.IntegerAttr(op.attributes[name]).value for name in ("dim", "batch_dims"))
+    rank, index_rank = len(shape_of(operand)), len(shape_of(indices))
+    window = [other for other in range(rank) if other >= batch and other != dim]
+    offsets = [other if other < dim else other + index_rank - batch - 1 for other in window]
+    sizes = [1 if other == dim or other < batch else size for other, size in enumerate(shape_of(operand))]
+    numbers = stablehlo.GatherDimensionNumbers.get(
+        offset_dims=offsets,
+        collapsed_slice_dims=[dim],
+        operand_batching_dims=list(range(batch)),
+        start_indices_batching_dims=list(range(batch)),
+        start_index_map=[dim],
+        index_vector_dim=index_rank,
+    )
+    return [stablehlo.gather(operand, indices, numbers, sizes)]

@@ -1,0 +1,199 @@
+"""Inlining of `func.call` and `stablehlo.composite` (the stock `inline` pass parses in these bindings but inlines nothing)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.dialect.ops import UNSAID
+from meshbridge.ir.locations import names_file
+from meshbridge.ir.mlir import COMPOSITE, CUSTOM_CALL, OpError, ir, main_function, named_functions, tensor_type, walk, walk_all
+from meshbridge.ir.passes import Pass, register
+from meshbridge.ops.composites import composite_rule
+
+
+@register
+@dataclass(frozen=True)
+class InlineCalls(Pass):
+    """Replaces every call and composite below the entry point by its body, and removes what was called and what is private.
+
+    Input:   %0 = call @silu(%x) : (tensor<8xf32>) -> tensor<8xf32>
+    Output:  %1 = stablehlo.logistic %x : tensor<8xf32>
+             %0 = stablehlo.multiply %x, %1 : tensor<8xf32>
+
+    A composite that is named after an op (`chlo.top_k`, `chlo.scan`) becomes that op. One that has a sharding rule stays: it is
+    split as a whole, and `expand-composites` replaces it then. A computation that sdy names in place is one that is called. What
+    marks the edges of such computations and of loops, and says nothing, goes with them.
+    """
+
+    name: ClassVar[str] = "inline-calls"
+    also: ClassVar[tuple[str, ...]] = ("inline",)
+
+    def run(self, module: ir.Module) -> None:
+        functions = dict(_named(view.operation) for view in module.body.operations if view.operation.name == "func.func")
+        name, entry = next(iter(functions.items())) if len(functions) == 1 else _named(main_function(module))
+        with module.context:
+            _unfold(module)
+            inliner = Inliner(functions)
+            inliner.flatten(entry, (name,))
+            for name, function in functions.items():
+                is_called = name in inliner.flat or "sym_visibility" in function.attributes
+                if function != entry and name not in inliner.kept and is_called:
+                    function.erase()
+
+
+def _named(function: ir.Operation) -> tuple[str, ir.Operation]:
+    return ir.StringAttr(function.attributes["sym_name"]).value, function
+
+
+NAMED_COMPUTATION = "sdy.named_computation"
+
+_EDGES = frozenset({"sdy.data_flow_edge", "sdy.func_data_flow_edge"})
+"""Ops that give their operand back, for Shardy's propagation to speak of it."""
+
+
+_NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
+"""Attributes in which Shardy says, for debugging, where it has its shardings from."""
+
+
+def _unfold(module: ir.Module) -> None:
+    """Replaces every named computation by its body, and takes out what only marks edges or traces Shardy's decisions."""
+    for op in walk_all(module):
+        for note in _NOTES:
+            if note in op.attributes:
+                del op.attributes[note]
+        if op.name == NAMED_COMPUTATION:
+            block = op.regions[0].blocks[0]
+            for argument, value in zip(block.arguments, op.operands, strict=True):
+                argument.replace_all_uses_with(value)
+            *body, terminator = [view.operation for view in block.operations]
+            for inner in body:
+                inner.move_before(op)
+            _replace(op, list(terminator.operands))
+        elif op.name in _EDGES or UNSAID in op.attributes or _is_of_token(op):
+            _replace(op, [op.operands[0]])
+
+
+def _is_of_token(op: ir.Operation) -> bool:
+    """Whether `op` constrains the sharding of something that has none."""
+    return op.name == "sdy.sharding_constraint" and tensor_type(op.operands[0]) is None
+
+
+def _replace(op: ir.Operation, values: list[ir.Value]) -> None:
+    for result, value in zip(op.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    op.erase()
+
+
+CALLEE = {"func.call": "callee", COMPOSITE: "decomposition"}
+"""Ops that stand for a function's body, and the attribute that names it."""
+
+
+def callee(op: ir.Operation) -> str:
+    """The name of the function that a call or composite stands for."""
+    return ir.FlatSymbolRefAttr(op.attributes[CALLEE[op.name]]).value
+
+
+_SCAN = "dimension scan_dim_size is_reverse is_associative operandSegmentSizes resultSegmentSizes"
+_COMPOSED_OPS = {"chlo.top_k": frozenset(("k",)), "chlo.scan": frozenset(_SCAN.split())}
+"""Composites that stand for an op, and the attributes that say which one. The op is partitioned better than its decomposition;
+that of a scan XLA cannot even compile."""
+
+
+def _is_op(call: ir.Operation) -> bool:
+    if call.name != COMPOSITE:
+        return False
+    name, given = ir.StringAttr(call.attributes["name"]).value, set(_settings(call))
+    known = _COMPOSED_OPS.get(name)
+    return known is not None and bool(given) and given <= known and call.context.is_registered_operation(name)
+
+
+def _settings(call: ir.Operation) -> dict[str, ir.Attribute]:
+    """The attributes that a composite was given."""
+    if "composite_attributes" not in call.attributes:
+        return {}
+    given = ir.DictAttr(call.attributes["composite_attributes"])
+    return {given[index].name: given[index].attr for index in range(len(given))}
+
+
+def _as_op(call: ir.Operation) -> None:
+    """Replaces a composite by the op that it is named after."""
+    with ir.InsertionPoint(call), call.location:
+        name = ir.StringAttr(call.attributes["name"]).value
+        kinds, regions = [result.type for result in call.results], list(call.regions)
+        made = ir.Operation.create(name, kinds, list(call.operands), _settings(call), regions=len(regions))
+        for region, moved in zip(regions, made.regions, strict=True):
+            region.blocks[0].append_to(moved)
+    for old, new in zip(call.results, made.results, strict=True):
+        old.replace_all_uses_with(new)
+    call.erase()
+
+
+class Inliner:
+    """Flattens callees before callers, so that each body is copied once per call and never walked again."""
+
+    def __init__(self, functions: dict[str, ir.Operation]) -> None:
+        self.functions = functions
+        self.kept: set[str] = set()
+        "Functions that composites with a rule stand for, or that custom calls name."
+        self.flat: set[str] = set()
+        "Functions that were called, and call nothing any more."
+        self._named: dict[ir.Attribute, bool] = {}
+        "Which locations name a file."
+
+    def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
+        """Inlines all calls in `function`; `stack` names the callers, to refuse recursion."""
+        calls = []
+        for op in walk(function):
+            if op.name in CALLEE:
+                calls.append(op)
+            elif op.name == CUSTOM_CALL:
+                self.kept.update(named_functions(op))
+        for call in calls:
+            is_ruled = call.name == COMPOSITE and composite_rule(call) is not None
+            if not is_ruled and _is_op(call):
+                _as_op(call)
+                continue
+            name = callee(call)
+            if name in stack:
+                raise OpError(call, f"calls @{name} recursively, which a partitioned program cannot")
+            body = self.functions.get(name)
+            if body is None or not len(body.regions[0].blocks):
+                raise OpError(call, f"calls @{name}, which has no body")
+            if name not in self.flat:
+                self.flatten(body, (*stack, name))
+                self.flat.add(name)
+            if is_ruled:
+                self.kept.add(name)
+            else:
+                self.inline(call, body)
+
+    def inline(self, call: ir.Operation, function: ir.Operation) -> None:
+        """Copies the function's ops before `call` and replaces the call's results by what it returns."""
+        block = function.regions[0].blocks[0]
+        mapped: dict[ir.Value, ir.Value] = dict(zip(block.arguments, call.operands, strict=True))
+        place, caller = ir.InsertionPoint(call), call.location
+        for view in block.operations:
+            op = view.operation
+            if op.name == "func.return":
+                for result, value in zip(list(call.results), op.operands, strict=True):
+                    result.replace_all_uses_with(mapped[value])
+            else:
+                copy = op.clone(ip=place).operation
+                for inner in walk(copy) if len(copy.regions) else (copy,):
+                    for index, operand in enumerate(inner.operands):
+                        if operand in mapped:
+                            inner.operands[index] = mapped[operand]
+                    self._locate(inner, caller)
+                mapped.update(zip(op.results, copy.results, strict=True))
+        call.erase()
+
+    def _locate(self, op: ir.Operation, caller: ir.Location) -> None:
+        """Gives an op whose location names no file the caller's beside its own: JAX's library functions name none."""
+        location = op.location
+        key = location.attr
+        named = self._named.get(key)
+        if named is None:
+            named = self._named[key] = names_file(location)
+        if not named:
+            op.location = ir.Location.callsite(location, [caller])

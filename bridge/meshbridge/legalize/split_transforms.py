@@ -1,0 +1,72 @@
+"""Fourier transforms over several dimensions, one dimension at a time, so that the others may be split meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.passes import RewritePass, register
+
+
+@register
+@dataclass(frozen=True)
+class SplitTransforms(RewritePass):
+    """Turns a transform over k dimensions into k transforms over one.
+
+    Input:   %0 = stablehlo.fft %x, type = FFT, length = [8, 16] : tensor<8x16xcomplex<f32>>
+    Output:  %0 = stablehlo.fft %x, type = FFT, length = [16] : tensor<8x16xcomplex<f32>>
+             %1 = stablehlo.transpose %0, dims = [1, 0] …
+             %2 = stablehlo.fft %1, type = FFT, length = [8] : tensor<16x8xcomplex<f32>>
+             %3 = stablehlo.transpose %2, dims = [1, 0] …
+
+    A transform needs its dimension whole; one over all dimensions at once would need the whole tensor on every device.
+    """
+
+    name: ClassVar[str] = "split-transforms"
+    rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.fft"})
+
+    def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
+        found = [op for op in ops if len(integers(op.attributes["fft_length"])) > 1]
+        for op in found:
+            with ir.InsertionPoint(op), op.location:
+                op.results[0].replace_all_uses_with(_split(op))
+            op.erase()
+        return bool(found)
+
+
+def _split(op: ir.Operation) -> ir.Value:
+    """The last dimension holds the real side of a real transform: it comes first going forward, last coming back."""
+    lengths = integers(op.attributes["fft_length"])
+    kind = str(stablehlo.FftTypeAttr(op.attributes["fft_type"]).value)
+    value = op.operands[0]
+    rank = ir.RankedTensorType(value.type).rank
+    last = rank - 1
+    others = range(last - 1, last - len(lengths), -1)
+    result = ir.RankedTensorType(op.results[0].type)
+    if kind == "IRFFT":
+        for dim in others:
+            value = _along(value, dim, "IFFT")
+        return _transform(value, kind, lengths[-1], result)
+    shape = list(ir.RankedTensorType(value.type).shape)
+    shape[last] = result.shape[last]
+    value = _transform(value, kind, lengths[-1], ir.RankedTensorType.get(shape, result.element_type))
+    for dim in others:
+        value = _along(value, dim, "FFT" if kind == "RFFT" else kind)
+    return value
+
+
+def _along(value: ir.Value, dim: int, kind: str) -> ir.Value:
+    """A complex transform along `dim`, which is swapped with the last dimension meanwhile."""
+    tensor = ir.RankedTensorType(value.type)
+    swapped = list(range(tensor.rank))
+    swapped[dim], swapped[-1] = swapped[-1], swapped[dim]
+    moved = stablehlo.transpose(value, swapped)
+    return stablehlo.transpose(_transform(moved, kind, tensor.shape[dim], moved.type), swapped)
+
+
+def _transform(value: ir.Value, kind: str, length: int, result: ir.Type) -> ir.Value:
+    attributes = {"fft_type": ir.Attribute.parse(f"#stablehlo<fft_type {kind}>"), "fft_length": integers_attr([length])}
+    transformed: ir.Value = ir.Operation.create("stablehlo.fft", [result], [value], attributes).results[0]
+    return transformed

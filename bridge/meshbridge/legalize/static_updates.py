@@ -1,0 +1,153 @@
+"""Updates of a large part of a tensor at a place that is known (`x.at[1:-1].set(y)`) as a choice between tensors of one size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.passes import RewritePass, register
+from meshbridge.ops.local import compare, splat
+from meshbridge.ops.loops import shape_of
+from meshbridge.ops.reductions import body_kind
+
+SMALLEST = 1 / 4
+"""Part of a tensor that an update must cover. Of a smaller one every device gets all, and writes its part in place."""
+
+
+@register
+@dataclass(frozen=True)
+class StaticUpdates(RewritePass):
+    """Turns scatters of one window, and dynamic updates, at constant places into selects.
+
+    Input:   %0 = stablehlo.dynamic_update_slice %x, %y, %one : (tensor<8xf32>, tensor<6xf32>, tensor<i32>) -> tensor<8xf32>
+    Output:  %0 = stablehlo.pad %y, %zero, low = [1], high = [1] : tensor<8xf32>
+             %1 = stablehlo.select (1 <= stablehlo.iota < 7), %0, %x
+
+    Neighbours send each other what crosses the edges of shards for a pad. An update that could lie anywhere would have to be
+    whole on every device.
+    """
+
+    name: ClassVar[str] = "static-updates"
+    rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.scatter", "stablehlo.dynamic_update_slice"})
+
+    def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
+        found = False
+        for op in ops:
+            place = _place(op)
+            if place is not None:
+                found = True
+                with ir.InsertionPoint(op), op.location:
+                    op.results[0].replace_all_uses_with(_selected(op, place))
+                op.erase()
+        return found
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an update goes: its shape with all dimensions of the operand, and its first element's place along each."""
+
+    shape: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+def _place(op: ir.Operation) -> _Place | None:
+    """The place of an update that covers much of the operand, if it is constant and the body is known."""
+    if len(op.results) != 1:
+        return None
+    operand = shape_of(op.operands[0])
+    update = op.operands[2 if op.name == "stablehlo.scatter" else 1]
+    if prod(shape_of(update)) < SMALLEST * prod(operand) or not operand or 0 in operand:
+        return None
+    return _scattered(op, operand) if op.name == "stablehlo.scatter" else _updated(op, operand)
+
+
+def _updated(op: ir.Operation, operand: tuple[int, ...]) -> _Place | None:
+    """Starts are clamped so that the update fits."""
+    shape = shape_of(op.operands[1])
+    starts = [_constant(start) for start in list(op.operands)[2:]]
+    if any(start is None for start in starts):
+        return None
+    known = [int(start.item()) for start in starts if start is not None]
+    clamped = [min(max(start, 0), whole - size) for start, whole, size in zip(known, operand, shape, strict=True)]
+    return _Place(shape, tuple(clamped))
+
+
+def _scattered(op: ir.Operation, operand: tuple[int, ...]) -> _Place | None:
+    """One window, not several; a window that does not fit would be left out."""
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    index, update = _constant(op.operands[1]), shape_of(op.operands[2])
+    if index is None or list(numbers.input_batching_dims) or len(list(numbers.update_window_dims)) != len(update):
+        return None
+    if not (body_kind(op) or _replaces(op)):
+        return None
+    starts = [0] * len(operand)
+    for dim, start in zip(numbers.scattered_dims_to_operand_dims, index.reshape(-1).tolist(), strict=True):
+        starts[dim] = int(start)
+    sizes = iter(update)
+    inserted = set(numbers.inserted_window_dims)
+    shape = tuple(1 if dim in inserted else next(sizes) for dim in range(len(operand)))
+    fits = all(0 <= start <= whole - size for start, whole, size in zip(starts, operand, shape, strict=True))
+    return _Place(shape, tuple(starts)) if fits else None
+
+
+def _replaces(op: ir.Operation) -> bool:
+    """Whether the body of a scatter gives what it is updated with."""
+    block = op.regions[0].blocks[0]
+    return len(block.operations) == 1 and block.operations[0].operation.operands[0] == block.arguments[1]
+
+
+def _selected(op: ir.Operation, place: _Place) -> ir.Value:
+    is_scatter = op.name == "stablehlo.scatter"
+    operand, update = op.operands[0], op.operands[2 if is_scatter else 1]
+    whole = ir.RankedTensorType(operand.type)
+    if tuple(shape_of(update)) != place.shape:
+        update = stablehlo.reshape(ir.RankedTensorType.get(list(place.shape), whole.element_type), update)
+    high = [size - start - covered for size, start, covered in zip(whole.shape, place.starts, place.shape, strict=True)]
+    zero = splat(0, ir.RankedTensorType.get([], whole.element_type))
+    placed: ir.Value = stablehlo.pad(update, zero, list(place.starts), high, [0] * len(high))
+    if is_scatter and not _replaces(op):
+        body = op.regions[0].blocks[0].operations[0].operation
+        placed = ir.Operation.create(body.name, [whole], [operand, placed]).results[0]
+    masks = [_inside(whole, dim, start, place.shape[dim]) for dim, start in enumerate(place.starts)]
+    covering = [mask for mask in masks if mask is not None]
+    return stablehlo.select(reduce(stablehlo.and_, covering), placed, operand) if covering else placed
+
+
+def _inside(whole: ir.RankedTensorType, dim: int, start: int, size: int) -> ir.Value | None:
+    """Where in the tensor a dimension's place is one of `size` from `start` on; None if that is everywhere."""
+    length = whole.shape[dim]
+    if size == length:
+        return None
+    line = ir.RankedTensorType.get([length], ir.IntegerType.get_signless(32))
+    place = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
+    inside = stablehlo.and_(compare(place, splat(start, line), "GE"), compare(place, splat(start + size, line), "LT"))
+    mask = ir.RankedTensorType.get(whole.shape, ir.IntegerType.get_signless(1))
+    return stablehlo.broadcast_in_dim(mask, inside, ir.DenseI64ArrayAttr.get([dim]))
+
+
+_JOINS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.concatenate", "stablehlo.reshape", "stablehlo.convert"})
+"""How JAX puts an index vector together from constants."""
+
+
+def _constant(value: ir.Value) -> np.ndarray | None:
+    """The elements of a short list of integers known now, in order; None if it is not known."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or len(shape_of(value)) > 1:
+        return None
+    op = owner.operation
+    if op.name == "stablehlo.constant":
+        held = op.attributes["value"]
+        return np.array(held).reshape(-1) if isinstance(held, ir.DenseIntElementsAttr) else None
+    if op.name not in _JOINS or any(len(shape_of(operand)) > 1 for operand in op.operands):
+        return None
+    parts = [_constant(operand) for operand in op.operands]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    joined = np.concatenate(known)
+    return np.resize(joined, prod(shape_of(value)))

@@ -1,0 +1,29 @@
+"""Collectives that the user wrote inside a manual computation: dimensions that they do not rearrange pass through.
+
+Their device groups speak of all devices, so a split along an axis that is not theirs only makes each device's part smaller.
+"""
+
+from __future__ import annotations
+
+from meshbridge.ir.mlir import ir
+from meshbridge.ops.loops import LoopNest, loops_of, shape_of
+from meshbridge.ops.shapes import passing
+
+_REARRANGED = {
+    "stablehlo.all_gather": ("all_gather_dim",),
+    "stablehlo.reduce_scatter": ("scatter_dimension",),
+    "stablehlo.all_to_all": ("split_dimension", "concat_dimension"),
+    "stablehlo.all_reduce": (),
+    "stablehlo.collective_broadcast": (),
+    "stablehlo.collective_permute": (),
+}
+"""The attributes that name the dimensions a collective works along."""
+
+
+@loops_of(*_REARRANGED)
+def collective(op: ir.Operation) -> LoopNest:
+    """All dimensions but those that the collective splits or joins; variadic ones share no loops unless their shapes agree."""
+    along = {ir.IntegerAttr(op.attributes[name]).value for name in _REARRANGED[op.name]}
+    first = shape_of(op.results[0])
+    same = all(shape_of(result) == first for result in op.results)
+    return passing(op, lambda dim: same and dim not in along)

@@ -1,0 +1,78 @@
+"""Composites that a rule speaks of: one op with a name, and a function that says in simpler ops what it does.
+
+    %0 = stablehlo.composite "my.norm" %x {decomposition = @norm} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    register_sharding_rule("my.norm", "i j -> i j", need_replication_factors=["j"])
+    loops: parallel i
+
+One without a rule never comes here, as `inline-calls` puts its body in its place, but for those that a pass of ours makes: they
+have loops and a local form of their own (`describes_composite`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshbridge.ir.mlir import COMPOSITE, OpError, ir, walk
+from meshbridge.ops.local import LocalForm, Localizer, default_form, local_form
+from meshbridge.ops.loops import LoopNest, NestFn, loops_of, opaque
+from meshbridge.ops.option import Option
+from meshbridge.ops.sharding_rules import Rule, rule_of
+
+_CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+
+
+def composite_rule(op: ir.Operation) -> Rule | None:
+    """The rule that a composite carries, or that is registered for its name."""
+    return rule_of(op, composite_name(op))
+
+
+def composite_name(op: ir.Operation) -> str:
+    """What a composite is called."""
+    return str(ir.StringAttr(op.attributes["name"]).value)
+
+
+_OWN: dict[str, tuple[NestFn, LocalForm]] = {}
+
+
+def describes_composite(name: str, loops: NestFn, form: LocalForm) -> None:
+    """Registers loops and local form of the composites of a name; refuses a second description of it."""
+    if _OWN.setdefault(name, (loops, form)) != (loops, form):
+        raise ValueError(f"composites {name} have two descriptions")
+
+
+@loops_of(COMPOSITE)
+def composite(op: ir.Operation) -> LoopNest:
+    """The loops of the composite's rule; it is a contraction if its body has one. The body's own ops know of padding."""
+    if (own := _OWN.get(composite_name(op))) is not None:
+        return own[0](op)
+    rule = composite_rule(op)
+    if rule is None:
+        return opaque(op)
+    return replace(
+        rule.nest(op, may_pad=True), is_contraction=any(inner.name in _CONTRACTIONS for inner in walk(composite_body(op)))
+    )
+
+
+def composite_body(op: ir.Operation) -> ir.Operation:
+    """The function behind a composite."""
+    module = op.parent
+    while module is not None and module.name != "builtin.module":
+        module = module.parent
+    name = ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value
+    if module is None or name not in (symbols := ir.SymbolTable(module)):
+        raise OpError(op, f"stands for @{name}, which the module does not have")
+    return symbols[name].operation
+
+
+@local_form(COMPOSITE)
+def local_composite(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """A composite that is not split stays as it is. `expand-composites` puts the bodies of the others in their place before.
+
+    Raises OpError for one that is split.
+    """
+    if (own := _OWN.get(composite_name(op))) is not None:
+        own[1](op, nest, option, at)
+        return
+    if any(option):
+        raise OpError(op, "is split, but its body is not", "run expand-composites before mesh-spmdization")
+    default_form(op, nest, option, at)

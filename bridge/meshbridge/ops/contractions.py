@@ -1,0 +1,32 @@
+"""Contractions of whole dimensions: dot_general."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
+
+
+@loops_of("stablehlo.dot_general")
+def dot_general(op: ir.Operation) -> LoopNest:
+    """Batch, left and right dimensions are parallel, contracting ones a sum."""
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    shapes = [shape_of(value) for value in op.operands]
+    batch = [list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)]
+    contracting = [list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)]
+    build = NestBuilder()
+    maps: list[dict[int, tuple[int, ...]]] = [{}, {}]
+    result: list[tuple[int, ...]] = []
+    for left, right in zip(*batch, strict=True):
+        maps[0][left] = maps[1][right] = build.loop(shapes[0][left])
+        result.append(maps[0][left])
+    for side in (0, 1):
+        for dim, size in enumerate(shapes[side]):
+            if dim not in batch[side] and dim not in contracting[side]:
+                maps[side][dim] = build.loop(size)
+                result.append(maps[side][dim])
+    for left, right in zip(*contracting, strict=True):
+        maps[0][left] = maps[1][right] = build.loop(shapes[0][left], "sum")
+    operands = [tuple(maps[side][dim] for dim in range(len(shapes[side]))) for side in (0, 1)]
+    return replace(build.nest(operands, [tuple(result)]), is_contraction=True)

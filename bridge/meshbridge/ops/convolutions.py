@@ -1,0 +1,167 @@
+"""Convolutions, along all their dimensions: batch, features, groups of both, and space, where neighbours exchange halos.
+
+A spatial dimension is walked in one of two ways. Where the result is larger than the kernel, by the result: every device
+convolves the places that its shard's windows cover. Where the kernel is larger (the gradient of a convolution's kernel, for which
+the cotangent is the kernel), by the kernel: every device applies its part of the kernel, and the results add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshbridge.dialect.attributes import integers_attr
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ops.local import Localizer, default_form, local_form, mask_padding, splat
+from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, shape_of, unsplittable
+from meshbridge.ops.option import Option, tensor_split
+from meshbridge.ops.reach import Reach
+from meshbridge.ops.window_exchange import pad, read_places
+
+
+@dataclass(frozen=True)
+class _Space:
+    """One spatial dimension: which dimension it is of image, kernel and result, their sizes there, and the window."""
+
+    dims: tuple[int, int, int]
+    sizes: tuple[int, int, int]
+    stride: int
+    low: int
+    dilation: int
+    spread: int
+    "Dilation of the kernel."
+    is_reversed: bool
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether the kernel's elements are shared out, not the result's."""
+        return self.sizes[1] > self.sizes[2]
+
+    @property
+    def reach(self) -> Reach:
+        """The places of the image that an element of the result reads, or one of the kernel."""
+        image, kernel, result = self.sizes
+        if not self.by_kernel:
+            return Reach(result, image, self.stride, self.low, (kernel - 1) * self.spread + 1, self.dilation)
+        covered = (result - 1) * self.stride + 1
+        if self.is_reversed:
+            return Reach(kernel, image, -self.spread, self.low - (kernel - 1) * self.spread, covered, self.dilation)
+        return Reach(kernel, image, self.spread, self.low, covered, self.dilation)
+
+
+def _spaces(op: ir.Operation, image: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]) -> list[_Space]:
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    dims = list(
+        zip(numbers.input_spatial_dimensions, numbers.kernel_spatial_dimensions, numbers.output_spatial_dimensions, strict=True)
+    )
+    strides, dilations, spreads = (per_dim(op, name, 1, len(dims)) for name in ("window_strides", "lhs_dilation", "rhs_dilation"))
+    turned, padding = per_dim(op, "window_reversal", 0, len(dims)), convolution_padding(op, len(dims))
+    return [
+        _Space(
+            each,
+            (image[each[0]], kernel[each[1]], result[each[2]]),
+            strides[index],
+            padding[index][0],
+            dilations[index],
+            spreads[index],
+            bool(turned[index]),
+        )
+        for index, each in enumerate(dims)
+    ]
+
+
+def per_dim(op: ir.Operation, name: str, default: int, count: int) -> list[int]:
+    """An attribute of a convolution with one entry for each of its `count` spatial dimensions."""
+    if name not in op.attributes:
+        return [default] * count
+    values: Any = op.attributes[name]  # numbers or booleans
+    return [int(entry) for entry in values]
+
+
+def convolution_padding(op: ir.Operation, count: int) -> list[list[int]]:
+    """Low and high padding of each of the `count` spatial dimensions."""
+    if "padding" not in op.attributes:
+        return [[0, 0] for _ in range(count)]
+    pairs: list[list[int]] = np.array(ir.DenseIntElementsAttr(op.attributes["padding"])).reshape(count, 2).tolist()
+    return pairs
+
+
+def _group_counts(op: ir.Operation) -> tuple[int, int]:
+    """Of features and of the batch; at most one is not 1."""
+    features, batch = (ir.IntegerAttr(op.attributes[f"{name}_group_count"]).value for name in ("feature", "batch"))
+    return features, batch
+
+
+@loops_of("stablehlo.convolution")
+def convolution(op: ir.Operation) -> LoopNest:
+    """Batch, output features and groups are parallel, input features a sum; space is parallel along the result or a sum along the
+    kernel, whichever is larger."""
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    image, kernel, result = (shape_of(value) for value in (*op.operands, op.results[0]))
+    if 0 in (*image, *kernel, *result):
+        return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
+    feature_groups, batch_groups = _group_counts(op)
+    build = NestBuilder()
+    maps: list[list[tuple[int, ...]]] = [[()] * len(shape) for shape in (image, kernel, result)]
+    group = build.loop(feature_groups * batch_groups)
+    batch = build.loop(image[numbers.input_batch_dimension] // batch_groups)
+    outputs = build.loop(kernel[numbers.kernel_output_feature_dimension] // (feature_groups * batch_groups))
+    inputs = build.loop(kernel[numbers.kernel_input_feature_dimension], "sum")
+    maps[0][numbers.input_batch_dimension] = group + batch if batch_groups > 1 else batch
+    maps[0][numbers.input_feature_dimension] = group + inputs if feature_groups > 1 else inputs
+    maps[1][numbers.kernel_input_feature_dimension] = inputs
+    maps[1][numbers.kernel_output_feature_dimension] = group + outputs
+    maps[2][numbers.output_batch_dimension] = batch
+    maps[2][numbers.output_feature_dimension] = group + outputs
+    for space in _spaces(op, image, kernel, result):
+        if space.sizes[0] > 1:  # else every device has the image's only element
+            loop = build.loop(space.reach.size, "sum" if space.by_kernel else "")
+            other = 1 if space.by_kernel else 2
+            maps[0][space.dims[0]] = maps[other][space.dims[other]] = loop
+            build.exchange(loop, op, 0, space.dims[0], space.reach)
+    dims: list[Dims] = [tuple(entries) for entries in maps]
+    multiply_adds = prod(result) * prod(kernel) // kernel[numbers.kernel_output_feature_dimension]
+    walked = prod(loop.size for loop in build.loops)
+    return replace(build.nest(dims[:2], dims[2:]), is_contraction=True, work=max(1, multiply_adds // walked))
+
+
+@local_form("stablehlo.convolution")
+def local_convolution(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Convolves the places that the shard's windows cover; zeros stand for what is outside of the whole image and kernel."""
+    image, kernel = op.operands
+    spaces = _spaces(op, at.global_shape(image), at.global_shape(kernel), at.global_shape(op.results[0]))
+    splits = [tensor_split(dims, option) for dims in nest.operands]
+    count = len(spaces)
+    padding, dilations = convolution_padding(op, count), per_dim(op, "lhs_dilation", 1, count)
+    with ir.InsertionPoint(op), op.location:
+        zero = splat(0, ir.RankedTensorType.get([], ir.RankedTensorType(image.type).element_type))
+        for index, space in enumerate(spaces):
+            axes = splits[0][space.dims[0]]
+            if not axes:
+                if dilations[index] == 1:  # XLA on CPU misreads negative padding beside none
+                    cut = [min(edge, 0) for edge in padding[index]]
+                    image, padding[index] = pad(image, space.dims[0], zero, *cut), [max(edge, 0) for edge in padding[index]]
+                continue
+            places = read_places(image, space.dims[0], axes, space.reach, zero, at)
+            image, padding[index], dilations[index] = places.value, [places.low, places.high], places.dilation
+            if space.by_kernel and space.sizes[1] % at.mesh.group_size(axes):
+                kernel = mask_padding(kernel, space.dims[1], space.sizes[1], axes, "sum", at)
+    op.operands[0], op.operands[1] = image, kernel
+    pairs: Any = np.array(padding, np.int64).reshape(count, 2)  # any buffer will do; the stubs do not know numpy's
+    op.attributes["padding"] = ir.DenseIntElementsAttr.get(pairs)
+    op.attributes["lhs_dilation"] = integers_attr(dilations)
+    _shrink_groups(op, nest, option, at)
+    default_form(op, nest, option, at)
+
+
+def _shrink_groups(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Each device convolves its share of the groups, which are the first loop if there are several and anything is split."""
+    if not option:
+        return
+    for name, groups in zip(("feature", "batch"), _group_counts(op), strict=True):
+        if groups > 1:
+            own = -(-groups // at.mesh.group_size(option[0]))  # the last device convolves padding, too
+            op.attributes[f"{name}_group_count"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), own)

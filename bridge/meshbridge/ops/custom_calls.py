@@ -1,0 +1,31 @@
+"""Custom calls that say themselves how they may be split (`sdy.sharding_rule`, which JAX puts on batched linear algebra), for
+whose target the user has said it (`register_sharding_rule`), or that are known (`known_calls`).
+
+    stablehlo.custom_call @lapack_spotrf_ffi(%0) {sdy.sharding_rule = #sdy.op_sharding_rule<([i, j, k])->([i, l, m]) …>}
+    loops: parallel i
+"""
+
+from __future__ import annotations
+
+from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir
+from meshbridge.ops.known_calls import known_rule
+from meshbridge.ops.local import Localizer, default_form, local_form
+from meshbridge.ops.loops import SHARDING_RULE, LoopNest, loops_of, opaque
+from meshbridge.ops.option import Option
+from meshbridge.ops.sharding_rules import rule_of
+
+
+@loops_of(CUSTOM_CALL)
+def custom_call(op: ir.Operation) -> LoopNest:
+    """The loops that the call's rule has; nothing is known of a call without one."""
+    target = call_target(op)
+    rule = rule_of(op, target) or known_rule(op, target)
+    return opaque(op) if rule is None else rule.nest(op)
+
+
+@local_form(CUSTOM_CALL)
+def local_custom_call(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """The same call on smaller operands; its rule speaks of sizes that are no longer true."""
+    if SHARDING_RULE in op.attributes:
+        del op.attributes[SHARDING_RULE]
+    default_form(op, nest, option, at)

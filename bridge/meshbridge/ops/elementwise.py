@@ -1,0 +1,213 @@
+"""Elementwise ops: every dimension is a parallel loop that all operands and results share."""
+
+from __future__ import annotations
+
+from meshbridge.ir.mlir import ir
+from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, rank_of, shape_of
+
+UNARY = [
+    "abs",
+    "cbrt",
+    "ceil",
+    "convert",
+    "cosine",
+    "count_leading_zeros",
+    "exponential",
+    "exponential_minus_one",
+    "floor",
+    "imag",
+    "is_finite",
+    "log",
+    "log_plus_one",
+    "logistic",
+    "negate",
+    "not",
+    "popcnt",
+    "real",
+    "reduce_precision",
+    "round_nearest_afz",
+    "round_nearest_even",
+    "rsqrt",
+    "sign",
+    "sine",
+    "sqrt",
+    "tan",
+    "tanh",
+]
+BINARY = [
+    "add",
+    "and",
+    "atan2",
+    "compare",
+    "complex",
+    "divide",
+    "maximum",
+    "minimum",
+    "multiply",
+    "or",
+    "power",
+    "remainder",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "subtract",
+    "xor",
+]
+MIXED = ["clamp", "select", "map"]  # some operands may be scalars
+CHLO = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bessel_i1e",
+    "conj",
+    "cosh",
+    "digamma",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "is_inf",
+    "is_neg_inf",
+    "is_pos_inf",
+    "lgamma",
+    "mulhi",
+    "next_after",
+    "polygamma",
+    "sinh",
+    "square",
+    "tan",
+    "zeta",
+    "_asin_acos_kernel",
+]
+ARITH = [
+    "addf",
+    "addi",
+    "addui_extended",
+    "andi",
+    "bitcast",
+    "ceildivsi",
+    "ceildivui",
+    "cmpf",
+    "cmpi",
+    "divf",
+    "divsi",
+    "divui",
+    "extf",
+    "extsi",
+    "extui",
+    "floordivsi",
+    "fptosi",
+    "fptoui",
+    "index_cast",
+    "index_castui",
+    "maximumf",
+    "maxnumf",
+    "maxsi",
+    "maxui",
+    "minimumf",
+    "minnumf",
+    "minsi",
+    "minui",
+    "mulf",
+    "muli",
+    "mulsi_extended",
+    "mului_extended",
+    "negf",
+    "ori",
+    "remf",
+    "remsi",
+    "remui",
+    "select",
+    "shli",
+    "shrsi",
+    "shrui",
+    "sitofp",
+    "subf",
+    "subi",
+    "truncf",
+    "trunci",
+    "uitofp",
+    "xori",
+]
+MATH = [
+    "absf",
+    "absi",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "cbrt",
+    "ceil",
+    "clampf",
+    "copysign",
+    "cos",
+    "cosh",
+    "ctlz",
+    "ctpop",
+    "cttz",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "fma",
+    "fpowi",
+    "ipowi",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isnormal",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "powf",
+    "round",
+    "roundeven",
+    "rsqrt",
+    "sin",
+    "sincos",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+]
+
+ELEMENTWISE = frozenset(
+    f"{dialect}.{name}"
+    for dialect, names in (("stablehlo", [*UNARY, *BINARY, *MIXED]), ("chlo", CHLO), ("arith", ARITH), ("math", MATH))
+    for name in names
+)
+"""Names of all elementwise ops."""
+
+
+@loops_of(*ELEMENTWISE)
+def elementwise(op: ir.Operation) -> LoopNest:
+    """One parallel loop per dimension; operands of rank 0 are scalars that every element reads."""
+    build = NestBuilder()
+    dims = tuple(build.loop(size) for size in shape_of(op.results[0]))
+    return build.nest([dims if rank_of(value) else () for value in op.operands], [dims] * len(op.results))
+
+
+@loops_of("stablehlo.optimization_barrier")
+def barrier(op: ir.Operation) -> LoopNest:
+    """Each operand passes to its result; operands have nothing to do with each other."""
+    build = NestBuilder()
+    dims = [tuple(build.loop(size) for size in shape_of(value)) for value in op.operands]
+    return build.nest(dims, dims)
+
+
+@loops_of("stablehlo.bitcast_convert")
+def bitcast_convert(op: ir.Operation) -> LoopNest:
+    """The dimensions that both sides have; the parts of one element, a dimension more on the narrower side, stay together."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    build = NestBuilder()
+    dims = tuple(build.loop(size) for size in source[: min(len(source), len(result))])
+    return build.nest([dims + ((),) * (len(source) - len(dims))], [dims + ((),) * (len(result) - len(dims))])

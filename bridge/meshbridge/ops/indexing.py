@@ -1,0 +1,233 @@
+"""Gather and scatter: embedding look-ups, take_along_axis, batched slices and updates, and the gradients of all.
+
+A dimension that windows cover whole passes through, and so do batch dimensions. A dimension of which windows cover a part may be
+split as well: each device reads (writes) what lies in its shard.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.sharding import Split
+from meshbridge.ops.addressing import Addressing, Indices, Shard, of_gather, of_scatter
+from meshbridge.ops.local import Localizer, default_form, local_form, splat
+from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, shape_of, unsplittable
+from meshbridge.ops.option import Option, tensor_split
+from meshbridge.ops.reductions import body_kind, once_per_group
+
+
+class _Maps:
+    """The maps of one gather (scatter) while they are built: of its operand, its indices and its result (updates)."""
+
+    def __init__(self, operand: tuple[int, ...], indices: tuple[int, ...], result: tuple[int, ...], how: Addressing) -> None:
+        self.build = NestBuilder()
+        self.shape, self.how = operand, how
+        self.operand: list[tuple[int, ...]] = [()] * len(operand)
+        self.indices: list[tuple[int, ...]] = [()] * len(indices)
+        self.result: list[tuple[int, ...]] = [()] * len(result)
+        self._sizes = indices
+
+    def batching(self) -> None:
+        """Operand and indices share the loops of batching dimensions."""
+        for dim, index_dim in self.how.batching:
+            self.operand[dim] = self.indices[index_dim] = self.build.loop(self.shape[dim])
+
+    def free(self, kind: str) -> None:
+        """A loop for every other dimension of the indices but their vectors', joined by `kind`."""
+        batching = {index_dim for _, index_dim in self.how.batching}
+        for dim, size in enumerate(self._sizes):
+            if dim != self.how.vector_dim and dim not in batching:
+                self.indices[dim] = self.build.loop(size, kind)
+
+    def follow(self) -> None:
+        """The result's batch dimensions follow the indices'."""
+        walked = [entry for dim, entry in enumerate(self.indices) if dim != self.how.vector_dim]
+        for dim, entry in zip(self.how.batch_dims(len(self.result)), walked, strict=True):
+            self.result[dim] = entry
+
+    def windows(self, kind: str) -> None:
+        """Dimensions covered whole pass through; one covered in part has a loop of its own on the operand, joined by `kind`."""
+        for dim, along in self.how.window:
+            if self.how.sizes[dim] == self.shape[dim]:
+                self.operand[dim] = self.result[along] = self.build.loop(self.shape[dim])
+        whole = {dim for dim, _ in (*self.how.batching, *self.how.window) if self.operand[dim]}
+        for dim in sorted(set(self.how.addressed) - whole):
+            if 0 < self.how.sizes[dim] < self.shape[dim]:
+                self.operand[dim] = self.build.loop(self.shape[dim], kind)
+
+
+def _whole(op: ir.Operation) -> LoopNest:
+    """Indices of no components have no elements: XLA drops what uses them where that leaves windows of one element."""
+    return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
+
+
+@loops_of("stablehlo.gather")
+def gather(op: ir.Operation) -> LoopNest:
+    """Result batch dimensions follow the indices; window dimensions taken whole pass through.
+
+    An indexed dimension of which less is taken is a sum: each shard looks up what it holds and adds zero elsewhere.
+    """
+    how = of_gather(op)
+    if not how.addressed:
+        return _whole(op)
+    maps = _Maps(shape_of(op.operands[0]), shape_of(op.operands[1]), shape_of(op.results[0]), how)
+    maps.batching()
+    maps.free("")
+    maps.follow()
+    # Bits have no sum: one shard holds the element, the others hold false.
+    is_bits = str(ir.RankedTensorType(op.results[0].type).element_type) == "i1"
+    maps.windows("bitwise_or" if is_bits else "sum")
+    return maps.build.nest([tuple(maps.operand), tuple(maps.indices)], [tuple(maps.result)])
+
+
+@loops_of("stablehlo.scatter")
+def scatter(op: ir.Operation) -> LoopNest:
+    """Window dimensions covered whole pass through; an indexed dimension is parallel (each shard applies the updates that fall
+    into it); the updates' own dimensions are reductions of the body's kind, so sharded updates leave a partial result.
+
+    All operands of one scatter lie alike, and so do all updates."""
+    count = len(op.results)
+    indices, update = op.operands[count], op.operands[count + 1]
+    how = of_scatter(op)
+    if not how.addressed:
+        return _whole(op)
+    maps = _Maps(shape_of(op.operands[0]), shape_of(indices), shape_of(update), how)
+    maps.batching()
+    if kind := body_kind(op):
+        maps.free(kind)  # else (e.g. replace) the order of updates may matter, so they stay together
+    maps.follow()
+    maps.windows("")
+    operand, updates = tuple(maps.operand), tuple(maps.result)
+    return maps.build.nest([operand] * count + [tuple(maps.indices)] + [updates] * count, [operand] * count)
+
+
+def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split: Split, at: Localizer) -> dict[int, Shard]:
+    """The split dimensions of `operand` that windows (which walk the loops `windows`) cover in part only."""
+    local, whole = shape_of(operand), at.global_shape(operand)
+    batching = {dim for dim, _ in how.batching}
+    return {
+        dim: Shard(axes, local[dim], whole[dim], how.sizes[dim])
+        for dim, axes in enumerate(split)
+        if axes and dim not in batching and dims[dim] not in windows
+    }
+
+
+@local_form("stablehlo.gather")
+def local_gather(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Looks up in the shard. Along an indexed split dimension an element that another shard holds reads as zero: a
+    partial sum."""
+    how, operand = of_gather(op), op.operands[0]
+    split = tensor_split(nest.operands[0], option)
+    shards = _shards(operand, how, nest.operands[0], nest.results[0], split, at)
+    op.attributes["slice_sizes"] = integers_attr(map(min, how.sizes, shape_of(operand)))
+    if not shards:
+        default_form(op, nest, option, at)
+        return
+    wide = [dim for dim, shard in shards.items() if shard.size > 1]
+    finer = how.elementwise_along(wide, len(shape_of(op.results[0])))
+    with ir.InsertionPoint(op), op.location:
+        indices = Indices(op.operands[1], how)
+        indices.clamp(shards)
+        _unfold(indices, how, finer, wide)
+        indices.shift(shards, at)
+        inside = indices.inside(shards)
+        op.operands[1] = indices.joined()
+    _look_up(op, finer, wide)
+    default_form(op, nest, option, at)
+    _mask_result(op, inside, finer, at)
+
+
+def _unfold(indices: Indices, how: Addressing, finer: Addressing, wide: list[int]) -> None:
+    """Walks windows along `wide` element by element, each with a batch dimension at its place among the result's."""
+    places = dict(how.window)
+    rank = len(indices.shape) + len(how.window)
+    for dim in sorted(wide, key=lambda dim: places[dim]):
+        indices.unfold(dim, how.sizes[dim], finer.batch_dims(rank).index(places[dim]))
+
+
+def _look_up(op: ir.Operation, how: Addressing, wide: list[int]) -> None:
+    """Gives a gather the dimension numbers of `how`; along `wide` it takes single elements."""
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    sizes = integers(op.attributes["slice_sizes"])
+    op.attributes["slice_sizes"] = integers_attr(1 if dim in wide else size for dim, size in enumerate(sizes))
+    op.attributes["dimension_numbers"] = stablehlo.GatherDimensionNumbers.get(
+        offset_dims=[along for _, along in how.window],
+        collapsed_slice_dims=sorted({*numbers.collapsed_slice_dims, *wide}),
+        operand_batching_dims=[dim for dim, _ in how.batching],
+        start_indices_batching_dims=[index_dim for _, index_dim in how.batching],
+        start_index_map=list(how.addressed),
+        index_vector_dim=how.vector_dim,
+    )
+    _forget(op, "indices_are_sorted")
+
+
+def _forget(op: ir.Operation, *promises: str) -> None:
+    """Takes back what the program promised of its indices and what may not be true of a shard's."""
+    for promise in promises:
+        if promise in op.attributes:
+            op.attributes[promise] = ir.BoolAttr.get(False)
+
+
+def _mask_result(op: ir.Operation, inside: ir.Value, how: Addressing, at: Localizer) -> None:
+    """Puts zeros where the index lies in another shard."""
+    result = op.results[0]
+    tensor = ir.RankedTensorType(result.type)
+    bits = ir.RankedTensorType.get(tensor.shape, ir.IntegerType.get_signless(1))
+    with ir.InsertionPoint.after(op), op.location:
+        mask = stablehlo.broadcast_in_dim(bits, inside, ir.DenseI64ArrayAttr.get(how.batch_dims(tensor.rank)))
+        masked = stablehlo.select(mask, result, splat(0, tensor))
+    shape, sharding = at.global_shape(result), at.shardings[result]
+    result.replace_all_uses_except(masked, masked.owner.operation)
+    at.adopt(masked, shape, sharding)
+
+
+@local_form("stablehlo.scatter")
+def local_scatter(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Applies the updates that fall into the shard (StableHLO skips those out of bounds). With split updates every device applies
+    its own; the operands then enter on one device of each group and the result is partial."""
+    count = len(op.results)
+    how, split = of_scatter(op), tensor_split(nest.operands[0], option)
+    shards = _shards(op.operands[0], how, nest.operands[0], nest.operands[count + 1], split, at)
+    reduced = [(loop, axes) for loop, axes in zip(nest.loops, option, strict=True) if loop.reduction and axes]
+    if shards:
+        with ir.InsertionPoint(op), op.location:
+            _update_shard(op, how, shards, at)
+    if reduced:
+        if any(loop.size % at.mesh.group_size(axes) for loop, axes in reduced):
+            _forget(op, "indices_are_sorted", "unique_indices")  # the padding of uneven shards points anywhere
+        axes = tuple(sorted(axis for _, taken in reduced for axis in taken))
+        with ir.InsertionPoint(op), op.location:
+            op.operands[0] = once_per_group(op.operands[0], reduced[0][0].reduction, axes, at)
+    default_form(op, nest, option, at)
+
+
+def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], at: Localizer) -> None:
+    """Makes the indices of a scatter speak of this device's shard; what lies in another one falls out of bounds."""
+    count = len(op.results)
+    wide = {dim: shard for dim, shard in shards.items() if shard.size > 1}
+    finer = how.elementwise_along(wide, len(shape_of(op.operands[count + 1])))
+    indices = Indices(op.operands[count], how)
+    if wide:  # a window that does not fit into the whole operand is skipped whole
+        dim = min(wide)
+        indices.drop(indices.fits(wide), dim, wide[dim].size)
+    _unfold(indices, how, finer, list(wide))
+    indices.shift(shards, at)
+    op.operands[count] = indices.joined()
+    if prod(indices.shape) == 1:
+        # XLA makes dynamic slices of a scatter of one update, and joins them with the one that cuts the shard out: an index out
+        # of the shard's bounds would then read from another shard.
+        for index in range(count):
+            kept = ir.Operation.create("stablehlo.optimization_barrier", [op.operands[index].type], [op.operands[index]])
+            op.operands[index] = kept.results[0]
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    op.attributes["scatter_dimension_numbers"] = stablehlo.ScatterDimensionNumbers.get(
+        update_window_dims=[along for _, along in finer.window],
+        inserted_window_dims=sorted({*numbers.inserted_window_dims, *wide}),
+        input_batching_dims=[dim for dim, _ in finer.batching],
+        scatter_indices_batching_dims=[index_dim for _, index_dim in finer.batching],
+        scattered_dims_to_operand_dims=list(finer.addressed),
+        index_vector_dim=finer.vector_dim,
+    )
+    _forget(op, "indices_are_sorted", *(["unique_indices"] if wide else []))

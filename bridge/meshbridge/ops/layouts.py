@@ -1,0 +1,57 @@
+"""Ops that compute on shards with halos, or with offsets of their own, as they are.
+
+An elementwise op needs no element but its own, so it computes the halo of its result from the halos of its operands, and does
+not care where a shard begins. Every other op computes on plain shards: its operands are resharded first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Sharding
+from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.local import Localizer
+from meshbridge.ops.loops import LoopNest
+from meshbridge.resharding.boxes import buffer_shape
+
+
+def shared_layout(op: ir.Operation, nest: LoopNest, shardings: Sequence[Sharding | None]) -> Sharding | None:
+    """The sharding with halo sizes or offsets in which `op` computes its results: that of all its operands, replicated scalars
+    and constants of one value aside; None if there is none or `op` is not elementwise.
+
+    `shardings` are those of the operands, in order.
+    """
+    layouts = [sharding for sharding in shardings if sharding is not None and not sharding.is_plain]
+    if not layouts or op.name not in ELEMENTWISE or layouts[0].partial_axes:
+        return None
+    for value, dims, sharding in zip(op.operands, nest.operands, shardings, strict=True):
+        if sharding is not None and sharding != layouts[0] and (not sharding.is_replicated if not dims else not is_filled(value)):
+            return None
+    return layouts[0]
+
+
+def is_filled(value: ir.Value) -> bool:
+    """Whether `value`, seen through its annotations, is a constant whose elements are all the same: any shard of it can be made
+    without communication."""
+    op = value.owner
+    while not isinstance(op, ir.Block) and op.name == "mesh.shard":
+        op = op.operands[0].owner
+    if isinstance(op, ir.Block) or op.name != "stablehlo.constant":
+        return False
+    held = op.attributes["value"]
+    return isinstance(held, ir.DenseElementsAttr) and bool(held.is_splat)
+
+
+def filled(value: ir.Value, target: Sharding, before: ir.Operation, at: Localizer) -> ir.Value:
+    """The shard under `target` of a constant whose elements are all the same, made before an op: `is_filled` holds."""
+    shape = at.global_shape(value)
+    if 0 in shape:
+        return at.reshard(value, target, before)
+    emit = Emitter(before.location, ir.InsertionPoint(before))
+    ones, zeros = [1] * len(shape_of(value)), [0] * len(shape_of(value))
+    attrs = {"start_indices": integers(zeros), "limit_indices": integers(ones), "strides": integers(ones)}
+    first = emit.value("slice", tensor(ones, element_of(value)), [value], attrs)
+    made = emit.broadcast(emit.reshape(first, []), buffer_shape(shape, at.mesh, target))
+    return at.adopt(made, shape, target)

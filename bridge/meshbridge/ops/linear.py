@@ -1,0 +1,45 @@
+"""Which ops commute with a sum over shards, so that a partial operand may stay partial through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshbridge.dialect.constraints import is_integer
+from meshbridge.dialect.signature import element_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Axes
+from meshbridge.ops.loops import LoopNest
+
+UNARY = frozenset(
+    f"stablehlo.{name}" for name in ["negate", "transpose", "reshape", "slice", "reverse", "reduce", "real", "imag"]
+)
+"""Linear in their first operand, the only one that may be partial (reduce: if its body is `add`)."""
+
+SCALE = frozenset(("stablehlo.multiply", "stablehlo.divide"))
+"""Linear in the first operand, `multiply` in either, if the other one is not partial; a division of integers is none."""
+
+ADD = frozenset(("stablehlo.add", "stablehlo.subtract"))
+"""Sums over the same shards on both sides make one such sum."""
+
+
+LINEAR = UNARY | SCALE | ADD
+"""All of them."""
+
+
+def carried_axes(op: ir.Operation, nest: LoopNest, partial: Sequence[Axes]) -> Axes:
+    """The axes over which the op's result stays a partial sum, given those of its operands; () if it needs them reduced."""
+    if not any(partial):
+        return ()
+    name = op.name
+    if name in ADD:
+        return partial[0] if partial[0] == partial[1] else ()
+    if name == "stablehlo.divide" and is_integer(element_of(op.results[0].type)):
+        return ()  # each term would be rounded
+    if name in SCALE:
+        if partial[0] and not partial[1]:
+            return partial[0]
+        return partial[1] if name == "stablehlo.multiply" and not partial[0] else ()
+    if name in UNARY and not any(partial[1:]):
+        kinds = {loop.reduction for loop in nest.loops}
+        return partial[0] if kinds <= {"", "sum"} and ("sum" in kinds or name != "stablehlo.reduce") else ()
+    return ()

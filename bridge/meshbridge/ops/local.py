@@ -1,0 +1,351 @@
+"""Local forms: what an op becomes on one device's shards.
+
+For most ops only the types change: `default_form`. A family whose ops hold sizes or positions registers a form of its own beside
+its loops. When a form runs, the operands are shards already, resharded to what the option needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from meshbridge import resharding
+from meshbridge.dialect import build
+from meshbridge.ir.builder import Emitter
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
+from meshbridge.ops.linear import carried_axes
+from meshbridge.ops.loops import LoopNest
+from meshbridge.ops.option import Option, result_sharding
+from meshbridge.ops.placements import place_again, placed_away
+from meshbridge.ops.reasons import Reasons
+from meshbridge.resharding.boxes import buffer_shape
+from meshbridge.resharding.halos import grow_halos, grows_halos
+
+LocalForm = Callable[[ir.Operation, LoopNest, Option, "Localizer"], None]
+_FORMS: dict[str, LocalForm] = {}
+
+
+def local_form(*op_names: str) -> Callable[[LocalForm], LocalForm]:
+    """Registers a function as the local form of the named ops; refuses a second one for a name and one without docstring."""
+
+    def register(form: LocalForm) -> LocalForm:
+        if not form.__doc__:
+            raise ValueError(f"local form {form.__name__} has no docstring")
+        for name in op_names:
+            if _FORMS.setdefault(name, form) is not form:
+                raise ValueError(f"{name} has two local forms: {_FORMS[name].__name__}, {form.__name__}")
+        return form
+
+    return register
+
+
+def localize(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Turns `op` into its local form and records the shardings of its results."""
+    if at.reasons is not None:
+        at.reasons.computes(op, exchanges=op.name in _FORMS)
+    _FORMS.get(op.name, default_form)(op, nest, option, at)
+
+
+def default_form(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """The same op on smaller types; partial operands of a linear op leave its result partial."""
+    for index, result in enumerate(op.results):
+        at.define(result, _computed(op, nest, option, index, at))
+
+
+def _computed(op: ir.Operation, nest: LoopNest, option: Option, index: int, at: Localizer) -> Sharding:
+    kept = carried_axes(op, nest, [at.partial_axes(operand) for operand in op.operands])
+    computed = result_sharding(nest, option, index, at.mesh)
+    return dataclasses.replace(computed, partial_axes=tuple(sorted({*computed.partial_axes, *kept}))) if kept else computed
+
+
+class Localizer:
+    """The state of partitioning one function: how every value lies, and the reshardings that exist already."""
+
+    def __init__(self, mesh: Mesh, global_shapes: dict[ir.Value, tuple[int, ...]], entry: ir.Block) -> None:
+        self.mesh = mesh
+        self.shardings: dict[ir.Value, Sharding] = {}
+        self.resharding = resharding.Options()
+        "How plans are chosen."
+        self.reasons: Reasons | None = None
+        "Where the reasons of communication are written down, if anybody wants them."
+        self._global = global_shapes
+        self._entry = ir.InsertionPoint.at_block_begin(entry)
+        self._indices: dict[Axes, ir.Value] = {}
+        self.manual: Axes = ()
+        "Axes of the manual computations around: values differ along them although no sharding says so."
+        self.moved: set[ir.Value] = set()
+        "Values that a resharding made."
+        self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
+        self._shifts: list[dict[tuple[object, ...], ir.Value]] = [{}]
+        self._types: dict[tuple[ir.Type, Split | Sharding], ir.Type] = {}
+        self.placements: list[ir.Operation] = []
+        "Of values that were resharded before they were placed again; some have no other use."
+
+    def enter_block(self) -> None:
+        """Reshardings made from here on are only visible in this block and below."""
+        self._resharded.append({})
+        self._shifts.append({})
+
+    def leave_block(self) -> None:
+        self._resharded.pop()
+        self._shifts.pop()
+
+    def partial_axes(self, value: ir.Value) -> Axes:
+        """The axes along which `value` is a partial sum."""
+        sharding = self.shardings.get(value)
+        return sharding.summed_axes if sharding else ()
+
+    def global_shape(self, value: ir.Value) -> tuple[int, ...]:
+        """The shape of the whole tensor of which `value` is a shard."""
+        return self._global[value]
+
+    def local_type(self, value: ir.Value, split: Split) -> ir.Type:
+        """The shard's type of a value that still has its global type."""
+        key = (value.type, split)
+        found = self._types.get(key)
+        if found is None:
+            whole = ir.RankedTensorType(value.type)
+            shape = local_shape(tuple(whole.shape), self.mesh, split)
+            found = self._types[key] = ir.RankedTensorType.get(list(shape), whole.element_type, loc=ir.Location.unknown())
+        return found
+
+    def buffer_type(self, value: ir.Value, sharding: Sharding) -> ir.Type:
+        """The same for a sharding with halo sizes or offsets: the shard with its halos, or the largest of the shards."""
+        key = (value.type, sharding)
+        found = self._types.get(key)
+        if found is None:
+            whole = ir.RankedTensorType(value.type)
+            shape = buffer_shape(tuple(whole.shape), self.mesh, sharding)
+            found = self._types[key] = ir.RankedTensorType.get(list(shape), whole.element_type, loc=ir.Location.unknown())
+        return found
+
+    def define(self, value: ir.Value, sharding: Sharding) -> None:
+        """Gives `value`, which still has its global type, the type of its shard."""
+        if isinstance(value.type, ir.RankedTensorType):
+            if not sharding.is_plain:
+                value.set_type(self.buffer_type(value, sharding))
+            elif any(sharding.split_axes):
+                value.set_type(self.local_type(value, sharding.split_axes))
+            self.shardings[value] = sharding
+            if self.reasons is not None:
+                self.reasons.made(value, sharding)
+
+    def adopt(self, value: ir.Value, shape: tuple[int, ...], sharding: Sharding) -> ir.Value:
+        """Registers a value made here: a shard, lying as `sharding`, of a tensor of `shape`."""
+        self._global[value] = shape
+        self.shardings[value] = sharding
+        if self.reasons is not None:
+            self.reasons.made(value, sharding)
+        return value
+
+    def reshard(self, value: ir.Value, target: Sharding, before: ir.Operation) -> ir.Value:
+        """`value` as `target`: what an earlier use has made, or new collectives before an op."""
+        source = self.shardings[value]
+        if source == target:
+            return value
+        for made in reversed(self._resharded):
+            found: ir.Value | None = made.get((value, target))
+            if found is not None:
+                return found
+        shape = self._global[value]
+        if (placement := placed_away(value)) is not None:
+            if placement not in self.placements:
+                self.placements.append(placement)
+            result = place_again(placement, self.reshard(placement.operands[0], target, before), before)
+            self._resharded[-1][value, target] = self.adopt(result, shape, target)
+            self.moved.add(result)
+            return result
+        dtype = str(ir.RankedTensorType(value.type).element_type)
+        location = before.location if self.reasons is None else self.reasons.to_reshard(value, source, target, before)
+        if 0 in shape:
+            element = ir.RankedTensorType(value.type).element_type
+            with ir.InsertionPoint(before), location:  # no element to move
+                result = splat(0, ir.RankedTensorType.get(buffer_shape(shape, self.mesh, target), element))
+        elif grows_halos(source, target, self.resharding):
+            result = grow_halos(value, shape, self.mesh, target, loc=location, ip=ir.InsertionPoint(before))
+        elif self.manual:
+            result = self._reshard_inside(value, shape, dtype, target, before, location)
+        else:
+            plan = resharding.plan(shape, dtype, self.mesh, source, target, self.resharding)
+            result = resharding.emit(plan, value, self.mesh, loc=location, ip=ir.InsertionPoint(before))
+        self._resharded[-1][value, target] = self.adopt(result, shape, target)
+        if self.reasons is not None:
+            self.reasons.made(result, target, value)
+        self.moved.add(result)
+        return result
+
+    def erase_unused_placements(self) -> None:
+        """Takes out the placements that only what is now placed again has used."""
+        for op in self.placements:
+            if next(iter(op.results[0].uses), None) is None:
+                op.erase()
+
+    def _reshard_inside(
+        self, value: ir.Value, shape: tuple[int, ...], dtype: str, target: Sharding, before: ir.Operation, location: ir.Location
+    ) -> ir.Value:
+        """Reshards within a manual computation: a dimension in front that the manual axes split keeps plans from taking what
+        stands along them for copies of one value.
+        """
+
+        count = self.mesh.group_size(self.manual)
+
+        def deeper(sharding: Sharding) -> Sharding:
+            halo_sizes, offsets = ((0, 0), tuple(range(count + 1)))
+            return dataclasses.replace(
+                sharding,
+                split_axes=(self.manual, *sharding.padded(len(shape)).split_axes),
+                halo_sizes=(*halo_sizes, *sharding.halo_sizes) if sharding.halo_sizes else (),
+                offsets=(*offsets, *sharding.offsets) if sharding.offsets else (),
+            )
+
+        whole = (count, *shape)
+        plan = resharding.plan(whole, dtype, self.mesh, deeper(self.shardings[value]), deeper(target), self.resharding)
+        element = ir.RankedTensorType(value.type).element_type
+        before_it = ir.InsertionPoint(before)
+        with before_it, location:
+            value = stablehlo.reshape(ir.RankedTensorType.get([1, *ir.RankedTensorType(value.type).shape], element), value)
+            moved = resharding.emit(plan, value, self.mesh, loc=location, ip=before_it)
+            return stablehlo.reshape(ir.RankedTensorType.get(list(ir.RankedTensorType(moved.type).shape[1:]), element), moved)
+
+    def shifted(self, piece: tuple[ir.Value, int, int, int], axis: int, distance: int) -> ir.Value:
+        """The elements `start` … `start + size` of dimension `dim` that the device `distance` further along a mesh axis holds of
+        `piece`, which is (value, dim, start, size); undefined where there is none, at the current insertion point.
+
+        A piece that was fetched before is there already. One whose other half was, from devices at the other end of the axis,
+        comes with it: the two shifts become a rotation.
+        """
+        count = self.mesh.shape[axis]
+        for made in reversed(self._shifts):
+            for other in (distance, distance - count, distance + count):
+                found: ir.Value | None = made.get((piece, axis, other))
+                if found is not None:
+                    if other != distance:
+                        shift = found.owner
+                        assert not isinstance(shift, ir.Block)
+                        shift.attributes["rotate"] = ir.UnitAttr.get()
+                        made[piece, axis, distance] = found
+                    return found
+        value, dim, start, size = piece
+        emit = Emitter(ir.Location.current, ir.InsertionPoint.current)
+        cut = emit.slice(value, dim, start, size)
+        moved = build.shift(cut, self.mesh, mesh_axes=(axis,), shift_axis=axis, offset=-distance)
+        self._shifts[-1][piece, axis, distance] = moved
+        return moved
+
+    def group_index(self, axes: Axes) -> ir.Value:
+        """This device's number within its group along `axes`, as a tensor<i32>, made once at the top of the function.
+
+        A slice of an iota says it in the dialect's own words and needs no arithmetic on `index` values.
+        """
+        found = self._indices.get(axes)
+        if found is None:
+            with self._entry, ir.Location.unknown():
+                i32 = ir.IntegerType.get_signless(32)
+                count = self.mesh.group_size(axes)
+                numbers = stablehlo.iota(ir.RankedTensorType.get([count], i32), ir.IntegerAttr.get(_i64(), 0))
+                own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0)
+                found = self._indices[axes] = stablehlo.reshape(ir.RankedTensorType.get([], i32), own)
+        return found
+
+    def offset(self, axes: Axes, size: int) -> ir.Value:
+        """Where this device's shard of `size` elements begins in a dimension split along `axes`: tensor<i32>."""
+        return stablehlo.multiply(
+            self.group_index(axes), splat(size, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
+        )
+
+    def is_first(self, axes: Axes) -> ir.Value:
+        """Whether this device is the first of its group along `axes`: tensor<i1>."""
+        index = self.group_index(axes)
+        return compare(index, splat(0, index.type), "EQ")
+
+
+def _i64() -> ir.Type:
+    return ir.IntegerType.get_signless(64)
+
+
+def splat(value: float | int, of: ir.Type) -> ir.Value:
+    """A constant tensor of type `of` whose elements are all `value`."""
+    tensor = ir.RankedTensorType(of)
+    if isinstance(tensor.element_type, ir.ComplexType):  # the bindings cannot hand a complex attribute to Python
+        part = ir.RankedTensorType.get(tensor.shape, ir.ComplexType(tensor.element_type).element_type)
+        return stablehlo.complex(splat(value, part), splat(0, part))
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor, scalar_attr(value, tensor.element_type)))
+
+
+def scalar_attr(value: float | int, element: ir.Type) -> ir.Attribute:
+    """`value` as an attribute of element type `element` (integers and floats)."""
+    if isinstance(element, ir.IntegerType | ir.IndexType):
+        number = int(value)
+        return ir.IntegerAttr.get(element, number - (1 << 64) if number >= 1 << 63 else number)  # the bindings take signed ones
+    return ir.FloatAttr.get(element, float(value))
+
+
+def neutral(kind: str, element: ir.Type) -> float | int:
+    """The element that a reduction of `kind` ignores, for an element type."""
+    if kind in ("max", "min"):
+        return _extreme(element, lowest=kind == "max")
+    if kind == "bitwise_and":
+        return (
+            -1
+            if isinstance(element, ir.IntegerType) and element.width > 1 and not element.is_unsigned
+            else _extreme(element, lowest=False)
+        )
+    return 1 if kind == "product" else 0
+
+
+_WITHOUT_INFINITY = {
+    "f4E2M1FN": (-6.0, 6.0),
+    "f8E4M3FN": (-448.0, 448.0),
+    "f8E4M3FNUZ": (-240.0, 240.0),
+    "f8E4M3B11FNUZ": (-30.0, 30.0),
+    "f8E5M2FNUZ": (-57344.0, 57344.0),
+    "f8E8M0FNU": (2.0**-127, 2.0**127),
+}
+"""The smallest and the largest number of float types that have no infinity."""
+
+
+def _extreme(element: ir.Type, *, lowest: bool) -> float | int:
+    if not isinstance(element, ir.IntegerType):
+        low, high = _WITHOUT_INFINITY.get(str(element), (float("-inf"), float("inf")))
+        return low if lowest else high
+    width = int(element.width)
+    if element.is_unsigned or width == 1:
+        return 0 if lowest else (1 << width) - 1
+    return -(1 << (width - 1)) if lowest else (1 << (width - 1)) - 1
+
+
+def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at: Localizer) -> ir.Value:
+    """`value` with the neutral element of `kind` wherever its dimension `dim`, of global `size` and split along `axes`,
+    is padding."""
+    tensor = ir.RankedTensorType(value.type)
+    i32, i1 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(1)
+    length = tensor.shape[dim]
+    line = ir.RankedTensorType.get([length], i32)
+    position = stablehlo.add(
+        stablehlo.iota(line, ir.IntegerAttr.get(_i64(), 0)), broadcast_scalar(at.offset(axes, length), (length,))
+    )
+    inside = compare(position, splat(size, line), "LT")
+    mask = stablehlo.broadcast_in_dim(ir.RankedTensorType.get(tensor.shape, i1), inside, ir.DenseI64ArrayAttr.get([dim]))
+    return stablehlo.select(mask, value, splat(neutral(kind, tensor.element_type), tensor))
+
+
+def compare(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
+    """Elementwise comparison of two tensors."""
+    return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))
+
+
+def broadcast_scalar(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """A rank-0 tensor spread over `shape`; the value itself for rank 0."""
+    if not shape:
+        return value
+    element = ir.RankedTensorType(value.type).element_type
+    return stablehlo.broadcast_in_dim(ir.RankedTensorType.get(list(shape), element), value, ir.DenseI64ArrayAttr.get([]))
+
+
+def replace_result(op: ir.Operation, nest: LoopNest, option: Option, value: ir.Value, at: Localizer) -> None:
+    """Puts `value`, computed from the op's local operands, in place of its only result and removes the op."""
+    result = op.results[0]
+    at.adopt(value, at.global_shape(result), _computed(op, nest, option, 0, at))
+    result.replace_all_uses_with(value)
+    op.erase()

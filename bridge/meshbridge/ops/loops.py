@@ -1,0 +1,246 @@
+"""ShardingInterface: what each operation iterates over (seed 000, "ShardingInterface").
+
+A LoopNest lists an op's loops and says, for every dimension of every operand and result, which loops walk along it:
+
+    stablehlo.dot_general (8x16, 16x32) -> 8x32
+    loops: parallel 8, parallel 32, reduction_sum 16       maps: (d0, d2), (d2, d1) -> (d0, d1)
+
+A dimension walked by several loops, major first, is their product (a reshape that merges 8 and 4 has `(0, 1)` on the dimension
+of 32); a dimension walked by none cannot be split. Each op family registers one function under its op names; descriptions are
+memoised by signature, so layer 2 of a model costs what a dictionary look-up costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshbridge.ir.mlir import ir
+from meshbridge.ops.reach import Covered, Reach, Shares
+from meshbridge.ops.refused import refuse_types
+
+Dims = tuple[tuple[int, ...], ...]
+"""Per dimension of one tensor, the loops along it, major to minor."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop: its trip count, and the reduction that joins its iterations ("" for a parallel loop)."""
+
+    size: int
+    reduction: str = ""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Where `loop` is split, each device receives what its windows `reach` of dimension `dim` of an operand and its shard lacks,
+    or the shares of all others.
+
+    The loop is shared with a dimension of another tensor, whose size may differ: each lies in shards of its own length.
+    """
+
+    loop: int
+    operand: int
+    dim: int
+    reach: Reach | Covered | Shares
+    shape: tuple[int, ...]
+    dtype: str
+    "Shape and element type of the whole operand, or of what a part of the op has left of it before the exchange."
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """The loops of one op signature and the maps of its tensors. Values that are no ranked tensors have `()`.
+
+    Equal nests are one object (`Interface.nest` sees to it), and the hash is computed once: they are keys everywhere.
+    """
+
+    loops: tuple[Loop, ...]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    has_rule: bool = True
+    "False: nothing is known about the op; its operands are gathered and it runs replicated."
+    work: int = 1
+    "Iterations of one element of the loops: what is computed along dimensions that no loop walks."
+    is_contraction: bool = False
+    "Whether an iteration is a multiply-add on the units that accelerators are made for."
+    exchanges: tuple[Exchange, ...] = ()
+    "What neighbours send each other while the op runs, in the order in which they do."
+    coarse: tuple[int, ...] = ()
+    "Loops of which one iteration is several elements of a dimension, as 9 of 18 that a reshape makes 4 of, or that must not be"
+    " padded for another reason."
+    blocked: tuple[int, ...] = ()
+    "Loops along which a split of one tensor is not carried to the others."
+    whole: tuple[int, ...] = ()
+    "Loops that the user does not want to be split."
+
+    @cached_property
+    def _hash(self) -> int:
+        described = (self.loops, self.operands, self.results, self.has_rule, self.work, self.is_contraction)
+        return hash((*described, self.exchanges, self.coarse, self.blocked, self.whole))
+
+    @cached_property
+    def reduces(self) -> bool:
+        """Whether any loop is a reduction."""
+        return any(loop.reduction for loop in self.loops)
+
+    @cached_property
+    def merged_loops(self) -> tuple[int, ...]:
+        """The loops that share a dimension with another one, or with what no loop walks. Padding between two loops would shift
+        elements, so they split evenly."""
+        shared = {loop for dims in (*self.operands, *self.results) for loops in dims if len(loops) > 1 for loop in loops}
+        return tuple(sorted({*shared, *self.coarse}))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+NestFn = Callable[[ir.Operation], LoopNest]
+_NESTS: dict[str, NestFn] = {}
+
+
+def loops_of(*op_names: str) -> Callable[[NestFn], NestFn]:
+    """Registers a function as the description of the named ops; refuses a second one for a name and one without docstring."""
+
+    def register(fn: NestFn) -> NestFn:
+        if not fn.__doc__:
+            raise ValueError(f"{fn.__name__} describes ops but has no docstring")
+        for name in op_names:
+            if _NESTS.setdefault(name, fn) is not fn:
+                raise ValueError(f"{name} has two descriptions: {_NESTS[name].__name__}, {fn.__name__}")
+        return fn
+
+    return register
+
+
+def described_ops() -> dict[str, str]:
+    """Every op with a description, and what it says in words."""
+    return {name: " ".join((fn.__doc__ or "").split()) for name, fn in _NESTS.items()}
+
+
+SHARDING_RULE = "sdy.sharding_rule"
+"""Where a custom call says how it may be split."""
+
+Restriction = Callable[[ir.Operation, LoopNest], LoopNest]
+_RESTRICTIONS: dict[str, Restriction] = {}
+
+
+def restricted_by(attribute: str) -> Callable[[Restriction], Restriction]:
+    """Registers what an attribute, on whatever op it stands, takes away from the op's loops; refuses a second one for it."""
+
+    def register(restrict: Restriction) -> Restriction:
+        if _RESTRICTIONS.setdefault(attribute, restrict) is not restrict:
+            raise ValueError(f"{attribute} has two meanings: {_RESTRICTIONS[attribute].__name__}, {restrict.__name__}")
+        return restrict
+
+    return register
+
+
+Signature = tuple[object, ...]
+
+
+def signature(op: ir.Operation) -> Signature:
+    """Everything about `op` that its description may depend on; equal signatures shard alike."""
+    attributes = [
+        value
+        for name, value in op.attributes.items()
+        if name == SHARDING_RULE or not name.startswith(("sdy.", "meshbridge.", "mhlo."))
+    ]
+    operands, results = [value.type for value in op.operands], [value.type for value in op.results]
+    regions = _region_names(op) if len(op.regions) else ()
+    return (op.name, *operands, None, *results, *attributes, *regions)
+
+
+def _region_names(op: ir.Operation) -> list[object]:
+    """Names of the ops in the bodies of reducers and comparators: `add` or `maximum` decides the kind of a reduction."""
+    return [(inner.operation.name, tuple(inner.operation.operands[i].type for i in range(len(inner.operation.operands))))
+            for region in op.regions for block in region.blocks for inner in block.operations]  # fmt: skip
+
+
+_INTERNED: dict[LoopNest, LoopNest] = {}
+"""One object per distinct nest in the process, so that what is memoised by nest serves the next program too."""
+
+
+class Interface:
+    """Descriptions of the ops of one module. Signatures hold MLIR types and attributes, which live as long as their context."""
+
+    def __init__(self) -> None:
+        self._memo: dict[Signature, LoopNest] = {}
+
+    def nest(self, op: ir.Operation) -> LoopNest:
+        """The loop nest of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
+        key = signature(op)
+        found = self._memo.get(key)
+        if found is None:
+            refuse_types(op)
+            nest = _NESTS.get(op.name, opaque)(op)
+            for attribute, restrict in _RESTRICTIONS.items():
+                if attribute in op.attributes:
+                    nest = restrict(op, nest)
+            found = self._memo[key] = _INTERNED.setdefault(nest, nest)
+        return found
+
+
+def opaque(op: ir.Operation) -> LoopNest:
+    """An op that nobody has described: no loops, no dimension may be split."""
+    return LoopNest((), unsplittable(op.operands), unsplittable(op.results), has_rule=False)
+
+
+def unsplittable(values: ir.OpOperandList | ir.OpResultList) -> tuple[Dims, ...]:
+    """Maps in which no dimension is walked by a loop."""
+    return tuple(((),) * rank_of(value) for value in values)
+
+
+def rank_of(value: ir.Value) -> int:
+    """Rank of a ranked tensor, 0 for anything else."""
+    kind = value.type
+    return int(kind.rank) if isinstance(kind, ir.RankedTensorType) else 0
+
+
+def shape_of(value: ir.Value) -> tuple[int, ...]:
+    """Shape of a ranked tensor, () for anything else."""
+    kind = value.type
+    return tuple(kind.shape) if isinstance(kind, ir.RankedTensorType) else ()
+
+
+class NestBuilder:
+    """Collects loops; the families use it to write their maps down."""
+
+    def __init__(self) -> None:
+        self.loops: list[Loop] = []
+        self.exchanges: list[Exchange] = []
+
+    def loop(self, size: int, reduction: str = "") -> tuple[int, ...]:
+        """Adds a loop and returns the map entry of a dimension that it walks; sizes 1 and 0 cannot be split and get no loop."""
+        if size < 2:
+            return ()
+        self.loops.append(Loop(size, reduction))
+        return (len(self.loops) - 1,)
+
+    def exchange(self, loops: tuple[int, ...], op: ir.Operation, operand: int, dim: int, reach: Reach | Covered | Shares) -> None:
+        """Notes that splitting the loop (none, if `loops` is empty) along dimension `dim` of an operand takes an exchange."""
+        tensor = ir.RankedTensorType(op.operands[operand].type)
+        for loop in loops:
+            self.exchanges.append(Exchange(loop, operand, dim, reach, tuple(tensor.shape), str(tensor.element_type)))
+
+    def nest(self, operands: list[Dims], results: list[Dims]) -> LoopNest:
+        return LoopNest(tuple(self.loops), tuple(operands), tuple(results), exchanges=tuple(self.exchanges))
+
+
+def affine_maps(nest: LoopNest) -> list[ir.AffineMap]:
+    """The indexing maps as MLIR writes them: operands, then results. Unwalked dimensions are the constant 0."""
+    count = len(nest.loops)
+
+    def expression(loops: tuple[int, ...]) -> ir.AffineExpr:
+        total: ir.AffineExpr = ir.AffineConstantExpr.get(0)
+        for loop in loops:
+            total = total * nest.loops[loop].size + ir.AffineDimExpr.get(loop)
+        return total
+
+    return [ir.AffineMap.get(count, 0, [expression(loops) for loops in dims]) for dims in (*nest.operands, *nest.results)]
+
+
+def loop_types(nest: LoopNest) -> list[str]:
+    """`parallel` or `reduction_<kind>` per loop, as seed 000 prints them."""
+    return [f"reduction_{loop.reduction}" if loop.reduction else "parallel" for loop in nest.loops]

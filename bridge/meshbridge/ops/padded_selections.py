@@ -1,0 +1,146 @@
+"""The gradient of pooling on a padded operand, as one op: a composite that says in StableHLO what it does.
+
+    %r = stablehlo.composite "meshbridge.padded_selection" %x, %source, %initial {decomposition = @padded_selection}
+    func.func private @padded_selection(%x, %source, %initial) {
+      %lowest = stablehlo.constant dense<0xFF800000> : tensor<f32>
+      %0 = stablehlo.pad %x, %lowest, low = [0], high = [1]
+      %1 = "stablehlo.select_and_scatter"(%0, %source, %initial) …
+      %2 = stablehlo.slice %1 [0:8]
+      return %2 }
+
+The padded tensor has another size than the operand and is sharded otherwise; no other op reads it. A `select_and_scatter` with
+padding of its own says something else: a window never selects that, and so selects an element where the pad would have won.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import element_of
+from meshbridge.ir.mlir import COMPOSITE, ir, stablehlo
+from meshbridge.ops.composites import composite_body, describes_composite
+from meshbridge.ops.local import Localizer, neutral, replace_result, splat
+from meshbridge.ops.loops import LoopNest, shape_of
+from meshbridge.ops.option import Option
+from meshbridge.ops.selections import scattered_shard, selected_kind, selection_nest, split_windows
+from meshbridge.ops.window_attributes import WindowDim, window_dims
+from meshbridge.ops.window_exchange import pad
+
+NAME = "meshbridge.padded_selection"
+"""What the composite is called."""
+
+SYMBOL = "padded_selection"
+"""What its body is called, with a number where there are several."""
+
+
+@dataclass(frozen=True)
+class PaddedSelection:
+    """The padding of each dimension, and the `select_and_scatter` that stands in the body."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    selection: ir.Operation
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> PaddedSelection:
+        """What a composite of this name does."""
+        inside = {view.operation.name: view.operation for view in composite_body(op).regions[0].blocks[0].operations}
+        low, high = (integers(inside["stablehlo.pad"].attributes[f"edge_padding_{end}"]) for end in ("low", "high"))
+        return cls(low, high, inside["stablehlo.select_and_scatter"])
+
+    @property
+    def windows(self) -> list[WindowDim]:
+        """The windows, on the operand without its padding."""
+        windows = window_dims(self.selection, len(self.low))
+        return [replace(window, low=low, high=high) for window, low, high in zip(windows, self.low, self.high, strict=True)]
+
+
+def make_body(
+    module: ir.Module, selection: ir.Operation, operand: ir.Type, low: Sequence[int], high: Sequence[int]
+) -> ir.Operation:
+    """A function that pads, selects and scatters as `selection` does, and cuts the padding off; its operand is of type `operand`.
+
+    `selection` has no padding of its own, and its body is a plain comparison.
+    """
+    types = [operand, selection.operands[1].type, selection.operands[2].type]
+    attributes = {
+        "sym_name": ir.StringAttr.get(SYMBOL),
+        "sym_visibility": ir.StringAttr.get("private"),
+        "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [operand])),
+    }
+    place = ir.InsertionPoint(module.body)
+    function = ir.Operation.create("func.func", [], [], attributes, regions=1, loc=selection.location, ip=place)
+    block = function.regions[0].blocks.append(*types, arg_locs=[selection.location] * 3)
+    x, source, initial = block.arguments
+    shape = shape_of(x)
+    with ir.InsertionPoint(block), selection.location:
+        least = splat(neutral(selected_kind(selection), element_of(x)), initial.type)
+        padded = stablehlo.pad(x, least, list(low), list(high), [0] * len(shape))
+        selected = _with_operands(selection, (padded, source, initial))
+        ends = [start + size for start, size in zip(low, shape, strict=True)]
+        cut = stablehlo.slice(selected.results[0], list(low), ends, [1] * len(shape))
+        ir.Operation.create("func.return", [], [cut])
+    return function
+
+
+def is_body(function: ir.Operation) -> bool:
+    """Whether `make_body` has made it: what it holds would else look like something to fold once more."""
+    return "sym_visibility" in function.attributes and sorted(op.operation.name for op in function.regions[0].blocks[0]) == _OPS
+
+
+_OPS = sorted(("stablehlo.constant", "stablehlo.pad", "stablehlo.select_and_scatter", "stablehlo.slice", "func.return"))
+
+
+def make(body: ir.Operation, operands: Sequence[ir.Value]) -> ir.Value:
+    """The composite that stands for `body`, at the current insertion point."""
+    attributes = {
+        "name": ir.StringAttr.get(NAME),
+        "decomposition": ir.FlatSymbolRefAttr.get(ir.StringAttr(body.attributes["sym_name"]).value),
+    }
+    made: ir.Value = ir.Operation.create(COMPOSITE, [operands[0].type], list(operands), attributes).results[0]
+    return made
+
+
+def _loops(op: ir.Operation) -> LoopNest:
+    return selection_nest(op, PaddedSelection.of(op).windows)
+
+
+def _local(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Selects numbers of places, those of the padding among them; dimensions that lie whole on each device are padded and cut."""
+    found = PaddedSelection.of(op)
+    split = split_windows(nest, option, found.windows)
+    with ir.InsertionPoint(op), op.location:
+        if split:
+            selection = _with_operands(found.selection, op.operands)
+            shard = scattered_shard(selection, found.windows, split, at, selects_padding=True)
+            selection.erase()
+        else:
+            shard = _padded_and_cut(op, found)
+    replace_result(op, nest, option, shard, at)
+
+
+def _with_operands(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:
+    """A copy of `op` at the current insertion point."""
+    copy = op.clone().operation
+    for index, operand in enumerate(operands):
+        copy.operands[index] = operand
+    return copy
+
+
+def _padded_and_cut(op: ir.Operation, found: PaddedSelection) -> ir.Value:
+    """The body of a composite on shapes of shards."""
+    operand, source, initial = op.operands
+    shape, padded = shape_of(operand), operand
+    least = splat(neutral(selected_kind(found.selection), element_of(operand)), initial.type)
+    for dim, (low, high) in enumerate(zip(found.low, found.high, strict=True)):
+        padded = pad(padded, dim, least, low, high)
+    selection = _with_operands(found.selection, (padded, source, initial))
+    selection.results[0].set_type(padded.type)
+    ends = [start + size for start, size in zip(found.low, shape, strict=True)]
+    cut: ir.Value = stablehlo.slice(selection.results[0], list(found.low), ends, [1] * len(shape))
+    return cut
+
+
+describes_composite(NAME, _loops, _local)

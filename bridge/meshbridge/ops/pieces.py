@@ -1,0 +1,219 @@
+"""Ops that cut tensors and put them together: slice, pad, concatenate, reverse.
+
+Along a split dimension each device computes its shard of the result from windows of the operands (`reach`), so that a shift by
+one element costs one element on the wire per line. A single element cut out of a split dimension belongs to one device: a
+sum to which the others add zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from meshbridge.dialect.attributes import integers
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.sharding import Axes
+from meshbridge.ops.local import Localizer, broadcast_scalar, compare, default_form, local_form, replace_result, splat
+from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
+from meshbridge.ops.option import Option, tensor_split
+from meshbridge.ops.reach import Reach
+from meshbridge.ops.window_exchange import cut_window, read_places, read_window
+
+
+def joining_kind(element: ir.Type) -> str:
+    """The reduction that joins one shard's elements with zeros of the others; bits have no sum."""
+    return "bitwise_or" if str(element) == "i1" else "sum"
+
+
+@loops_of("stablehlo.slice")
+def slice_(op: ir.Operation) -> LoopNest:
+    """Every dimension is shared, a single element cut out is a sum."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    build = NestBuilder()
+    kind = joining_kind(ir.RankedTensorType(op.results[0].type).element_type)
+    if 0 in result:
+        return build.nest([((),) * len(source)], [((),) * len(result)])
+    dims = [build.loop(old, kind) if new == 1 != old else build.loop(new) for old, new in zip(source, result, strict=True)]
+    for dim, reach in enumerate(_slice_reaches(op, source, result)):
+        if result[dim] > 1 and source[dim] != result[dim]:
+            build.exchange(dims[dim], op, 0, dim, reach)
+    kept = tuple(loops if size > 1 else () for loops, size in zip(dims, result, strict=True))
+    return build.nest([tuple(dims)], [kept])
+
+
+def _slice_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int]) -> list[Reach]:
+    starts, strides = integers(op.attributes["start_indices"]), integers(op.attributes["strides"])
+    return [
+        Reach(size, whole, stride, -start) for size, whole, stride, start in zip(result, source, strides, starts, strict=True)
+    ]
+
+
+@local_form("stablehlo.slice")
+def local_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Windows of split dimensions, of which the stride leaves a shard; a single element is taken by who has it."""
+    value, result = op.operands[0], op.results[0]
+    source, kept = at.global_shape(value), shape_of(result)
+    split = tensor_split(nest.operands[0], option)
+    starts, limits, strides = (list(integers(op.attributes[f"{name}"])) for name in ("start_indices", "limit_indices", "strides"))
+    found = value
+    with ir.InsertionPoint(op), op.location:
+        for dim, reach in enumerate(_slice_reaches(op, source, kept)):
+            if not split[dim]:
+                continue
+            if source[dim] == kept[dim]:
+                limits[dim] = shape_of(found)[dim]
+            elif kept[dim] == 1:
+                found = element_or_zero(found, dim, split[dim], starts[dim], at)
+                starts[dim], limits[dim], strides[dim] = 0, 1, 1
+            else:
+                found = read_window(found, dim, split[dim], reach, None, at)
+                starts[dim], limits[dim] = 0, shape_of(found)[dim]
+        found = stablehlo.slice(found, starts, limits, strides)
+    replace_result(op, nest, option, found, at)
+
+
+def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: Localizer) -> ir.Value:
+    """Element `index` of the whole dimension on the device that holds it, zero on the others."""
+    shard = shape_of(value)[dim]
+    low, high = [0] * len(shape_of(value)), list(shape_of(value))
+    low[dim], high[dim] = index % shard, index % shard + 1
+    element = stablehlo.slice(value, low, high, [1] * len(low))
+    number = at.group_index(axes)
+    is_here = compare(number, splat(index // shard, number.type), "EQ")
+    return stablehlo.select(is_here, element, splat(0, element.type))
+
+
+@loops_of("stablehlo.pad")
+def pad(op: ir.Operation) -> LoopNest:
+    """Every dimension is shared; the operand of size 1 along one is whole on every device."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    build = NestBuilder()
+    dims = [build.loop(size) for size in result]
+    if 0 in source or 0 in result:
+        return build.nest([((),) * len(source), ()], [((),) * len(result)])
+    for dim, reach in enumerate(_pad_reaches(op, source, result)):
+        if source[dim] > 1 and reach is not None:
+            build.exchange(dims[dim], op, 0, dim, reach)
+    operand = tuple(loops if size > 1 else () for loops, size in zip(dims, source, strict=True))
+    return build.nest([operand, ()], [tuple(dims)])
+
+
+_PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
+
+
+def _pad_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int]) -> list[Reach | None]:
+    """None for a dimension that is not padded. There is nothing between elements where there is one."""
+    paddings = zip(*(integers(op.attributes[name]) for name in _PADDING), strict=True)
+    return [
+        Reach(result[dim], source[dim], low=low, dilation=interior + 1 if source[dim] > 1 else 1)
+        if low or high or interior
+        else None
+        for dim, (low, high, interior) in enumerate(paddings)
+    ]
+
+
+@local_form("stablehlo.pad")
+def local_pad(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """The places that a shard covers: elements and the padding between them and around the whole tensor."""
+    found, value = op.operands
+    source, result = at.global_shape(found), shape_of(op.results[0])
+    split = tensor_split(nest.results[0], option)
+    low, high, interior = (list(integers(op.attributes[name])) for name in _PADDING)
+    with ir.InsertionPoint(op), op.location:
+        for dim, reach in enumerate(_pad_reaches(op, source, result)):
+            if not split[dim] or reach is None:
+                continue
+            if source[dim] == 1:
+                found = cut_window(found, dim, split[dim], reach, value, at)
+                low[dim] = high[dim] = interior[dim] = 0
+            else:
+                places = read_places(found, dim, split[dim], reach, value, at)
+                found = places.value
+                low[dim], high[dim], interior[dim] = places.low, places.high, places.dilation - 1
+        found = stablehlo.pad(found, value, low, high, interior)
+    replace_result(op, nest, option, found, at)
+
+
+@loops_of("stablehlo.concatenate")
+def concatenate(op: ir.Operation) -> LoopNest:
+    """Every dimension is shared; operands of size 1 along the concatenated one are whole on every device."""
+    result = shape_of(op.results[0])
+    along = ir.IntegerAttr(op.attributes["dimension"]).value
+    build = NestBuilder()
+    dims = tuple(build.loop(size) for size in result)
+    operands = []
+    for index, reach in enumerate(_concatenate_reaches(op, along)):
+        shares = reach.source > 1
+        if shares and len(op.operands) > 1:
+            build.exchange(dims[along], op, index, along, reach)
+        operands.append(dims if shares else (*dims[:along], (), *dims[along + 1 :]))
+    return build.nest(operands, [dims])
+
+
+def _concatenate_reaches(op: ir.Operation, along: int, sizes: Sequence[int] = ()) -> list[Reach]:
+    sizes = sizes or [shape_of(value)[along] for value in op.operands]
+    return [Reach(sum(sizes), size, low=end - size) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+@local_form("stablehlo.concatenate")
+def local_concatenate(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Each element of the shard from the operand into which its place falls."""
+    along = ir.IntegerAttr(op.attributes["dimension"]).value
+    axes = tensor_split(nest.results[0], option)[along]
+    if not axes or len(op.operands) == 1:
+        default_form(op, nest, option, at)
+        return
+    reaches = _concatenate_reaches(op, along, [at.global_shape(value)[along] for value in op.operands])
+    with ir.InsertionPoint(op), op.location:
+        found: ir.Value | None = None
+        for value, reach in reversed(list(zip(op.operands, reaches, strict=True))):
+            if not reach.source:
+                continue
+            if reach.source > 1:
+                window = read_window(value, along, axes, reach, None, at)
+            else:
+                shape = shape_of(value)
+                shape = (*shape[:along], reach.window(at.mesh.group_size(axes)).length, *shape[along + 1 :])
+                tensor = ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
+                window = stablehlo.broadcast_in_dim(tensor, value, ir.DenseI64ArrayAttr.get(range(len(shape))))
+            found = window if found is None else _before(reach.low + reach.source, window, found, along, axes, at)
+        assert found is not None, "a split dimension has elements"
+    replace_result(op, nest, option, found, at)
+
+
+def _before(limit: int, left: ir.Value, right: ir.Value, dim: int, axes: Axes, at: Localizer) -> ir.Value:
+    """The elements of `left` at places of the whole dimension below `limit`, those of `right` behind."""
+    shape = shape_of(left)
+    line = ir.RankedTensorType.get([shape[dim]], ir.IntegerType.get_signless(32))
+    place = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
+    border = stablehlo.subtract(splat(limit, ir.RankedTensorType.get([], line.element_type)), at.offset(axes, shape[dim]))
+    before = compare(place, broadcast_scalar(border, (shape[dim],)), "LT")
+    kind = ir.RankedTensorType.get(list(shape), ir.IntegerType.get_signless(1))
+    return stablehlo.select(stablehlo.broadcast_in_dim(kind, before, ir.DenseI64ArrayAttr.get([dim])), left, right)
+
+
+@loops_of("stablehlo.reverse")
+def reverse(op: ir.Operation) -> LoopNest:
+    """Every dimension is shared; shards of a reversed one change places."""
+    shape = shape_of(op.results[0])
+    build = NestBuilder()
+    dims = tuple(build.loop(size) for size in shape)
+    for dim in integers(op.attributes["dimensions"]):
+        build.exchange(dims[dim], op, 0, dim, _reversed(shape[dim]))
+    return build.nest([dims], [dims])
+
+
+def _reversed(size: int) -> Reach:
+    return Reach(size, size, stride=-1, low=1 - size)
+
+
+@local_form("stablehlo.reverse")
+def local_reverse(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """The shard that stands at the other end, reversed."""
+    split = tensor_split(nest.operands[0], option)
+    whole = at.global_shape(op.operands[0])
+    with ir.InsertionPoint(op), op.location:
+        for dim in integers(op.attributes["dimensions"]):
+            if split[dim]:
+                op.operands[0] = read_window(op.operands[0], dim, split[dim], _reversed(whole[dim]), None, at)
+    default_form(op, nest, option, at)

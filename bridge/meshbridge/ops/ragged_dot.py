@@ -1,0 +1,57 @@
+"""`chlo.ragged_dot`: a product whose rows, contracted elements or batches come in groups of sizes known only at run time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from meshbridge.ir.mlir import ir
+from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
+
+
+@loops_of("chlo.ragged_dot")
+def ragged_dot(op: ir.Operation) -> LoopNest:
+    """Batch and free dimensions are parallel, contracting ones a sum; the ragged dimension and the groups stay whole, since which
+    element belongs to which group is counted along the whole of them."""
+    numbers = _numbers(op)
+    left, right, sizes = (shape_of(value) for value in op.operands)
+    ragged, groups = numbers["lhs_ragged_dimensions"], numbers["rhs_group_dimensions"]
+    build = NestBuilder()
+    maps: list[dict[int, tuple[int, ...]]] = [dict.fromkeys(ragged, ()), dict.fromkeys(groups, ())]
+    result: list[tuple[int, ...]] = []
+
+    def pair(kind: str, reduction: str) -> list[tuple[int, ...]]:
+        entries = []
+        for one, other in zip(numbers[f"lhs_{kind}_dimensions"], numbers[f"rhs_{kind}_dimensions"], strict=True):
+            entry = () if one in ragged else build.loop(left[one], reduction)
+            maps[0][one] = maps[1][other] = entry
+            entries.append(entry)
+        return entries
+
+    result += pair("batching", "")
+    contracted = pair("contracting", "sum")
+    is_grouped = any(dim in numbers["lhs_contracting_dimensions"] for dim in ragged)
+    for side, shape in enumerate((left, right)):
+        named = {*numbers[f"{'lr'[side]}hs_batching_dimensions"], *numbers[f"{'lr'[side]}hs_contracting_dimensions"]}
+        for dim, size in enumerate(shape):
+            if dim not in named and not (side == 1 and dim in groups):
+                maps[side].setdefault(dim, build.loop(size) if dim not in maps[side] else ())
+                result.append(maps[side][dim])
+    if is_grouped:  # one product per group
+        result.insert(0, ())
+    # Sizes of groups per batch have the batch dimensions in front.
+    batch = result[is_grouped : is_grouped + len(sizes) - 1]
+    operands = [tuple(maps[side][dim] for dim in range(len(shape))) for side, shape in enumerate((left, right))]
+    described = build.nest([*operands, (*batch, ())], [tuple(result)])
+    return replace(described, is_contraction=True) if contracted else described
+
+
+_LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
+
+
+def _numbers(op: ir.Operation) -> dict[str, list[int]]:
+    """The dimension numbers by name; the bindings have no class for them, so their text is read."""
+    lists = dict.fromkeys((f"{side}_{kind}_dimensions" for side in ("lhs", "rhs") for kind in ("batching", "contracting")), "")
+    lists |= {"lhs_ragged_dimensions": "", "rhs_group_dimensions": ""}
+    lists |= dict(_LIST.findall(str(op.attributes["ragged_dot_dimension_numbers"])))
+    return {name: [int(number) for number in text.split(",") if number.strip()] for name, text in lists.items()}

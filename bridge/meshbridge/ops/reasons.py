@@ -1,0 +1,116 @@
+"""Why each communication is there: which operation needed which operand how, in words that the report prints.
+
+Reasons are only written down where somebody asks for them (`mesh-spmdization{explain=true}`), into locations: see `locations`.
+"""
+
+from __future__ import annotations
+
+from meshbridge.ir.locations import because, names_file, place_at, without_reason
+from meshbridge.ir.mlir import ir, title
+from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.ir.subaxes import axis_names
+
+_PARTIAL = {
+    "dot_general": "contracts a split dimension",
+    "dot": "contracts a split dimension",
+    "convolution": "contracts a split dimension",
+    "reduce": "reduces a split dimension",
+    "gather": "looks up places in a split dimension",
+    "scatter": "takes updates that are split over devices",
+    "custom_call": "reduces a split dimension, as its rule says,",
+    "composite": "reduces a split dimension, as its rule says,",
+}
+"""What leaves the result of an operation partial."""
+
+_TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
+
+
+class Reasons:
+    """The reasons of one function's communication, found while it is partitioned."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._origins: dict[ir.Value, str] = {}
+        "For partial values, what made them so."
+        self._op: tuple[str, ir.Location] | None = None
+        "Title and location of the op at hand, which its local form may replace."
+        self._carried: str | None = None
+        "What made its first partial operand so."
+
+    def to_reshard(self, value: ir.Value, source: Sharding, target: Sharding, before: ir.Operation) -> ir.Location:
+        """The location of collectives that turn `value` from `source` into `target` before an op that needs it so."""
+        reason = f"{self._wanted(value, before)} {self._text(target)}"
+        if set(source.partial_axes) - set(target.partial_axes):
+            partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"
+            reason = f"{self._origins.get(value, 'an argument')}: {partial}; {reason}"
+        else:
+            reason = f"{reason} but lies {self._text(source)}"
+        return because(reason, before.location)
+
+    def computes(self, op: ir.Operation, *, exchanges: bool) -> None:
+        """Takes note of `op` before it becomes its local form; if the form may communicate, gives it the reason for that."""
+        self._op = (title(op), op.location)
+        self._carried = next((self._origins[value] for value in op.operands if value in self._origins), None)
+        if "replica_groups" in op.attributes or "source_target_pairs" in op.attributes:
+            op.location = because("the program's own", op.location)
+        elif exchanges:
+            op.location = because(f"{_call(op)} reads what lies on other devices", op.location)
+
+    def made(self, value: ir.Value, sharding: Sharding, source: ir.Value | None = None) -> None:
+        """Takes note of a value: a result of the op at hand, or `source` resharded."""
+        if sharding.partial_axes:
+            known = self._carried if source is None else self._origins.get(source)
+            self._origins[value] = known or self._origin()
+
+    def _origin(self) -> str:
+        """How the op at hand makes a result partial."""
+        if self._op is None:
+            return "an argument"
+        name, location = self._op
+        kind = name.split()[0].removeprefix("stablehlo.")
+        return f"{_named(name, location)} {_PARTIAL.get(kind, 'computes a term on each device')}"
+
+    def _wanted(self, value: ir.Value, before: ir.Operation) -> str:
+        """Who wants `value` to lie in another way, and what the value is there."""
+        if before.name != "mesh.shard":
+            return f"{_operand(before, next((index for index, used in enumerate(before.operands) if used == value), None))} needs"
+        if "annotate_for_users" in before.attributes:
+            use = next(iter(before.results[0].uses), None)
+            while use is not None and use.owner.operation.name == "mesh.shard" and not names_file(before.location):
+                use = next(iter(use.owner.operation.results[0].uses), None)  # a result's sharding that the signature gives
+            if use is not None and (use.owner.operation.location == before.location or not names_file(before.location)):
+                return f"{_operand(use.owner.operation, use.operand_number)} needs"
+        elif not isinstance(value.owner, ir.Block) and without_reason(value.owner.operation.location) == before.location:
+            return f"the result of {_call(value.owner.operation)} is kept as"
+        return f"the annotation at {place_at(before.location).short} needs"
+
+    def _text(self, sharding: Sharding) -> str:
+        """`[{data}, {}] partial sum over {model}`: the axes of each dimension by the user's names."""
+        text = f"[{', '.join(f'{{{self._names(axes)}}}' for axes in sharding.split_axes)}]"
+        return (
+            f"{text} partial {sharding.partial_kind} over {self._names(sharding.partial_axes)}" if sharding.partial_axes else text
+        )
+
+    def _names(self, axes: Axes) -> str:
+        return ", ".join(axis_names(self.mesh, axes))
+
+
+def _operand(op: ir.Operation, index: int | None) -> str:
+    """The operand `index` of `op` (None: a value that its region uses from outside), called after what it is there."""
+    if index is None:
+        return f"a value used in {_call(op)}"
+    if op.name == "func.return":
+        return f"result {index} of the function"
+    if op.name in _TERMINATORS and op.parent is not None:
+        return f"value {index} that {_call(op.parent.operation)} yields"
+    if op.name == "stablehlo.while":
+        return f"initial value {index} of {_call(op)}"
+    return f"operand {index} of {_call(op)}"
+
+
+def _call(op: ir.Operation) -> str:
+    return _named(title(op), op.location)
+
+
+def _named(name: str, location: ir.Location) -> str:
+    return f"{name.partition('.')[2]} at {place_at(location).short}"

@@ -1,0 +1,162 @@
+"""Ops that reduce, scan or order along some dimensions and pass the others through."""
+
+from __future__ import annotations
+
+from meshbridge.dialect.attributes import integers
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.sharding import Axes
+from meshbridge.ops.generic_reductions import gathered_slices, reduce_shards, splittable_dims
+from meshbridge.ops.local import Localizer, broadcast_scalar, default_form, local_form, neutral, splat
+from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, rank_of, shape_of
+from meshbridge.ops.option import Option, result_sharding
+from meshbridge.ops.shapes import passing
+
+KINDS = {
+    "add": "sum",
+    "maximum": "max",
+    "minimum": "min",
+    "multiply": "product",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+}
+"""The reduction kind that a body of one StableHLO op computes."""
+
+KINDS_OF_BITS = {"sum": "bitwise_or", "max": "bitwise_or", "product": "bitwise_and", "min": "bitwise_and"}
+"""What these compute on `i1`: arithmetic is Boolean there."""
+
+
+def body_kind(op: ir.Operation) -> str:
+    """The reduction kind of a two-argument body `op(a, b)`; "" if the body is anything else."""
+    blocks = list(op.regions[0].blocks)
+    if len(blocks) != 1 or len(blocks[0].arguments) != 2:
+        return ""
+    body = [inner.operation for inner in blocks[0].operations]
+    if len(body) != 2 or set(body[0].operands) != set(blocks[0].arguments) or list(body[1].operands) != list(body[0].results):
+        return ""
+    kind = KINDS.get(body[0].name.removeprefix("stablehlo."), "")
+    is_bit = str(ir.RankedTensorType(body[0].results[0].type).element_type) == "i1"
+    return KINDS_OF_BITS.get(kind, kind) if is_bit else kind
+
+
+@loops_of("stablehlo.reduce")
+def reduce(op: ir.Operation) -> LoopNest:
+    """Reduced dimensions are reduction loops if the body is one known op. With any other body, or of several values at once, they
+    have loops too, along which the shards' results are gathered. The others pass through."""
+    reduced = integers(op.attributes["dimensions"])
+    count = len(op.results)
+    kind = body_kind(op)
+    joined = [] if kind else splittable_dims(op)
+    build = NestBuilder()
+    shape = shape_of(op.operands[0])
+    parallel = {dim: build.loop(size) for dim, size in enumerate(shape) if dim not in reduced}
+    walked = {dim: build.loop(shape[dim], kind) for dim in sorted(reduced) if kind or dim in joined}
+    build.exchanges += gathered_slices(op, joined, walked)
+    operand = tuple(parallel.get(dim, walked.get(dim, ())) for dim in range(len(shape)))
+    return build.nest([operand] * count + [()] * count, [tuple(parallel.values())] * count)
+
+
+@loops_of("stablehlo.sort")
+def sort(op: ir.Operation) -> LoopNest:
+    """All dimensions but the sorted one pass through."""
+    rank = rank_of(op.operands[0])
+    along = ir.IntegerAttr(op.attributes["dimension"]).value % rank if "dimension" in op.attributes else rank - 1
+    return passing(op, lambda dim: dim != along)
+
+
+def leading(op: ir.Operation, whole: int) -> LoopNest:
+    """All but the last `whole` dimensions of every tensor pass through."""
+    build = NestBuilder()
+    shape = shape_of(op.operands[0])
+    batch = tuple(build.loop(size) for size in shape[: len(shape) - whole])
+
+    def dims(value: ir.Value) -> Dims:
+        return batch + ((),) * (rank_of(value) - len(batch))
+
+    return build.nest([dims(value) for value in op.operands], [dims(value) for value in op.results])
+
+
+@loops_of("stablehlo.cholesky", "stablehlo.triangular_solve")
+def matrix_decomposition(op: ir.Operation) -> LoopNest:
+    """Batch dimensions pass through; the two matrix dimensions stay whole."""
+    return leading(op, 2)
+
+
+IDEMPOTENT = frozenset(("max", "min", "bitwise_and", "bitwise_or"))
+"""Kinds for which an initial value may enter once per shard."""
+
+
+def once_per_group(value: ir.Value, kind: str, axes: Axes, at: Localizer) -> ir.Value:
+    """`value` on the first device of each group along `axes`, the neutral element of `kind` on the others.
+
+    What enters a reduction that is finished over `axes` must enter it once: adding a `reduce`'s initial value on every shard
+    would count it several times.
+    """
+    ignored = neutral(kind, ir.RankedTensorType(value.type).element_type)
+    if not axes or kind in IDEMPOTENT or is_splat(value, ignored):
+        return value
+    return stablehlo.select(at.is_first(axes), value, splat(ignored, value.type))
+
+
+def is_splat(value: ir.Value, of: float) -> bool:
+    """Whether `value` is a constant, or a broadcast constant, all of whose elements are `of`."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return False
+    op = owner.operation
+    if op.name == "stablehlo.broadcast_in_dim":
+        return is_splat(op.operands[0], of)
+    if op.name != "stablehlo.constant" or not isinstance(op.attributes["value"], ir.DenseElementsAttr):
+        return False
+    constant = op.attributes["value"]
+    if not constant.is_splat:
+        return False
+    element = constant.get_splat_value()
+    return isinstance(element, ir.IntegerAttr | ir.FloatAttr | ir.BoolAttr) and element.value == of
+
+
+@local_form("stablehlo.reduce")
+def local_reduce(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Each shard reduces what it holds; the initial value enters on one device of each group, by an op of its own.
+
+    XLA takes the initial value of a reduced concatenation, which an all-to-all becomes, in once per piece, and drops it where a
+    piece has one row. A body without neutral element has a barrier instead. Reductions of whole dimensions of size 1 stay as they
+    are: XLA drops the initial value whether they are split or not.
+    """
+    count = len(op.results)
+    whole = at.global_shape(op.operands[0])
+    if any(option[each.loop] for each in nest.exchanges):
+        reduce_shards(op, nest, option, at)
+    else:
+        computed = result_sharding(nest, option, 0, at.mesh)
+        carried = at.shardings[op.operands[0]].partial_axes
+        axes = tuple(sorted({*computed.partial_axes, *carried}))
+        with ir.InsertionPoint(op), op.location:
+            for index in range(count, 2 * count):
+                op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
+        default_form(op, nest, option, at)
+    if count > 1 or all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
+        return
+    if kind := body_kind(op):
+        _combine_after(op, kind, at)
+    else:
+        with ir.InsertionPoint(op), op.location:
+            op.operands[0] = stablehlo.OptimizationBarrierOp([op.operands[0]]).results[0]
+
+
+def _combine_after(op: ir.Operation, kind: str, at: Localizer) -> None:
+    """Reduces from the neutral element of `kind`, and combines what comes out with the initial value."""
+    result, initial = op.results[0], op.operands[1]
+    ignored = neutral(kind, ir.RankedTensorType(initial.type).element_type)
+    if is_splat(initial, ignored):
+        return
+    users = [(use.owner, use.operand_number) for use in result.uses]
+    with ir.InsertionPoint(op), op.location:
+        op.operands[1] = splat(ignored, initial.type)
+    with ir.InsertionPoint.after(op), op.location:
+        spread = broadcast_scalar(initial, shape_of(result))
+        name = next(name for name, known in KINDS.items() if known == kind)
+        combined = ir.Operation.create(f"stablehlo.{name}", [result.type], [result, spread]).results[0]
+    for user, index in users:
+        user.operands[index] = combined
+    at.adopt(combined, at.global_shape(result), at.shardings[result])

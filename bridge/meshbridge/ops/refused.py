@@ -1,0 +1,66 @@
+"""Ops that a partitioned program cannot have, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshbridge.ir.mlir import OpError, call_target, ir
+
+PLACEMENT = "annotate_device_placement"
+"""The call that says in which memory its value is kept. Its operand is its result, and each device keeps its own shard there."""
+
+_EFFECT = "has a side effect that would happen once per device"
+_DEVICE = "says which device runs it, which has no meaning where programs compute on whole tensors"
+_GROUPS = "exchanges shards, which has no meaning where programs compute on whole tensors"
+
+REFUSED: dict[str, tuple[str, str]] = {
+    **{
+        f"stablehlo.{name}": (_EFFECT, "keep it out of the partitioned program") for name in ("infeed", "outfeed", "send", "recv")
+    },
+    **{f"stablehlo.{name}": ("runs beside the program", "use the synchronous op") for name in ("async_start", "async_done")},
+    "stablehlo.set_dimension_size": ("makes a size that is only known at run time", "pad to a size that is known"),
+}
+"""Ops that are refused anywhere: what is wrong with them, and a way out."""
+
+INSIDE_ONLY: dict[str, str] = {
+    **{f"stablehlo.{name}": _DEVICE for name in ("partition_id", "replica_id")},
+    **{
+        f"stablehlo.{name}": _GROUPS
+        for name in (
+            "all_gather",
+            "all_reduce",
+            "all_to_all",
+            "collective_broadcast",
+            "collective_permute",
+            "cross-replica-sum",
+            "reduce_scatter",
+        )
+    },
+}
+"""Ops that are refused outside of manual computations."""
+
+
+def refuse(op: ir.Operation, *, is_inside: bool) -> None:
+    """Raises OpError for an op that a partitioned program cannot have; `is_inside` a manual computation it may have more."""
+    name = op.name
+    if name in REFUSED:
+        raise OpError(op, *REFUSED[name])
+    if name in INSIDE_ONLY and not is_inside:
+        raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation")
+    if name == "stablehlo.custom_call" and _has_effect(op):
+        raise OpError(op, _EFFECT, "keep it out of the partitioned program")
+
+
+def _has_effect(op: ir.Operation) -> bool:
+    """Whether a call does what must not be done by every device. A placement is for each device's own shard."""
+    if call_target(op) == PLACEMENT:
+        return False
+    return "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
+
+
+def refuse_types(op: ir.Operation) -> None:
+    """Raises OpError for quantized tensors: sums over shards of them have no meaning."""
+    values: Iterable[ir.Value] = (*op.operands, *op.results)
+    for value in values:
+        if isinstance(value.type, ir.RankedTensorType) and "!quant." in str(ir.RankedTensorType(value.type).element_type):
+            raise OpError(op, f"has a quantized tensor, {value.type}, which partitioning does not support", "dequantize it first")

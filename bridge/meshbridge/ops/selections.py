@@ -1,0 +1,251 @@
+"""The gradient of pooling (select_and_scatter): every window selects one of its places, to which its source value goes.
+
+Each device selects in all windows that touch its shard of the operand and scatters into its shard alone. A windowed reduction
+carries the number of its place beside each element: the number, not the element, says whether a place lies in the shard, in
+another one, or outside of the whole tensor, where an element may hold the same value as one inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+
+import numpy as np
+
+from meshbridge.dialect.attributes import integers_attr
+from meshbridge.ir.builder import Emitter, element_of
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.sharding import Axes
+from meshbridge.ops.local import Localizer, broadcast_scalar, compare, default_form, local_form, neutral, replace_result, splat
+from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of, unsplittable
+from meshbridge.ops.option import Option, tensor_split
+from meshbridge.ops.reach import Covered, Numbers, Reach
+from meshbridge.ops.window_attributes import WindowDim, window_dims
+from meshbridge.ops.window_exchange import own_entry, pad, read_window
+
+_LOSES = {"GE": "max", "GT": "max", "LE": "min", "LT": "min"}
+"""The reduction whose neutral element no comparison prefers to another, by the comparison's direction."""
+
+
+@loops_of("stablehlo.select_and_scatter")
+def select_and_scatter(op: ir.Operation) -> LoopNest:
+    """Operand, source and result share every dimension; one with a single window has a loop only if the window is one element."""
+    return selection_nest(op, window_dims(op, len(shape_of(op.operands[0]))))
+
+
+def selection_nest(op: ir.Operation, windows: list[WindowDim]) -> LoopNest:
+    """The loops of an op on an operand, a source and an initial value that selects in these windows."""
+    operand, source = shape_of(op.operands[0]), shape_of(op.operands[1])
+    if 0 in (*operand, *source):
+        return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
+    build = NestBuilder()
+    dims: list[tuple[int, ...]] = []
+    for dim, window in enumerate(windows):
+        dims.append(build.loop(operand[dim]) if window.is_single or source[dim] > 1 else ())
+        if not window.is_single:
+            touching, covered = _reaches(window, operand[dim], source[dim])
+            build.exchange(dims[dim], op, 0, dim, covered)
+            build.exchange(dims[dim], op, 1, dim, touching)
+    return build.nest([tuple(dims), tuple(dims), ()], [tuple(dims)])
+
+
+def _reaches(window: WindowDim, operand: int, source: int) -> tuple[Reach, Covered]:
+    """The windows that touch an element of the operand, and the elements that those windows cover."""
+    windows = Reach(operand, source, low=window.size - 1 - window.low, extent=window.size, dilation=window.stride)
+    return windows, Covered(windows, operand, window.stride, window.low, window.size)
+
+
+def selected_kind(op: ir.Operation) -> str:
+    """What the body that selects computes as a reduction, `max` or `min`; "" if it is no plain comparison."""
+    block = op.regions[0].blocks[0]
+    comparison = block.operations[0].operation
+    if len(block.operations) != 2 or comparison.name != "stablehlo.compare" or list(comparison.operands) != list(block.arguments):
+        return ""
+    if isinstance(ir.RankedTensorType(comparison.operands[0].type).element_type, ir.ComplexType):
+        return ""
+    direction = str(comparison.attributes["comparison_direction"]).rstrip(">").split()[-1]
+    return _LOSES.get(direction, "")
+
+
+@local_form("stablehlo.select_and_scatter")
+def local_select_and_scatter(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Selects numbers of places, and scatters to those that lie in the shard."""
+    windows = window_dims(op, len(shape_of(op.operands[0])))
+    split = split_windows(nest, option, windows)
+    if not split:
+        default_form(op, nest, option, at)
+        return
+    with ir.InsertionPoint(op), op.location:
+        scattered = scattered_shard(op, windows, split, at)
+    replace_result(op, nest, option, scattered, at)
+
+
+def split_windows(nest: LoopNest, option: Option, windows: list[WindowDim]) -> dict[int, Axes]:
+    """The dimensions with windows that lie on several devices, and the axes along which they do."""
+    split = enumerate(tensor_split(nest.operands[0], option))
+    return {dim: axes for dim, axes in split if axes and not windows[dim].is_single}
+
+
+def scattered_shard(
+    op: ir.Operation, windows: list[WindowDim], split: dict[int, Axes], at: Localizer, *, selects_padding: bool = False
+) -> ir.Value:
+    """This device's shard of the result of a `select_and_scatter`, whose bodies it takes; `split` are its `split_windows`.
+
+    With `selects_padding` the padding is elements, of the value that the selection likes least, which a window may select.
+    StableHLO's padding is never selected.
+    """
+    operand, source, initial = op.operands
+    sizes, counts = at.global_shape(operand), at.global_shape(source)
+    numbering = _Numbering(shape_of(operand), selects_padding, at)
+    fill = splat(neutral(selected_kind(op), element_of(operand)) if selects_padding else 0, initial.type)
+    lines, strays = [], {}
+    for dim, window in enumerate(windows):
+        if dim not in split:
+            operand = pad(operand, dim, fill, window.low, window.high)
+            lines.append(numbering.line(dim, _Run((), np.array([-window.low]), shape_of(operand)[dim], numbering.shard[dim])))
+            continue
+        axes, devices = split[dim], at.mesh.group_size(split[dim])
+        reach, covered = _reaches(window, sizes[dim], counts[dim])
+        operand = read_window(operand, dim, axes, covered, fill if selects_padding else None, at)
+        source = read_window(source, dim, axes, reach, None, at)
+        lines.append(numbering.line(dim, _Run(axes, covered.window(devices).starts(devices), shape_of(operand)[dim], sizes[dim])))
+        rows = _Run(axes, reach.window(devices).starts(devices), shape_of(source)[dim], counts[dim])
+        if rows.leaves:
+            strays[dim] = numbering.strays(rows)
+    numbers = _selected(
+        op, operand, numbering.joined(lines), [window.size for window in windows], [each.stride for each in windows]
+    )
+    for dim, line in strays.items():
+        numbers = stablehlo.maximum(numbers, _along(dim, line, shape_of(numbers)))
+    return _scatter(op, numbers, source, initial, numbering.shard)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a device reads of one dimension of a tensor that has `size`: `length` places from its entry of `begins` on."""
+
+    axes: Axes
+    begins: Numbers
+    length: int
+    size: int
+
+    @property
+    def leaves(self) -> bool:
+        """Whether some device reads places outside of the tensor."""
+        return bool(self.begins.min() < 0 or self.begins.max() + self.length > self.size)
+
+    def places(self, at: Localizer) -> ir.Value:
+        """Their indices in the whole tensor."""
+        emit = Emitter(ir.Location.current, ir.InsertionPoint.current)
+        return emit.elementwise(
+            "add", emit.iota([self.length], 0), emit.broadcast(own_entry(self.begins, self.axes, at), [self.length])
+        )
+
+
+@dataclass(frozen=True)
+class _Numbering:
+    """Numbers places: one in the shard by its row-major index, one in another shard by the shard's number of elements or more,
+    one that no window may select by something negative. A number is the sum of one line for each dimension."""
+
+    shard: tuple[int, ...]
+    selects_padding: bool
+    at: Localizer
+
+    @property
+    def element(self) -> ir.Type:
+        """Integers that hold the largest sum."""
+        return ir.IntegerType.get_signless(32 if len(self.shard) * prod(self.shard) < 1 << 31 else 64)
+
+    def line(self, dim: int, run: _Run) -> ir.Value:
+        """What a dimension adds to the number of each of its places."""
+        own, places = self.shard[dim], run.places(self.at)
+        index = stablehlo.subtract(places, broadcast_scalar(self.at.offset(run.axes, own), (run.length,))) if run.axes else places
+        line = stablehlo.convert(ir.RankedTensorType.get([run.length], self.element), index)
+        line = stablehlo.multiply(line, splat(prod(self.shard[dim + 1 :]), line.type))
+        line = stablehlo.select(_within(index, own), line, splat(prod(self.shard), line.type))
+        if self.selects_padding or not run.leaves:
+            return line
+        return stablehlo.select(_within(places, run.size), line, splat(-len(self.shard) * prod(self.shard), line.type))
+
+    def strays(self, rows: _Run) -> ir.Value:
+        """The number of another shard's places for windows that the program does not have, -1 for the others."""
+        line = ir.RankedTensorType.get([rows.length], self.element)
+        return stablehlo.select(_within(rows.places(self.at), rows.size), splat(-1, line), splat(prod(self.shard), line))
+
+    def joined(self, lines: list[ir.Value]) -> ir.Value:
+        """The number of every place."""
+        shape = tuple(shape_of(line)[0] for line in lines)
+        first, *others = (_along(dim, line, shape) for dim, line in enumerate(lines))
+        return reduce(stablehlo.add, others, first)
+
+
+def _within(index: ir.Value, size: int) -> ir.Value:
+    """Whether indices are neither negative nor `size` or more."""
+    return stablehlo.and_(compare(index, splat(0, index.type), "GE"), compare(index, splat(size, index.type), "LT"))
+
+
+def _along(dim: int, line: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """A tensor that changes along one dimension only."""
+    return stablehlo.broadcast_in_dim(ir.RankedTensorType.get(shape, element_of(line)), line, ir.DenseI64ArrayAttr.get([dim]))
+
+
+def _selected(op: ir.Operation, operand: ir.Value, numbers: ir.Value, sizes: list[int], strides: list[int]) -> ir.Value:
+    """The number of the place that each window selects, by the body that `op` gives up; negative if it has none to select."""
+    scalars = [ir.RankedTensorType.get([], element_of(value)) for value in (operand, numbers)]
+    counts = [(length - size) // stride + 1 for length, size, stride in zip(shape_of(operand), sizes, strides, strict=True)]
+    pooled = ir.Operation.create(
+        "stablehlo.reduce_window",
+        [ir.RankedTensorType.get(counts, scalar.element_type) for scalar in scalars],
+        [operand, numbers, splat(0, scalars[0]), splat(-1, scalars[1])],
+        {"window_dimensions": integers_attr(sizes), "window_strides": integers_attr(strides)},
+        regions=1,
+    )
+    _number_selection(op.regions[0].blocks[0], pooled.regions[0], scalars)
+    numbered: ir.Value = pooled.results[1]
+    return numbered
+
+
+def _number_selection(block: ir.Block, region: ir.Region, scalars: list[ir.RankedTensorType]) -> None:
+    """Moves a body that selects one of two elements, and has it give the chosen one with its number; it is not asked where one
+    of them may not be selected."""
+    block.append_to(region)
+    left, other = block.arguments
+    left_number, right, right_number = (block.add_argument(kind, ir.Location.current) for kind in (scalars[1], *scalars))
+    other.replace_all_uses_with(right)
+    block.erase_argument(1)
+    end = list(block.operations)[-1].operation
+    with ir.InsertionPoint(end):
+        zero = splat(0, scalars[1])
+        there = [compare(number, zero, "GE") for number in (left_number, right_number)]
+        chosen = stablehlo.and_(there[0], stablehlo.or_(end.operands[0], stablehlo.not_(there[1])))
+        pairs = ((left, right), (left_number, right_number))
+        stablehlo.return_([stablehlo.select(chosen, *pair) for pair in pairs])
+    end.erase()
+
+
+def _scatter(op: ir.Operation, numbers: ir.Value, source: ir.Value, initial: ir.Value, shard: tuple[int, ...]) -> ir.Value:
+    """The shard that the body of `op` makes of what goes to each number; StableHLO skips those out of bounds."""
+    count, element = prod(shape_of(numbers)), element_of(source)
+    number, flat = element_of(numbers), ir.RankedTensorType.get([prod(shard)], element)
+    indices = stablehlo.reshape(ir.RankedTensorType.get([count, 1], number), numbers)
+    updates = stablehlo.reshape(ir.RankedTensorType.get([count], element), source)
+    dimensions = stablehlo.ScatterDimensionNumbers.get(
+        update_window_dims=[],
+        inserted_window_dims=[0],
+        input_batching_dims=[],
+        scatter_indices_batching_dims=[],
+        scattered_dims_to_operand_dims=[0],
+        index_vector_dim=1,
+    )
+    scattered = ir.Operation.create(
+        "stablehlo.scatter",
+        [flat],
+        [broadcast_scalar(initial, (prod(shard),)), indices, updates],
+        {"scatter_dimension_numbers": dimensions},
+        regions=1,
+    )
+    op.regions[1].blocks[0].append_to(scattered.regions[0])
+    shaped: ir.Value = stablehlo.reshape(ir.RankedTensorType.get(list(shard), element), scattered.results[0])
+    return shaped

@@ -1,0 +1,82 @@
+"""The k largest elements, also along a split dimension: the best k of each shard's best k.
+
+%0:2 = chlo.top_k(%shard, k = 8) : tensor<4x2048xf32> -> (tensor<4x8xf32>, tensor<4x8xi32>)
+%1, %2 = mesh.all_gather of both on @m mesh_axes = [0] gather_axis = 1 : … -> tensor<4x64x…>
+%3:2 = chlo.top_k(%1, k = 8)          and the indices that %2 has at the places %3#1
+"""
+
+from __future__ import annotations
+
+from meshbridge.dialect import build
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ops.local import Localizer, broadcast_scalar, default_form, local_form, mask_padding
+from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
+from meshbridge.ops.option import Option, result_sharding, tensor_split
+from meshbridge.ops.reach import Shares
+
+
+@loops_of("chlo.top_k")
+def top_k(op: ir.Operation) -> LoopNest:
+    """All dimensions but the last pass through. The last one may be split where each shard hands on less than it holds."""
+    nest = NestBuilder()
+    *batch_sizes, size = shape_of(op.operands[0])
+    batch = tuple(nest.loop(extent) for extent in batch_sizes)
+    searched = nest.loop(size) if 0 < 2 * _count(op) <= size else ()
+    for _ in op.results:  # values and where they stand
+        nest.exchange(searched, op, 0, len(batch_sizes), Shares(_count(op)))
+    return nest.nest([(*batch, searched)], [(*batch, ())] * 2)
+
+
+def _count(op: ir.Operation) -> int:
+    """k."""
+    return int(ir.IntegerAttr(op.attributes["k"]).value)
+
+
+@local_form("chlo.top_k")
+def local_top_k(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Candidates of each shard, gathered in the order of shards: of equal elements the first one still comes first."""
+    operand = op.operands[0]
+    dim = len(shape_of(operand)) - 1
+    axes = tensor_split(nest.operands[0], option)[dim]
+    if not axes:
+        default_form(op, nest, option, at)
+        return
+    length, size = shape_of(operand)[dim], at.global_shape(operand)[dim]
+    with ir.InsertionPoint(op), op.location:
+        if size % at.mesh.group_size(axes):
+            operand = mask_padding(operand, dim, size, axes, "max", at)
+        values, places = _largest(operand, min(_count(op), length))
+        places = stablehlo.add(places, broadcast_scalar(at.offset(axes, length), shape_of(places)))
+        candidates, origins = (build.all_gather(part, at.mesh, mesh_axes=axes, gather_axis=dim) for part in (values, places))
+        best, chosen = _largest(candidates, _count(op))
+        results = (best, _pick(origins, chosen))
+    for index, (old, new) in enumerate(zip(op.results, results, strict=True)):
+        at.adopt(new, at.global_shape(old), result_sharding(nest, option, index, at.mesh))
+        old.replace_all_uses_with(new)
+    op.erase()
+
+
+def _largest(value: ir.Value, count: int) -> tuple[ir.Value, ir.Value]:
+    """The `count` largest elements along the last dimension and their places."""
+    shape = [*shape_of(value)[:-1], count]
+    places = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
+    types = [ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type), places]
+    attributes: dict[str, ir.Attribute] = {"k": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), count)}
+    found = ir.Operation.create("chlo.top_k", types, [value], attributes)
+    return found.results[0], found.results[1]
+
+
+def _pick(values: ir.Value, places: ir.Value) -> ir.Value:
+    """What `values` has at `places` along the last dimension."""
+    rank = len(shape_of(values))
+    batch = list(range(rank - 1))
+    numbers = stablehlo.GatherDimensionNumbers.get(
+        offset_dims=[],
+        collapsed_slice_dims=[rank - 1],
+        operand_batching_dims=batch,
+        start_indices_batching_dims=batch,
+        start_index_map=[rank - 1],
+        index_vector_dim=rank,
+    )
+    picked: ir.Value = stablehlo.gather(values, places, numbers, [1] * rank)
+    return picked

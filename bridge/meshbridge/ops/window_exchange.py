@@ -1,0 +1,207 @@
+"""Gives every device its window of a split dimension: neighbours' pieces by permutes, the rest from its own shard.
+
+The usual case is a halo: shards of operand and result are equally long, so that every device reads its own shard and the same
+few elements of its neighbours. Then the pieces are put one after the other. In any other case a device writes each piece where it
+belongs in a buffer, at offsets that it finds in a table.
+
+Only the elements that somebody reads move. Two split dimensions are exchanged one after the other, so corners go over two edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshbridge.dialect import build
+from meshbridge.ir.builder import Emitter, element_of, shape_of
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.sharding import Axes
+from meshbridge.ops.local import Localizer, broadcast_scalar, compare, splat
+from meshbridge.ops.reach import Covered, Numbers, Reach, Window
+from meshbridge.ops.rounds import Round, rounds
+from meshbridge.resharding.place import Place
+from meshbridge.resharding.steps import axis_digits
+
+
+def read_window(value: ir.Value, dim: int, axes: Axes, reach: Reach | Covered, fill: ir.Value | None, at: Localizer) -> ir.Value:
+    """This device's window of dimension `dim` of a tensor, of which `value` is the shard along `axes`.
+
+    What lies outside of the whole tensor reads as the scalar `fill`; None if nobody looks at it. Works at the current insertion
+    point and location.
+    """
+    count = at.mesh.group_size(axes)
+    window = reach.window(count)
+    site = _Site(dim, axes, count, shape_of(value)[dim], reach.source, window, at)
+    return site.halo(value, fill) if window.is_halo(site.shard) else site.assembled(value, fill)
+
+
+def cut_window(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Value, at: Localizer) -> ir.Value:
+    """The same of a tensor that every device holds whole along `dim`."""
+    count = at.mesh.group_size(axes)
+    window = reach.window(count)
+    size, starts = shape_of(value)[dim], window.starts(count)
+    low, high = max(0, -int(starts.min())), max(0, int(starts.max()) + window.length - size)
+    widened = pad(value, dim, fill, low, high)
+    return _emitter().dynamic_slice(widened, dim, own_entry(starts + low, axes, at), window.length)
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a local op with windows reads: a tensor, and the padding and dilation of the dimension that make it the places which
+    the windows cover."""
+
+    value: ir.Value
+    low: int = 0
+    high: int = 0
+    dilation: int = 1
+
+
+def read_places(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Value, at: Localizer) -> Places:
+    """The places that this device's windows cover, `fill` where no element stands; padding may be negative."""
+    count = at.mesh.group_size(axes)
+    window, span = reach.window(count), reach.span(count)
+    if not window.length:
+        shape = shape_of(value)
+        return Places(broadcast_scalar(fill, (*shape[:dim], span, *shape[dim + 1 :])))
+    found = read_window(value, dim, axes, reach, fill, at)
+    if window.lead is not None:
+        spread = (window.length - 1) * reach.dilation + 1
+        return Places(found, window.lead, span - window.lead - spread, reach.dilation)
+    widened = pad(found, dim, fill, 0, reach.dilation - 1, reach.dilation - 1)
+    widened = pad(widened, dim, fill, 0, max(0, span + reach.dilation - 1 - shape_of(widened)[dim]))
+    return Places(_emitter().dynamic_slice(widened, dim, own_entry(window.leads(count), axes, at), span))
+
+
+def pad(value: ir.Value, dim: int, fill: ir.Value, low: int, high: int, interior: int = 0) -> ir.Value:
+    """`value` with `fill` around (elements cut off, where negative) and between the elements of one dimension."""
+    if not (low or high or interior):
+        return value
+    edges = [[0] * len(shape_of(value)) for _ in range(3)]
+    for edge, size in zip(edges, (low, high, interior), strict=True):
+        edge[dim] = size
+    return stablehlo.pad(value, fill, *edges)
+
+
+def own_entry(numbers: Numbers, axes: Axes, at: Localizer) -> ir.Value:
+    """This device's entry of a list with one number for each device of a group along `axes`: tensor<i32>."""
+    emit = _emitter()
+    steps = np.diff(numbers)
+    if not steps.any():
+        return emit.scalar(int(numbers[0]))
+    if (steps == steps[0]).all():
+        return emit.add(emit.multiply(at.group_index(axes), int(steps[0])), int(numbers[0]))
+    own = build.all_slice(emit.table(numbers), at.mesh, mesh_axes=axes, slice_axis=0)
+    return emit.reshape(own, [])
+
+
+def _emitter() -> Emitter:
+    return Emitter(ir.Location.current, ir.InsertionPoint.current)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One exchange: `count` devices along `axes` hold `shard` elements each of a dimension of `size`."""
+
+    dim: int
+    axes: Axes
+    count: int
+    shard: int
+    size: int
+    window: Window
+    at: Localizer
+
+    def halo(self, value: ir.Value, fill: ir.Value | None) -> ir.Value:
+        """Pieces of the shards in order of their distance, the nearest before first."""
+        emit, window, shard = _emitter(), self.window, self.shard
+        start = int(window.starts(1)[0])
+        moving = {int(each.senders[0] - each.receivers[0]): each for each in self._rounds() if each.moves}
+        is_even = self.count * shard == self.size
+        pieces = []
+        for distance in range(start // shard, (start + window.length - 1) // shard + 1):
+            low, high = max(start - distance * shard, 0), min(start + window.length - distance * shard, shard)
+            if fill is not None and distance and distance not in moving:  # outside of the tensor everywhere
+                shape = shape_of(value)
+                pieces.append(broadcast_scalar(fill, (*shape[: self.dim], high - low, *shape[self.dim + 1 :])))
+                continue
+            piece = self._from(value, low, high, distance, moving.get(distance))
+            if distance and fill is not None and is_even:
+                piece = self._keep_inside(piece, distance, fill)
+            pieces.append(piece)
+        found = emit.concatenate(pieces, self.dim)
+        return found if fill is None or is_even else self._masked(found, fill)
+
+    def assembled(self, value: ir.Value, fill: ir.Value | None) -> ir.Value:
+        """Pieces written into a buffer, which is longer than the window where a piece is longer than what is read of it. Who gets
+        none in a round writes back what it has."""
+        emit, dim, found = _emitter(), self.dim, self._rounds()
+        low = max((-int(each.put.min()) for each in found), default=0)
+        high = max((int(each.put.max()) + each.width for each in found), default=0) - self.window.length
+        low, high = max(low, 0), max(high, 0)
+        shape = shape_of(value)
+        shape[dim] = low + self.window.length + high
+        buffer = emit.broadcast(emit.splat(ir.RankedTensorType.get([], element_of(value)), 0), shape)
+        for each in found:
+            piece = self._cut(value, each)
+            if each.moves:
+                piece = self._permuted(piece, each)
+            offsets = np.zeros(self.count, np.int64)
+            offsets[each.receivers] = each.put + low
+            own = own_entry(offsets, self.axes, self.at)
+            if len(each.receivers) < self.count:
+                receives = np.zeros(self.count, np.int64)
+                receives[each.receivers] = 1
+                flag = own_entry(receives, self.axes, self.at)
+                kept = emit.dynamic_slice(buffer, dim, own, each.width)
+                piece = emit.select(emit.compare("EQ", flag, emit.scalar(1)), piece, kept)
+            zero = emit.scalar(0)
+            place = [own if other == dim else zero for other in range(len(shape))]
+            buffer = emit.value("dynamic_update_slice", buffer.type, [buffer, piece, *place])
+        window = emit.slice(buffer, dim, low, self.window.length)
+        starts = self.window.starts(self.count)
+        outside = bool(starts.min() < 0 or starts.max() + self.window.length > self.size)
+        return self._masked(window, fill) if outside and fill is not None else window
+
+    def _rounds(self) -> tuple[Round, ...]:
+        return rounds(self.size, self.count, self.window)
+
+    def _cut(self, value: ir.Value, each: Round) -> ir.Value:
+        """The piece that this device sends, or keeps."""
+        emit = _emitter()
+        if len(set(each.taken.tolist())) == 1:
+            return emit.slice(value, self.dim, int(each.taken[0]), each.width)
+        offsets = np.zeros(self.count, np.int64)
+        offsets[each.senders] = each.taken
+        return emit.dynamic_slice(value, self.dim, own_entry(offsets, self.axes, self.at), each.width)
+
+    def _from(self, value: ir.Value, low: int, high: int, distance: int, each: Round | None) -> ir.Value:
+        """The elements from `low` to `high` of the shard `distance` further along; anything where there is none."""
+        if distance and each is not None and len(self.axes) == 1 and len(each.receivers) == self.count - abs(distance):
+            return self.at.shifted((value, self.dim, low, high - low), self.axes[0], distance)
+        piece = _emitter().slice(value, self.dim, low, high - low)
+        return piece if not distance or each is None else self._permuted(piece, each)
+
+    def _permuted(self, piece: ir.Value, each: Round) -> ir.Value:
+        place = Place(self.at.mesh, _emitter())
+        pairs = list(zip(each.senders.tolist(), each.receivers.tolist(), strict=True))
+        return place.permute(piece, place.everywhere(axis_digits(self.at.mesh, self.axes), pairs))
+
+    def _keep_inside(self, piece: ir.Value, distance: int, fill: ir.Value) -> ir.Value:
+        """`fill` on devices that have no neighbour at that distance."""
+        index = self.at.group_index(self.axes)
+        edge, direction = (-distance, "GE") if distance < 0 else (self.count - distance, "LT")
+        inside = compare(index, splat(edge, index.type), direction)
+        return stablehlo.select(inside, piece, broadcast_scalar(fill, tuple(shape_of(piece))))
+
+    def _masked(self, found: ir.Value, fill: ir.Value) -> ir.Value:
+        """`fill` wherever the window lies outside of the tensor."""
+        emit = _emitter()
+        shape = shape_of(found)
+        start = own_entry(self.window.starts(self.count), self.axes, self.at)
+        place = emit.elementwise("add", emit.iota([self.window.length], 0), emit.broadcast(start, [self.window.length]))
+        line = place.type
+        inside = emit.elementwise("and", compare(place, splat(0, line), "GE"), compare(place, splat(self.size, line), "LT"))
+        mask = stablehlo.broadcast_in_dim(
+            ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(1)), inside, ir.DenseI64ArrayAttr.get([self.dim])
+        )
+        return stablehlo.select(mask, found, broadcast_scalar(fill, tuple(shape)))

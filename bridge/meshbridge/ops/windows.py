@@ -1,0 +1,88 @@
+"""Windows: pooling (reduce_window).
+
+Each device reduces the windows of its shard of the result, for which neighbours send it what lies beyond its own edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshbridge.ir.builder import element_of
+from meshbridge.ir.mlir import ir
+from meshbridge.ops.local import Localizer, default_form, local_form, neutral, splat
+from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of, unsplittable
+from meshbridge.ops.option import Option, tensor_split
+from meshbridge.ops.reach import Reach, Shares
+from meshbridge.ops.reductions import body_kind, once_per_group
+from meshbridge.ops.scans import local_scan, scanned_dim
+from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
+from meshbridge.ops.window_exchange import read_places
+
+
+def _reach(window: WindowDim, source: int, result: int) -> Reach:
+    """What a dimension of the result reads of the operand."""
+    return Reach(result, source, window.stride, window.low, window.extent, window.base)
+
+
+def _is_total(window: WindowDim, source: int, result: int) -> bool:
+    """Whether the only window of a dimension covers all of it."""
+    return result == 1 != source and window == WindowDim(source, window.stride)
+
+
+@loops_of("stablehlo.reduce_window")
+def reduce_window(op: ir.Operation) -> LoopNest:
+    """Every dimension is shared; one that a single window covers is a reduction, if the body is one known op."""
+    source, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    if 0 in (*source, *result):
+        return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
+    count = len(op.results)
+    kind = body_kind(op)
+    scanned = scanned_dim(op, source)
+    build = NestBuilder()
+    operand: list[tuple[int, ...]] = []
+    for dim, window in enumerate(window_dims(op, len(source))):
+        if kind and _is_total(window, source[dim], result[dim]):
+            operand.append(build.loop(source[dim], kind))
+        else:
+            operand.append(build.loop(result[dim]) if source[dim] > 1 else ())
+            if dim == scanned:
+                build.exchange(operand[dim], op, 0, dim, Shares())
+            elif not window.is_single:
+                for index in range(count):
+                    build.exchange(operand[dim], op, index, dim, _reach(window, source[dim], result[dim]))
+    kept = tuple(loops if size > 1 else () for loops, size in zip(operand, result, strict=True))
+    return build.nest([tuple(operand)] * count + [()] * count, [kept] * count)
+
+
+@local_form("stablehlo.reduce_window")
+def local_reduce_window(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+    """Reduces the places that the shard's windows cover. Outside of the whole tensor stands what the body ignores, as XLA has it,
+    or where that is not known the initial value, as StableHLO has it."""
+    count, kind = len(op.results), body_kind(op)
+    source, result = at.global_shape(op.operands[0]), shape_of(op.results[0])
+    split = tensor_split(nest.operands[0], option)
+    scanned = scanned_dim(op, source)
+    if scanned >= 0 and split[scanned]:
+        local_scan(op, nest, option, at, scanned)
+        return
+    windows = window_dims(op, len(source))
+    reduced = tuple(axis for loop, axes in zip(nest.loops, option, strict=True) if loop.reduction for axis in axes)
+    with ir.InsertionPoint(op), op.location:
+        for dim, axes in enumerate(split):
+            window = windows[dim]
+            if not axes or window.is_single:
+                continue
+            if nest.loops[nest.operands[0][dim][0]].reduction:
+                windows[dim] = WindowDim(shape_of(op.operands[0])[dim])
+                continue
+            reach = _reach(window, source[dim], result[dim])
+            for index in range(count):
+                initial = op.operands[count + index]
+                fill = splat(neutral(kind, element_of(initial)), initial.type) if kind else initial
+                places = read_places(op.operands[index], dim, axes, reach, fill, at)
+                op.operands[index] = places.value
+            windows[dim] = replace(window, low=places.low, high=places.high, base=places.dilation)
+        for index in range(count, 2 * count):
+            op.operands[index] = once_per_group(op.operands[index], kind, tuple(sorted(reduced)), at)
+    set_window_dims(op, windows)
+    default_form(op, nest, option, at)

@@ -1,0 +1,312 @@
+"""The registry of file formats and sharding notations: the mesh side meets its converters here, and only here.
+
+A *format* is how a program lies in a file (MLIR text, bytecode, a `jax.export` artifact); it is recognised by content.
+A *notation* is how a StableHLO module carries shardings (`sdy`, `mhlo.sharding`); it is turned into mesh IR and back.
+
+Both come from the entry-point group `meshbridge.converters`: an entry point names a Format or a Notation, so that anyone can
+add one without meshbridge importing it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import entry_points
+from io import BytesIO
+from typing import Any, Protocol, TypeVar
+
+from meshbridge.dialect import assembly
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ParseError, ir
+
+ENTRY_POINTS = "meshbridge.converters"
+
+BYTECODE_MAGIC = b"ML\xefR"
+"""The first four bytes of MLIR bytecode, and so of StableHLO's portable artifacts."""
+
+
+class Calling(Protocol):
+    """How Python calls a program whose arguments and results are not one array each: trees, typed keys, unused arguments."""
+
+    @property
+    def count(self) -> int:
+        """How many arrays the arguments are, leaves of their trees."""
+
+    @property
+    def kept(self) -> Sequence[int]:
+        """The positions of those among them that the module's entry point takes; the others it does not read."""
+
+    def labels(self) -> Sequence[str]:
+        """What diagnostics call the arguments of the module's entry point, in order: `args[0]['weights']`."""
+
+    def flatten(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """The arrays that the entry point takes. Raises MeshError for arguments of another structure."""
+
+    def unflatten(self, results: Sequence[Any]) -> Any:
+        """What the caller gets, of the arrays that the entry point returns."""
+
+    def trace(self, arguments: Sequence[Any], named: Mapping[str, Any], shardings: Sequence[Any]) -> Any:
+        """The call as a part of a larger function that JAX traces; `shardings` are those of the entry point's arguments.
+
+        Raises MeshError where the program cannot be part of one.
+        """
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`, and
+    `calling` how Python calls it, where that is more than one array for each argument and result.
+    """
+
+    module: ir.Module
+    format: Format
+    envelope: object = None
+    calling: Calling | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a program lies in a file.
+
+    `detect` looks at the content. `read(data, filename, context)` raises ParseError. `write` gives the file's content;
+    `suffixes` are the file names that ask for it where the input's own format does not decide. `is_spelling`: it is text of
+    the mesh dialect as another version spells it, and can only say mesh IR. `read_sized`, where shapes may be symbolic, reads
+    a program with these sizes of its symbols. `wording` puts diagnostics of the mesh dialect into the spelling's own terms.
+    Where programs also exist as Python values, `holds` recognises one, `unpack(value, arguments, named, context)` opens it (a
+    function is traced with these arguments), and `pack` makes the format's own kind of value.
+    `for_platform`, where one program may be for several platforms, makes one for a single platform of it.
+    """
+
+    name: str
+    summary: str
+    detect: Callable[[bytes], bool]
+    read: Callable[[bytes, str, ir.Context], Program]
+    write: Callable[[Program], bytes]
+    suffixes: tuple[str, ...] = ()
+    is_spelling: bool = False
+    read_sized: Callable[[bytes, str, ir.Context, Mapping[str, int]], Program] | None = None
+    holds: Callable[[object], bool] = field(default=lambda value: False)
+    unpack: Callable[[object, Sequence[Any], Mapping[str, Any], ir.Context], Program] | None = None
+    pack: Callable[[Program], object] | None = None
+    for_platform: Callable[[Program, str], Program] | None = None
+    wording: Callable[[str], str] = field(default=lambda diagnostics: diagnostics)
+
+    def open(self, data: bytes, filename: str, ctx: ir.Context, dims: Mapping[str, int] | None = None) -> Program:
+        """Reads a program; `dims` are the sizes of its symbolic dimensions by name, if it has any.
+
+        Raises MeshError where the format has no such dimensions, or for other sizes than the program needs.
+        """
+        if not dims:
+            return self.read(data, filename, ctx)
+        if self.read_sized is None:
+            raise MeshError(f"{filename}: error: expected a program with symbolic dimensions to give sizes, found {self.summary}")
+        return self.read_sized(data, filename, ctx, dims)
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How a StableHLO module carries shardings.
+
+    `detect` says whether a module uses it, `to_mesh` turns it into annotated mesh IR in place, `from_mesh(module, closed)` back;
+    `closed` writes every sharding as final, so that nobody decides further.
+    `wrap_local`, where the notation has the means, makes one callable program on global shapes out of a lowered local one.
+    """
+
+    name: str
+    summary: str
+    detect: Callable[[ir.Module], bool]
+    to_mesh: Callable[[ir.Module], None]
+    from_mesh: Callable[[ir.Module, bool], None] | None = None
+    wrap_local: Callable[[ir.Module], None] | None = None
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether `data` is text, a few damaged bytes aside: the reader says where they stand."""
+    if b"\0" in data:
+        return False
+    odd = sum(1 for byte in data.decode(errors="replace") if byte == "\N{REPLACEMENT CHARACTER}")
+    return odd * 16 <= len(data)
+
+
+def bytecode_producer(data: bytes) -> bytes | None:
+    """Who wrote this MLIR bytecode (`MLIR22.1.0`, `StableHLO_v1.15.0`), or None if it is not bytecode.
+
+    The header is the magic, a version as a variable-length integer (one byte so far), and the producer up to a zero byte.
+    """
+    if not data.startswith(BYTECODE_MAGIC):
+        return None
+    return data[len(BYTECODE_MAGIC) + 1 :].split(b"\0", 1)[0]
+
+
+def to_bytecode(module: ir.Module) -> bytes:
+    """MLIR bytecode of `module`."""
+    buffer = BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def copy_module(module: ir.Module) -> ir.Module:
+    """A copy of `module` in the same context."""
+    with module.context:
+        return ir.Module.parse(to_bytecode(module))
+
+
+def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    return Program(assembly.read(data, filename, ctx), TEXT)
+
+
+def _read_bytecode(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    module = mlir.parse(data, filename, ctx)
+    refuse_versioned(module, filename)
+    return Program(module, BYTECODE)
+
+
+def refuse_versioned(module: ir.Module, filename: str) -> None:
+    """Raises ParseError over an op of VHLO that has stayed one: bytecode of a portable artifact that is damaged."""
+    left = next((op.name for op in mlir.walk(module.operation) if op.name.startswith("vhlo.")), "")
+    if left:
+        raise ParseError(
+            f"{filename}: error: '{left}' is an op of a StableHLO portable artifact, which this is not, or is damaged"
+        )
+
+
+TEXT = Format(
+    name="mlir",
+    summary="MLIR text, the mesh dialect's own syntax included",
+    detect=_is_text,
+    read=_read_text,
+    write=lambda program: assembly.write(program.module).encode(),
+    suffixes=(".mlir",),
+)
+
+BYTECODE = Format(
+    name="bytecode",
+    summary="MLIR bytecode",
+    detect=lambda data: not (bytecode_producer(data) or b"StableHLO").startswith(b"StableHLO"),
+    read=_read_bytecode,
+    write=lambda program: to_bytecode(program.module),
+    suffixes=(".mlirbc",),
+)
+
+EntryT = TypeVar("EntryT", Format, Notation)
+
+
+def collect(entries: list[EntryT]) -> dict[str, EntryT]:
+    """By name; refuses two entries of one name and entries without a summary."""
+    table: dict[str, EntryT] = {}
+    for entry in entries:
+        if not entry.summary.strip():
+            raise ValueError(f"converter {entry.name} has no summary")
+        if table.setdefault(entry.name, entry) is not entry:
+            raise ValueError(f"two converters are named {entry.name}")
+    return table
+
+
+@cache
+def _installed() -> tuple[object, ...]:
+    return tuple(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """Every format by name. Text comes last: anything that decodes could be text."""
+    found = [entry for entry in _installed() if isinstance(entry, Format)]
+    return collect([*found, BYTECODE, TEXT])
+
+
+@cache
+def notations() -> dict[str, Notation]:
+    """Every notation by name."""
+    return collect([entry for entry in _installed() if isinstance(entry, Notation)])
+
+
+def recognise(data: bytes, filename: str) -> Format:
+    """The format of `data`, told by content alone.
+
+    Raises ParseError where no format claims it.
+    """
+    if not data.strip():
+        raise ParseError(f"{filename}: error: the input is empty, expected one of: {_known()}")
+    for candidate in formats().values():
+        if candidate.detect(data):
+            return candidate
+    raise ParseError(f"{filename}: error: unknown kind of input, expected one of: {_known()}")
+
+
+def _known() -> str:
+    return "; ".join(entry.summary for entry in formats().values())
+
+
+def read(data: bytes, filename: str, ctx: ir.Context) -> Program:
+    """Reads a program in any known format. `filename` is for diagnostics.
+
+    Raises ParseError.
+    """
+    return recognise(data, filename).read(data, filename, ctx)
+
+
+def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> Program:
+    """Opens a Python value that holds a program; the value itself is not changed.
+
+    An MLIR module is copied, and so is that of a Program. What JAX makes (`jax.export.Exported`, `jax.stages.Lowered`, a jitted
+    function, which is traced with `arguments` and `named`) its converter opens, in `ctx`.
+    Raises MeshError where no format knows such values, and for arguments to anything else than a function.
+    """
+    if isinstance(value, (ir.Module, Program)):
+        refuse_arguments(value, arguments, named)
+        program = Program(value, TEXT) if isinstance(value, ir.Module) else value
+        return replace(program, module=copy_module(program.module))
+    for candidate in formats().values():
+        if candidate.unpack is not None and candidate.holds(value):
+            return candidate.unpack(value, arguments, named or {}, ctx)
+    hint = "\n  hint: compile it with jax.jit first" if inspect.isroutine(value) else ""
+    kinds = "a jax.export.Exported, a meshbridge.Program, an MLIR module, a jax.stages.Lowered, or a jitted function"
+    raise MeshError(f"error: expected {kinds}, found {type(value).__name__}{hint}")
+
+
+def refuse_arguments(value: object, arguments: Sequence[Any], named: Mapping[str, Any] | None) -> None:
+    """Raises MeshError if there are arguments: only a jitted function is traced with some."""
+    if arguments or named:
+        raise MeshError(f"error: expected arguments with a jitted function alone, found some with {type(value).__name__}")
+
+
+def pack(program: Program) -> object:
+    """The Python value for a program that `unpack` opened: of the format's own kind, the module where it has none."""
+    return program.module if program.format.pack is None else program.format.pack(program)
+
+
+def for_platform(program: Program, platform: str) -> Program:
+    """`program` for one platform, `cpu`, `cuda`, `rocm` or `tpu`: as it is, unless it is for several.
+
+    Its module may be changed in place. Raises MeshError where that platform is not one of several.
+    """
+    return program if program.format.for_platform is None else program.format.for_platform(program, platform)
+
+
+def choose(program: Program, filename: str) -> Program:
+    """`program` in the format that the output's name asks for, in its own where the name says nothing."""
+    asked = by_suffix(filename)
+    return program if asked is None else replace(program, format=asked)
+
+
+def by_suffix(filename: str) -> Format | None:
+    """The format that the name of an output asks for, None where it says nothing."""
+    return next((entry for entry in formats().values() if filename.endswith(entry.suffixes)), None)
+
+
+def find_notation(module: ir.Module) -> Notation | None:
+    """The notation in which `module` carries shardings, None where it carries none (or is mesh IR already)."""
+    return next((notation for notation in notations().values() if notation.detect(module)), None)
+
+
+def wrapping_notation() -> Notation:
+    """The notation that can make a callable program out of a local one.
+
+    Raises MeshError where none is installed.
+    """
+    for notation in notations().values():
+        if notation.wrap_local is not None:
+            return notation
+    raise MeshError("error: no installed converter can wrap a local program (entry-point group meshbridge.converters)")

@@ -1,0 +1,1 @@
+"""Running programs: PJRT, and the unsharded program that results are compared with."""

@@ -1,0 +1,405 @@
+"""Compiles a local program with the PJRT client that JAX holds, and runs it on global arrays.
+
+A local program is what `lower-collectives{form=local}` leaves: `main` on the shapes of one device's shards, devices as XLA
+replicas, and on every argument and result the global type, the mesh and the axes that split it (BOUNDARY). The device at
+row-major position p of the mesh is replica `device_ids[p]`; replica r runs on the r-th of the given devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxlib import xla_client
+
+from meshbridge.dialect import attributes, ops
+from meshbridge.dialect.module_mesh import mesh_or_single
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, OpError, ir
+from meshbridge.ir.sharding import Axes, Mesh, Split
+from meshbridge.ir.subaxes import axis_names, named_axes, whole_split
+from meshbridge.read import formats
+
+BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
+"""Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension, and axes
+along which devices hold terms of a sum."""
+
+
+MEMORY_KIND = "mhlo.memory_kind"
+"""Attribute of an argument or result: the memory that the caller keeps it in, of those that the device has."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One argument or result: its global shape, its shards' shape, and how the shards lie on the mesh."""
+
+    shape: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    split: Split
+    partial: Axes = ()
+    "The axes along which devices hold the terms of a sum: JAX's `unreduced`."
+    memory: str | None = None
+    "The kind of memory that the program says it is kept in."
+
+    def fitted(self, label: str, argument: Any) -> Any:
+        """`argument`, which diagnostics call by its label, as an array of this shape and type; Python's numbers become one.
+
+        Raises MeshError for anything that is not such an array, and for a number that the type does not hold.
+        """
+        if isinstance(argument, _NUMBERS) and not self.shape and self._widens(argument):
+            try:
+                return np.asarray(argument, self.dtype)
+            except OverflowError:
+                raise MeshError(f"error: {label}: {argument} does not fit in {self.dtype.name}") from None
+        found = _described(argument)
+        if found != f"{self.dtype.name}{list(self.shape)}":
+            raise MeshError(f"error: {label}: expected {self.dtype.name}{list(self.shape)}, found {found}")
+        return argument
+
+    def _widens(self, number: complex) -> bool:
+        """Whether a Python number becomes one of this type without loss of its kind, as JAX has it."""
+        kinds: tuple[Any, ...] = (np.bool_, np.integer, np.floating, np.complexfloating)
+        own = next(rank for rank, kind in enumerate(kinds) if jax.numpy.issubdtype(self.dtype, kind))
+        return own >= _NUMBERS.index(type(number)) and (own > 0) == (type(number) is not bool)
+
+    def padded_shape(self, mesh: Mesh) -> tuple[int, ...]:
+        """The global shape rounded up to whole shards."""
+        return tuple(size * mesh.group_size(axes) for size, axes in zip(self.shard_shape, self.split, strict=True))
+
+    def spec(self, mesh: Mesh, *, in_parts: bool = False) -> PartitionSpec:
+        """The split as JAX writes it, by names of mesh axes; `in_parts` if parts of an axis are axes of their own."""
+        names = [map(mesh.axis_name, axes) if in_parts else axis_names(mesh, axes) for axes in self.split]
+        unreduced = map(mesh.axis_name, self.partial) if in_parts else axis_names(mesh, self.partial)
+        return PartitionSpec(*(tuple(each) or None for each in names), unreduced=set(unreduced))
+
+
+_NUMBERS = (bool, int, float, complex)
+"""Python's own, each of which holds those before it."""
+
+
+def _described(argument: Any) -> str:
+    """The type and shape of an array as diagnostics write them, `float32[8, 4]`; the class of anything else."""
+    shape, dtype = getattr(argument, "shape", None), getattr(argument, "dtype", None)
+    try:
+        return f"{np.dtype(dtype).name}{list(shape)}" if shape is not None and dtype is not None else type(argument).__name__
+    except TypeError:  # a type of JAX's own, such as that of keys, or of another library
+        return f"{dtype}{list(shape or ())}"
+
+
+def check_number(places: Sequence[Place], arguments: Sequence[Any]) -> None:
+    """Raises MeshError unless there are as many arguments as the program takes."""
+    if len(arguments) != len(places):
+        raise MeshError(f"error: the program takes {len(places)} arguments, {len(arguments)} given")
+
+
+@dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
+class Executable:
+    """A compiled local program. Call it as the JAX function that it came from, else with one global array per argument."""
+
+    mesh: Mesh
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    devices: tuple[Any, ...]
+    loaded: Any
+    """What the PJRT client returned."""
+    calling: formats.Calling | None = None
+    """The trees, typed keys and dropped arguments of the JAX function; None for a bare module."""
+
+    @cached_property
+    def jax_mesh(self) -> jax.sharding.Mesh:
+        """The devices in mesh order, axes by the user's names."""
+        in_order = np.empty(self.mesh.size, dtype=object)
+        for position, device in enumerate(self.mesh.ordered_devices()):
+            in_order[position] = self.devices[device]
+        parts = [(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)]
+        axes = parts if self._in_parts else named_axes(self.mesh)
+        kinds = tuple(AxisType.Explicit if name in self._unreduced else AxisType.Auto for name, _ in axes)
+        return jax.sharding.Mesh(in_order.reshape([size for _, size in axes]), [name for name, _ in axes], axis_types=kinds)
+
+    @cached_property
+    def _unreduced(self) -> set[str]:
+        """The axes that JAX must have as explicit ones, since devices along them hold terms of a sum."""
+        partial = {axis for place in (*self.inputs, *self.outputs) for axis in place.partial}
+        return {self.mesh.axis_name(axis) for axis in partial} | set(axis_names(self.mesh, tuple(sorted(partial))))
+
+    @cached_property
+    def _in_parts(self) -> bool:
+        """Whether something is split along a part of an axis, which must then be an axis of its own: JAX knows no others."""
+        places = (*self.inputs, *self.outputs)
+        return any(whole_split(self.mesh, place.split) != place.split for place in places)
+
+    def sharding(self, place: Place) -> NamedSharding:
+        """How JAX says where the shards of an argument or result lie."""
+        return NamedSharding(self.jax_mesh, place.spec(self.mesh, in_parts=self._in_parts), memory_kind=place.memory)
+
+    def hlo_text(self) -> str:
+        """The optimised HLO, as XLA runs it."""
+        return "\n".join(module.to_string() for module in self.loaded.hlo_modules())
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs on global arrays of numpy or JAX. Gives global `jax.Array`s, sharded as the program left them, in the tree of the
+        JAX function that the program came from, in a list for a bare module.
+
+        Within a function that JAX traces, it is part of that function. A result whose shards do not come out even is given
+        without its padding, in a sharding of JAX's choice.
+        Raises MeshError for arguments of the wrong number, structure, shape or type, and for a result that XLA does not leave in
+        the memory that the program says.
+        """
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
+            return self._trace(arguments, named)
+        if self.calling is not None:
+            return self.calling.unflatten(self._run(self.calling.flatten(arguments, named), self.calling.labels()))
+        if named:
+            raise MeshError(f"error: the arguments of a module have no names, found {', '.join(named)}")
+        return self._run(arguments, [f"argument {index}" for index in range(len(arguments))])
+
+    def _run(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
+        check_number(self.inputs, arguments)
+        sharded = [self._shard(*each) for each in zip(self.inputs, labels, arguments, strict=True)]
+        results = self.loaded.execute_sharded(sharded).disassemble_into_single_device_arrays()
+        return [self._join(place, shards) for place, shards in zip(self.outputs, results, strict=True)]
+
+    def _trace(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """The call within a function that JAX traces, on this executable's devices."""
+        if self.calling is None:
+            hint = "compile a jax.export.Exported, or a jitted function with its arguments"
+            raise MeshError(f"error: an executable of a bare module cannot be part of a function that JAX traces\n  hint: {hint}")
+        return self.calling.trace(arguments, named, [self.sharding(place) for place in self.inputs])
+
+    def _shard(self, place: Place, label: str, argument: Any) -> jax.Array:
+        argument = place.fitted(label, argument)
+        padded = place.padded_shape(self.mesh)
+        if padded != place.shape:
+            argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, place.shape, strict=True)])
+        # Without this JAX would silently make 32-bit numbers of 64-bit ones.
+        with jax.enable_x64(True):
+            placed = self._as_terms(place, argument) if place.partial else jax.device_put(argument, self.sharding(place))
+        return placed if not self.mesh.device_ids else self._in_device_order(placed)
+
+    def _as_terms(self, place: Place, argument: Any) -> jax.Array:
+        """An unreduced array as it is given. Of any other array, the first device of each group holds the value, which others add
+        nothing to."""
+        target = self.sharding(place)
+        if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
+            return jax.device_put(argument, target)
+        value = np.asarray(argument)
+        split = NamedSharding(self.jax_mesh, replace(place, partial=()).spec(self.mesh, in_parts=self._in_parts))
+        coordinates = dict(zip(self.jax_mesh.devices.flat, np.ndindex(self.jax_mesh.devices.shape), strict=True))
+        along = [self.jax_mesh.axis_names.index(name) for name in target.spec.unreduced]
+        shards = [
+            jax.device_put(value[index] if not any(coordinates[device][axis] for axis in along) else value[index] * 0, device)
+            for device, index in split.devices_indices_map(value.shape).items()
+        ]
+        return jax.make_array_from_single_device_arrays(value.shape, target, shards)
+
+    def _in_device_order(self, placed: jax.Array) -> jax.Array:
+        """The same buffers as the client takes them: by position in `devices`, whatever the mesh's own order."""
+        buffers = {shard.device: shard.data for shard in placed.addressable_shards}
+        memory = placed.sharding.memory_kind
+        each = NamedSharding(jax.sharding.Mesh(np.array(self.devices), ("replica",)), PartitionSpec(), memory_kind=memory)
+        shape = placed.sharding.shard_shape(placed.shape)
+        return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.devices])
+
+    def _join(self, place: Place, shards: Sequence[Any]) -> jax.Array:
+        memory = shards[0].sharding.memory_kind
+        if place.memory not in (None, memory):
+            hint = "jaxlib 0.10 or newer keeps it there"  # older ones do not say at compile time that they do not, on CPUs
+            raise MeshError(
+                f"error: a result is to be in memory of kind '{place.memory}', XLA leaves it in '{memory}'\n  hint: {hint}"
+            )
+        padded = place.padded_shape(self.mesh)
+        whole = jax.make_array_from_single_device_arrays(padded, self.sharding(place), list(shards))
+        return whole if padded == place.shape else whole[tuple(slice(size) for size in place.shape)]
+
+
+def whole(array: jax.Array) -> np.ndarray[Any, Any]:
+    """The value of a global array: where its devices hold the terms of a sum, their sum."""
+    sharding = array.sharding
+    if not isinstance(sharding, NamedSharding) or not sharding.spec.unreduced:
+        return np.asarray(array)
+    mesh, split = sharding.mesh, sharding.spec.update(unreduced=frozenset())
+    naming = {*sharding.spec.unreduced, *(name for entry in split for name in (entry if isinstance(entry, tuple) else (entry,)))}
+    copies = [axis for axis, name in enumerate(mesh.axis_names) if name not in naming]
+    indices = NamedSharding(mesh, split).devices_indices_map(array.shape)
+    held = {shard.device: shard.data for shard in array.addressable_shards}
+    total = np.zeros(array.shape, array.dtype)
+    for device, place in zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True):
+        if not any(place[axis] for axis in copies):
+            total[indices[device]] += np.asarray(held[device])
+    return total
+
+
+def load(program: formats.Program, available: Sequence[Any]) -> Executable:
+    """Compiles a program in the local form for the first of the `available` devices, as many as its mesh has.
+
+    Changes its module. Raises MeshError for one that needs more devices than there are, or that XLA refuses.
+    """
+    module = program.module
+    main = mlir.main_function(module)
+    mesh = mesh_or_single(module)
+    inputs, outputs = boundary(module)
+    if mesh.size > len(available):
+        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
+    _strip(module, main)
+    used = tuple(available[: mesh.size])
+    _check_memories((*inputs, *outputs), used[0])
+    return Executable(mesh, tuple(inputs), tuple(outputs), used, _load(module, used), program.calling)
+
+
+def _check_memories(places: Iterable[Place], device: Any) -> None:
+    """Raises MeshError for an argument or result in a kind of memory that `device` does not have."""
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    for place in places:
+        if place.memory not in (None, *kinds):
+            has = ", ".join(kinds)
+            raise MeshError(
+                f"error: an argument or result is kept in memory of kind '{place.memory}', {device.platform} has {has}"
+            )
+
+
+def platform(device: Any) -> str:
+    """What jax.export calls the platform of a device; `gpu` is that of several."""
+    name = str(device.platform)
+    if name != "gpu":
+        return name
+    return "rocm" if "rocm" in device.client.platform_version else "cuda"
+
+
+def compile_whole(module: ir.Module, device: Any) -> Executable:
+    """Compiles a program on global shapes, without shardings, for one device, as it stands: XLA does everything.
+
+    Gives `module` the name of entry points that XLA looks for. Raises MeshError for a program that XLA refuses.
+    """
+    main = mlir.main_function(module)
+    inputs, outputs = boundary(module)
+    with module.context:
+        main.attributes["sym_name"] = ir.StringAttr.get("main")
+    return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), (device,), _load(module, (device,)))
+
+
+def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:
+    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])] if side in main.attributes else []
+
+
+def boundary(module: ir.Module) -> tuple[list[Place], list[Place]]:
+    """The arguments and results of the program's entry point; those of a program that is not partitioned lie whole.
+
+    Raises OpError for a type that no array has.
+    """
+    main = mlir.main_function(module)
+    return _places(main, "arg_attrs"), _places(main, "res_attrs")
+
+
+def _places(main: ir.Operation, side: str) -> list[Place]:
+    kind = mlir.function_type(main)
+    types = kind.inputs if side == "arg_attrs" else kind.results
+    entries: Iterable[ir.DictAttr | None] = _entries(main, side) or [None] * len(types)
+    return [_place(main, local, entry) for local, entry in zip(types, entries, strict=True)]
+
+
+def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Place:
+    if not isinstance(kind, ir.RankedTensorType):
+        raise OpError(main, f"has a boundary of type {kind}, expected ranked tensors only")
+    local = ir.RankedTensorType(kind)
+    if not local.has_static_shape:
+        raise OpError(main, f"has a boundary of type {kind}, expected static shapes")
+    shard_shape = tuple(local.shape)
+    dtype = _dtype(main, local.element_type)
+    memory = ir.StringAttr(entry[MEMORY_KIND]).value if entry is not None and MEMORY_KIND in entry else None
+    if entry is None or BOUNDARY_GLOBAL not in entry:
+        return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape), memory=memory)
+    whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value)
+    split = attributes.axis_array(entry[BOUNDARY_SPLIT])
+    partial = attributes.integers(entry[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in entry else ()
+    split = (split + ((),) * len(shard_shape))[: len(shard_shape)]
+    return Place(tuple(whole.shape), shard_shape, dtype, split, partial, memory)
+
+
+def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:
+    """The numpy type of an MLIR element type."""
+    if (name := DTYPES.get(str(element))) is None:
+        raise OpError(main, f"has a boundary of element type {element}, which numpy has no type for")
+    scalar: type = getattr(jax.numpy, name).dtype.type
+    return np.dtype(scalar)
+
+
+DTYPES = {
+    "i1": "bool",
+    **{f"i{bits}": f"int{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"ui{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+    "f4E2M1FN": "float4_e2m1fn",
+    "f8E3M4": "float8_e3m4",
+    "f8E4M3": "float8_e4m3",
+    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
+    "f8E4M3FN": "float8_e4m3fn",
+    "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2": "float8_e5m2",
+    "f8E5M2FNUZ": "float8_e5m2fnuz",
+    "f8E8M0FNU": "float8_e8m0fnu",
+}
+"""MLIR element type to numpy's (and ml_dtypes') name."""
+
+
+def _strip(module: ir.Module, main: ir.Operation) -> None:
+    """Removes what XLA does not know (mesh symbols, the `meshbridge.*` attributes of the boundary) and calls the entry `main`."""
+    with module.context:
+        main.attributes["sym_name"] = ir.StringAttr.get("main")
+        for side in ("arg_attrs", "res_attrs"):
+            if side in main.attributes:
+                main.attributes[side] = ir.ArrayAttr.get([_without_boundary(entry) for entry in _entries(main, side)])
+        for op in list(module.body.operations):
+            if op.operation.name == ops.MeshOp.OPERATION_NAME:
+                op.operation.erase()
+
+
+def _without_boundary(entry: ir.DictAttr) -> ir.DictAttr:
+    named = [entry[index] for index in range(len(entry))]
+    return ir.DictAttr.get({item.name: item.attr for item in named if item.name not in BOUNDARY})
+
+
+def _refuse_callbacks(module: ir.Module) -> None:
+    """Raises OpError for a call of a Python function: it is not in the module, and XLA ends the process that runs one without."""
+    for op in mlir.walk_all(module):
+        if op.name == mlir.CUSTOM_CALL:
+            target = ir.StringAttr(op.attributes["call_target_name"]).value
+            if _CALLBACK.fullmatch(target):
+                hint = "jax.pure_callback and jax.debug.print run only where jax.jit has compiled them"
+                raise OpError(op, "calls a Python function, which no module holds", hint=hint)
+
+
+_CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla_buffer_python_(cpu|gpu)_callback")
+"""The targets by which JAX calls a Python function of the process that has traced it."""
+
+
+def _load(module: ir.Module, devices: Sequence[Any]) -> Any:
+    """Compiles for one replica on each device."""
+    _refuse_callbacks(module)
+    count = len(devices)
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = count, 1
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = count, 1
+    ids = np.array([device.id for device in devices]).reshape(count, 1)
+    options.device_assignment = build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    with module.context:
+        i32 = ir.IntegerType.get_signless(32)
+        module.operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(i32, count)
+        module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, 1)
+    try:
+        return devices[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(tuple(devices)), options)
+    except jax.errors.JaxRuntimeError as error:
+        raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None

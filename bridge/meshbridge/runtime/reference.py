@@ -1,0 +1,85 @@
+"""What every run is compared with: the program as it came, on one device.
+
+XLA alone compiles it, without shardings; nothing that partitions a program has a part in it. Where XLA is known to compute
+something else than the program says, StableHLO's interpreter evaluates it instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir, stablehlo
+from meshbridge.legalize.strip_shardings import StripShardings
+from meshbridge.ops.local import neutral
+from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.read import formats
+from meshbridge.runtime import pjrt
+
+Array = np.ndarray[Any, Any]
+
+
+def unsharded(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
+    """The results of `module` on global inputs; `module` itself is not changed.
+
+    Raises MeshError for a program that says what each of several devices does: it has no meaning on one.
+    """
+    if is_partitioned(module):
+        raise MeshError("<module>: error: the program is partitioned already, it has no unsharded form to compare with")
+    copy = formats.copy_module(module)
+    StripShardings().run(copy)
+    if any(MISREAD[op.name](op) for op in mlir.walk_all(copy) if op.name in MISREAD):
+        return _interpreted(copy, inputs)
+    return [np.asarray(result) for result in pjrt.compile_whole(copy, jax.devices()[0])(*inputs)]
+
+
+def _reduces_pieces(op: ir.Operation) -> bool:
+    """XLA reduces each piece of a concatenation, and takes an initial value that is not neutral in once for each."""
+    count = len(op.operands) // 2
+    made = [operand.owner for operand in list(op.operands)[:count] if not isinstance(operand.owner, ir.Block)]
+    kind = body_kind(op)
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    is_neutral = bool(kind) and all(is_splat(value, neutral(kind, element)) for value in list(op.operands)[count:])
+    return not is_neutral and any(owner.operation.name == "stablehlo.concatenate" for owner in made)
+
+
+MISREAD: dict[str, Callable[[ir.Operation], bool]] = {"stablehlo.reduce": _reduces_pieces}
+"""Ops that XLA computes wrongly on one device, and when. docs/propagation.md lists them, each with its test."""
+
+
+def _interpreted(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
+    try:
+        return interpreted(module, inputs)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise MeshError(
+            f"error: XLA is known to compute this program wrongly, and StableHLO's interpreter cannot evaluate it: {error}"
+        ) from None
+
+
+def interpreted(module: ir.Module, inputs: Sequence[Array]) -> list[Array]:
+    """The results of `main` by StableHLO's interpreter, which raises ValueError for a program that it cannot evaluate."""
+    stablehlo.register_interpreter_dialect(module.context)
+    with module.context:
+        results = stablehlo.eval_module(module, [_attribute(np.asarray(value)) for value in inputs])
+        return [_array(result) for result in results]
+
+
+def _attribute(array: Array) -> ir.Attribute:
+    if array.dtype == np.bool_:
+        kind = ir.RankedTensorType.get(array.shape, ir.IntegerType.get_signless(1), loc=ir.Location.unknown())
+        return ir.DenseElementsAttr.get([ir.BoolAttr.get(bool(bit)) for bit in array.flat], kind)
+    data: Any = np.ascontiguousarray(array).reshape(array.shape)
+    return ir.DenseElementsAttr.get(data, signless=array.dtype.kind != "u")
+
+
+def _array(attribute: ir.Attribute) -> Array:
+    kind = ir.RankedTensorType(attribute.type)
+    if str(kind.element_type) == "i1":
+        bits: Any = attribute  # the interpreter's own class of attribute, which can be walked
+        return np.array([bool(bit) for bit in bits], np.bool_).reshape(kind.shape)
+    return np.array(attribute).reshape(kind.shape)

@@ -1,0 +1,1 @@
+"""What people see: the commands, and what they print. Nothing else imports it."""

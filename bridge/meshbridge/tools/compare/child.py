@@ -1,0 +1,131 @@
+"""One contestant on one program, in a process of its own: XLA reads its flags once, and its fatal errors end the process.
+
+`python -m meshbridge.tools.compare.child FOLDER REQUEST` finds the program in FOLDER/program, takes and leaves the outputs to
+compare with in FOLDER/reference.npz, and writes what it measured to FOLDER/result.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshbridge.analysis.hlo_figures import figures
+from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.read import formats
+from meshbridge.runtime import reference
+from meshbridge.runtime.pjrt import boundary
+from meshbridge.tools import trial
+from meshbridge.tools.compare import spmd
+from meshbridge.tools.compare.contestants import CONTESTANTS, REPEATS, prepared
+from meshbridge.tools.compare.figures import Figures
+
+UNSHARDED = "unsharded"
+"""Stands for the program without its shardings on one device, which is no contestant but what they are measured by."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
+
+    Inputs come from the archive `inputs`, or from `seed` where that is empty.
+    """
+
+    contestant: str
+    devices: int
+    seed: int
+    inputs: str
+    lead: bool
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The child's command. What fails in an orderly way is a result like any other."""
+    folder, request = Path(arguments[0]), Request(**json.loads(arguments[1]))
+    try:
+        found = _measured(folder, request)
+    except MeshError as error:
+        found = Figures(error=str(error))
+    except Exception as error:  # XLA's errors have no common type of their own
+        found = Figures(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    (folder / "result.json").write_text(json.dumps(asdict(found)))
+    return 0
+
+
+def _measured(folder: Path, request: Request) -> Figures:
+    module = formats.BYTECODE.open((folder / "program").read_bytes(), "program", context()).module
+    inputs = trial.load_arrays(request.inputs) if request.inputs else trial.random_inputs(boundary(module)[0], request.seed)
+    if request.contestant == UNSHARDED:
+        _save(folder, reference.unsharded(module, inputs))
+        return Figures()
+    return _contest(folder, request, module, inputs)
+
+
+def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence[Any]) -> Figures:
+    contestant = CONTESTANTS[request.contestant]
+    copy, partitioning = prepared(contestant, module)
+    started = time.perf_counter()
+    compiled = spmd.compile(copy, jax.devices()[: request.devices], shardy=contestant.shardy)
+    compiling = time.perf_counter() - started
+    running = []
+    for _ in range(REPEATS):
+        placed = compiled.place(inputs)  # a program may take its arguments for itself
+        started = time.perf_counter()
+        held = compiled.execute(placed)
+        running.append(time.perf_counter() - started)
+    results = compiled.join(held)
+    if request.lead:
+        _save(folder, results)
+    absolute, relative = (None, None) if request.lead else _differences(folder, results)
+    return Figures(
+        **vars(figures(compiled.hlo_text())),
+        temporary_bytes=compiled.loaded.get_compiled_memory_stats().temp_size_in_bytes,
+        partition_seconds=partitioning if contestant.is_ours else None,
+        compile_seconds=compiling,
+        run_seconds=min(running),
+        absolute_difference=absolute,
+        relative_difference=relative,
+    )
+
+
+def _reference(folder: Path) -> Path:
+    return folder / "reference.npz"
+
+
+def _save(folder: Path, results: Sequence[Any]) -> None:
+    """As bytes: archives know numpy's own types only."""
+    arrays: dict[str, Any] = {"kinds": np.array([result.dtype.name for result in results], str)}
+    for index, result in enumerate(results):
+        arrays[f"shape_{index}"] = np.array(result.shape, np.int64)
+        arrays[f"bytes_{index}"] = np.frombuffer(result.tobytes(), np.uint8)
+    np.savez(_reference(folder), **arrays)
+
+
+def reference_results(folder: Path) -> list[np.ndarray[Any, Any]] | None:
+    """What the child that led has left in `folder`; None if none did."""
+    if not _reference(folder).exists():
+        return None
+    with np.load(_reference(folder)) as archive:
+        kinds = [np.dtype(getattr(jax.numpy, str(name)).dtype) for name in archive["kinds"]]
+        return [
+            np.frombuffer(archive[f"bytes_{index}"].tobytes(), kind).reshape(archive[f"shape_{index}"])
+            for index, kind in enumerate(kinds)
+        ]
+
+
+def _differences(folder: Path, results: Sequence[Any]) -> tuple[float | None, float | None]:
+    expected = reference_results(folder)
+    if expected is None:
+        return None, None
+    found = trial.worst(results, expected)
+    return found.absolute, found.relative
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""Who is compared: each makes of a program something that XLA compiles, and says which of XLA's partitioners then runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshbridge import conversion, pipeline
+from meshbridge.ir.mlir import ir
+from meshbridge.read import formats
+from meshbridge.read.formats import Program
+
+REPEATS = 3
+"""Times are the shortest of so many runs: the first one also pays for empty caches."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """`prepare` changes a module into what XLA is to compile; `shardy` says in whose notation that is."""
+
+    prepare: Callable[[ir.Module], ir.Module]
+    shardy: bool
+    is_ours: bool = False
+    "Whether preparing is partitioning, so that its time counts."
+
+
+def _ours(module: ir.Module) -> ir.Module:
+    """Partitioned: nothing is left for XLA's partitioner to decide."""
+    pipeline.partition_module(module)
+    return module
+
+
+def _in(notation: str) -> Callable[[ir.Module], ir.Module]:
+    """The same program with its shardings in a notation, as it stands if it has that already."""
+
+    def convert(module: ir.Module) -> ir.Module:
+        found = formats.find_notation(module)
+        if found is None or found.name != notation:
+            conversion.convert(Program(module, formats.BYTECODE), notation)
+        return module
+
+    return convert
+
+
+CONTESTANTS = {
+    "meshbridge": Contestant(_ours, shardy=True, is_ours=True),
+    "xla-shardy": Contestant(_in("sdy"), shardy=True),
+    "xla-gspmd": Contestant(_in("gspmd"), shardy=False),
+}
+"""By the name that the table prints."""
+
+
+def prepared(contestant: Contestant, module: ir.Module) -> tuple[ir.Module, float]:
+    """A copy of `module` as XLA is to compile it, and the seconds that partitioning took. Raises MeshError."""
+    seconds = []
+    for _ in range(REPEATS if contestant.is_ours else 1):
+        copy = formats.copy_module(module)
+        started = time.perf_counter()
+        copy = contestant.prepare(copy)
+        seconds.append(time.perf_counter() - started)
+    return copy, min(seconds) if contestant.is_ours else 0.0

@@ -1,0 +1,146 @@
+"""A program on global shapes, compiled by XLA for several devices and partitioned on the way by the partitioner of one's choice.
+
+XLA says itself in which tiles it takes the arguments and leaves the results; numpy cuts and joins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxlib import xla_client
+
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.read import formats
+from meshbridge.runtime.pjrt import Place, boundary
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How one array is cut: tiles per dimension (the last ones may stick out), and for each device the number of its tile."""
+
+    counts: tuple[int, ...]
+    tile_of: tuple[int, ...]
+
+    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of every tile of an array: ceiling division."""
+        return tuple(-(-size // count) for size, count in zip(whole, self.counts, strict=True))
+
+    def cut(self, array: Array) -> list[Array]:
+        """Each device's tile, padded where it sticks out."""
+        tile = self.shape(array.shape)
+        padding = [(0, size * count - given) for size, count, given in zip(tile, self.counts, array.shape, strict=True)]
+        padded = np.pad(array, padding) if padding else array  # numpy pads no scalar
+        return [padded[self._place(device, tile)] for device in range(len(self.tile_of))]
+
+    def join(self, tiles: Sequence[Array], shape: tuple[int, ...]) -> Array:
+        """The array of `shape` whose tiles the devices hold."""
+        tile = self.shape(shape)
+        whole = np.empty([size * count for size, count in zip(tile, self.counts, strict=True)], tiles[0].dtype)
+        for device, held in enumerate(tiles):
+            whole[self._place(device, tile)] = held
+        return whole[tuple(map(slice, shape))]
+
+    def _place(self, device: int, tile: tuple[int, ...]) -> tuple[slice, ...]:
+        position = np.unravel_index(self.tile_of[device], self.counts) if self.counts else ()
+        return tuple(slice(int(at) * size, (int(at) + 1) * size) for at, size in zip(position, tile, strict=True))
+
+
+def tiles(sharding: Any, rank: int, devices: int) -> Tiles:
+    """XLA's `OpSharding` (None: replicated) of an array of `rank` dimensions as Tiles."""
+    said = None if sharding is None else xla_client.HloSharding.from_proto(sharding)
+    if said is None or not said.is_tiled():
+        return Tiles((1,) * rank, (0,) * devices)
+    counts = tuple(said.tile_assignment_dimensions())[:rank]  # what follows says who holds copies
+    order = np.array(said.tile_assignment_devices()).reshape(int(np.prod(counts)), -1)
+    tile_of = np.empty(devices, np.int64)
+    for number, holders in enumerate(order):
+        tile_of[holders] = number
+    return Tiles(counts, tuple(tile_of.tolist()))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program; called with whole arrays, it gives whole arrays."""
+
+    loaded: Any
+    devices: tuple[Any, ...]
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+
+    def hlo_text(self) -> str:
+        """The optimised HLO of one device's program."""
+        return "\n".join(module.to_string() for module in self.loaded.hlo_modules())
+
+    def place(self, arrays: Sequence[Array]) -> list[jax.Array]:
+        """The arguments on the devices, as the program takes them."""
+        shardings = self.loaded.get_parameter_shardings() or [None] * len(arrays)
+        return [self._placed(*pair) for pair in zip(arrays, shardings, strict=True)]
+
+    def _placed(self, array: Array, sharding: Any) -> jax.Array:
+        pieces = tiles(sharding, array.ndim, len(self.devices)).cut(np.asarray(array))
+        with jax.enable_x64(True):  # without it JAX would make 32-bit numbers of 64-bit ones
+            held = [jax.device_put(piece, device) for piece, device in zip(pieces, self.devices, strict=True)]
+        each = NamedSharding(jax.sharding.Mesh(np.array(self.devices), ("device",)), PartitionSpec())
+        return jax.make_array_from_single_device_arrays(pieces[0].shape, each, held)
+
+    def execute(self, placed: Sequence[jax.Array]) -> list[list[jax.Array]]:
+        """Each result as every device's tile, when all are there."""
+        results: list[list[jax.Array]] = self.loaded.execute_sharded(list(placed)).disassemble_into_single_device_arrays()
+        jax.block_until_ready(results)
+        return results
+
+    def join(self, results: Sequence[Sequence[jax.Array]]) -> list[Array]:
+        """The results that `execute` gave, whole."""
+        shardings = self.loaded.get_output_shardings() or [None] * len(self.outputs)
+        return [
+            tiles(sharding, len(place.shape), len(self.devices)).join([np.asarray(tile) for tile in held], place.shape)
+            for held, sharding, place in zip(results, shardings, self.outputs, strict=True)
+        ]
+
+
+def compile(module: ir.Module, devices: Sequence[Any], *, shardy: bool) -> Compiled:
+    """Compiles `module`, which carries Shardy's shardings or GSPMD's as `shardy` says; those that it leaves open XLA decides.
+
+    Raises XLA's own errors.
+    """
+    count = len(devices)
+    inputs, outputs = boundary(module)
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, count
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = 1, count
+    build.use_spmd_partitioning, build.use_shardy_partitioner = True, shardy
+    build.allow_spmd_sharding_propagation_to_parameters = _are_open(module, "arg_attrs", len(inputs))
+    build.allow_spmd_sharding_propagation_to_output = _are_open(module, "res_attrs", len(outputs))
+    ids = np.array([device.id for device in devices]).reshape(1, count)
+    options.device_assignment = build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    module.operation.attributes["mhlo.num_partitions"] = ir.Attribute.parse(f"{count} : i32", module.context)
+    _leave_what_xla_knows(module)
+    loaded = devices[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(tuple(devices)), options)
+    return Compiled(loaded, tuple(devices), tuple(inputs), tuple(outputs))
+
+
+def _leave_what_xla_knows(module: ir.Module) -> None:
+    """Calls the entry point `main`, and removes the attributes that only we read."""
+    with module.context:
+        mlir.main_function(module).attributes["sym_name"] = ir.StringAttr.get("main")
+    for op in mlir.walk_all(module):
+        for name in [name for name in op.attributes if name.startswith("meshbridge.")]:
+            del op.attributes[name]
+
+
+def _are_open(module: ir.Module, side: str, count: int) -> list[bool]:
+    """Which arguments or results carry no sharding."""
+    main = mlir.main_function(module)
+    if side not in main.attributes:
+        return [True] * count
+    entries = [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])]
+    return [not any("sharding" in entry[index].name for index in range(len(entry))) for entry in entries]

@@ -1,0 +1,103 @@
+"""What the commands share: one diagnostic for what goes wrong, `-` for standard streams, whole outputs or none.
+
+Exit status 1 is for bad input, 2 for a command line that does not say what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NoReturn, TextIO
+
+from meshbridge import __version__
+from meshbridge.ir.mlir import MeshError, ShardingWarning, diagnostics_text, ir
+
+TRACEBACK = "MESHBRIDGE_TRACEBACK"
+"""Environment variable that lets an internal error end in a traceback, for a bug report."""
+
+USAGE = 2
+"""Exit status for a UsageError."""
+
+
+class UsageError(MeshError):
+    """A command line that cannot be followed, whatever the input holds: options unknown, missing, or of no use together."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are diagnostics like any other."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: error: {message}")
+
+    def add_version(self) -> None:
+        """Adds `--version`."""
+        self.add_argument("--version", action="version", version=f"meshbridge {__version__}", help="print the version")
+
+
+def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str, object]) -> None:
+    """Raises UsageError if an option is given that would be ignored.
+
+    `useless` explains every option that the others make useless, `given` holds those that differ from their default.
+    """
+    for option, why in useless.items():
+        if given.get(option):
+            raise UsageError(f"{command}: error: {option} has no effect {why}")
+
+
+def run(command: str, body: Callable[[], int]) -> int:
+    """Runs a command's body and returns the exit status: 0 if all is well, 1 or USAGE after one diagnostic on standard error."""
+    try:
+        with _warnings_as_diagnostics():
+            return body()
+    except UsageError as error:
+        return _fail(str(error), USAGE)
+    except MeshError as error:
+        return _fail(str(error))
+    except ir.MLIRError as error:
+        return _fail(diagnostics_text(error, "<module>"))
+    except RecursionError:
+        if TRACEBACK in os.environ:
+            raise
+        return _fail(f"{command}: error: the program's regions nest more deeply than the 256 levels that are supported")
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if TRACEBACK in os.environ:
+            raise
+        hint = f"this is a bug in {command}; run with {TRACEBACK}=1 for a traceback to report"
+        return _fail(f"{command}: internal error: {type(error).__name__}: {error}\n  hint: {hint}")
+
+
+@contextmanager
+def _warnings_as_diagnostics() -> Iterator[None]:
+    """Prints each ShardingWarning on standard error as the line that it is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ShardingWarning)
+        others = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, ShardingWarning):
+                print(message, file=sys.stderr)
+            else:
+                others(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
+def _fail(diagnostic: str, status: int = 1) -> int:
+    sys.stdout.flush()
+    print(diagnostic, file=sys.stderr)
+    return status

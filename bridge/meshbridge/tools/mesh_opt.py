@@ -1,0 +1,269 @@
+"""`mesh-opt`: runs passes by name over a program, as `mlir-opt` does."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+from meshbridge import pipeline
+from meshbridge.dialect import assembly
+from meshbridge.dialect.chains import undefined_chains
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.passes import Pass
+from meshbridge.read import files, formats
+from meshbridge.read.formats import Program
+from meshbridge.tools import console, expectations
+from meshbridge.tools.interface_text import interface_text
+
+SEPARATOR = "// -----\n"
+"""What stands between the modules of a split input, and of its output."""
+
+_NEEDLESS = ("--allow-unregistered-dialect", "--mlir-disable-threading", "--mlir-print-ir-module-scope")
+
+_BOOLEAN = {"true": True, "1": True, "false": False, "0": False}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    return console.run("mesh-opt", lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(argv: list[str]) -> int:
+    flags, rest = _pass_flags(argv)
+    options = _parser().parse_args(rest)
+    steps = _steps(flags, options)
+    _check(options)
+    data = files.read_bytes(options.input)
+    job = _Job(steps, options, files.display_name(options.input))
+    if options.verify_diagnostics:
+        return job.check(data)
+    job.write([job.convert(chunk, lambda text: print(text, file=sys.stderr)) for chunk in job.chunks(data)])
+    return 0
+
+
+def _steps(flags: Sequence[Pass], options: argparse.Namespace) -> tuple[Pass, ...]:
+    """The passes to run. Raises UsageError for a pipeline that is none, and for one beside flags."""
+    if options.pass_pipeline is None:
+        return tuple(flags)
+    if flags:
+        raise console.UsageError("mesh-opt: error: pass flags and --pass-pipeline exclude each other")
+    with _usage():
+        return pipeline.parse_pipeline(options.pass_pipeline)
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What is wrong with the name or the options of a pass is wrong with the command line."""
+    try:
+        yield
+    except MeshError as error:
+        raise console.UsageError(str(error)) from None
+
+
+_TEXT_OPTIONS = (
+    "mlir_print_op_generic",
+    "mlir_print_debuginfo",
+    "mlir_print_local_scope",
+    "mlir_elide_elementsattrs_if_larger",
+)
+"""Options that say how MLIR text is printed."""
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises UsageError for options that the others make useless, and for names of no format or pass."""
+    known = formats.formats()
+    if options.emit_spelling is not None and options.emit_spelling not in known:
+        found = f"unknown format '{options.emit_spelling}', expected one of {', '.join(known)}"
+        raise console.UsageError(f"mesh-opt: error: {found}")
+    for when in ("before", "after"):
+        for name in filter(None, vars(options)[f"mlir_print_ir_{when}"].split(",")):
+            if name not in pipeline.passes_by_any_name():
+                raise console.UsageError(f"mesh-opt: error: --mlir-print-ir-{when}: unknown pass '{name}'")
+    values = {f"--{name.replace('_', '-')}": value not in (None, False, "") for name, value in vars(options).items()}
+    texts = [f"--{name.replace('_', '-')}" for name in _TEXT_OPTIONS]
+    useless: dict[str, str] = {}
+    if options.print_sharding_interface:
+        why = "with --print-sharding-interface, which prints no IR"
+        useless = dict.fromkeys(["--emit-bytecode", "--emit-spelling", *texts], why)
+    elif options.emit_bytecode:
+        useless = dict.fromkeys(["--emit-spelling", *texts], "with --emit-bytecode") | {"--split-input-file": _UNSPLIT}
+    elif options.emit_spelling is not None and (chosen := known[options.emit_spelling]) is not formats.TEXT:
+        useless = dict.fromkeys(texts, f"with --emit-spelling={chosen.name}, which has one form only")
+        if not chosen.is_spelling:
+            useless["--split-input-file"] = _UNSPLIT
+    if any(value for name, value in values.items() if name.startswith("--mlir-print-ir-")):
+        useless = {name: why for name, why in useless.items() if name not in texts}  # the dumps are text
+    console.refuse_ignored("mesh-opt", useless, values)
+
+
+_UNSPLIT = "on a binary output, which holds one module"
+
+
+def _pass_flags(argv: Sequence[str]) -> tuple[list[Pass], list[str]]:
+    """Takes the flags that name a pass, `--name` or `--name=option=value`, out of the command line, in order."""
+    known = pipeline.passes_by_any_name()
+    steps: list[Pass] = []
+    rest: list[str] = []
+    for argument in argv:
+        name, _, options = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name in known:
+            with _usage():
+                steps.append(pipeline.make_pass(name, options.strip("{}")))
+        else:
+            # LLVM's tools take one dash for two: `-split-input-file`.
+            one_dash = len(argument) > 2 and argument[0] == "-" and argument[1].isalpha()
+            rest.append(f"-{argument}" if one_dash else argument)
+    return steps, rest
+
+
+def _parser() -> console.Parser:
+    parser = console.Parser(
+        prog="mesh-opt",
+        description="Runs passes over a program: MLIR text or bytecode, a StableHLO portable artifact, or a jax.export artifact.",
+        epilog=_pass_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_version()
+    add = parser.add_argument
+    add("input", nargs="?", default="-", help="a file, or - for standard input (the default)")
+    add("-o", dest="output", default="-", help="a file, or - for standard output (the default)")
+    add("--pass-pipeline", metavar="PIPELINE", help="'builtin.module(a,b{option=value})' in place of pass flags")
+    add("--split-input-file", action="store_true", help="the input holds several modules between lines of // -----")
+    add("--verify-diagnostics", action="store_true", help="check diagnostics against expected-error comments")
+    add(
+        "--verify-each",
+        type=_boolean,
+        default=True,
+        metavar="BOOL",
+        help="verify at the start and after each pass (default: true)",
+    )
+    add(
+        "--print-sharding-interface",
+        action="store_true",
+        help="print the loops and indexing maps of each operation",
+    )
+    add("--emit-bytecode", action="store_true", help="write MLIR bytecode")
+    add("--emit-spelling", metavar="FORMAT", help=f"one of {', '.join(formats.formats())} (default: mlir)")
+    for when in ("before", "after"):
+        add(f"--mlir-print-ir-{when}-all", action="store_true", help=f"print the module on standard error {when} each pass")
+        add(f"--mlir-print-ir-{when}", metavar="PASSES", default="", help=f"the same {when} these passes, commas between them")
+    add("--mlir-print-local-scope", action="store_true", help="print maps and locations where they stand, without aliases")
+    add("--mlir-print-op-generic", action="store_true", help="print operations in generic form")
+    add("--mlir-print-debuginfo", action="store_true", help="print locations")
+    add("--mlir-elide-elementsattrs-if-larger", type=int, metavar="N", help="leave out constants of more elements")
+    for flag in _NEEDLESS:
+        add(flag, action="store_true", help="what is done anyway: accepted so that command lines for mlir-opt will do")
+    add("--mlir-timing", action="store_true", help="print on standard error how long each pass took")
+    return parser
+
+
+def _boolean(text: str) -> bool:
+    if text not in _BOOLEAN:
+        raise argparse.ArgumentTypeError(f"expected true or false, found '{text}'")
+    return _BOOLEAN[text]
+
+
+def _pass_help() -> str:
+    lines = ["passes, each a flag (--name, --name=option=value):"]
+    for name, step in pipeline.registered_passes().items():
+        lines.append(f"  --{name}" + (f" (also {', '.join(f'--{other}' for other in step.also)})" if step.also else ""))
+        lines.append(f"      {(inspect.getdoc(step) or '').splitlines()[0]}")
+        lines += [f"      {field.name}: default {field.default}" for field in fields(step())]  # type: ignore[arg-type]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One invocation: what to run over each module of the input."""
+
+    steps: tuple[Pass, ...]
+    options: argparse.Namespace
+    filename: str
+
+    def chunks(self, data: bytes) -> list[bytes]:
+        """The modules of the input as bytes, line numbers kept."""
+        if not self.options.split_input_file:
+            return [data]
+        if not formats.TEXT.detect(data):
+            raise MeshError(f"{self.filename}: error: --split-input-file needs MLIR text")
+        return [chunk.encode() for chunk in assembly.split_input(data.decode())]
+
+    def convert(self, chunk: bytes, warn: Callable[[str], object]) -> bytes:
+        """Reads, runs the passes, and prints one module; `warn` gets the text of each warning."""
+        program = files.parse_program(chunk, self.filename)
+        with files.about(self.filename, program.format.wording):
+            return self._convert(program, lambda text: warn(program.format.wording(text)))
+
+    def _convert(self, program: Program, warn: Callable[[str], object]) -> bytes:
+        if self.options.verify_each:
+            pipeline.verify(program.module)
+            for warning in undefined_chains(program.module):
+                warn(warning)
+        timings: list[pipeline.Timing] = []
+        for step in self.steps:
+            self._dump("before", step, program.module)
+            timings += pipeline.run((step,), program.module, verify_each=self.options.verify_each)
+            self._dump("after", step, program.module)
+        if self.options.mlir_timing:
+            for timing in timings:
+                print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
+        return self._print(program)
+
+    def check(self, data: bytes) -> int:
+        """Converts every module, comparing diagnostics with those that the input expects."""
+        outputs: list[bytes] = []
+        complaints: list[str] = []
+        for chunk in self.chunks(data):
+            found: list[str] = []
+            try:
+                outputs.append(self.convert(chunk, found.append))
+            except MeshError as error:
+                found.append(str(error))
+            wanted = expectations.expectations(chunk.decode())
+            complaints += expectations.mismatches(wanted, expectations.diagnostics("\n".join(found)))
+        if complaints:
+            raise MeshError("\n".join(f"{self.filename}: error: {complaint}" for complaint in complaints))
+        self.write(outputs)
+        return 0
+
+    def write(self, outputs: Sequence[bytes]) -> None:
+        files.write_bytes(self.options.output, SEPARATOR.encode().join(outputs))
+
+    def _dump(self, when: str, step: Pass, module: ir.Module) -> None:
+        """Prints the module if the options ask for it `before` or `after` this pass."""
+        options = vars(self.options)
+        named = options[f"mlir_print_ir_{when}"].split(",")
+        if options[f"mlir_print_ir_{when}_all"] or not {step.name, *step.also}.isdisjoint(named):
+            print(f"// -----// IR Dump {when.capitalize()} {step.name} //----- //\n{self._text(module)}", file=sys.stderr)
+
+    def _text(self, module: ir.Module) -> str:
+        chosen = self._text_options()
+        return assembly.write(
+            module,
+            generic=chosen["print_op_generic"],
+            debuginfo=chosen["print_debuginfo"],
+            elide_larger_than=chosen["elide_elementsattrs_if_larger"],
+            local_scope=chosen["print_local_scope"],
+        )
+
+    def _text_options(self) -> dict[str, Any]:
+        """How MLIR text is to be printed, by the flags' names."""
+        return {name.removeprefix("mlir_"): vars(self.options)[name] for name in _TEXT_OPTIONS}
+
+    def _print(self, program: Program) -> bytes:
+        if self.options.print_sharding_interface:
+            return interface_text(program.module).encode()
+        if self.options.emit_bytecode:
+            return formats.to_bytecode(program.module)
+        chosen = formats.formats()[self.options.emit_spelling or formats.TEXT.name]
+        return self._text(program.module).encode() if chosen is formats.TEXT else chosen.write(program)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

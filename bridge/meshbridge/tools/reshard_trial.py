@@ -1,0 +1,145 @@
+"""Runs a plan on devices, XLA's virtual ones if need be, and compares what every device holds with what it should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshbridge import api
+from meshbridge.dialect import attributes, build
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT
+from meshbridge.ir import mlir
+from meshbridge.ir.builder import Emitter
+from meshbridge.ir.mlir import MeshError, func, ir
+from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.lowering.lower_collectives import LowerCollectives
+from meshbridge.resharding.boxes import buffer_shape, layout
+from meshbridge.resharding.emit import emit
+from meshbridge.resharding.plan import Plan
+from meshbridge.resharding.steps import Shape, axis_digits, group_index
+
+Array = np.ndarray[Any, Any]
+
+REDUCE: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "average": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "product": np.multiply,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+}
+"""Kind of a partial value to what makes it whole; an average is divided in the end."""
+
+
+def try_on_devices(plan: Plan) -> None:
+    """Reshards a tensor of known numbers, a different term on each device where the value is partial.
+
+    Raises MeshError if any number comes out wrong, or if there are too few devices.
+    """
+    module = program(plan)
+    LowerCollectives(form="local").run(module)
+    executable = api.compile(module)
+    terms = _terms(plan, executable.inputs[0].dtype)
+    (result,) = executable(np.stack(list(_buffers(plan, terms))))
+    whole = _reduced(terms, plan.source.partial_kind) if plan.source.partial_axes else terms[0]
+    if not _holds(plan, np.asarray(result), whole):
+        raise MeshError("error: the plan ran and left wrong data: this is a bug in the planner")
+
+
+def _terms(plan: Plan, dtype: np.dtype[Any]) -> list[Array]:
+    """One tensor for each device of a group along the partial axes: small numbers, of which any type holds the reduction."""
+    count, numbers = plan.mesh.group_size(plan.source.partial_axes), np.arange(prod(plan.shape)).reshape(plan.shape)
+    if not (plan.source.partial_axes or plan.target.partial_axes):
+        return [(numbers % 251).astype(dtype)]
+    low, factor = (1, 1) if plan.source.partial_kind == "product" else (0, count if plan.source.partial_kind == "average" else 1)
+    return [((numbers // (term + 1) % 2 + low) * factor).astype(dtype) for term in range(count)]
+
+
+def _reduced(terms: list[Array], kind: str) -> Array:
+    whole: Array = REDUCE[kind].reduce(terms, dtype=terms[0].dtype)
+    return (whole / len(terms)).astype(whole.dtype) if kind == "average" else whole
+
+
+def _buffers(plan: Plan, terms: list[Array]) -> Iterator[Array]:
+    """The local buffer of every device under the source, ones where it holds nothing."""
+    digits = axis_digits(plan.mesh, plan.source.partial_axes)
+    for device in range(plan.mesh.size):
+        here, there = _box(plan.shape, plan.mesh, plan.source, device)
+        buffer = np.ones(plan.start, terms[0].dtype)
+        buffer[here] = terms[group_index(digits, device)][there]
+        yield buffer
+
+
+def _holds(plan: Plan, buffers: Array, whole: Array) -> bool:
+    """Whether the buffers of every group that the target is partial over reduce to its shard of `whole`."""
+    axes, kind = plan.target.partial_axes, plan.target.partial_kind
+    digits = axis_digits(plan.mesh, axes)
+    groups: dict[int, list[int]] = {}
+    for device in range(plan.mesh.size):
+        groups.setdefault(device - sum(digit.of(device) * digit.stride for digit in digits), []).append(device)
+    for first, group in groups.items():
+        here, there = _box(plan.shape, plan.mesh, plan.target, first)
+        found = _reduced([buffers[device][here] for device in group], kind) if axes else buffers[first][here]
+        if not _is_equal(found, whole[there], "average" in (kind, plan.source.partial_kind)):
+            return False
+    return True
+
+
+def _is_equal(found: Array, wanted: Array, rounded: bool) -> bool:
+    """Whether all numbers are the same; those of an average, whole ones, but for what XLA's division rounds."""
+    if not rounded:
+        return np.array_equal(found, wanted)
+    return bool((np.abs(found.astype(np.complex128) - wanted.astype(np.complex128)) < 0.1).all())
+
+
+def _box(shape: Shape, mesh: Mesh, sharding: Sharding, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """What a device holds, as indices into its buffer and into the whole tensor."""
+    here, there = [], []
+    for dim in layout(shape, mesh, sharding):
+        block = group_index(axis_digits(mesh, dim.axes), device)
+        start, stop = dim.kept[block]
+        here.append(slice(start - dim.origin[block], stop - dim.origin[block]))
+        there.append(slice(start, stop))
+    return tuple(here), tuple(there)
+
+
+def program(plan: Plan) -> ir.Module:
+    """The plan as the program of one device, stage 4: its argument and result are the local buffers under a dimension of one,
+    along which all devices' buffers make one tensor."""
+    with mlir.context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            build.mesh(plan.mesh)
+            argument = _tensor((1, *plan.start), plan)
+            main = func.FuncOp("main", ([argument], []))
+        block = main.operation.regions[0].blocks.append(argument, arg_locs=[ir.Location.unknown()])
+        end = buffer_shape(plan.shape, plan.mesh, plan.target)
+        with ir.InsertionPoint(block) as ip:
+            at = Emitter(ir.Location.current, ip)
+            result = emit(plan, at.reshape(block.arguments[0], plan.start), plan.mesh)
+            func.ReturnOp([at.reshape(result, (1, *end))])
+        main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get([argument], [_tensor((1, *end), plan)]))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([_boundary(plan, plan.start)])
+        main.attributes["res_attrs"] = ir.ArrayAttr.get([_boundary(plan, end)])
+        return module
+
+
+def _tensor(shape: Shape, plan: Plan) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get(list(shape), ir.Type.parse(plan.dtype))
+
+
+def _boundary(plan: Plan, local: Shape) -> ir.DictAttr:
+    """The tensor of all devices' buffers, one after the other."""
+    every: Axes = tuple(range(plan.mesh.rank))
+    return ir.DictAttr.get(
+        {
+            BOUNDARY_GLOBAL: ir.TypeAttr.get(_tensor((plan.mesh.size, *local), plan)),
+            BOUNDARY_MESH: ir.FlatSymbolRefAttr.get(plan.mesh.name),
+            BOUNDARY_SPLIT: attributes.axis_array_attr((every, *((),) * len(local))),
+        }
+    )

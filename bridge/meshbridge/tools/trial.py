@@ -1,0 +1,158 @@
+"""Runs a program on made-up or given inputs, and compares it with its unsharded self on one device."""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshbridge import api
+from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.legalize.strip_shardings import find_per_device
+from meshbridge.read import files
+from meshbridge.runtime import pjrt, reference
+from meshbridge.runtime.pjrt import Place
+
+INTEGERS = 8
+"""Random integers stay below this: they are indices more often than not, and must then exist."""
+
+SCALE = 0.1
+"""Standard deviation of random floats: products of many stay small, so that a saturated softmax hides no error."""
+
+_BAD_ARCHIVE = (OSError, ValueError, zipfile.BadZipFile)
+"""What numpy raises over a file that is no archive of arrays."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one result is from its reference: largest difference, and the same over the largest magnitude of the reference."""
+
+    absolute: float
+    relative: float
+
+
+def run(module: ir.Module, options: argparse.Namespace) -> int:
+    """The body of `meshbridge run`; see `cli` for the options. Returns the exit status.
+
+    Raises MeshError.
+    """
+    executable = api.compile(module)
+    inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
+    # Donated arguments are gone after a run, so the reference gets copies of its own.
+    results = [pjrt.whole(result) for result in executable(*inputs)]
+    for index, (place, result) in enumerate(zip(executable.outputs, results, strict=True)):
+        print(f"result {index}: {place.dtype.name}{list(place.shape)} {place.spec(executable.mesh)} {_summary(result)}")
+    if options.outputs is not None:
+        save_arrays(options.outputs, results)
+    return _check(module, inputs, results, options) if options.check else 0
+
+
+def _summary(result: np.ndarray[Any, Any]) -> str:
+    numbers = result.astype(np.complex128 if result.dtype.kind == "c" else np.float64)
+    return f"sum {numbers.sum():.6g}" if result.ndim else f"{numbers:.6g}"
+
+
+def random_inputs(places: Sequence[Place], seed: int) -> list[np.ndarray[Any, Any]]:
+    """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses."""
+    generator = np.random.default_rng(seed)
+    return [_draw(generator, place) for place in places]
+
+
+def _draw(generator: np.random.Generator, place: Place) -> np.ndarray[Any, Any]:
+    if place.dtype == np.bool_:
+        return generator.integers(0, 2, place.shape).astype(np.bool_)
+    if jax.numpy.issubdtype(place.dtype, np.integer):
+        return generator.integers(0, INTEGERS, place.shape).astype(place.dtype)
+    numbers = SCALE * generator.standard_normal(place.shape)
+    if place.dtype.kind == "c":
+        return np.asarray(numbers + 1j * SCALE * generator.standard_normal(place.shape)).astype(place.dtype)
+    return np.asarray(numbers).astype(place.dtype)
+
+
+def load_arrays(path: str) -> list[np.ndarray[Any, Any]]:
+    """The arrays `arr_0`, `arr_1`, … of an archive that `numpy.savez` wrote.
+
+    Raises MeshError.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            expected = [f"arr_{index}" for index in range(len(archive.files))]
+            if sorted(archive.files) != sorted(expected):
+                raise MeshError(f"{path}: error: expected arrays named arr_0, arr_1, …, found {', '.join(archive.files)}")
+            return [archive[name] for name in expected]
+    except MeshError:
+        raise
+    except _BAD_ARCHIVE as error:
+        raise MeshError(f"{path}: error: not an archive of arrays: {error}") from None
+
+
+def save_arrays(path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Writes an archive that `load_arrays` reads."""
+    from io import BytesIO
+
+    buffer = BytesIO()
+    np.savez(buffer, *arrays)
+    files.write_bytes(path, buffer.getvalue())
+
+
+def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> Difference:
+    """How far `result` is from `reference`; infinitely far where types or shapes differ, or NaN and infinity stand elsewhere."""
+    if (result.dtype, result.shape) != (reference.dtype, reference.shape):
+        return Difference(np.inf, np.inf)
+    wide = np.complex128 if reference.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore"):
+        found, expected = result.astype(wide), reference.astype(wide)
+        same = (result == reference) | (np.isnan(found) & np.isnan(expected))
+        distance = np.abs(found - expected) if reference.dtype.kind not in "iu" else _apart(result, reference)
+    if same.all():
+        return Difference(0.0, 0.0)
+    absolute = float(np.max(np.where(same, 0, distance), initial=0.0))
+    scale = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0))
+    if np.isnan(absolute):
+        absolute = np.inf
+    return Difference(absolute, absolute / scale if scale else np.inf)
+
+
+def _apart(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """How far integers are apart, of which floats hold only the first digits."""
+    apart: np.ndarray[Any, Any] = np.maximum(found, expected).astype(np.uint64) - np.minimum(found, expected).astype(np.uint64)
+    return apart
+
+
+def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarray[Any, Any]]) -> Difference:
+    """The largest differences of any of several results, each by itself; infinite where their numbers differ."""
+    if len(results) != len(references):
+        return Difference(np.inf, np.inf)
+    found = [compare(*pair) for pair in zip(results, references, strict=True)]
+    absolute = max((difference.absolute for difference in found), default=0.0)
+    return Difference(absolute, max((difference.relative for difference in found), default=0.0))
+
+
+def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], options: argparse.Namespace) -> int:
+    who, references = _references(module, inputs, options)
+    found = [compare(*pair) for pair in zip(results, references, strict=True)]
+    difference = worst(results, references)
+    print(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
+    if difference.relative > options.tolerance:
+        index = max(range(len(found)), key=lambda index: found[index].relative)
+        raise MeshError(
+            f"error: result {index} differs by {found[index].relative:.3g} relative, expected at most {options.tolerance:.3g}"
+        )
+    return 0
+
+
+def _references(module: ir.Module, inputs: Sequence[Any], options: argparse.Namespace) -> tuple[str, list[np.ndarray[Any, Any]]]:
+    """What the results are compared with, in words, and its results: a program that says what each of several devices does has no
+    meaning on one, so that XLA's own partitioner runs it on the same devices."""
+    from meshbridge.tools.compare import command  # which imports this module
+
+    if is_partitioned(module) or find_per_device(module) is None:
+        return "the unsharded run", reference.unsharded(module, inputs)
+    partitioner, results = command.peer_results(module, seed=options.seed, inputs=options.inputs or "")
+    return f"the run that {partitioner} partitions", results

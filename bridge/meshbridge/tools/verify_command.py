@@ -1,0 +1,129 @@
+"""The command `meshbridge verify`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from meshbridge import pipeline
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import Pass
+from meshbridge.read import files, formats
+from meshbridge.tools import console
+from meshbridge.verify.trace import Parting
+from meshbridge.verify.verdict import MEMORY, Difference, Verdict, verify
+
+
+def add_options(parser: console.Parser) -> None:
+    """The options of `meshbridge verify` beside its input."""
+    parser.add_argument("partitioned", nargs="?", metavar="PARTITIONED", help="the program to verify (default: partition SOURCE)")
+    parser.add_argument(
+        "--after-each-pass", action="store_true", help="partition, and name the first pass that changes the meaning"
+    )
+    parser.add_argument(
+        "--memory", type=_gigabytes, default=MEMORY, metavar="GB", help=f"values held at once (default: {MEMORY:g})"
+    )
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of the random inputs (default: 0)")
+    parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    parser.set_defaults(command=run)
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not 0 < size < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a positive number of gigabytes, found '{text}'")
+    return size
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a non-negative number, found '{text}'")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The body of `meshbridge verify`; returns 0 if the programs are equal, 1 if they differ."""
+    if options.after_each_pass and options.partitioned is not None:
+        raise console.UsageError("meshbridge verify: error: --after-each-pass partitions SOURCE itself, but PARTITIONED is given")
+    source = files.read_program(options.input, options.dims).module
+    if options.after_each_pass:
+        return _after_each_pass(source, options)
+    if options.partitioned is None:
+        partitioned = formats.copy_module(source)
+        with files.about(files.display_name(options.input)):
+            pipeline.partition_module(partitioned)
+    else:
+        partitioned = files.read_program(options.partitioned).module
+    with files.about(files.display_name(options.partitioned or options.input)):
+        verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
+    _print(verdict, options.json)
+    return 0 if verdict.equal else 1
+
+
+def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
+    """Partitions and verifies after each pass that changes the program; stops at the first that changes its meaning."""
+    module, last = formats.copy_module(source), [formats.to_bytecode(source)]
+    passes: list[dict[str, object]] = []
+
+    def check(step: Pass, changed: ir.Module) -> None:
+        if passes and not passes[-1]["equal"]:
+            return
+        text = formats.to_bytecode(changed)
+        if text == last[0]:
+            return
+        last[0] = text
+        verdict = verify(source, changed, seed=options.seed, memory=options.memory)
+        passes.append({"pass": step.name, **_as_json(verdict)})
+        if not options.json:
+            print(f"{step.name}: {'equal' if verdict.equal else 'changes the meaning'}", flush=True)
+            if not verdict.equal:
+                _print(verdict, False)
+
+    with files.about(files.display_name(options.input)):
+        pipeline.partition_module(module, on_pass=check)
+    equal = all(entry["equal"] for entry in passes)
+    if options.json:
+        print(json.dumps({"equal": equal, "passes": passes}, indent=2))
+    return 0 if equal else 1
+
+
+def _as_json(verdict: Verdict) -> dict[str, object]:
+    return {"equal": verdict.equal, **asdict(verdict)}
+
+
+def _print(verdict: Verdict, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_as_json(verdict), indent=2))
+    elif verdict.equal:
+        print(f"equal: all results agree over the fields of {' and '.join(map(str, verdict.primes))} elements")
+    else:
+        sys.stdout.flush()
+        for difference in verdict.differences:
+            print(_sentence(difference))
+        if verdict.parting is not None:
+            print(_where(verdict.parting))
+
+
+def _where(parting: Parting) -> str:
+    devices = ", ".join(map(str, parting.devices))
+    text = f"{parting.location}: the first value that differs is result {parting.result} of '{parting.op}'"
+    if parting.devices:
+        text += f": on device {devices}, there first in element [{', '.join(map(str, parting.element))}] of the shard"
+    return text + _because(parting.cause)
+
+
+def _because(cause: str) -> str:
+    return f"\n  plausible cause: {cause}" if cause else ""
+
+
+def _sentence(difference: Difference) -> str:
+    if difference.contradiction:
+        return f"different: {difference.contradiction}{_because(difference.cause)}"
+    place = f"[{', '.join(map(str, difference.first))}]"
+    found = f"result {difference.result} in {difference.elements} of {difference.of} elements, the first at {place}"
+    return f"different: {found}{_because(difference.cause)}"

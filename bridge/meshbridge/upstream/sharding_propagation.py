@@ -1,0 +1,54 @@
+"""Annotation completion: stage 1 to stage 2 (seed 000, "Sharding Propagation Pass")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.decide.complete import complete
+from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
+from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.sharding import Mesh
+from meshbridge.ops.loops import Interface
+from meshbridge.upstream import sweep
+
+
+@register
+@dataclass(frozen=True)
+class ShardingPropagation(Pass):
+    """Completes the sharding annotations of every function, from those that the user gave.
+
+    Input:   %0 = mesh.shard %arg0 to %rows : tensor<8x16xf32>
+             %1 = stablehlo.tanh %0 : tensor<8x16xf32>
+    Output:  %0 = mesh.shard %arg0 to %rows : tensor<8x16xf32>
+             %1 = mesh.shard %0 to %rows annotate_for_users : tensor<8x16xf32>
+             %2 = stablehlo.tanh %1 {meshbridge.sharding_option = #mesh.axisarray<[[0], []]>} : tensor<8x16xf32>
+             %3 = mesh.shard %2 to %rows : tensor<8x16xf32>
+
+    Annotations of the user are never changed; their open dimensions may be split further. Without a traversal, sweeps go on
+    until nothing changes and conflicts are decided by modelled cost; with one, the pass does as upstream's does: one sweep in
+    each direction (`upstream/sweep.py`), which annotates what it reaches and no more.
+    """
+
+    name: ClassVar[str] = "sharding-propagation"
+    traversal: str = ""
+    "Upstream's sweeps alone: forward, backward, forward-backward or backward-forward."
+
+    only_moves: bool = False
+    "Leave out the annotations of definitions and uses where nothing moves, which repeat what the options say."
+
+    def run(self, module: ir.Module) -> None:
+        functions = functions_to_partition(module)
+        interface = Interface()
+        with module.context, ir.Location.unknown():
+            if self.traversal:
+                self._sweep(functions, sweep.declared_meshes(module), interface)
+            else:
+                complete(functions, module, interface, only_moves=self.only_moves)
+
+    def _sweep(self, functions: list[ir.Operation], meshes: dict[str, Mesh], interface: Interface) -> None:
+        known = ", ".join(sweep.TRAVERSALS)
+        if self.traversal not in sweep.TRAVERSALS:
+            raise MeshError(f"{self.name}: error: traversal is {self.traversal!r}, expected one of {known}")
+        for function in functions:
+            sweep.Sweeper(function, meshes, interface).run(self.traversal)

@@ -1,0 +1,257 @@
+"""One sweep over a function, op by op, as seed 000 describes it and LLVM's pass does it: what `traversal` asks for.
+
+Every op takes the first option that agrees with the annotations around it, and hands it on to the tensors that it reads and
+makes; nothing is decided by cost, and nothing is visited twice in a sweep. A tensor that no annotation reaches stays without one.
+
+An annotation of the op's own (on the definition of its result, on its use of an operand) is kept as it is. An annotation of a
+neighbour (how an operand is defined, how a reader wants a result) is followed if possible; where two of them disagree, the first
+one counts and the others are resharded. An op whose own annotations contradict each other is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+from meshbridge.dialect import build
+from meshbridge.dialect.ops import MeshOp, ShardingOp, ShardOp
+from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+from meshbridge.ops.loops import Dims, Interface, LoopNest
+from meshbridge.ops.option import Option, axes_by_loop, tensor_split
+
+TRAVERSALS = {"forward": (1,), "backward": (-1,), "forward-backward": (1, -1), "backward-forward": (-1, 1)}
+"""The sweeps of each traversal in order; -1 goes from the results to the arguments."""
+
+MOST_COMBINATIONS = 4096
+"""Ways of following some of the neighbours' annotations that are tried for one op."""
+
+Value = ir.Value[Any]
+
+
+@dataclass
+class _Shard:
+    """A `mesh.shard`."""
+
+    op: ir.Operation
+    source: Value
+    sharding: Sharding
+    for_users: bool
+
+
+@dataclass(frozen=True)
+class _Annotation:
+    """What is known of one tensor of an op. `own`: it is the op's own, to be kept."""
+
+    sharding: Sharding
+    own: bool
+
+
+class Sweeper:
+    """Annotates one function of a single block, in place."""
+
+    def __init__(self, function: ir.Operation, meshes: dict[str, Mesh], interface: Interface) -> None:
+        self.meshes = meshes
+        self.interface = interface
+        self._shards: dict[Value, _Shard] = {}
+        "By their results."
+        self._uses: dict[Value, list[tuple[ir.Operation, int]]] = {}
+        "By value, the operands that are it."
+        self._payload: list[ir.Operation] = []
+        self._read(function)
+
+    def _read(self, function: ir.Operation) -> None:
+        shardings: dict[Value, Sharding] = {}
+        for view in function.regions[0].blocks[0].operations:
+            op = view.operation
+            if isinstance(view, ShardingOp):
+                shardings[op.results[0]] = view.value
+            elif isinstance(view, ShardOp):
+                if view.sharding not in shardings:
+                    raise OpError(op, "takes its sharding from something other than mesh.sharding")
+                self._add(_Shard(op, view.source, shardings[view.sharding], view.annotate_for_users))
+            elif not op.name.startswith("mesh."):
+                for index, operand in enumerate(op.operands):
+                    self._uses.setdefault(operand, []).append((op, index))
+                if op.name != "func.return":
+                    self._payload.append(op)
+
+    def _add(self, shard: _Shard) -> None:
+        self._shards[shard.op.results[0]] = shard
+        self._uses.setdefault(shard.source, []).append((shard.op, 0))
+
+    def run(self, traversal: str) -> None:
+        """Sweeps once in each of the traversal's directions."""
+        for direction in TRAVERSALS[traversal]:
+            for op in self._payload[::direction]:
+                self._visit(op)
+
+    def _visit(self, op: ir.Operation) -> None:
+        nest = self.interface.nest(op)
+        if not nest.has_rule:
+            return
+        results = [self._of_result(result) for result in op.results]
+        operands = [self._of_operand(operand) for operand in op.operands]
+        chosen = self._choose(nest, [*results, *operands])
+        if chosen is None:
+            return
+        mesh, option = chosen
+        for result, dims in zip(op.results, nest.results, strict=True):
+            if isinstance(result.type, ir.RankedTensorType):
+                self._annotate_definition(op, result, _computed(nest, option, dims, mesh, is_result=True))
+        for index, dims in enumerate(nest.operands):
+            if isinstance(op.operands[index].type, ir.RankedTensorType):
+                self._annotate_use(op, op.operands[index], _computed(nest, option, dims, mesh, is_result=False))
+
+    def _of_result(self, result: Value) -> _Annotation | None:
+        """How the user defined a result, or else how its readers want it, if they agree."""
+        shards = [self._shards[user.results[0]] for user, _ in self._uses.get(result, ()) if user.name == ShardOp.OPERATION_NAME]
+        definitions = [shard.sharding for shard in shards if not shard.for_users]
+        if definitions:
+            return _Annotation(definitions[0], own=True)
+        wanted = [shard.sharding for shard in shards]
+        return _Annotation(wanted[0], own=False) if wanted and all(_alike(wanted[0], other) for other in wanted) else None
+
+    def _of_operand(self, operand: Value) -> _Annotation | None:
+        shard = self._shards.get(operand)
+        return None if shard is None else _Annotation(shard.sharding, shard.for_users)
+
+    def _choose(self, nest: LoopNest, known: list[_Annotation | None]) -> tuple[str, Option] | None:
+        """The mesh and the option of the first combination that asks for the least: no resharding, or that of neighbours.
+
+        `known`: results, then operands. None if there is nothing to follow or the op's own annotations contradict each other.
+        """
+        maps: list[tuple[Dims, bool]] = [(dims, True) for dims in nest.results] + [(dims, False) for dims in nest.operands]
+        second_best = None
+        for combination in _combinations(known):
+            option = self._option(nest, list(zip(maps, combination, strict=True)))
+            mesh = next((annotation.sharding.mesh for annotation in combination if annotation is not None), None)
+            if option is None or mesh is None:
+                continue
+            moved = [
+                annotation
+                for (dims, is_result), annotation in zip(maps, known, strict=True)
+                if annotation and not _alike(annotation.sharding, _computed(nest, option, dims, mesh, is_result=is_result))
+            ]
+            if not moved:
+                return mesh, option
+            if second_best is None and not any(annotation.own for annotation in moved):
+                second_best = mesh, option
+        return second_best
+
+    def _option(self, nest: LoopNest, tensors: list[tuple[tuple[Dims, bool], _Annotation | None]]) -> Option | None:
+        """The axes of each loop that the annotated tensors ask for together; None if they contradict each other."""
+        loops: list[Axes] = [()] * len(nest.loops)
+        meshes = set()
+        for (dims, is_result), annotation in tensors:
+            if annotation is None:
+                continue
+            meshes.add(annotation.sharding.mesh)
+            wanted = self._wanted(nest, dims, annotation.sharding, is_result)
+            if wanted is None:
+                return None
+            for loop, axes in wanted.items():
+                if axes and loops[loop] not in ((), axes):
+                    return None
+                loops[loop] = axes or loops[loop]
+        used = [axis for axes in loops for axis in axes]
+        return tuple(loops) if len(set(used)) == len(used) and len(meshes) <= 1 else None
+
+    def _wanted(self, nest: LoopNest, dims: Dims, sharding: Sharding, is_result: bool) -> dict[int, Axes] | None:
+        """What one tensor's sharding asks of the loops; None if a dimension that no loop walks, or not evenly, is split."""
+        wanted: dict[int, Axes] = {}
+        mesh = self.meshes[sharding.mesh]
+        for loops, axes in zip(dims, sharding.padded(len(dims)).split_axes, strict=True):
+            if not axes:
+                continue
+            if not loops or (len(loops) > 1 and DYNAMIC in mesh.shape):
+                return None
+            taken = axes_by_loop(loops, axes, nest, mesh)
+            if tuple(axis for loop in loops for axis in taken.get(loop, ())) != axes:
+                return None
+            wanted |= taken
+        if is_result and sharding.partial_axes:
+            walked = {loop for loops in dims for loop in loops}
+            reducing = [
+                loop
+                for loop, description in enumerate(nest.loops)
+                if description.reduction == sharding.partial_kind and loop not in walked
+            ]
+            if reducing:
+                wanted[reducing[0]] = sharding.partial_axes
+        return wanted
+
+    def _annotate_definition(self, op: ir.Operation, result: Value, sharding: Sharding) -> None:
+        """What reads `result` reads it through a `mesh.shard` of its definition. Without readers it needs none."""
+        readers = self._uses.get(result, [])
+        if not readers or any(self._is_definition(user) for user, _ in readers):
+            return
+        shard = self._insert(result, sharding, op, ir.InsertionPoint.after(op), for_users=False)
+        self._redirect(result, shard, readers)
+
+    def _is_definition(self, user: ir.Operation) -> bool:
+        return user.name == ShardOp.OPERATION_NAME and not self._shards[user.results[0]].for_users
+
+    def _annotate_use(self, op: ir.Operation, operand: Value, sharding: Sharding) -> None:
+        """`op` reads `operand` through a `mesh.shard` for it alone, the one that stands there if it says the same."""
+        shard = self._shards.get(operand)
+        if shard is not None and shard.for_users:
+            return
+        before = self._insert(operand, sharding, op, ir.InsertionPoint(op), for_users=True)
+        self._redirect(operand, before, [(user, index) for user, index in self._uses[operand] if user == op])
+
+    def _insert(self, value: Value, sharding: Sharding, op: ir.Operation, ip: ir.InsertionPoint, *, for_users: bool) -> _Shard:
+        named = build.sharding(sharding, loc=op.location, ip=ip)
+        attributes: dict[str, ir.Attribute] = {"annotate_for_users": ir.UnitAttr.get()} if for_users else {}
+        shard = ir.Operation.create(ShardOp.OPERATION_NAME, [value.type], [value, named], attributes, loc=op.location, ip=ip)
+        return _Shard(shard, value, sharding, for_users)
+
+    def _redirect(self, value: Value, shard: _Shard, readers: list[tuple[ir.Operation, int]]) -> None:
+        """`readers` of `value` read the result of `shard`, a reader of it too, from now on."""
+        result = shard.op.results[0]
+        self._uses[value] = [reader for reader in self._uses[value] if reader not in readers]
+        self._uses[result] = readers
+        for user, index in readers:
+            user.operands[index] = result
+            if user.name == ShardOp.OPERATION_NAME:
+                self._shards[user.results[0]].source = result
+        self._add(shard)
+
+
+def _combinations(known: list[_Annotation | None]) -> Iterator[tuple[_Annotation | None, ...]]:
+    """All of the op's own annotations with some of its neighbours', most of them first and the last tensor left out first."""
+    choices = [(annotation,) if annotation is None or annotation.own else (annotation, None) for annotation in known]
+    return islice(product(*choices), MOST_COMBINATIONS)
+
+
+def _computed(nest: LoopNest, option: Option, dims: Dims, mesh: str, *, is_result: bool) -> Sharding:
+    """How a tensor walked by `dims` lies under `option`: a result is partial along the axes of the reductions."""
+    split = _without_end(tensor_split(dims, option))
+    partial: Axes = ()
+    kind = "sum"
+    for description, axes in zip(nest.loops, option, strict=True):
+        if is_result and axes and description.reduction:
+            partial, kind = (*partial, *axes), description.reduction
+    return Sharding(mesh, split or ((),), partial, kind)
+
+
+def _without_end(split: Split) -> Split:
+    """`split` without empty lists at its end, which the dialect leaves out."""
+    count = max((dim + 1 for dim, axes in enumerate(split) if axes), default=0)
+    return split[:count]
+
+
+def _alike(left: Sharding, right: Sharding) -> bool:
+    """Whether two shardings say the same of splits and partial sums (halos and offsets are not handed on)."""
+    return (left.mesh, _without_end(left.split_axes), set(left.partial_axes)) == (
+        right.mesh,
+        _without_end(right.split_axes),
+        set(right.partial_axes),
+    ) and (not left.partial_axes or left.partial_kind == right.partial_kind)
+
+
+def declared_meshes(module: ir.Module) -> dict[str, Mesh]:
+    """The meshes of a module by name; a sweep may meet several."""
+    return {view.sym_name: view.value for view in module.body.operations if isinstance(view, MeshOp)}
