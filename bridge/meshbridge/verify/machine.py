@@ -39,6 +39,10 @@ def evaluates(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+TRIPS = 100_000
+"""Iterations after which a loop is taken to be one without an end."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """Devices as StableHLO numbers them: `replicas` times `partitions`, replica-major."""
@@ -89,7 +93,7 @@ class Machine:
     field: Field
     grid: Grid = member(default_factory=Grid)
     memory: int = 8 * 10**9
-    trips: int = 100_000
+    trips: int = TRIPS
     observe: Observer | None = None
     joined: dict[ir.Value, Array] | None = None
     """What the devices hold of results of manual computations, where it is asked for."""

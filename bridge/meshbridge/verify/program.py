@@ -30,7 +30,7 @@ from meshbridge.verify import (
 )
 from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_of, mesh_of_attribute, pieces, shard_shape
-from meshbridge.verify.machine import Grid, Machine, Observer, dtype_of, is_complex, is_float, width_of
+from meshbridge.verify.machine import TRIPS, Grid, Machine, Observer, dtype_of, is_complex, is_float, width_of
 from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
@@ -98,14 +98,21 @@ class Program:
     grid: Grid
 
     def evaluate(
-        self, field: Field, inputs: Sequence[Array], *, memory: int, observe: Observer | None = None, padding: str = ""
+        self,
+        field: Field,
+        inputs: Sequence[Array],
+        *,
+        memory: int,
+        observe: Observer | None = None,
+        padding: str = "",
+        trips: int = TRIPS,
     ) -> list[Array]:
         """The global results for global inputs, each without a device dimension.
 
-        `padding` names the random elements beyond the end of uneven shards. Raises MeshError for a program that
-        cannot be evaluated, manual.Disagreement where copies of a shard differ.
+        `padding` names the random elements beyond the end of uneven shards, `trips` bounds the iterations of a loop.
+        Raises MeshError for a program that cannot be evaluated, manual.Disagreement where copies of a shard differ.
         """
-        machine = Machine(self.module, field, self.grid, memory=memory, observe=observe)
+        machine = Machine(self.module, field, self.grid, memory=memory, observe=observe, trips=trips)
         arguments = [self._argument(field, index, value, padding) for index, value in enumerate(inputs)]
         results = machine.run(self.main, 0, arguments)
         return [self._result(index, value) for index, value in enumerate(results)]
@@ -202,14 +209,21 @@ def draw_small(field: Field, name: str, shape: Sequence[int]) -> Array:
     return field.multiply(field.from_integers(sixteenths), field.from_floats(np.array(1 / 16)))
 
 
-def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type) -> Array:
-    """A random value: elements of the field, integers below SMALL or LARGE, coin tosses."""
+def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type, below: int = 0) -> Array:
+    """A random value: elements of the field, integers below SMALL or LARGE, coin tosses.
+
+    With `below`, integers are in the upper half below that.
+    """
     if is_float(element) or is_complex(element):
         return field.random(name, shape, "c" if is_complex(element) else "f")
     words = field.hash_words(name, np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(tuple(shape))
     dtype = dtype_of(element)
     if dtype == np.bool_:
         return np.asarray((words >> np.uint64(40)) % np.uint64(2) == 1)
+    if below:
+        return np.minimum(
+            below - 1 - (words % np.uint64(-(-below // 2))).astype(np.int64), (1 << (width_of(element) - 1)) - 1
+        ).astype(dtype)
     far = np.uint64(min(LARGE, (1 << (width_of(element) - 1)) - 1))
     chosen = np.where(words >> np.uint64(62) == 0, words % far, words % np.minimum(far, np.uint64(SMALL)))
     return chosen.astype(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from meshbridge.verify.causes import Case, explain_any
 from meshbridge.verify.field import PRIMES, Array, Field, word
 from meshbridge.verify.machine import Observer, is_float
 from meshbridge.verify.manual import Disagreement
-from meshbridge.verify.program import Port, Program, compares_over_devices, draw, draw_small, matched, open_program
+from meshbridge.verify.program import SMALL, Port, Program, compares_over_devices, draw, draw_small, matched, open_program
 from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
@@ -56,10 +57,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """A field, and how inputs are drawn: any elements, or small positive numbers."""
+    """A field, and how inputs are drawn: any elements, or small positive numbers; with `below`, integers in the upper half below
+    that."""
 
     field: Field
     small: bool = False
+    below: int = 0
 
     def inputs(self, program: Program) -> list[Array]:
         """Random global inputs."""
@@ -68,7 +71,7 @@ class Run:
     def _draw(self, name: str, port: Port) -> Array:
         if self.small and is_float(port.element):
             return draw_small(self.field, name, port.shape)
-        return draw(self.field, name, port.shape, port.element)
+        return draw(self.field, name, port.shape, port.element, self.below)
 
 
 def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
@@ -76,13 +79,32 @@ def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
 
     The first orders small literals naturally, the second the other way round, so that each is positive once. Values of which a
     maximum over devices is taken are hardly ever all negative. A program that takes one has a further run, on small positive
-    numbers in the opposite order: they, their sums and their products all come before 0.
+    numbers in the opposite order: they, their sums and their products all come before 0. Where an argument may be a position,
+    such as that of the next token in a cache, it is drawn once more for each size that it may lie in.
     """
     orders = (1, -1, *(0 for _ in range(runs)))
     found = [Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run])) for run in range(runs)]
     if compares_over_devices(program.module):
         found.append(Run(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), small=True))
+    for size in _positions(program.inputs):
+        found.append(Run(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), below=size))
     return found
+
+
+FEW = 16
+"""Elements of an integer argument that are too few to reach every shard of what they are positions in."""
+
+MOST_POSITIONS = 4
+"""Sizes below which such arguments are drawn once more, each in a run of its own."""
+
+
+def _positions(inputs: Sequence[Port]) -> list[int]:
+    """The sizes below which integer arguments of few elements are to be drawn: they may be positions in any dimension."""
+    integers = [port for port in inputs if isinstance(port.element, ir.IntegerType) and port.element.width > 1]
+    if not any(prod(port.shape) <= FEW for port in integers):
+        return []
+    sizes = {size for port in inputs for size in port.shape if size > SMALL}
+    return sorted(sizes, reverse=True)[:MOST_POSITIONS]
 
 
 def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: int = RUNS, memory: float = MEMORY) -> Verdict:
