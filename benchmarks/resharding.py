@@ -66,7 +66,7 @@ SEED = [
     ((96, 96), (3,), [[0], []], [[], [0]]),
     ((64, 64), (2, 2, 2), [[0], [1, 2]], [[0, 1], [2]]),
 ]
-"""Seed 003's examples that 8 devices can run, every dimension 16 times as large."""
+"""The resharding spec's examples that 8 devices can run, every dimension 16 times as large."""
 
 UNEVEN = [
     ((7, 10), (2, 4), [[0], [1]], [[1], [0]]),
@@ -97,7 +97,7 @@ def splits(mesh: Mesh, rank: int) -> list[Split]:
 
 def suite(per_family: int) -> Iterator[Case]:
     """The seed's examples, uneven pairs, and `per_family` random pairs of each even family."""
-    for family, given in (("seed 003", SEED), ("uneven", UNEVEN)):
+    for family, given in (("the resharding spec", SEED), ("uneven", UNEVEN)):
         for shape, sizes, source, target in given:
             pair = [Sharding("m", tuple(map(tuple, axes))) for axes in (source, target)]
             yield Case(family, shape, Mesh("m", sizes), *pair)

@@ -1,4 +1,4 @@
-"""Programs whose values have halos, or shards of sizes of their own (seed 002): partitioned, they compute what they say."""
+"""Programs whose values have halos, or shards of sizes of their own: partitioned, they compute what they say."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from jax.sharding import NamedSharding
 
 from meshbridge.cost.communication import Collective, communication
 from meshbridge.decide.build_graph import GraphBuilder
-from meshbridge.decide.quotient import quotient
+from meshbridge.decide.fold_layers import quotient
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import context, ir, main_function
-from meshbridge.ops.loops import Interface
+from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import ANNOTATE, PIPELINES, run
 from meshbridge.read import formats
 from tests.operations.differential import Spec, device_mesh
@@ -55,8 +55,8 @@ def test_layers_fold() -> None:
         assert mesh is not None
         with module.context:
             folded, standing_for = quotient(GraphBuilder(main_function(module), mesh, Interface()).build())
-        assert len(set(standing_for)) == len(folded.slots)
-        sizes.append((len(folded.slots), len(folded.nodes)))
+        assert len(set(standing_for)) == len(folded.tensors)
+        sizes.append((len(folded.tensors), len(folded.nodes)))
     assert sizes[0] == sizes[1]
 
 

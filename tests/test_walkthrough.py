@@ -1,4 +1,4 @@
-"""Seed 000's two walk-throughs, in the canonical spelling: five stages, the RFC's communication, the right numbers."""
+"""The RFC's two walk-throughs, in the canonical spelling: five stages, the RFC's communication, the right numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of seed 001 that sdy's own verifier does not check.
+"""Rules of Shardy's compiler API that sdy's own verifier does not check.
 
 Of "every manual axis is explicitly used in all in/out shardings" no check is left: JAX writes shardings that leave replicated
 manual axes out, and Shardy reads them as replicated, as we do.

@@ -150,7 +150,7 @@ def _check_even(main: ir.Operation, boundary: _Boundary, mesh: SdyMesh) -> None:
 
 
 def _sharding(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:
-    """The sdy sharding, in which every axis of the mesh splits a dimension, is explicitly replicated (seed 001), or unreduced."""
+    """The sdy sharding, in which every axis of the mesh splits a dimension, is explicitly replicated, or unreduced."""
     if boundary.sharding is None:
         return sdy_attributes.write(Sharding(mesh.value.name, ()), 0, {}, mesh)
     unused = sorted(set(range(mesh.value.rank)) - {*boundary.sharding.used_axes, *boundary.sharding.partial_axes})

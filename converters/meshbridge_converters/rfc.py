@@ -1,4 +1,4 @@
-"""The RFC's spelling of the mesh dialect (seed 000): `mesh.cluster`, `mesh.annotate`, tensor encodings, mhlo payload.
+"""The RFC's spelling of the mesh dialect (the RFC): `mesh.cluster`, `mesh.annotate`, tensor encodings, mhlo payload.
 
     mesh.cluster @mesh0(rank = 1, dim_sizes = [2])
     func.func @f(%arg0: tensor<8xf32>) -> tensor<8xf32> attributes { mesh_cluster = @mesh0 } {

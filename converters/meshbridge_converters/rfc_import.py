@@ -43,7 +43,7 @@ def to_canonical(module: ir.Module) -> None:
                 meshes[mesh.name] = mesh
         for view in list(module.body.operations):
             if view.operation.name == "func.func":
-                _Function(view.operation, meshes).localize()
+                _Function(view.operation, meshes).lower_op()
         if any(op.name.startswith("mhlo.") for op in walk_all(module)):
             run_stock_passes(module, "builtin.module(hlo-legalize-to-stablehlo)")
         for view in list(module.body.operations):
@@ -85,7 +85,7 @@ class _Function:
         self.function = function
         self.meshes = meshes
 
-    def localize(self) -> None:
+    def lower_op(self) -> None:
         """Gives values the types of their shards, and writes down what they are shards of."""
         ops = list(walk(self.function))
         if CLUSTER in self.function.attributes or any(op.name in _CONVERSIONS for op in ops):

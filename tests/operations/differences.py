@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshbridge import ops
 from meshbridge.ir.mlir import context, ir, run_stock_passes, sdy, walk_all
-from meshbridge.ops.loops import SHARDING_RULE, Interface, LoopNest, described_ops, shape_of
+from meshbridge.ops.rule import SHARDING_RULE, Interface, ShardingRule, described_ops, shape_of
 from tests.operations.samples import SAMPLES
 
 assert ops.__all__  # registers the loops
@@ -111,7 +111,7 @@ def _of_op(op: ir.Operation) -> set[Difference]:
     del op.attributes[SHARDING_RULE]
     if not described:
         return {Difference(op.name, EVERY, "expanded into simpler ops", "a rule")}
-    ours, theirs = _our_roles(Interface().nest(op), _places(op)), _their_roles(rule, _places(op))
+    ours, theirs = _our_roles(Interface().rule(op), _places(op)), _their_roles(rule, _places(op))
     return {
         Difference(op.name, str(place), _described(ours[place]), _described(theirs[place]))
         for place in ours
@@ -134,17 +134,17 @@ def _places(op: ir.Operation) -> list[Place]:
     ]
 
 
-def _our_roles(nest: LoopNest, places: list[Place]) -> dict[Place, Role]:
-    exchanged = {each.loop for each in nest.exchanges}
-    walked = {place: (nest.results if place.is_result else nest.operands)[place.tensor][place.dim] for place in places}
+def _our_roles(rule: ShardingRule, places: list[Place]) -> dict[Place, Role]:
+    exchanged = {each.loop for each in rule.exchanges}
+    walked = {place: (rule.results if place.is_result else rule.operands)[place.tensor][place.dim] for place in places}
 
-    written = {loop for dims in nest.results for loops in dims for loop in loops}
+    written = {loop for dims in rule.results for loops in dims for loop in loops}
 
     def kind(place: Place) -> str:
         loops = walked[place]
         if not loops:
             return "whole"
-        if any(nest.loops[loop].reduction or loop not in written for loop in loops):
+        if any(rule.loops[loop].reduction or loop not in written for loop in loops):
             return "joined"
         return "exchanged" if exchanged.intersection(loops) else "parallel"
 

@@ -15,8 +15,8 @@ from meshbridge import ops
 from meshbridge.ir.mlir import REGION_OPS, context, walk_all
 from meshbridge.legalize.expand_ops import EXPANSIONS, STATIC_FORMS, ExpandOps
 from meshbridge.legalize.inline_calls import InlineCalls
-from meshbridge.ops.loops import Interface, LoopNest, described_ops
 from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
+from meshbridge.ops.rule import Interface, ShardingRule, described_ops
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
 
@@ -74,13 +74,13 @@ def _row(name: str, samples: list[Sample]) -> Row:
         )
     if name in WITHOUT_SAMPLE:
         return Row(name, WITHOUT_SAMPLE[name])
-    nests = [nest for sample in samples for nest in _nests(sample)]
+    rules = [rule for sample in samples for rule in _rules(sample)]
     runs = [sample for sample in samples if sample.runs]
     return Row(
         name,
         _how(name),
-        parallel=any(_parallel(nest) for nest in nests),
-        joined=any(_joined(nest) for nest in nests),
+        parallel=any(_parallel(rule) for rule in rules),
+        joined=any(_joined(rule) for rule in rules),
         tested=bool(runs),
         uneven=any(_runs_unevenly(sample) for sample in runs),
     )
@@ -94,7 +94,7 @@ def _how(name: str) -> str:
     return "loops declared" if name in described_ops() else "gathered, runs replicated"
 
 
-def _nests(sample: Sample) -> list[LoopNest]:
+def _rules(sample: Sample) -> list[ShardingRule]:
     """The loops of the op in its sample, or of the ops that it is expanded to."""
     known = Interface()
     with context() as ctx:
@@ -104,22 +104,22 @@ def _nests(sample: Sample) -> list[LoopNest]:
         ops = walk_all(module)
         direct = [op for op in ops if op.name == sample.op and sample.op in described_ops()]
         chosen = direct or [op for op in ops if op.name in described_ops() and "constant" not in op.name]
-        return [known.nest(op) for op in chosen]
+        return [known.rule(op) for op in chosen]
 
 
-def _parallel(nest: LoopNest) -> bool:
+def _parallel(rule: ShardingRule) -> bool:
     """Whether devices can share the op without exchanging anything."""
-    return any(not loop.reduction and index not in _exchanged(nest) for index, loop in enumerate(nest.loops))
+    return any(not loop.reduction and index not in _exchanged(rule) for index, loop in enumerate(rule.loops))
 
 
-def _joined(nest: LoopNest) -> bool:
+def _joined(rule: ShardingRule) -> bool:
     """Whether the op is shared where results of shards have to be joined or shards exchanged: what no result walks counts too."""
-    written = {loop for dims in nest.results for loops in dims for loop in loops}
-    return any(loop.reduction or index in _exchanged(nest) or index not in written for index, loop in enumerate(nest.loops))
+    written = {loop for dims in rule.results for loops in dims for loop in loops}
+    return any(loop.reduction or index in _exchanged(rule) or index not in written for index, loop in enumerate(rule.loops))
 
 
-def _exchanged(nest: LoopNest) -> set[int]:
-    return {each.loop for each in nest.exchanges}
+def _exchanged(rule: ShardingRule) -> set[int]:
+    return {each.loop for each in rule.exchanges}
 
 
 def _runs_unevenly(sample: Sample) -> bool:

@@ -16,8 +16,8 @@ import meshbridge
 from meshbridge.ir.mlir import context, parse, walk_all
 from meshbridge.ir.sharding import Mesh
 from meshbridge.ops import known_calls, sharding_rules
-from meshbridge.ops.loops import Interface, Loop
 from meshbridge.ops.option import is_legal
+from meshbridge.ops.rule import Interface, Loop
 from tests.operations.differential import Spec, assert_close, device_mesh, run_sharded
 from tests.operations.numpy_calls import numpy_call
 from tests.operations.raw import raw
@@ -193,11 +193,11 @@ def test_reduction_is_never_padded() -> None:
 
 def test_reductions_of_two_kinds_are_not_split_at_once() -> None:
     meshbridge.register_sharding_rule("t", "i j k -> i", reduction_factors={"j": "min", "k": "sum"})
-    nest = loops_of_call(["4x8x8xf32"], ["4xf32"])
+    rule = loops_of_call(["4x8x8xf32"], ["4xf32"])
     mesh = Mesh("m", MESH)
-    assert is_legal(nest, ((0,), (1,), ()), mesh)
-    assert is_legal(nest, ((0,), (), (1,)), mesh)
-    assert not is_legal(nest, ((), (0,), (1,)), mesh)
+    assert is_legal(rule, ((0,), (1,), ()), mesh)
+    assert is_legal(rule, ((0,), (), (1,)), mesh)
+    assert not is_legal(rule, ((), (0,), (1,)), mesh)
 
 
 def test_several_results_and_a_scalar() -> None:
@@ -329,11 +329,11 @@ def test_notation_is_that_of_jax(rule: str, keywords: dict[str, Any], operands: 
         lowered = jax.jit(partitioned, in_shardings=NamedSharding(mesh, Spec())).lower(*(np.zeros(shape) for shape in operands))
     module = parse(lowered.as_text(), "t.mlir", context())
     (call,) = [op for op in walk_all(module) if op.name == "stablehlo.custom_call"]
-    carried = Interface().nest(call)
+    carried = Interface().rule(call)
     assert carried.loops
     del call.attributes["sdy.sharding_rule"]
     meshbridge.register_sharding_rule("CustomSPMDPartitioning", rule, **keywords)
-    assert Interface().nest(call) == carried
+    assert Interface().rule(call) == carried
 
 
 PRODUCT = "([i, j], [j, k])->([i, k]) {i=8, j=16, k=12}"
@@ -368,7 +368,7 @@ def loops_of_call(operands: list[str], results: list[str], attributes: str = "")
     )
     module = parse(f"{text}({next(types)}) return }}", "t.mlir", context())
     (call,) = [op for op in walk_all(module) if op.name == "stablehlo.custom_call"]
-    return Interface().nest(call)
+    return Interface().rule(call)
 
 
 def test_matrix_product_in_both_notations() -> None:
@@ -385,30 +385,30 @@ def test_matrix_product_in_both_notations() -> None:
 
 def test_products_of_factors() -> None:
     meshbridge.register_sharding_rule("t", "(i j) k -> i (j k)", j=4)
-    nest = loops_of_call(["8x3xf32"], ["2x12xf32"])
-    assert nest.loops == (Loop(2), Loop(4), Loop(3))
-    assert nest.operands == (((0, 1), (2,)),)
-    assert nest.results == (((0,), (1, 2)),)
+    rule = loops_of_call(["8x3xf32"], ["2x12xf32"])
+    assert rule.loops == (Loop(2), Loop(4), Loop(3))
+    assert rule.operands == (((0, 1), (2,)),)
+    assert rule.results == (((0,), (1, 2)),)
     sharding_rules._RULES.clear()
     meshbridge.register_sharding_rule("t", meshbridge.LoopsAndMaps(["parallel"] * 3, "(d0 * 4 + d1, d2) -> (d0, d1 * 3 + d2)"))
-    assert loops_of_call(["8x3xf32"], ["2x12xf32"]) == nest
+    assert loops_of_call(["8x3xf32"], ["2x12xf32"]) == rule
 
 
 def test_factors_that_stay_whole() -> None:
     """One that only operands or only results have, one that must be replicated."""
     meshbridge.register_sharding_rule("t", "i j k -> i k l", need_replication_factors=["k"])
-    nest = loops_of_call(["4x8x2xf32"], ["4x2x6xf32"])
-    assert nest.operands == (((0,), (), ()),)
-    assert nest.results == (((0,), (), ()),)
+    rule = loops_of_call(["4x8x2xf32"], ["4x2x6xf32"])
+    assert rule.operands == (((0,), (), ()),)
+    assert rule.results == (((0,), (), ()),)
 
 
 def test_groups_of_leading_dimensions() -> None:
     """`...` and `...0` are one group, `...1` is another; a 1 is walked by nothing."""
     meshbridge.register_sharding_rule("t", "... i, ...1 i 1 -> ...0 i, ...1 i")
-    nest = loops_of_call(["2x4x8xf32", "3x8x1xf32"], ["2x4x8xf32", "3x8xf32"])
-    assert nest.loops == (Loop(2), Loop(4), Loop(8), Loop(3))
-    assert nest.operands == (((0,), (1,), (2,)), ((3,), (2,), ()))
-    assert nest.results == (((0,), (1,), (2,)), ((3,), (2,)))
+    rule = loops_of_call(["2x4x8xf32", "3x8x1xf32"], ["2x4x8xf32", "3x8xf32"])
+    assert rule.loops == (Loop(2), Loop(4), Loop(8), Loop(3))
+    assert rule.operands == (((0,), (1,), (2,)), ((3,), (2,), ()))
+    assert rule.results == (((0,), (1,), (2,)), ((3,), (2,)))
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def test_few_rounds_on_many_devices() -> None:
 def free_exchanges(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Makes every op exchange what it can: left alone, propagation gathers small operands where that is cheaper."""
 
-    def price(nest: Any, option: Any, mesh: Any) -> float:
-        return -1e9 * sum(bool(option[each.loop]) for each in nest.exchanges)
+    def price(rule: Any, option: Any, mesh: Any) -> float:
+        return -1e9 * sum(bool(option[each.loop]) for each in rule.exchanges)
 
     monkeypatch.setattr(choice, "exchanged_bytes", price)
     choice.cheapest.cache_clear()

@@ -29,7 +29,7 @@ SEED_AFTER = """\
 
 
 def test_the_picture_is_the_seeds() -> None:
-    """Seed 003, `[[1], [0]]` on 2x3: which device holds which part of the tensor."""
+    """The resharding spec, `[[1], [0]]` on 2x3: which device holds which part of the tensor."""
     found = picture((6, 6), Mesh("m", (2, 3)), Sharding("m", ((1,), (0,))))
     assert [line.split() for line in found.splitlines()] == [line.split() for line in SEED_AFTER.splitlines()]
 

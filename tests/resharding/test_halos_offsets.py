@@ -1,4 +1,4 @@
-"""Shards with halos and shards with offsets of their own, on either side, against the boxes that seed 002 describes."""
+"""Shards with halos and shards with offsets of their own, on either side, against the boxes that the dialect's spec describes."""
 
 from __future__ import annotations
 

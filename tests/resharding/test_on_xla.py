@@ -36,7 +36,7 @@ SEED = [
     ((3,), (6, 6), "[[0], []]", "[[], [0]]"),
     ((2, 2, 2), (4, 4), "[[0], [1, 2]]", "[[0, 1], [2]]"),
 ]
-"""Seed 003's examples that 8 devices can run."""
+"""The resharding spec's examples that 8 devices can run."""
 
 
 @pytest.mark.parametrize(("sizes", "shape", "source", "target"), SEED)

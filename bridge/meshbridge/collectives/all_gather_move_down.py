@@ -1,4 +1,4 @@
-"""`all-gather-move-down`: compute on shards, gather what comes out (seed 000)."""
+"""`all-gather-move-down`: compute on shards, gather what comes out (the RFC)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from meshbridge.ir.passes import register
 from meshbridge.ir.resized import is_bytewise, resized, splat_element
 from meshbridge.ir.sharding import DYNAMIC, Axes
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.local import neutral
 from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.ops.spmd import neutral
 
 
 @register

@@ -1,4 +1,4 @@
-"""`all-reduce-folder`: one all-reduce where one feeds the next (seed 000)."""
+"""`all-reduce-folder`: one all-reduce where one feeds the next (the RFC)."""
 
 from __future__ import annotations
 

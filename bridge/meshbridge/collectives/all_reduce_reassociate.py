@@ -1,4 +1,4 @@
-"""`all-reduce-reassociate`: compute first, reduce once (seed 000)."""
+"""`all-reduce-reassociate`: compute first, reduce once (the RFC)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from meshbridge.dialect.signature import element_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.local import neutral
 from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.ops.spmd import neutral
 
 
 @register

@@ -16,8 +16,8 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.local import neutral, splat
 from meshbridge.ops.reductions import is_splat
+from meshbridge.ops.spmd import neutral, splat
 
 
 @register

@@ -1,4 +1,4 @@
-"""`reduce-scatter-reassociate`: compute first, reduce-scatter once (seed 000)."""
+"""`reduce-scatter-reassociate`: compute first, reduce-scatter once (the RFC)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.local import splat
+from meshbridge.ops.spmd import splat
 
 
 @register

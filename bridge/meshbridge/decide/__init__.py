@@ -1,2 +1,2 @@
-"""Sharding propagation: the graph of a function as small values (`graph`), choosing options (`choice`), spreading annotations
-to a fixed point (`spread`), settling every op (`settle`), and writing the decisions back into the IR (`annotate`)."""
+"""Deciding shardings: a graph of small values (`graph`), options (`choice`), annotations propagated to a fixed point
+(`propagate`), refined (`refine`), assigned to every op (`assign`), and written back into the IR (`annotate`)."""

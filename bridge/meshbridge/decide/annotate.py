@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshbridge.decide.assign import Assignment
 from meshbridge.decide.graph import Graph, Node
-from meshbridge.decide.settle import Settled
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import OPTION
@@ -31,7 +31,7 @@ class Annotator:
         self.defined = defined
         self.only_moves = only_moves
         self._plain: set[int] = set()
-        "Slots whose definitions need no annotation."
+        "Tensors whose definitions need no annotation."
         self.block = graph.function.regions[0].blocks[0]
         self._tops: dict[ir.Block | None, ir.InsertionPoint] = {}
         self._marks: list[ir.Operation] = []
@@ -54,8 +54,8 @@ class Annotator:
             found = self._tops[home] = ir.InsertionPoint(mark)
         return found
 
-    def run(self, settled: list[Settled]) -> None:
-        """Uses first: they still name the original values, which `slot_of` knows; definitions then slip in under them."""
+    def run(self, settled: list[Assignment]) -> None:
+        """Uses first: they still name the original values, which `tensor_of` knows; definitions then slip in under them."""
         for node, decision in zip(self.graph.nodes, settled, strict=True):
             if node.is_identity:
                 self._use_identity(node, decision)
@@ -63,7 +63,7 @@ class Annotator:
                 self._use_payload(node, decision)
                 if self.only_moves:
                     self._plain.update(
-                        slot for slot, made in zip(node.results, decision.computed, strict=True) if self._lies(slot, made)
+                        tensor for tensor, made in zip(node.results, decision.computed, strict=True) if self._lies(tensor, made)
                     )
         for op in self.graph.returns:
             self._returns(op)
@@ -71,11 +71,11 @@ class Annotator:
         for mark in self._marks:
             mark.erase()
 
-    def _lies(self, slot: int, sharding: Sharding | None) -> bool:
-        """Whether a slot of one definition is defined as `sharding`."""
-        return slot >= 0 and self.defined[slot] == sharding and not self.graph.slots[slot].tied
+    def _lies(self, tensor: int, sharding: Sharding | None) -> bool:
+        """Whether a tensor of one definition is defined as `sharding`."""
+        return tensor >= 0 and self.defined[tensor] == sharding and not self.graph.tensors[tensor].tied
 
-    def _use_identity(self, node: Node, decision: Settled) -> None:
+    def _use_identity(self, node: Node, decision: Assignment) -> None:
         target = decision.operands[0]
         assert target is not None
         if node.op.name == "mesh.shard":
@@ -83,14 +83,14 @@ class Annotator:
         else:
             self._use(node.op, node.operand_index, target, node.home)
 
-    def _use_payload(self, node: Node, decision: Settled) -> None:
+    def _use_payload(self, node: Node, decision: Assignment) -> None:
         if decision.option and (self.only_moves or any(decision.option)):
             attr = self._options.get(decision.option)
             if attr is None:
                 attr = self._options[decision.option] = axis_array_attr(decision.option)
             node.op.attributes[OPTION] = attr
-        for index, (slot, need) in enumerate(zip(node.operands, decision.operands, strict=True)):
-            if need is not None and not (self.only_moves and need == self.defined[slot]):
+        for index, (tensor, need) in enumerate(zip(node.operands, decision.operands, strict=True)):
+            if need is not None and not (self.only_moves and need == self.defined[tensor]):
                 self._use(node.op, index, need, node.home)
 
     def _use(self, op: ir.Operation, index: int, need: Sharding, home: ir.Block | None = None) -> None:
@@ -121,24 +121,24 @@ class Annotator:
 
     def _refresh(self, op: ir.Operation, home: ir.Block | None) -> None:
         """A definition that the user annotated with open dimensions may have been split further."""
-        slot = self.graph.slot_of.get(op.results[0])
-        if slot is not None and "annotate_for_users" not in op.attributes:
-            op.operands[1] = self.sharding(self.defined[slot], home)
+        tensor = self.graph.tensor_of.get(op.results[0])
+        if tensor is not None and "annotate_for_users" not in op.attributes:
+            op.operands[1] = self.sharding(self.defined[tensor], home)
 
     def _returns(self, op: ir.Operation) -> None:
         """Results lie as they are defined, as far as a caller can put the shards together."""
         for index, value in enumerate(op.operands):
-            slot = self.graph.slot_of.get(value, -1)
-            if slot >= 0:
-                given = self._at_boundary(slot, finer=True)
-                given = given if self.graph.slots[slot].user else given.without_partial()
-                if given != self.defined[slot] or not _is_annotated_use(value):  # otherwise the user has said it for this use
+            tensor = self.graph.tensor_of.get(value, -1)
+            if tensor >= 0:
+                given = self._at_boundary(tensor, finer=True)
+                given = given if self.graph.tensors[tensor].user else given.without_partial()
+                if given != self.defined[tensor] or not _is_annotated_use(value):  # otherwise the user has said it for this use
                     self._use(op, index, given)
 
-    def _at_boundary(self, slot: int, *, finer: bool = False) -> Sharding:
-        """As the slot is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
+    def _at_boundary(self, tensor: int, *, finer: bool = False) -> Sharding:
+        """As the tensor is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
         there is, a result may lie `finer`, along the whole axis: that costs nothing."""
-        defined, description, mesh = self.defined[slot], self.graph.slots[slot], self.graph.mesh
+        defined, description, mesh = self.defined[tensor], self.graph.tensors[tensor], self.graph.mesh
         if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
             return defined
         split = defined.split_axes
@@ -155,14 +155,14 @@ class Annotator:
         self, value: ir.Value, loc: ir.Location, ip: ir.InsertionPoint, home: ir.Block | None, *, at_boundary: bool = False
     ) -> None:
         """An argument of the function comes as a caller can make it, and is split further inside."""
-        slot = self.graph.slot_of.get(value, -1)
-        if slot < 0 or slot in self._plain or value in self.graph.annotated:
+        tensor = self.graph.tensor_of.get(value, -1)
+        if tensor < 0 or tensor in self._plain or value in self.graph.annotated:
             return
-        defined = self._at_boundary(slot) if at_boundary else self.defined[slot]
+        defined = self._at_boundary(tensor) if at_boundary else self.defined[tensor]
         shard = ir.Operation.create("mesh.shard", [value.type], [value, self.sharding(defined, home)], loc=loc, ip=ip)
         value.replace_all_uses_except(shard.results[0], shard)
-        if defined != self.defined[slot]:
-            inside, users = self.sharding(self.defined[slot], home), list(shard.results[0].uses)
+        if defined != self.defined[tensor]:
+            inside, users = self.sharding(self.defined[tensor], home), list(shard.results[0].uses)
             further = build.shard(shard.results[0], inside, annotate_for_users=True, loc=loc, ip=ip)
             for use in users:
                 use.owner.operands[use.operand_number] = further

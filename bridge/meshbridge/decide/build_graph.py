@@ -1,11 +1,11 @@
-"""One walk over a function that makes its slots and nodes (`graph.py`)."""
+"""One walk over a function that makes its tensors and nodes (`graph.py`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshbridge.analysis.trip_count import trip_count
-from meshbridge.decide.graph import Graph, Node, Slot
+from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.groups import share_slots
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import sharding_on
@@ -13,7 +13,7 @@ from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, PRIORITIES, R
 from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
-from meshbridge.ops.loops import Dims, Interface, Loop, LoopNest
+from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule
 
 
 class GraphBuilder:
@@ -30,60 +30,60 @@ class GraphBuilder:
         self._is_body = body_within is not None
         self.interface = interface
         self._shardings: dict[ir.Value, Sharding] = {}
-        self._identities: dict[tuple[int, ...], LoopNest] = {}
+        self._identities: dict[tuple[int, ...], ShardingRule] = {}
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
         self._manual: frozenset[int] = body_within or frozenset()
         self._home: ir.Block | None = None
         self._groups: dict[int, list[int]] = {}
         self._members: dict[int, str] = {}
-        "Per slot in a group, the source location of the statement that puts it there."
+        "Per tensor in a group, the source location of the statement that puts it there."
         self._makers: dict[int, Node] = {}
-        "Per slot, the op of one result that defines it."
+        "Per tensor, the op of one result that defines it."
         self._added: dict[int, ir.Value] = {}
-        "Per carried slot that a loop only adds to, the value that it adds."
+        "Per carried tensor that a loop only adds to, the value that it adds."
         self._promised: set[int] = set()
-        "Slots annotated as such, not by a constraint inside the program: a result there is what the caller was promised."
+        "Tensors annotated as such, not by a constraint inside the program: a result there is what the caller was promised."
 
     def build(self) -> Graph:
         block = self.graph.function.regions[0].blocks[0]
         if not self._is_body:
             self._arguments = set(block.arguments)
             for argument in block.arguments:
-                if (slot := self.slot(argument)) >= 0:
-                    self.graph.slots[slot].boundary = True
+                if (tensor := self.tensor(argument)) >= 0:
+                    self.graph.tensors[tensor].boundary = True
         self._block(block, 1, ())
         share_slots(self.graph, self._groups.values(), self._members)
         self.graph.connect()
         return self.graph
 
-    def slot(self, value: ir.Value) -> int:
-        """The slot of `value`, a new one if it has none; -1 if it is no ranked tensor."""
-        found = self.graph.slot_of.get(value)
+    def tensor(self, value: ir.Value) -> int:
+        """The tensor of `value`, a new one if it has none; -1 if it is no ranked tensor."""
+        found = self.graph.tensor_of.get(value)
         if found is None:
             found = self._new_slot(value.type)
-            self.graph.slot_of[value] = found
+            self.graph.tensor_of[value] = found
         return found
 
     def _new_slot(self, of: ir.Type) -> int:
         if not isinstance(of, ir.RankedTensorType):
             return -1
         shape = tuple(of.shape)
-        self.graph.slots.append(Slot(shape, str(of.element_type), ((),) * len(shape), (True,) * len(shape), self._manual))
-        return len(self.graph.slots) - 1
+        self.graph.tensors.append(Tensor(shape, str(of.element_type), ((),) * len(shape), (True,) * len(shape), self._manual))
+        return len(self.graph.tensors) - 1
 
     def identity(
         self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...], **border: Any
     ) -> None:
-        """Adds a node that passes slot `source`, operand `index` of `op`, on to slot `target` unchanged."""
+        """Adds a node that passes tensor `source`, operand `index` of `op`, on to tensor `target` unchanged."""
         if source < 0:
             return
-        shape = self.graph.slots[source].shape
-        nest = self._identities.get(shape)
-        if nest is None:
-            nest = self._identities[shape] = _identity_nest(shape)
+        shape = self.graph.tensors[source].shape
+        rule = self._identities.get(shape)
+        if rule is None:
+            rule = self._identities[shape] = _identity_nest(shape)
         self.graph.nodes.append(
-            Node(op, nest, (source,), (target,), True, index, None, weight, scope=scope, home=self._home, **border)
+            Node(op, rule, (source,), (target,), True, index, None, weight, scope=scope, home=self._home, **border)
         )
 
     def _new_scope(self) -> int:
@@ -100,21 +100,21 @@ class GraphBuilder:
                 handler(self, op, weight, scope)
 
     def _payload(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        slots = self.slot
-        nest = self.interface.nest(op)
+        tensors = self.tensor
+        rule = self.interface.rule(op)
         option = None
         if OPTION in op.attributes:
             option = axis_array(op.attributes[OPTION])
-            if len(option) > len(nest.loops):
-                raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(nest.loops)}")
+            if len(option) > len(rule.loops):
+                raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(rule.loops)}")
             if unknown := [axis for axes in option for axis in axes if not 0 <= axis < self.graph.mesh.rank]:
                 raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {self.graph.mesh.rank} axes")
-            option += ((),) * (len(nest.loops) - len(option))  # the RFC leaves out empty lists at the end
+            option += ((),) * (len(rule.loops) - len(option))  # the RFC leaves out empty lists at the end
         node = Node(
             op,
-            nest,
-            tuple(map(slots, op.operands)),
-            tuple(map(slots, op.results)),
+            rule,
+            tuple(map(tensors, op.operands)),
+            tuple(map(tensors, op.results)),
             False,
             0,
             option,
@@ -132,42 +132,42 @@ class GraphBuilder:
     def _shard(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         source, result = op.operands[0], op.results[0]
         sharding = self._shardings[op.operands[1]]
-        slots = self.graph.slots
-        origin = self.slot(source)
-        rank = len(slots[origin].shape)
+        tensors = self.graph.tensors
+        origin = self.tensor(source)
+        rank = len(tensors[origin].shape)
         at_boundary = source in self._arguments and not is_even(
-            slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes
+            tensors[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes
         )
         if at_boundary:
             if "annotate_for_users" not in op.attributes and sharding.is_plain:
-                self._check_room(op, slots[origin].shape, sharding.padded(rank).split_axes)
-            even = even_split(slots[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
-            slots[origin].split = slots[origin].written = even
-            slots[origin].open, slots[origin].user = (False,) * rank, True
-        if "annotate_for_users" in op.attributes or slots[origin].user:
+                self._check_room(op, tensors[origin].shape, sharding.padded(rank).split_axes)
+            even = even_split(tensors[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
+            tensors[origin].split = tensors[origin].written = even
+            tensors[origin].open, tensors[origin].user = (False,) * rank, True
+        if "annotate_for_users" in op.attributes or tensors[origin].user:
             target = self._new_slot(result.type)
             self.identity(op, 0, origin, target, weight, scope)
         else:
             target = origin
             self.graph.annotated.add(source)
-        self.graph.slot_of[result] = target
+        self.graph.tensor_of[result] = target
         if SOURCE not in op.attributes:
             self._promised.add(target)
-        self._annotate(op, slots[target], sharding)
+        self._annotate(op, tensors[target], sharding)
 
-    def _annotate(self, op: ir.Operation, slot: Slot, sharding: Sharding) -> None:
-        sharding = sharding.padded(len(slot.shape))
+    def _annotate(self, op: ir.Operation, tensor: Tensor, sharding: Sharding) -> None:
+        sharding = sharding.padded(len(tensor.shape))
         open_dims = integers(op.attributes[OPEN_DIMS]) if OPEN_DIMS in op.attributes else ()
-        slot.banned = self._manual
+        tensor.banned = self._manual
         if REPLICATED_AXES in op.attributes:
-            slot.banned |= frozenset(integers(op.attributes[REPLICATED_AXES]))
-        slot.banned |= frozenset(sharding.partial_axes)
-        slot.split = slot.written = sharding.split_axes
-        slot.open = tuple(dim in open_dims for dim in range(len(slot.shape)))
+            tensor.banned |= frozenset(integers(op.attributes[REPLICATED_AXES]))
+        tensor.banned |= frozenset(sharding.partial_axes)
+        tensor.split = tensor.written = sharding.split_axes
+        tensor.open = tuple(dim in open_dims for dim in range(len(tensor.shape)))
         if PRIORITIES in op.attributes:
-            slot.priorities = tuple(max(priority, 0) for priority in integers(op.attributes[PRIORITIES]))
-        slot.layout = sharding if sharding.partial_axes or not sharding.is_plain else None
-        slot.user = True
+            tensor.priorities = tuple(max(priority, 0) for priority in integers(op.attributes[PRIORITIES]))
+        tensor.layout = sharding if sharding.partial_axes or not sharding.is_plain else None
+        tensor.user = True
 
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Results are annotated by `mesh.shard`; without one they lie as their definition does."""
@@ -175,12 +175,12 @@ class GraphBuilder:
             return
         self.graph.returns.append(op)
         for operand in op.operands:
-            if (slot := self.slot(operand)) >= 0:
-                self.graph.slots[slot].uses += 1
-                self.graph.slots[slot].boundary = True
-                layout = self.graph.slots[slot].layout
-                if slot in self._promised and (layout is None or layout.is_plain):
-                    self._check_room(op, self.graph.slots[slot].shape, self.graph.slots[slot].split)
+            if (tensor := self.tensor(operand)) >= 0:
+                self.graph.tensors[tensor].uses += 1
+                self.graph.tensors[tensor].boundary = True
+                layout = self.graph.tensors[tensor].layout
+                if tensor in self._promised and (layout is None or layout.is_plain):
+                    self._check_room(op, self.graph.tensors[tensor].shape, self.graph.tensors[tensor].split)
 
     def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
         """A value inside a program, such as a use of an argument, may be split finer than it has elements; an argument or result
@@ -193,15 +193,15 @@ class GraphBuilder:
                 raise OpError(op, f"lets {devices} devices (axes {names}) share {shared}", "split it along fewer axes")
 
     def _while(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Initial value, region arguments and result of a carried value share one slot; the yield passes into it."""
+        """Initial value, region arguments and result of a carried value share one tensor; the yield passes into it."""
         regions = [region.blocks[0] for region in op.regions]
         carried: list[int] = []
         for index, (init, result) in enumerate(zip(op.operands, op.results, strict=True)):
-            target = self.slot(result)
+            target = self.tensor(result)
             self._tie(target)
             for block in regions:
-                self.graph.slot_of[block.arguments[index]] = target
-            self.identity(op, index, self.slot(init), target, weight, scope)
+                self.graph.tensor_of[block.arguments[index]] = target
+            self.identity(op, index, self.tensor(init), target, weight, scope)
             carried.append(target)
         inner = weight * (trip_count(op) or 1)
         body: tuple[int, ...] = scope
@@ -209,9 +209,9 @@ class GraphBuilder:
             body = (*scope, self._new_scope())
             self._block(block, inner, body)
         terminator = list(regions[1].operations)[-1].operation
-        self.graph.carried.update((slot, body[-1]) for slot in carried if slot >= 0)
+        self.graph.carried.update((tensor, body[-1]) for tensor in carried if tensor >= 0)
         for index, yielded in enumerate(terminator.operands):
-            self.identity(terminator, index, self.slot(yielded), carried[index], inner, body)
+            self.identity(terminator, index, self.tensor(yielded), carried[index], inner, body)
             added = self._added_value(yielded, *[block.arguments[index] for block in regions])
             if added is not None:
                 self._added[carried[index]] = added
@@ -220,11 +220,11 @@ class GraphBuilder:
     def _hand_on(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Each operand of an optimisation barrier is a result."""
         for index, (operand, result) in enumerate(zip(op.operands, op.results, strict=True)):
-            self.identity(op, index, self.slot(operand), self.slot(result), weight, scope)
+            self.identity(op, index, self.tensor(operand), self.tensor(result), weight, scope)
 
     def _added_value(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
         """What a loop adds to a carried value of which it makes no other use; None if it does something else."""
-        join = self._makers.get(self.slot(yielded))
+        join = self._makers.get(self.tensor(yielded))
         if join is None or join.op.name not in ADD or carried not in list(join.op.operands):
             return None
         place = list(join.op.operands).index(carried)
@@ -236,16 +236,16 @@ class GraphBuilder:
 
     def _finish_less_often(self, value: ir.Value, weight: int) -> None:
         """Sums over shards that `value` is made of by linear ops alone are finished only `weight` times."""
-        slot = self.slot(value)
-        maker = self._makers.get(slot)
+        tensor = self.tensor(value)
+        maker = self._makers.get(tensor)
         if not _used_once(value):
             return
-        self.graph.accumulated.add(slot)
-        if slot in self._added:
-            self._finish_less_often(self._added[slot], weight)
+        self.graph.accumulated.add(tensor)
+        if tensor in self._added:
+            self._finish_less_often(self._added[tensor], weight)
         elif maker is None:
             return
-        elif maker.nest.reduces:
+        elif maker.rule.reduces:
             maker.finish_weight = weight
         elif maker.op.name in ADD:
             for operand in maker.op.operands:
@@ -253,22 +253,22 @@ class GraphBuilder:
         elif maker.op.name in UNARY:
             self._finish_less_often(maker.op.operands[0], weight)
 
-    def _tie(self, slot: int) -> None:
-        if slot >= 0:
-            self.graph.slots[slot].tied = True
+    def _tie(self, tensor: int) -> None:
+        if tensor >= 0:
+            self.graph.tensors[tensor].tied = True
 
     def _branches(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """`case` and `if`: every branch yields into the result's slot."""
-        results = [self.slot(result) for result in op.results]
-        for slot in results:
-            self._tie(slot)
+        """`case` and `if`: every branch yields into the result's tensor."""
+        results = [self.tensor(result) for result in op.results]
+        for tensor in results:
+            self._tie(tensor)
         for region in op.regions:
             block = region.blocks[0]
             inside = (*scope, self._new_scope())
             self._block(block, weight, inside)
             terminator = list(block.operations)[-1].operation
             for index, yielded in enumerate(terminator.operands):
-                self.identity(terminator, index, self.slot(yielded), results[index], weight, inside)
+                self.identity(terminator, index, self.tensor(yielded), results[index], weight, inside)
 
     def _manual_computation(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """The region is local along its manual axes: inside, shapes are smaller and those axes are not to be had."""
@@ -277,7 +277,7 @@ class GraphBuilder:
         outside, self._manual = self._manual, self._manual | axes
         inside = (*scope, self._new_scope())
         for index, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
-            source, target = self.slot(operand), self.slot(argument)
+            source, target = self.tensor(operand), self.tensor(argument)
             self._at_border(op, source, axes)
             self.identity(op, index, source, target, weight, scope, border=axes)
         around, self._home = self._home, block
@@ -285,36 +285,36 @@ class GraphBuilder:
         self._manual = outside
         terminator = list(block.operations)[-1].operation
         for index, (yielded, result) in enumerate(zip(terminator.operands, op.results, strict=True)):
-            target = self.slot(result)
-            self.identity(terminator, index, self.slot(yielded), target, weight, inside, border=axes)
+            target = self.tensor(result)
+            self.identity(terminator, index, self.tensor(yielded), target, weight, inside, border=axes)
             if target >= 0:
-                self.graph.slots[target].border |= axes
+                self.graph.tensors[target].border |= axes
         self._home = around
 
-    def _at_border(self, op: ir.Operation, slot: int, axes: frozenset[int]) -> None:
-        if slot >= 0:
-            description = self.graph.slots[slot]
+    def _at_border(self, op: ir.Operation, tensor: int, axes: frozenset[int]) -> None:
+        if tensor >= 0:
+            description = self.graph.tensors[tensor]
             if not description.user:
                 raise OpError(op, "has an operand whose sharding along the manual axes is not annotated")
             description.border |= axes
 
     def _group(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Values of one sharding group are sharded alike."""
-        slot = self.slot(op.operands[0])
-        if slot >= 0:
-            self._members[slot] = source_location(op)
-            self._groups.setdefault(ir.IntegerAttr(op.attributes["group_id"]).value, []).append(slot)
+        tensor = self.tensor(op.operands[0])
+        if tensor >= 0:
+            self._members[tensor] = source_location(op)
+            self._groups.setdefault(ir.IntegerAttr(op.attributes["group_id"]).value, []).append(tensor)
 
     def _barrier(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Splits pass a barrier in its allowed direction only."""
         allowed = str(op.attributes["allowed_direction"])
         forward, backward = "FORWARD" in allowed or "BOTH" in allowed, "BACKWARD" in allowed or "BOTH" in allowed
-        source, target = self.slot(op.operands[0]), self.slot(op.results[0])
+        source, target = self.tensor(op.operands[0]), self.tensor(op.results[0])
         self.identity(op, 0, source, target, weight, scope, forward=forward, backward=backward)
 
     def _edge(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """A data-flow edge is its operand."""
-        self.graph.slot_of[op.results[0]] = self.slot(op.operands[0])
+        self.graph.tensor_of[op.results[0]] = self.tensor(op.operands[0])
 
     def _nothing(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Terminators of regions, whose loop or branch has related what they yield, and statements about sharding alone."""
@@ -342,6 +342,6 @@ def _used_once(value: ir.Value) -> bool:
     return sum(1 for _ in value.uses) == 1
 
 
-def _identity_nest(shape: tuple[int, ...]) -> LoopNest:
+def _identity_nest(shape: tuple[int, ...]) -> ShardingRule:
     dims: Dims = tuple((dim,) for dim in range(len(shape)))
-    return LoopNest(tuple(Loop(size) for size in shape), (dims,), (dims,))
+    return ShardingRule(tuple(Loop(size) for size in shape), (dims,), (dims,))

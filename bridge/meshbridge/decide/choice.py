@@ -13,7 +13,6 @@ from math import prod
 
 from meshbridge import resharding
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
-from meshbridge.ops.loops import LoopNest
 from meshbridge.ops.option import (
     Option,
     is_legal,
@@ -27,6 +26,7 @@ from meshbridge.ops.option import (
     with_split,
 )
 from meshbridge.ops.rounds import exchanged_bytes
+from meshbridge.ops.rule import ShardingRule
 
 CONTRACTION_PRICE = 1 / 64
 """Bytes on the wire that one multiply-add of a contraction on one device is worth. An accelerator does about 1,000 of
@@ -46,39 +46,39 @@ Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
 """Shape, element type, split so far, and which dimensions may still be split."""
 
 
-def options(nest: LoopNest, splits: list[Split], mesh: Mesh, partial: Axes = (), passed: Axes = ()) -> list[Option]:
+def options(rule: ShardingRule, splits: list[Split], mesh: Mesh, partial: Axes = (), passed: Axes = ()) -> list[Option]:
     """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on dimensions
     that must be whole are suggested to the others.
 
     `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave
     its result
-    so, only the options that do are considered (seed 000, setShardingAnnotations). `passed`: the axes along which it passes a
+    so, only the options that do are considered (the RFC, setShardingAnnotations). `passed`: the axes along which it passes a
     partial operand on; they split no loop.
     """
-    tensors = list(zip((*nest.operands, *nest.results), splits, strict=True))
-    candidates = loop_candidates(nest, tensors, mesh)
-    for loop, axes in movable_axes(nest, tensors, mesh):
+    tensors = list(zip((*rule.operands, *rule.results), splits, strict=True))
+    candidates = loop_candidates(rule, tensors, mesh)
+    for loop, axes in movable_axes(rule, tensors, mesh):
         if axes not in candidates[loop]:
             candidates[loop].insert(-1, axes)
     if partial:
         candidates = [
             [partial, *found] if loop.reduction and partial not in found else found
-            for loop, found in zip(nest.loops, candidates, strict=True)
+            for loop, found in zip(rule.loops, candidates, strict=True)
         ]
     while prod(map(len, candidates)) > MOST_OPTIONS:
         widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
         candidates[widest] = [*candidates[widest][:-2], ()]
     if passed:
         candidates = [[axes for axes in found if not set(axes) & set(passed)] for found in candidates]
-    legal = [option for option in product(*candidates) if is_legal(nest, option, mesh)]
+    legal = [option for option in product(*candidates) if is_legal(rule, option, mesh)]
     if not partial:
         return legal
-    wanted = [option for option in legal if set(partial) <= _reduced(nest, option)]
+    wanted = [option for option in legal if set(partial) <= _reduced(rule, option)]
     return wanted or legal
 
 
-def _reduced(nest: LoopNest, option: Option) -> set[int]:
-    return {axis for loop, axes in zip(nest.loops, option, strict=True) if loop.reduction for axis in axes}
+def _reduced(rule: ShardingRule, option: Option) -> set[int]:
+    return {axis for loop, axes in zip(rule.loops, option, strict=True) if loop.reduction for axis in axes}
 
 
 def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Split:
@@ -98,13 +98,13 @@ def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: fr
     return tuple(extended)
 
 
-def compute_price(nest: LoopNest, option: Option, mesh: Mesh) -> float:
+def compute_price(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
     """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
-    if not nest.loops:
+    if not rule.loops:
         return 0.0
-    price = CONTRACTION_PRICE if nest.is_contraction else ELEMENT_PRICE
-    price *= nest.work * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(nest.loops, option, strict=True))
-    return price + exchanged_bytes(nest, option, mesh) if nest.exchanges else price
+    price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
+    price *= rule.work * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(rule.loops, option, strict=True))
+    return price + exchanged_bytes(rule, option, mesh) if rule.exchanges else price
 
 
 def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
@@ -129,7 +129,7 @@ class NodeCost:
 
 @lru_cache(maxsize=1 << 17)
 def cheapest(
-    nest: LoopNest,
+    rule: ShardingRule,
     types: tuple[TensorType | None, ...],
     splits: tuple[Split, ...],
     wanted: Sharding | None,
@@ -147,18 +147,18 @@ def cheapest(
     """
     partial = wanted.partial_axes if wanted and not kept else ()
     passed = max(kept, default=())
-    taken = kept or ((),) * len(nest.operands)
-    count = len(nest.operands)
+    taken = kept or ((),) * len(rule.operands)
+    count = len(rule.operands)
     best: tuple[float, NodeCost] | None = None
-    for option in [fixed] if fixed is not None else options(nest, list(splits), mesh, partial, passed):
-        own = compute_price(nest, option, mesh)
+    for option in [fixed] if fixed is not None else options(rule, list(splits), mesh, partial, passed):
+        own = compute_price(rule, option, mesh)
         for index, (kind, split) in enumerate(zip(types[count:], splits[count:], strict=True)):
             if kind is not None:
                 target = with_split(wanted, split) if wanted else split_sharding(mesh.name, split)
-                computed = with_partial(result_sharding(nest, option, index, mesh), passed)
+                computed = with_partial(result_sharding(rule, option, index, mesh), passed)
                 own += finishing_cost(*kind, mesh, computed, target, finish_share)
         total, needs = own, []
-        for kind, split, dims, summed in zip(types, splits, nest.operands, taken, strict=False):
+        for kind, split, dims, summed in zip(types, splits, rule.operands, taken, strict=False):
             need = needed_sharding(dims, option, mesh.name, summed) if kind is not None else None
             needs.append(need)
             if kind is not None and need is not None:
@@ -170,7 +170,7 @@ def cheapest(
 
 
 def spreading_cost(
-    nest: LoopNest,
+    rule: ShardingRule,
     option: Option,
     operands: list[Tensor],
     results: list[Tensor],
@@ -180,8 +180,8 @@ def spreading_cost(
 ) -> float:
     """Cost of `option` while shardings are still being spread: what may still be extended to fit is free. That an operand is
     passed on as a partial sum changes nothing between options."""
-    total = compute_price(nest, option, mesh)
-    for (shape, dtype, split, may_extend), dims, ban in zip(operands, nest.operands, banned, strict=False):
+    total = compute_price(rule, option, mesh)
+    for (shape, dtype, split, may_extend), dims, ban in zip(operands, rule.operands, banned, strict=False):
         needed = tensor_split(dims, option)
         total += reshard_cost(
             shape,
@@ -191,7 +191,7 @@ def spreading_cost(
             split_sharding(mesh.name, needed),
         )
     for index, (shape, dtype, split, may_extend) in enumerate(results):
-        computed = result_sharding(nest, option, index, mesh)
+        computed = result_sharding(rule, option, index, mesh)
         final = extend(split, computed.split_axes, may_extend, banned[len(operands) + index])
         total += finishing_cost(shape, dtype, mesh, computed, split_sharding(mesh.name, final), finish_share)
     return total

@@ -6,16 +6,16 @@ import warnings
 from collections.abc import Iterable
 
 from meshbridge.decide.annotate import Annotator
+from meshbridge.decide.assign import Assigner, Assignment
 from meshbridge.decide.build_graph import GraphBuilder
 from meshbridge.decide.graph import Graph
+from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.refine import refine
-from meshbridge.decide.settle import Settled, Settler
-from meshbridge.decide.spread import Spreader
 from meshbridge.decide.unreduced import carry_declarations
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import OpError, ShardingWarning, ir, walk
 from meshbridge.ir.sharding import DYNAMIC, Mesh
-from meshbridge.ops.loops import Interface
+from meshbridge.ops.rule import Interface
 
 
 def complete(
@@ -49,13 +49,13 @@ def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
                 raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
 
 
-def complete_graph(graph: Graph, *, moves: int, only_moves: bool) -> list[Settled]:
+def complete_graph(graph: Graph, *, moves: int, only_moves: bool) -> list[Assignment]:
     """Annotates one function, of which the graph has been built; returns what was decided for its nodes."""
     carry_declarations(graph)
-    Spreader(graph).run("backward-forward")
+    Propagator(graph).run("backward-forward")
     if moves:
         refine(graph, moves)
-    settler = Settler(graph)
+    settler = Assigner(graph)
     settled = settler.run()
     Annotator(graph, settler.defined, only_moves=only_moves).run(settled)
     return settled

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from meshbridge.decide.build_graph import GraphBuilder
 from meshbridge.decide.graph import Graph
-from meshbridge.decide.spread import Spreader
+from meshbridge.decide.propagate import Propagator
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import AXIS_NAMES, MANUAL_AXES, REPLICATED_AXES, MeshOp, ShardingOp
@@ -17,7 +17,7 @@ from meshbridge.ir import subaxes
 from meshbridge.ir.mlir import functions_to_partition, ir, walk_all
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
-from meshbridge.ops.loops import Interface, LoopNest
+from meshbridge.ops.rule import Interface, ShardingRule
 from meshbridge.ops.sharding_rules import RULED
 
 Cuts = dict[int, list[int]]
@@ -49,8 +49,8 @@ class FactorAxes(RewritePass):
     def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
         interface = Interface()
         sizes = {size for mesh in _static_meshes(module) for size in mesh.shape if size > 1}
-        nests = {interface.nest(op) for op in ops}
-        if not any(_may_cut(nest, size) for nest in nests for size in sizes) or _names_axes_elsewhere(module):
+        rules = {interface.rule(op) for op in ops}
+        if not any(_may_cut(rule, size) for rule in rules for size in sizes) or _names_axes_elsewhere(module):
             return False
         with ir.Location.unknown():
             changed = [_factor(module, function, interface) for function in functions_to_partition(module)]
@@ -62,10 +62,10 @@ def _static_meshes(module: ir.Module) -> list[Mesh]:
     return [mesh for mesh in found if DYNAMIC not in mesh.shape]
 
 
-def _may_cut(nest: LoopNest, size: int) -> bool:
+def _may_cut(rule: ShardingRule, size: int) -> bool:
     """Whether a loop of a dimension that walks several has a part of the devices along an axis of `size`, but not all."""
-    several = {loop for dims in (*nest.operands, *nest.results) for loops in dims if len(loops) > 1 for loop in loops}
-    return any(1 < gcd(nest.loops[loop].size, size) < size for loop in several)
+    several = {loop for dims in (*rule.operands, *rule.results) for loops in dims if len(loops) > 1 for loop in loops}
+    return any(1 < gcd(rule.loops[loop].size, size) < size for loop in several)
 
 
 def _names_axes_elsewhere(module: ir.Module) -> bool:
@@ -80,7 +80,7 @@ def _factor(module: ir.Module, function: ir.Operation, interface: Interface) -> 
     if mesh is None or DYNAMIC in mesh.shape:
         return False
     graph = GraphBuilder(function, mesh, interface).build()
-    Spreader(graph).run("backward-forward")
+    Propagator(graph).run("backward-forward")
     cuts = _wanted_cuts(graph)
     if cuts:
         _rewrite(module, mesh, subaxes.cut(mesh, cuts), cuts)
@@ -93,10 +93,10 @@ def _wanted_cuts(graph: Graph) -> Cuts:
     for node in graph.nodes:
         if node.op.name not in FactorAxes.rewrites:
             continue
-        for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True):
-            for axes, loops in zip(graph.slots[slot].split if slot >= 0 else (), dims, strict=True):
+        for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
+            for axes, loops in zip(graph.tensors[tensor].split if tensor >= 0 else (), dims, strict=True):
                 if axes and len(loops) > 1:
-                    for axis, after in _cuts_along(axes, graph.mesh, [node.nest.loops[loop].size for loop in loops]):
+                    for axis, after in _cuts_along(axes, graph.mesh, [node.rule.loops[loop].size for loop in loops]):
                         known = cuts.setdefault(axis, [])
                         if after not in known and all(after % other == 0 or other % after == 0 for other in known):
                             known.append(after)

@@ -1,8 +1,8 @@
-"""One function as slots and nodes: plain Python values beside the IR (`build_graph.py` makes them in one walk).
+"""One function as tensors and nodes: plain Python values beside the IR (`build_graph.py` makes them in one walk).
 
-A *slot* is a tensor whose sharding is to be decided. A value and the `mesh.shard` on its definition share a slot; so do a loop's
-carried value, its region arguments and its result, which must lie alike. A *node* is anything that relates slots: an op with its
-loop nest, or an identity (a use annotated by the user, a loop's initial value, a yielded value).
+A `Tensor` is what a sharding is decided for: a value with the `mesh.shard` on its definition, or all values of a loop that must
+be sharded alike (a carried value, its region arguments, its result). A `Node` relates tensors: an op with its sharding rule, or
+an identity (a use annotated by the user, a loop's initial value, a yielded value).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from meshbridge.ir.mlir import MANUAL, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
-from meshbridge.ops.loops import LoopNest
 from meshbridge.ops.option import split_sharding, with_partial, with_split
+from meshbridge.ops.rule import ShardingRule
 
 
 @dataclass
-class Slot:
+class Tensor:
     """One tensor: what is known of its sharding. `open` says per dimension whether propagation may add axes."""
 
     shape: tuple[int, ...]
@@ -100,10 +100,10 @@ class Slot:
 
 @dataclass
 class Node:
-    """An op, or an identity between an operand and a result slot (then `op` is the annotation, call or terminator behind it)."""
+    """An op, or an identity of an operand and a result (then `op` is the annotation, call or terminator behind it)."""
 
     op: ir.Operation
-    nest: LoopNest
+    rule: ShardingRule
     operands: tuple[int, ...]
     results: tuple[int, ...]
     is_identity: bool = False
@@ -130,7 +130,7 @@ class Node:
 
     @property
     def only_result(self) -> int:
-        """The slot of its result; -1 if it has none, several, or one that is no ranked tensor."""
+        """The tensor of its result; -1 if it has none, several, or one that is no ranked tensor."""
         return self.results[0] if len(self.results) == 1 else -1
 
     @property
@@ -141,29 +141,29 @@ class Node:
 
 @dataclass
 class Graph:
-    """A function's slots and nodes in program order. Slot -1 stands for values that are no ranked tensors."""
+    """A function's tensors and nodes in program order. Tensor -1 stands for values that are no ranked tensors."""
 
     function: ir.Operation
     mesh: Mesh
-    slots: list[Slot] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    slot_of: dict[ir.Value, int] = field(default_factory=dict)
+    tensor_of: dict[ir.Value, int] = field(default_factory=dict)
     annotated: set[ir.Value] = field(default_factory=set)
     "Values on whose definition the user's `mesh.shard` stands."
     returns: list[ir.Operation] = field(default_factory=list)
     carried: dict[int, int] = field(default_factory=dict)
-    "Per slot that a loop carries, the scope of the loop's body."
+    "Per tensor that a loop carries, the scope of the loop's body."
     accumulated: set[int] = field(default_factory=set)
-    "Slots that go by linear ops alone into what a loop only adds up."
+    "Tensors that go by linear ops alone into what a loop only adds up."
     warnings: list[str] = field(default_factory=list)
     "What the user should know of annotations that were not followed to the letter."
     users: list[list[int]] = field(default_factory=list)
-    "Per slot, the nodes that mention it."
+    "Per tensor, the nodes that mention it."
 
     def identity_need(self, node: Node) -> Sharding:
         """What an identity needs of its operand to be its result. Within a manual computation, the terms of a sum along its axes
         are what the devices hold."""
-        source, target = self.slots[node.operands[0]], self.slots[node.results[0]]
+        source, target = self.tensors[node.operands[0]], self.tensors[node.results[0]]
         if not node.border:
             return target.sharding(self.mesh.name)
         split = across_border(target.split, source.split, node.border)
@@ -175,25 +175,25 @@ class Graph:
         """The axes along which the user wants the node's result partial, other than by passing on an operand that is so."""
         if node.kept:
             return ()
-        for slot in node.results:
-            if slot >= 0 and (layout := self.slots[slot].layout) is not None and layout.partial_axes:
+        for tensor in node.results:
+            if tensor >= 0 and (layout := self.tensors[tensor].layout) is not None and layout.partial_axes:
                 return layout.partial_axes
         return ()
 
     def connect(self) -> None:
-        """Fills `users` and each slot's use count once all nodes are known."""
-        self.users = [[] for _ in self.slots]
+        """Fills `users` and each tensor's use count once all nodes are known."""
+        self.users = [[] for _ in self.tensors]
         for index, node in enumerate(self.nodes):
-            for slot in {*node.operands, *node.results} - {-1}:
-                self.users[slot].append(index)
-            for slot in node.operands:
-                if slot >= 0:
-                    self.slots[slot].uses += 1
-        for slot, body in self.carried.items():
-            for index in self.users[slot]:
+            for tensor in {*node.operands, *node.results} - {-1}:
+                self.users[tensor].append(index)
+            for tensor in node.operands:
+                if tensor >= 0:
+                    self.tensors[tensor].uses += 1
+        for tensor, body in self.carried.items():
+            for index in self.users[tensor]:
                 node = self.nodes[index]
                 if body in node.scope:
-                    node.inside |= {number for number, read in enumerate(node.operands) if read == slot}
+                    node.inside |= {number for number, read in enumerate(node.operands) if read == tensor}
 
 
 def across_border(split: Split, own: Split, border: frozenset[int]) -> Split:

@@ -4,49 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshbridge.decide.graph import Graph, Node, Slot
+from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.ir.sharding import Axes
 
 
 def share_slots(graph: Graph, groups: Iterable[list[int]], places: dict[int, str]) -> None:
-    """Gives the members of each group one slot.
+    """Gives the members of each group one tensor.
 
     Annotations that go together are joined: an open dimension takes the axes of those who say more. A member whose annotation
-    contradicts those before it stays as it is annotated, in a slot of its own; `graph.warnings` says so. `places` are the
-    source locations of the statements that make slots members.
+    contradicts those before it stays as it is annotated, in a tensor of its own; `graph.warnings` says so. `places` are the
+    source locations of the statements that make tensors members.
     """
     standing: dict[int, int] = {}
     for members in groups:
-        annotated = [slot for slot in dict.fromkeys(members) if graph.slots[slot].user]
+        annotated = [tensor for tensor in dict.fromkeys(members) if graph.tensors[tensor].user]
         shared = annotated[0] if annotated else members[0]
         for other in dict.fromkeys(members):
             if other == shared:
                 continue
-            if not graph.slots[other].user or _join(graph.slots[shared], graph.slots[other]):
+            if not graph.tensors[other].user or _join(graph.tensors[shared], graph.tensors[other]):
                 standing[other] = shared
-                graph.slots[shared].boundary |= graph.slots[other].boundary
+                graph.tensors[shared].boundary |= graph.tensors[other].boundary
             else:
                 graph.warnings.append(_contradiction(graph, shared, other, places))
-        graph.slots[shared].tied = True
+        graph.tensors[shared].tied = True
     if standing:
-        graph.slot_of = {value: _last(standing, slot) for value, slot in graph.slot_of.items()}
+        graph.tensor_of = {value: _last(standing, tensor) for value, tensor in graph.tensor_of.items()}
         for node in graph.nodes:
             _rename(node, standing)
 
 
-def _last(standing: dict[int, int], slot: int) -> int:
-    """Who stands for a slot in the end: a value may be a member of several groups."""
-    while slot in standing:
-        slot = standing[slot]
-    return slot
+def _last(standing: dict[int, int], tensor: int) -> int:
+    """Who stands for a tensor in the end: a value may be a member of several groups."""
+    while tensor in standing:
+        tensor = standing[tensor]
+    return tensor
 
 
 def _rename(node: Node, standing: dict[int, int]) -> None:
-    node.operands = tuple(_last(standing, slot) for slot in node.operands)
-    node.results = tuple(_last(standing, slot) for slot in node.results)
+    node.operands = tuple(_last(standing, tensor) for tensor in node.operands)
+    node.results = tuple(_last(standing, tensor) for tensor in node.results)
 
 
-def _join(shared: Slot, other: Slot) -> bool:
+def _join(shared: Tensor, other: Tensor) -> bool:
     """Takes the annotation of `other` into `shared`; False, and nothing is changed, if they contradict each other."""
     if shared.layout != other.layout:
         return False
@@ -71,16 +71,16 @@ def _join(shared: Slot, other: Slot) -> bool:
 
 
 def _contradiction(graph: Graph, first: int, second: int, places: dict[int, str]) -> str:
-    ours, theirs = (_written(graph, slot) for slot in (first, second))
+    ours, theirs = (_written(graph, tensor) for tensor in (first, second))
     return (
         f"{places[second]}: warning: 'sdy.sharding_group' op takes in a value annotated {theirs}, expected {ours} like "
         f"the member at {places[first]}\n  hint: each stays as it is annotated; those without annotation follow the first"
     )
 
 
-def _written(graph: Graph, slot: int) -> str:
-    """The annotation of a slot as Shardy writes dimensions, `[{a, ?}, {}]`."""
+def _written(graph: Graph, tensor: int) -> str:
+    """The annotation of a tensor as Shardy writes dimensions, `[{a, ?}, {}]`."""
     dims = []
-    for axes, is_open in zip(graph.slots[slot].written, graph.slots[slot].open, strict=True):
+    for axes, is_open in zip(graph.tensors[tensor].written, graph.tensors[tensor].open, strict=True):
         dims.append("{" + ", ".join([*map(graph.mesh.axis_name, axes), *["?"] * is_open]) + "}")
     return f"[{', '.join(dims)}]"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 
 from meshbridge.decide.choice import NodeCost, TensorType, cheapest, reshard_cost
-from meshbridge.decide.graph import Graph, Node, Slot, across_border
-from meshbridge.decide.quotient import quotient
-from meshbridge.decide.spread import is_pass_through
+from meshbridge.decide.fold_layers import quotient
+from meshbridge.decide.graph import Graph, Node, Tensor, across_border
+from meshbridge.decide.propagate import is_pass_through
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts
 
@@ -48,21 +48,21 @@ MANAGEABLE = 1000
 """Nodes up to which a program is refined once more as it is, unfolded: the stacks of a loop look alike, but may lie otherwise."""
 
 Place = tuple[int, int]
-"""A slot and a dimension of it."""
+"""A tensor and a dimension of it."""
 
 Reader = tuple[int, int, int, bool]
-"""A node that reads a slot, the operand that it is there, how often the node runs, and whether in the loop that carries it."""
+"""A node that reads a tensor, the operand that it is there, how often the node runs, and whether in the loop that carries it."""
 
 
 def refine(graph: Graph, budget: int) -> None:
     """Refines the splits of `graph` in place, trying at most `budget` moves."""
-    for slot in graph.slots:
-        if slot.boundary:
-            slot.found = frozenset(sum(slot.split, ()))
+    for tensor in graph.tensors:
+        if tensor.boundary:
+            tensor.found = frozenset(sum(tensor.split, ()))
     folded, standing_for = quotient(graph)
     left = Refiner(folded, budget).run(WIDE, NARROW)
-    for slot, colour in zip(graph.slots, standing_for, strict=True):
-        slot.split = folded.slots[colour].split
+    for tensor, colour in zip(graph.tensors, standing_for, strict=True):
+        tensor.split = folded.tensors[colour].split
     if len(graph.nodes) <= MANAGEABLE:
         Refiner(graph, left).run(NARROW, HELD)
 
@@ -96,18 +96,18 @@ class Refiner:
         self._kinds = self._kinds_of_nodes()
         self._readers = self._readers_of_slots()
         self._costs = [self._node_cost(index) for index in range(len(graph.nodes))]
-        self._shared = [self._uses(slot) for slot in range(len(graph.slots))]
+        self._shared = [self._uses(tensor) for tensor in range(len(graph.tensors))]
         self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
         self._redefined = {
             n.results[0] for n in graph.nodes if n.is_identity and n.op.name == "stablehlo.return" and n.operands != n.results
         }
-        "Slots that a loop defines anew in every trip, so that they are no copies of what they start as."
+        "Tensors that a loop defines anew in every trip, so that they are no copies of what they start as."
         mesh = graph.mesh
-        used = {axis for slot in graph.slots for axes in slot.split for axis in axes if mesh.shape[axis] > 1}
+        used = {axis for tensor in graph.tensors for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
         self._units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
         "What a move may split along: axes that split something. Along others everybody computes the same and nobody sends."
-        self._stale = set(range(len(graph.slots)))
-        "Slots near which something has changed since their classes were last tried."
+        self._stale = set(range(len(graph.tensors)))
+        "Tensors near which something has changed since their classes were last tried."
 
     def run(self, *sizes: ClassSize) -> int:
         """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
@@ -115,13 +115,15 @@ class Refiner:
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for places in classes:
-                if any(slot in stale for slot, _ in places):
+                if any(tensor in stale for tensor, _ in places):
                     self._improve(places)
         return self.budget
 
     def _tensor_types(self, node: Node) -> tuple[TensorType | None, ...]:
-        slots = self.graph.slots
-        return tuple((slots[slot].shape, slots[slot].dtype) if slot >= 0 else None for slot in (*node.operands, *node.results))
+        tensors = self.graph.tensors
+        return tuple(
+            (tensors[tensor].shape, tensors[tensor].dtype) if tensor >= 0 else None for tensor in (*node.operands, *node.results)
+        )
 
     def _kinds_of_nodes(self) -> list[int]:
         """A number for every node: equal ones cost the same while their tensors are split alike."""
@@ -129,7 +131,7 @@ class Refiner:
         return [
             numbers.setdefault(
                 (
-                    node.nest,
+                    node.rule,
                     types,
                     self._wanted(node),
                     node.kept,
@@ -146,16 +148,16 @@ class Refiner:
 
     def _wanted(self, node: Node) -> Sharding | None:
         """The user's annotation of a result as partial."""
-        layouts = (self.graph.slots[slot].layout for slot in node.results if slot >= 0)
+        layouts = (self.graph.tensors[tensor].layout for tensor in node.results if tensor >= 0)
         return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
 
     def _readers_of_slots(self) -> list[list[Reader]]:
-        """Per slot, who reads it."""
-        readers: list[list[Reader]] = [[] for _ in self.graph.slots]
+        """Per tensor, who reads it."""
+        readers: list[list[Reader]] = [[] for _ in self.graph.tensors]
         for index, node in enumerate(self.graph.nodes):
-            for operand, slot in enumerate(node.operands):
-                if slot >= 0:
-                    readers[slot].append((index, operand, node.weight, operand in node.inside))
+            for operand, tensor in enumerate(node.operands):
+                if tensor >= 0:
+                    readers[tensor].append((index, operand, node.weight, operand in node.inside))
         return readers
 
     # Classes
@@ -177,14 +179,14 @@ class Refiner:
                 continue
             home: dict[int, Place] = {}
             placed: list[int] = []
-            for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True):
-                if slot < 0:
+            for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
+                if tensor < 0:
                     continue
                 for dim, loops in enumerate(dims):
-                    description = self.graph.slots[slot]
-                    may_move = loops and description.movable[dim] and (slot, dim) not in blocked
+                    description = self.graph.tensors[tensor]
+                    may_move = loops and description.movable[dim] and (tensor, dim) not in blocked
                     if may_move:
-                        place = find((slot, dim))
+                        place = find((tensor, dim))
                         parent[place] = find(home.setdefault(loops[0], place))
                     if loops and (description.written_along(dim) if may_move else description.split[dim]):
                         placed.append(loops[0])
@@ -201,12 +203,12 @@ class Refiner:
     def _blocked_places(self) -> set[Place]:
         """Dimensions that are split as the sweeps have found, because a rule forbids to carry splits over to them."""
         return {
-            (slot, dim)
+            (tensor, dim)
             for node in self.graph.nodes
-            if node.nest.blocked
-            for slot, dims in zip((*node.operands, *node.results), (*node.nest.operands, *node.nest.results), strict=True)
+            if node.rule.blocked
+            for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True)
             for dim, loops in enumerate(dims)
-            if slot >= 0 and not {*loops}.isdisjoint(node.nest.blocked)
+            if tensor >= 0 and not {*loops}.isdisjoint(node.rule.blocked)
         }
 
     # Moves
@@ -229,22 +231,24 @@ class Refiner:
         if best is not None and best[0] > least:
             self._apply(best[1])
             self._total -= best[0]
-            near = {user for slot in best[1] for user in self.graph.users[slot]}
-            self._stale.update(slot for user in near for slot in self.graph.nodes[user].operands + self.graph.nodes[user].results)
+            near = {user for tensor in best[1] for user in self.graph.users[tensor]}
+            self._stale.update(
+                tensor for user in near for tensor in self.graph.nodes[user].operands + self.graph.nodes[user].results
+            )
 
     def _at_stake(self, places: tuple[Place, ...]) -> float:
         """All that a move of the class could save: the cost of everything that touches it."""
-        near = {user for slot, _ in places for user in self.graph.users[slot]}
-        slots = {slot for user in near for slot in self.graph.nodes[user].operands if slot >= 0}
-        return sum(self._costs[node].own for node in near) + sum(self._shared[slot] for slot in slots)
+        near = {user for tensor, _ in places for user in self.graph.users[tensor]}
+        tensors = {tensor for user in near for tensor in self.graph.nodes[user].operands if tensor >= 0}
+        return sum(self._costs[node].own for node in near) + sum(self._shared[tensor] for tensor in tensors)
 
     def _alternatives(self, places: tuple[Place, ...]) -> Iterator[Axes]:
         """Axes that a class may be split along: none, one, or two in either order, alone or after axes that the user wrote on a
         dimension of the class. Parts of an axis go together or alone."""
-        slots = self.graph.slots
+        tensors = self.graph.tensors
         first, dim = places[0]
-        tried = {slots[first].split[dim]}
-        for written in dict.fromkeys([(), *(slots[slot].free_along(dim) for slot, dim in places)]):
+        tried = {tensors[first].split[dim]}
+        for written in dict.fromkeys([(), *(tensors[tensor].free_along(dim) for tensor, dim in places)]):
             for chosen in chain([()], *(permutations(self._units, count) for count in (1, 2))):
                 axes = (*written, *chain.from_iterable(chosen))
                 if axes not in tried and len(set(axes)) == len(axes):
@@ -252,16 +256,16 @@ class Refiner:
                     yield axes
 
     def _changed(self, places: tuple[Place, ...], axes: Axes) -> dict[int, Split] | None:
-        """New splits of the slots concerned; None where shards would be padded by more than a little, or axes that may not move
+        """New splits of the tensors concerned; None where shards would be padded by more than a little, or axes that may not move
         are in the way. A dimension on which the user wrote other axes keeps these alone."""
-        mesh, slots = self.graph.mesh, self.graph.slots
+        mesh, tensors = self.graph.mesh, self.graph.tensors
         size = mesh.group_size(axes)
         dims_of: dict[int, list[int]] = {}
-        for slot, dim in places:
-            dims_of.setdefault(slot, []).append(dim)
+        for tensor, dim in places:
+            dims_of.setdefault(tensor, []).append(dim)
         changed: dict[int, Split] = {}
-        for slot, dims in dims_of.items():
-            description = slots[slot]
+        for tensor, dims in dims_of.items():
+            description = tensors[tensor]
             extent = description.shape[dims[0]]
             if -extent % size > extent * MOST_PADDING or (description.banned | description.border) & set(axes):
                 return None
@@ -272,49 +276,49 @@ class Refiner:
             if description.boundary and not description.found.issuperset(sum(split, ())):
                 return None
             if split != description.split:
-                changed[slot] = split
+                changed[tensor] = split
         return changed
 
     # Cost
 
     def _gain(self, changed: dict[int, Split]) -> float:
-        """How much the total falls if the slots get these splits."""
-        splits = {slot: self.graph.slots[slot].split for slot in changed}
+        """How much the total falls if the tensors get these splits."""
+        splits = {tensor: self.graph.tensors[tensor].split for tensor in changed}
         costs, shared = self._apply(changed)
         gain = sum(cost.own - self._costs[node].own for node, cost in costs.items())
-        gain += sum(cost - self._shared[slot] for slot, cost in shared.items())
-        for slot, split in splits.items():
-            self.graph.slots[slot].split = split
+        gain += sum(cost - self._shared[tensor] for tensor, cost in shared.items())
+        for tensor, split in splits.items():
+            self.graph.tensors[tensor].split = split
         for node, cost in costs.items():
             self._costs[node] = cost
-        for slot, bytes_moved in shared.items():
-            self._shared[slot] = bytes_moved
+        for tensor, bytes_moved in shared.items():
+            self._shared[tensor] = bytes_moved
         return gain
 
     def _apply(self, changed: dict[int, Split]) -> tuple[dict[int, NodeCost], dict[int, float]]:
-        """Gives the slots these splits; returns the costs that changed as they were."""
-        for slot, split in changed.items():
-            self.graph.slots[slot].split = split
+        """Gives the tensors these splits; returns the costs that changed as they were."""
+        for tensor, split in changed.items():
+            self.graph.tensors[tensor].split = split
         costs: dict[int, NodeCost] = {}
         moved = set(changed)
-        for index in {user for slot in changed for user in self.graph.users[slot]}:
+        for index in {user for tensor in changed for user in self.graph.users[tensor]}:
             cost, before = self._node_cost(index), self._costs[index]
             if cost is not before:
                 costs[index], self._costs[index] = before, cost
                 if cost.needs != before.needs:
-                    moved.update(slot for slot in self.graph.nodes[index].operands if slot >= 0)
-        shared = {slot: self._shared[slot] for slot in moved}
-        for slot in moved:
-            self._shared[slot] = self._uses(slot)
+                    moved.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
+        shared = {tensor: self._shared[tensor] for tensor in moved}
+        for tensor in moved:
+            self._shared[tensor] = self._uses(tensor)
         return costs, shared
 
-    def _uses(self, slot: int) -> float:
+    def _uses(self, tensor: int) -> float:
         """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
         What a loop carries is another value in the loop than behind it."""
-        description = self.graph.slots[slot]
+        description = self.graph.tensors[tensor]
         defined = description.sharding(self.graph.mesh.name)
         needs: dict[tuple[Sharding, bool], int] = {}
-        for user, operand, weight, inside in self._readers[slot]:
+        for user, operand, weight, inside in self._readers[tensor]:
             need = self._costs[user].needs[operand]
             if need is not None and need is not defined and need != defined:
                 needs[need, inside] = max(needs.get((need, inside), 0), weight)
@@ -327,8 +331,8 @@ class Refiner:
         )
 
     def _node_cost(self, index: int) -> NodeCost:
-        slots = self.graph.slots
-        splits = tuple([slots[slot].split if slot >= 0 else () for slot in self._tensors[index]])
+        tensors = self.graph.tensors
+        splits = tuple([tensors[tensor].split if tensor >= 0 else () for tensor in self._tensors[index]])
         key = (self._kinds[index], splits)
         found = self._memo.get(key)
         if found is None:
@@ -340,7 +344,7 @@ class Refiner:
         if node.is_identity:
             return NodeCost(0.0, (self.graph.identity_need(node),))
         found = cheapest(
-            node.nest,
+            node.rule,
             self._types[index],
             splits,
             self._wanted(node),
@@ -352,15 +356,15 @@ class Refiner:
         return NodeCost(node.weight * found.own, found.needs)
 
 
-def _moved(slot: Slot, dims: list[int], axes: Axes) -> Split:
+def _moved(tensor: Tensor, dims: list[int], axes: Axes) -> Split:
     """The split of a tensor whose dimensions `dims` are of a class that moves to `axes`: the first of them takes these, all other
     dimensions lose them. Where the user wrote other axes, those stay alone."""
     split = tuple(
-        axes if dim == dims[0] else slot.written_along(dim) if dim in dims else tuple(axis for axis in now if axis not in axes)
-        for dim, now in enumerate(slot.split)
+        axes if dim == dims[0] else tensor.written_along(dim) if dim in dims else tuple(axis for axis in now if axis not in axes)
+        for dim, now in enumerate(tensor.split)
     )
-    if slot.border:
-        split = across_border(split, slot.split, slot.border)
-    if slot.is_kept_by(split):
+    if tensor.border:
+        split = across_border(split, tensor.split, tensor.border)
+    if tensor.is_kept_by(split):
         return split
-    return tuple(slot.written_along(dim) if dim in dims else now for dim, now in enumerate(slot.split))
+    return tuple(tensor.written_along(dim) if dim in dims else now for dim, now in enumerate(tensor.split))

@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshbridge.decide.complete import complete
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ops.loops import Interface
+from meshbridge.ops.rule import Interface
 
 
 @register
@@ -25,7 +25,7 @@ class ShardingRefinement(Pass):
     where sharding-propagation alone gathers %0, four times as many bytes, and computes all of %2 on every device.
 
     It stands in place of sharding-propagation, not behind it: annotated IR no longer tells which annotations are the user's,
-    and those must stay. Seed 000's mutations are its moves: an op's option is changed, a value kept replicated or split
+    and those must stay. The RFC's mutations are its moves: an op's option is changed, a value kept replicated or split
     otherwise, a reduction put off, a resharding moved to the other side of an op, each for a whole class of dimensions at once.
     """
 

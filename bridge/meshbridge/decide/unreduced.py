@@ -21,7 +21,7 @@ from meshbridge.ops.linear import ADD, carried_axes
 def carry_declarations(graph: Graph) -> None:
     """Declares partial, in place: values handed on as they are whose sources are all declared alike, results of ops whose
     readers all want them so, and operands that linear ops pass on."""
-    if not any(slot.summed_axes for slot in graph.slots):
+    if not any(tensor.summed_axes for tensor in graph.tensors):
         return
     _forward(graph)
     _backward(graph)
@@ -38,24 +38,26 @@ def _forward(graph: Graph) -> None:
     changed = True
     while changed:  # a value carried by two loops is made from itself: what is unknown yet contradicts nobody
         changed = False
-        for slot, incoming in sources.items():
-            known = [declared[each] if each in declared else graph.slots[each].layout for each in incoming if each not in unknown]
+        for tensor, incoming in sources.items():
+            known = [
+                declared[each] if each in declared else graph.tensors[each].layout for each in incoming if each not in unknown
+            ]
             found = known[0] if known and all(_alike(known[0], other) for other in known) else None
-            if known and (slot in unknown or not _alike(declared[slot], found)):
-                declared[slot], changed = found, True
-                unknown.discard(slot)
-    for slot, layout in declared.items():
+            if known and (tensor in unknown or not _alike(declared[tensor], found)):
+                declared[tensor], changed = found, True
+                unknown.discard(tensor)
+    for tensor, layout in declared.items():
         if layout is not None:
-            _declare(graph, slot, layout)
+            _declare(graph, tensor, layout)
 
 
 def _sources(graph: Graph) -> dict[int, list[int]]:
-    """Per unannotated slot that only identities define, what they hand on."""
-    made = {slot for node in graph.nodes if not node.is_identity for slot in node.results}
+    """Per unannotated tensor that only identities define, what they hand on."""
+    made = {tensor for node in graph.nodes if not node.is_identity for tensor in node.results}
     sources: dict[int, list[int]] = {}
     for node in graph.nodes:
         target = node.results[0] if node.is_identity else -1
-        if target >= 0 and target not in made and not graph.slots[target].user and not node.border:
+        if target >= 0 and target not in made and not graph.tensors[target].user and not node.border:
             sources.setdefault(target, []).append(node.operands[0])
     return sources
 
@@ -67,50 +69,50 @@ def _alike(left: Sharding | None, right: Sharding | None) -> bool:
 def _backward(graph: Graph) -> None:
     """Results all of whose readers are annotations of one kind: such an annotation speaks of what the op leaves."""
     for node in reversed(graph.nodes):
-        slot = node.only_result
-        if node.is_identity or slot < 0 or graph.slots[slot].user or graph.slots[slot].tied:
+        tensor = node.only_result
+        if node.is_identity or tensor < 0 or graph.tensors[tensor].user or graph.tensors[tensor].tied:
             continue
-        wanted = _wanted_by_readers(graph, slot)
+        wanted = _wanted_by_readers(graph, tensor)
         if wanted is not None and _leaves(graph, node, wanted.summed_axes):
-            _declare(graph, slot, wanted)
+            _declare(graph, tensor, wanted)
 
 
-def _wanted_by_readers(graph: Graph, slot: int) -> Sharding | None:
-    """The partial sum that all readers of a slot declare it to be."""
+def _wanted_by_readers(graph: Graph, tensor: int) -> Sharding | None:
+    """The partial sum that all readers of a tensor declare it to be."""
     wanted: list[Sharding | None] = []
-    for node in graph.users[slot]:
+    for node in graph.users[tensor]:
         reader = graph.nodes[node]
-        if slot in reader.operands:
-            wanted.append(graph.slots[reader.results[0]].layout if reader.is_identity and not reader.border else None)
-    if not wanted or len(wanted) < graph.slots[slot].uses or not all(_alike(wanted[0], other) for other in wanted):
+        if tensor in reader.operands:
+            wanted.append(graph.tensors[reader.results[0]].layout if reader.is_identity and not reader.border else None)
+    if not wanted or len(wanted) < graph.tensors[tensor].uses or not all(_alike(wanted[0], other) for other in wanted):
         return None
     return wanted[0] if wanted[0] and wanted[0].summed_axes else None
 
 
 def _leaves(graph: Graph, node: Node, axes: Axes) -> bool:
     """Whether the op could leave its result a sum over shards along `axes`."""
-    return any(loop.reduction == "sum" for loop in node.nest.loops) or _carried(graph, node) == axes
+    return any(loop.reduction == "sum" for loop in node.rule.loops) or _carried(graph, node) == axes
 
 
-def _declare(graph: Graph, slot: int, layout: Sharding) -> None:
-    description = graph.slots[slot]
+def _declare(graph: Graph, tensor: int, layout: Sharding) -> None:
+    description = graph.tensors[tensor]
     description.layout = replace(layout, split_axes=description.split)
     description.banned |= frozenset(layout.partial_axes)
 
 
 def _carried(graph: Graph, node: Node) -> Axes:
-    return carried_axes(node.op, node.nest, _partial(graph, node.operands))
+    return carried_axes(node.op, node.rule, _partial(graph, node.operands))
 
 
-def _partial(graph: Graph, slots: Iterable[int]) -> list[Axes]:
-    return [graph.slots[slot].summed_axes if slot >= 0 else () for slot in slots]
+def _partial(graph: Graph, tensors: Iterable[int]) -> list[Axes]:
+    return [graph.tensors[tensor].summed_axes if tensor >= 0 else () for tensor in tensors]
 
 
 def _kept(graph: Graph, node: Node) -> tuple[Axes, ...]:
     """Per operand, the axes along which the op takes it partial, because its result is declared so. What is added to a partial
     value is made one, on one device of each group."""
-    slot = node.only_result
-    axes = graph.slots[slot].summed_axes if slot >= 0 else ()
+    tensor = node.only_result
+    axes = graph.tensors[tensor].summed_axes if tensor >= 0 else ()
     partial = _partial(graph, node.operands)
     if not axes or axes not in partial:
         return ()

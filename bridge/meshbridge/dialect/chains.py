@@ -1,4 +1,4 @@
-"""Annotations of one value that contradict each other: what seed 002 lists as undefined usages of `mesh.shard`.
+"""Annotations of one value that contradict each other: what the dialect's spec lists as undefined usages of `mesh.shard`.
 
 %1 = mesh.shard %0 to %a : tensor<4x8xf32>
 %2 = mesh.shard %1 to %b : tensor<4x8xf32>         warning: the definition of %0 has two shardings

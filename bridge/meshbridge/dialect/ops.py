@@ -1,4 +1,4 @@
-"""One class per operation of the mesh dialect (seed 002): typed accessors over the unregistered operation of the same name.
+"""One class per operation of the mesh dialect: typed accessors over the unregistered operation of the same name.
 
 Builders stand in `build`, checks in `verifier`, text in `assembly`.
 """
@@ -90,7 +90,7 @@ REQUIRED = "meshbridge.required"
 """Discardable attribute of `mesh.shard`: what the RFC's annotation says, false for a hint that the compiler may disregard."""
 
 OPTION = "meshbridge.sharding_option"
-"""Discardable attribute of a payload op: the mesh axes of each of its loops (seed 000, ShardingOption)."""
+"""Discardable attribute of a payload op: the mesh axes of each of its loops (the RFC, ShardingOption)."""
 
 BOUNDARY_GLOBAL = "meshbridge.global"
 """Attribute of an argument or result of a partitioned function: the type of the whole tensor."""
@@ -390,7 +390,7 @@ class UpdateHaloOp(MeshOpView):
 
 @_cext.register_operation(MeshDialect)
 class PermuteOp(CollectiveOpView):
-    """`mesh.permute`: meshbridge's one addition to the dialect, a relabelling of equal shards that seed 003 needs.
+    """`mesh.permute`: meshbridge's one addition to the dialect, a relabelling of equal shards that the resharding spec needs.
 
     The device whose row-major number along `target_axes` is L receives from the device whose number along `mesh_axes` is L.
     Both lists hold the same axes in different orders.

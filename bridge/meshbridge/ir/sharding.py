@@ -1,7 +1,7 @@
 """Meshes and shardings as frozen values, and their arithmetic: shard shapes, group sizes, device groups.
 
-Seed 002: a mesh has axes 0, 1, …; a sharding says for each tensor dimension along which mesh axes it is split, outer axis
-first, and along which axes the value is partial.
+The dialect's spec: a mesh has axes 0, 1, …; a sharding says for each tensor dimension along which mesh axes it is split, outer
+axis first, and along which axes the value is partial.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DYNAMIC = -(2**63)
 """A size that is only known at run time, as MLIR stores it in static lists."""
 
 REDUCTION_KINDS = ("sum", "max", "min", "product", "average", "bitwise_and", "bitwise_or", "bitwise_xor", "generic")
-"""Seed 002's `#mesh.partial` kinds."""
+"""The dialect's spec's `#mesh.partial` kinds."""
 
 MAX_DEVICES = 2**20
 """On which programs are partitioned, and whose tilings are read: plans are found in time on as many, and no machine has more."""
@@ -68,7 +68,7 @@ class Mesh:
 class Sharding:
     """How one tensor lies on a mesh. `split_axes` has one entry per dimension of the tensor (see `padded`).
 
-    `halo_sizes` and `offsets` are flat, as in seed 002; entries may be DYNAMIC.
+    `halo_sizes` and `offsets` are flat, as in the dialect's spec; entries may be DYNAMIC.
     """
 
     mesh: str
@@ -136,7 +136,7 @@ def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:
 
 
 def device_groups(mesh: Mesh, axes: Axes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Device ids, one row for each group along `axes`; a row is in the order of `axes`, outer to inner (seed 002,
+    """Device ids, one row for each group along `axes`; a row is in the order of `axes`, outer to inner (the dialect's spec,
     "Device groups").
 
     `axes` empty means groups of one device each.

@@ -11,8 +11,8 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops.addressing import Addressing, of_gather, of_scatter
-from meshbridge.ops.loops import shape_of
 from meshbridge.ops.reductions import is_splat
+from meshbridge.ops.rule import shape_of
 
 
 @register

@@ -14,10 +14,10 @@ from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops import padded_selections
 from meshbridge.ops.convolutions import convolution_padding, per_dim
-from meshbridge.ops.local import neutral
-from meshbridge.ops.loops import shape_of
 from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.ops.rule import shape_of
 from meshbridge.ops.selections import selected_kind
+from meshbridge.ops.spmd import neutral
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
-from meshbridge.ops.local import compare, splat
-from meshbridge.ops.loops import shape_of
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import compare, splat
 from meshbridge.ops.window_exchange import pad
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
-from meshbridge.ops.local import neutral, splat
 from meshbridge.ops.reductions import is_splat
+from meshbridge.ops.spmd import neutral, splat
 
 
 @register

@@ -11,9 +11,9 @@ import numpy as np
 
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
-from meshbridge.ops.local import compare, splat
-from meshbridge.ops.loops import shape_of
 from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import compare, splat
 
 SMALLEST = 1 / 4
 """Part of a tensor that an update must cover. Of a smaller one every device gets all, and writes its part in place."""

@@ -1,4 +1,4 @@
-"""Members of a group: the in-group device that `root`, `source` or `destination` names (seed 002, "In-group Device")."""
+"""Members of a group: the in-group device that `root`, `source` or `destination` names (spec: "In-group Device")."""
 
 from __future__ import annotations
 

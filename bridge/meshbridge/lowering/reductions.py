@@ -1,6 +1,6 @@
 """Reduction kinds of the dialect as StableHLO reduction bodies: `all_reduce`, `reduce_scatter`.
 
-Elements are converted to the result's element type before they are reduced (seed 002). `average` is the sum divided by the
+Elements are converted to the result's element type before they are reduced. `average` is the sum divided by the
 number of devices; on integers the division truncates. On `i1`, StableHLO's sum is "or" and its product is "and". A NaN that one
 device holds is everybody's maximum and minimum (`ordered.py`).
 """

@@ -9,8 +9,8 @@ from functools import reduce
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.local import Localizer, broadcast_scalar, compare, splat
-from meshbridge.ops.loops import shape_of
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, splat
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Indices:
         plane = self.planes[component]
         self.planes[component] = stablehlo.select(kept, plane, splat(-size, plane.type))
 
-    def shift(self, shards: Mapping[int, Shard], at: Localizer) -> None:
+    def shift(self, shards: Mapping[int, Shard], at: SpmdProgram) -> None:
         """Counts from where this device's shard begins."""
         for dim, shard in shards.items():
             component = self.component(dim)

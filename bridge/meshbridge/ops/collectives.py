@@ -6,7 +6,7 @@ Their device groups speak of all devices, so a split along an axis that is not t
 from __future__ import annotations
 
 from meshbridge.ir.mlir import ir
-from meshbridge.ops.loops import LoopNest, loops_of, shape_of
+from meshbridge.ops.rule import ShardingRule, shape_of, sharding_rule_of
 from meshbridge.ops.shapes import passing
 
 _REARRANGED = {
@@ -20,8 +20,8 @@ _REARRANGED = {
 """The attributes that name the dimensions a collective works along."""
 
 
-@loops_of(*_REARRANGED)
-def collective(op: ir.Operation) -> LoopNest:
+@sharding_rule_of(*_REARRANGED)
+def collective(op: ir.Operation) -> ShardingRule:
     """All dimensions but those that the collective splits or joins; variadic ones share no loops unless their shapes agree."""
     along = {ir.IntegerAttr(op.attributes[name]).value for name in _REARRANGED[op.name]}
     first = shape_of(op.results[0])

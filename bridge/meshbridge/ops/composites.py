@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.ir.mlir import COMPOSITE, OpError, ir, walk
-from meshbridge.ops.local import LocalForm, Localizer, default_form, local_form
-from meshbridge.ops.loops import LoopNest, NestFn, loops_of, opaque
 from meshbridge.ops.option import Option
+from meshbridge.ops.rule import RuleFn, ShardingRule, opaque, sharding_rule_of
 from meshbridge.ops.sharding_rules import Rule, rule_of
+from meshbridge.ops.spmd import SpmdLowering, SpmdProgram, default_lowering, spmd_lowering
 
 _CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 
@@ -31,17 +31,17 @@ def composite_name(op: ir.Operation) -> str:
     return str(ir.StringAttr(op.attributes["name"]).value)
 
 
-_OWN: dict[str, tuple[NestFn, LocalForm]] = {}
+_OWN: dict[str, tuple[RuleFn, SpmdLowering]] = {}
 
 
-def describes_composite(name: str, loops: NestFn, form: LocalForm) -> None:
+def describes_composite(name: str, loops: RuleFn, form: SpmdLowering) -> None:
     """Registers loops and local form of the composites of a name; refuses a second description of it."""
     if _OWN.setdefault(name, (loops, form)) != (loops, form):
         raise ValueError(f"composites {name} have two descriptions")
 
 
-@loops_of(COMPOSITE)
-def composite(op: ir.Operation) -> LoopNest:
+@sharding_rule_of(COMPOSITE)
+def composite(op: ir.Operation) -> ShardingRule:
     """The loops of the composite's rule; it is a contraction if its body has one. The body's own ops know of padding."""
     if (own := _OWN.get(composite_name(op))) is not None:
         return own[0](op)
@@ -49,7 +49,8 @@ def composite(op: ir.Operation) -> LoopNest:
     if rule is None:
         return opaque(op)
     return replace(
-        rule.nest(op, may_pad=True), is_contraction=any(inner.name in _CONTRACTIONS for inner in walk(composite_body(op)))
+        rule.sharding_rule(op, may_pad=True),
+        is_contraction=any(inner.name in _CONTRACTIONS for inner in walk(composite_body(op))),
     )
 
 
@@ -64,8 +65,8 @@ def composite_body(op: ir.Operation) -> ir.Operation:
     return symbols[name].operation
 
 
-@local_form(COMPOSITE)
-def local_composite(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering(COMPOSITE)
+def local_composite(op: ir.Operation, nest: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """A composite that is not split stays as it is. `expand-composites` puts the bodies of the others in their place before.
 
     Raises OpError for one that is split.
@@ -75,4 +76,4 @@ def local_composite(op: ir.Operation, nest: LoopNest, option: Option, at: Locali
         return
     if any(option):
         raise OpError(op, "is split, but its body is not", "run expand-composites before mesh-spmdization")
-    default_form(op, nest, option, at)
+    default_lowering(op, nest, option, at)

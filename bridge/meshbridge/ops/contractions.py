@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 
 
-@loops_of("stablehlo.dot_general")
-def dot_general(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.dot_general")
+def dot_general(op: ir.Operation) -> ShardingRule:
     """Batch, left and right dimensions are parallel, contracting ones a sum."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     shapes = [shape_of(value) for value in op.operands]
     batch = [list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)]
     contracting = [list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)]
-    build = NestBuilder()
+    build = RuleBuilder()
     maps: list[dict[int, tuple[int, ...]]] = [{}, {}]
     result: list[tuple[int, ...]] = []
     for left, right in zip(*batch, strict=True):
@@ -29,4 +29,4 @@ def dot_general(op: ir.Operation) -> LoopNest:
     for left, right in zip(*contracting, strict=True):
         maps[0][left] = maps[1][right] = build.loop(shapes[0][left], "sum")
     operands = [tuple(maps[side][dim] for dim in range(len(shapes[side]))) for side in (0, 1)]
-    return replace(build.nest(operands, [tuple(result)]), is_contraction=True)
+    return replace(build.rule(operands, [tuple(result)]), is_contraction=True)

@@ -15,10 +15,10 @@ import numpy as np
 
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ops.local import Localizer, default_form, local_form, mask_padding, splat
-from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, shape_of, unsplittable
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
+from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, splat, spmd_lowering
 from meshbridge.ops.window_exchange import pad, read_places
 
 
@@ -95,16 +95,16 @@ def _group_counts(op: ir.Operation) -> tuple[int, int]:
     return features, batch
 
 
-@loops_of("stablehlo.convolution")
-def convolution(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.convolution")
+def convolution(op: ir.Operation) -> ShardingRule:
     """Batch, output features and groups are parallel, input features a sum; space is parallel along the result or a sum along the
     kernel, whichever is larger."""
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     image, kernel, result = (shape_of(value) for value in (*op.operands, op.results[0]))
     if 0 in (*image, *kernel, *result):
-        return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
+        return ShardingRule((), unsplittable(op.operands), unsplittable(op.results))
     feature_groups, batch_groups = _group_counts(op)
-    build = NestBuilder()
+    build = RuleBuilder()
     maps: list[list[tuple[int, ...]]] = [[()] * len(shape) for shape in (image, kernel, result)]
     group = build.loop(feature_groups * batch_groups)
     batch = build.loop(image[numbers.input_batch_dimension] // batch_groups)
@@ -125,15 +125,15 @@ def convolution(op: ir.Operation) -> LoopNest:
     dims: list[Dims] = [tuple(entries) for entries in maps]
     multiply_adds = prod(result) * prod(kernel) // kernel[numbers.kernel_output_feature_dimension]
     walked = prod(loop.size for loop in build.loops)
-    return replace(build.nest(dims[:2], dims[2:]), is_contraction=True, work=max(1, multiply_adds // walked))
+    return replace(build.rule(dims[:2], dims[2:]), is_contraction=True, work=max(1, multiply_adds // walked))
 
 
-@local_form("stablehlo.convolution")
-def local_convolution(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.convolution")
+def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Convolves the places that the shard's windows cover; zeros stand for what is outside of the whole image and kernel."""
     image, kernel = op.operands
     spaces = _spaces(op, at.global_shape(image), at.global_shape(kernel), at.global_shape(op.results[0]))
-    splits = [tensor_split(dims, option) for dims in nest.operands]
+    splits = [tensor_split(dims, option) for dims in rule.operands]
     count = len(spaces)
     padding, dilations = convolution_padding(op, count), per_dim(op, "lhs_dilation", 1, count)
     with ir.InsertionPoint(op), op.location:
@@ -153,11 +153,11 @@ def local_convolution(op: ir.Operation, nest: LoopNest, option: Option, at: Loca
     pairs: Any = np.array(padding, np.int64).reshape(count, 2)  # any buffer will do; the stubs do not know numpy's
     op.attributes["padding"] = ir.DenseIntElementsAttr.get(pairs)
     op.attributes["lhs_dilation"] = integers_attr(dilations)
-    _shrink_groups(op, nest, option, at)
-    default_form(op, nest, option, at)
+    _shrink_groups(op, rule, option, at)
+    default_lowering(op, rule, option, at)
 
 
-def _shrink_groups(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+def _shrink_groups(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Each device convolves its share of the groups, which are the first loop if there are several and anything is split."""
     if not option:
         return

@@ -9,24 +9,24 @@ import numpy as np
 from meshbridge.ir.builder import dense
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Sharding
-from meshbridge.ops.local import Localizer, broadcast_scalar, local_form, splat
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
 from meshbridge.ops.option import Option, result_sharding
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, splat, spmd_lowering
 
 
-@loops_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty")
-def creation(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty")
+def creation(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension of the result; the local form slices or offsets the values."""
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = tuple(build.loop(size) for size in shape_of(op.results[0]))
-    return build.nest([() for _ in op.operands], [dims])
+    return build.rule([() for _ in op.operands], [dims])
 
 
-@local_form("stablehlo.constant", "arith.constant")
-def local_constant(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.constant", "arith.constant")
+def local_constant(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """A splat is made in the shard's shape; other constants are whole on every device and sliced."""
     result = op.results[0]
-    wanted = result_sharding(nest, option, 0, at.mesh)
+    wanted = result_sharding(rule, option, 0, at.mesh)
     value = op.attributes["value"]
     if not any(wanted.split_axes):
         at.define(result, wanted)
@@ -38,11 +38,11 @@ def local_constant(op: ir.Operation, nest: LoopNest, option: Option, at: Localiz
         at.define(result, Sharding(at.mesh.name, ((),) * len(wanted.split_axes)))
 
 
-@local_form("stablehlo.iota")
-def local_iota(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.iota")
+def local_iota(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Counts from where the shard begins: the local iota plus the shard's offset."""
     result = op.results[0]
-    wanted = result_sharding(nest, option, 0, at.mesh)
+    wanted = result_sharding(rule, option, 0, at.mesh)
     axes = wanted.split_axes[ir.IntegerAttr(op.attributes["iota_dimension"]).value]
     at.define(result, wanted)
     if not axes:
@@ -57,35 +57,35 @@ def local_iota(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) 
     at.adopt(shifted, shape, wanted)
 
 
-@loops_of("stablehlo.rng_bit_generator")
-def random_bits(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.rng_bit_generator")
+def random_bits(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension of the bits; the state before and after is whole on every device."""
-    build = NestBuilder()
+    build = RuleBuilder()
     bits = tuple(build.loop(size) for size in shape_of(op.results[1]))
-    return build.nest([((),)], [((),), bits])
+    return build.rule([((),)], [((),), bits])
 
 
-@local_form("stablehlo.rng_bit_generator")
-def local_random_bits(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.rng_bit_generator")
+def local_random_bits(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Which bit comes from which count of the state depends on the algorithm, the backend and the whole shape: each device makes
     all of them and keeps its shard, so that they are the bits of the program before."""
     for result in op.results:
         at.define(result, Sharding(at.mesh.name, ((),) * len(shape_of(result))))
 
 
-@loops_of("stablehlo.rng")
-def random_numbers(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.rng")
+def random_numbers(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension of the result; bounds and shape are whole on every device."""
-    build = NestBuilder()
-    return build.nest([(), (), ((),)], [tuple(build.loop(size) for size in shape_of(op.results[0]))])
+    build = RuleBuilder()
+    return build.rule([(), (), ((),)], [tuple(build.loop(size) for size in shape_of(op.results[0]))])
 
 
-@local_form("stablehlo.rng")
-def local_random_numbers(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.rng")
+def local_random_numbers(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Every device draws other numbers, and different shards should differ. Copies of one shard must not: where devices would
     hold the same, only the first of them adds its own to a sum."""
     result = op.results[0]
-    wanted = result_sharding(nest, option, 0, at.mesh)
+    wanted = result_sharding(rule, option, 0, at.mesh)
     at.define(result, wanted)
     tensor = ir.RankedTensorType(result.type)
     copies = tuple(

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir
 from meshbridge.ops.known_calls import known_rule
-from meshbridge.ops.local import Localizer, default_form, local_form
-from meshbridge.ops.loops import SHARDING_RULE, LoopNest, loops_of, opaque
 from meshbridge.ops.option import Option
+from meshbridge.ops.rule import SHARDING_RULE, ShardingRule, opaque, sharding_rule_of
 from meshbridge.ops.sharding_rules import rule_of
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
 
 
-@loops_of(CUSTOM_CALL)
-def custom_call(op: ir.Operation) -> LoopNest:
+@sharding_rule_of(CUSTOM_CALL)
+def custom_call(op: ir.Operation) -> ShardingRule:
     """The loops that the call's rule has; nothing is known of a call without one."""
     target = call_target(op)
     rule = rule_of(op, target) or known_rule(op, target)
-    return opaque(op) if rule is None else rule.nest(op)
+    return opaque(op) if rule is None else rule.sharding_rule(op)
 
 
-@local_form(CUSTOM_CALL)
-def local_custom_call(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering(CUSTOM_CALL)
+def local_custom_call(op: ir.Operation, nest: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The same call on smaller operands; its rule speaks of sizes that are no longer true."""
     if SHARDING_RULE in op.attributes:
         del op.attributes[SHARDING_RULE]
-    default_form(op, nest, option, at)
+    default_lowering(op, nest, option, at)

@@ -10,43 +10,43 @@ from functools import reduce
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Emitter
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ops.local import Localizer, broadcast_scalar, compare, local_form, replace_result, splat
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.pieces import joining_kind
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, replace_result, splat, spmd_lowering
 from meshbridge.ops.window_exchange import pad
 
 
-@loops_of("stablehlo.dynamic_slice")
-def dynamic_slice(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.dynamic_slice")
+def dynamic_slice(op: ir.Operation) -> ShardingRule:
     """Dimensions that are kept whole pass through (their start is clamped to 0); the others are a sum of what each shard has of
     the slice. Start indices are scalars."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
     kind = joining_kind(ir.RankedTensorType(op.results[0].type).element_type)
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = tuple(build.loop(old, "" if old == new else kind) for old, new in zip(source, result, strict=True))
     kept = tuple(loops if old == new else () for loops, old, new in zip(dims, source, result, strict=True))
-    return build.nest([dims, *[()] * (len(op.operands) - 1)], [kept])
+    return build.rule([dims, *[()] * (len(op.operands) - 1)], [kept])
 
 
-@loops_of("stablehlo.dynamic_update_slice")
-def dynamic_update_slice(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.dynamic_update_slice")
+def dynamic_update_slice(op: ir.Operation) -> ShardingRule:
     """Operand and result share all dimensions, the update those that it covers whole. Start indices are scalars."""
     update, result = shape_of(op.operands[1]), shape_of(op.results[0])
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = tuple(build.loop(size) for size in result)
     covered = tuple(loops if new == old else () for loops, new, old in zip(dims, update, result, strict=True))
-    return build.nest([dims, covered, *[()] * (len(op.operands) - 2)], [dims])
+    return build.rule([dims, covered, *[()] * (len(op.operands) - 2)], [dims])
 
 
-@local_form("stablehlo.dynamic_slice")
-def local_dynamic_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.dynamic_slice")
+def local_dynamic_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Takes from the shard what it has of the slice, and puts zeros for the rest."""
     value, *starts = op.operands
     sizes, whole, shard = list(integers(op.attributes["slice_sizes"])), at.global_shape(value), shape_of(value)
     shifts: dict[int, tuple[int, ir.Value]] = {}
     with ir.InsertionPoint(op), op.location:
-        for dim, axes in enumerate(tensor_split(nest.operands[0], option)):
+        for dim, axes in enumerate(tensor_split(rule.operands[0], option)):
             if axes and sizes[dim] == whole[dim]:
                 sizes[dim] = shard[dim]
             elif axes:
@@ -62,17 +62,17 @@ def local_dynamic_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Lo
             lines.append((dim, inside))
         if lines:
             found = stablehlo.select(_mask(lines, found), found, splat(0, found.type))
-    replace_result(op, nest, option, found, at)
+    replace_result(op, rule, option, found, at)
 
 
-@local_form("stablehlo.dynamic_update_slice")
-def local_dynamic_update_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.dynamic_update_slice")
+def local_dynamic_update_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Writes the part of the update that falls into the shard, and what is there already over itself elsewhere."""
     value, update, *starts = op.operands
     whole, shard, covered = at.global_shape(value), shape_of(value), at.global_shape(update)
     lines = []
     with ir.InsertionPoint(op), op.location:
-        for dim, axes in enumerate(tensor_split(nest.operands[0], option)):
+        for dim, axes in enumerate(tensor_split(rule.operands[0], option)):
             if axes and covered[dim] != whole[dim]:
                 start = _local_start(starts[dim], whole[dim] - covered[dim], at.offset(axes, shard[dim]))
                 size = min(covered[dim], shard[dim])
@@ -84,7 +84,7 @@ def local_dynamic_update_slice(op: ir.Operation, nest: LoopNest, option: Option,
             present = stablehlo.dynamic_slice(value, starts, ir.DenseI64ArrayAttr.get(shape_of(update)))
             update = stablehlo.select(_mask(lines, update), update, present)
         found = stablehlo.dynamic_update_slice(value, update, starts)
-    replace_result(op, nest, option, found, at)
+    replace_result(op, rule, option, found, at)
 
 
 def _local_start(start: ir.Value, last: int, offset: ir.Value) -> ir.Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.ir.mlir import ir
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, rank_of, shape_of
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
 
 UNARY = [
     "abs",
@@ -188,26 +188,26 @@ ELEMENTWISE = frozenset(
 """Names of all elementwise ops."""
 
 
-@loops_of(*ELEMENTWISE)
-def elementwise(op: ir.Operation) -> LoopNest:
+@sharding_rule_of(*ELEMENTWISE)
+def elementwise(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension; operands of rank 0 are scalars that every element reads."""
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = tuple(build.loop(size) for size in shape_of(op.results[0]))
-    return build.nest([dims if rank_of(value) else () for value in op.operands], [dims] * len(op.results))
+    return build.rule([dims if rank_of(value) else () for value in op.operands], [dims] * len(op.results))
 
 
-@loops_of("stablehlo.optimization_barrier")
-def barrier(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.optimization_barrier")
+def barrier(op: ir.Operation) -> ShardingRule:
     """Each operand passes to its result; operands have nothing to do with each other."""
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = [tuple(build.loop(size) for size in shape_of(value)) for value in op.operands]
-    return build.nest(dims, dims)
+    return build.rule(dims, dims)
 
 
-@loops_of("stablehlo.bitcast_convert")
-def bitcast_convert(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.bitcast_convert")
+def bitcast_convert(op: ir.Operation) -> ShardingRule:
     """The dimensions that both sides have; the parts of one element, a dimension more on the narrower side, stay together."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = tuple(build.loop(size) for size in source[: min(len(source), len(result))])
-    return build.nest([dims + ((),) * (len(source) - len(dims))], [dims + ((),) * (len(result) - len(dims))])
+    return build.rule([dims + ((),) * (len(source) - len(dims))], [dims + ((),) * (len(result) - len(dims))])

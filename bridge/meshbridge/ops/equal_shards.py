@@ -8,7 +8,7 @@ from meshbridge.dialect.attributes import axes_attr, axis_array_attr
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT, RESULT_SPLIT
 from meshbridge.ir.mlir import ir, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
-from meshbridge.ops.local import Localizer
+from meshbridge.ops.spmd import SpmdProgram
 
 
 def in_equal_shards(shape: tuple[int, ...], mesh: Mesh, sharding: Sharding) -> Sharding:
@@ -19,7 +19,7 @@ def in_equal_shards(shape: tuple[int, ...], mesh: Mesh, sharding: Sharding) -> S
     return replace(sharding.plain(), split_axes=even_split(shape, mesh, sharding.split_axes))
 
 
-def return_equal_shards(terminator: ir.Operation, results: list[Sharding], at: Localizer) -> list[Sharding]:
+def return_equal_shards(terminator: ir.Operation, results: list[Sharding], at: SpmdProgram) -> list[Sharding]:
     """Reshards the results that have halo sizes or offsets to what callers can hold. Returns the shardings of all results."""
     held = list(results)
     for index, (value, sharding) in enumerate(zip(terminator.operands, results, strict=True)):
@@ -46,7 +46,7 @@ def set_boundary(function: ir.Operation, name: str, types: list[ir.Type], shardi
     function.attributes[name] = ir.ArrayAttr.get(new)
 
 
-def set_results(function: ir.Operation, at: Localizer) -> None:
+def set_results(function: ir.Operation, at: SpmdProgram) -> None:
     """Writes down what the results of payload ops are shards of, where these are equal."""
     for op in walk(function):
         if op.name.startswith(("func.", "mesh.")):
@@ -56,7 +56,7 @@ def set_results(function: ir.Operation, at: Localizer) -> None:
             op.attributes[RESULT_SPLIT] = ir.ArrayAttr.get([axis_array_attr(entry) for entry in lists])
 
 
-def _lists(value: ir.Value, at: Localizer) -> Split:
+def _lists(value: ir.Value, at: SpmdProgram) -> Split:
     """The axes that split each dimension, then the partial ones, without trailing empty lists.
 
     () for a value that is whole or has no equal shards.

@@ -20,10 +20,10 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.elementwise import ELEMENTWISE
-from meshbridge.ops.local import Localizer, broadcast_scalar, compare, splat
-from meshbridge.ops.loops import Exchange, LoopNest, shape_of
 from meshbridge.ops.option import Option, result_sharding, tensor_split
 from meshbridge.ops.reach import Shares
+from meshbridge.ops.rule import Exchange, ShardingRule, shape_of
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, splat
 
 Slices = list[ir.Value]
 """The values of a variadic reduction."""
@@ -54,12 +54,12 @@ def gathered_slices(op: ir.Operation, dims: list[int], walked: dict[int, tuple[i
             shape[dim] = 1
 
 
-def reduce_shards(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+def reduce_shards(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Has the op reduce slices of the shards of its operands, instead of operands split along what it reduces."""
     count = len(op.results)
     whole = at.global_shape(op.operands[0])
-    split = tensor_split(nest.operands[0], option)
-    dims = sorted({each.dim for each in nest.exchanges})
+    split = tensor_split(rule.operands[0], option)
+    dims = sorted({each.dim for each in rule.exchanges})
     major = next(dim for dim in dims if split[dim])
     body = op.regions[0].blocks[0]
     values = list(op.operands)[:count]
@@ -72,10 +72,10 @@ def reduce_shards(op: ir.Operation, nest: LoopNest, option: Option, at: Localize
     for index, value in enumerate(values):
         op.operands[index] = value
     for index, result in enumerate(op.results):
-        at.define(result, result_sharding(nest, option, index, at.mesh))
+        at.define(result, result_sharding(rule, option, index, at.mesh))
 
 
-def _gathered(body: ir.Block, values: Slices, dim: int, size: int, axes: Axes, at: Localizer) -> Slices:
+def _gathered(body: ir.Block, values: Slices, dim: int, size: int, axes: Axes, at: SpmdProgram) -> Slices:
     """One slice for each device whose shard of `dim`, of `size` elements in all, is not padding alone."""
     length = shape_of(values[0])[dim]
     filled = None if size % at.mesh.group_size(axes) == 0 else _filled(length, size, axes, at)
@@ -84,7 +84,7 @@ def _gathered(body: ir.Block, values: Slices, dim: int, size: int, axes: Axes, a
     return [_rows(value, dim, 0, -(-size // length)) for value in gathered]
 
 
-def _filled(length: int, size: int, axes: Axes, at: Localizer) -> ir.Value:
+def _filled(length: int, size: int, axes: Axes, at: SpmdProgram) -> ir.Value:
     """Which rows of the shard are no padding: tensor<length x i1>, true ones first."""
     line = ir.RankedTensorType.get([length], ir.IntegerType.get_signless(32))
     places = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))

@@ -12,17 +12,17 @@ from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Split
 from meshbridge.ops.addressing import Addressing, Indices, Shard, of_gather, of_scatter
-from meshbridge.ops.local import Localizer, default_form, local_form, splat
-from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, shape_of, unsplittable
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reductions import body_kind, once_per_group
+from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, splat, spmd_lowering
 
 
 class _Maps:
     """The maps of one gather (scatter) while they are built: of its operand, its indices and its result (updates)."""
 
     def __init__(self, operand: tuple[int, ...], indices: tuple[int, ...], result: tuple[int, ...], how: Addressing) -> None:
-        self.build = NestBuilder()
+        self.build = RuleBuilder()
         self.shape, self.how = operand, how
         self.operand: list[tuple[int, ...]] = [()] * len(operand)
         self.indices: list[tuple[int, ...]] = [()] * len(indices)
@@ -58,13 +58,13 @@ class _Maps:
                 self.operand[dim] = self.build.loop(self.shape[dim], kind)
 
 
-def _whole(op: ir.Operation) -> LoopNest:
+def _whole(op: ir.Operation) -> ShardingRule:
     """Indices of no components have no elements: XLA drops what uses them where that leaves windows of one element."""
-    return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
+    return ShardingRule((), unsplittable(op.operands), unsplittable(op.results))
 
 
-@loops_of("stablehlo.gather")
-def gather(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.gather")
+def gather(op: ir.Operation) -> ShardingRule:
     """Result batch dimensions follow the indices; window dimensions taken whole pass through.
 
     An indexed dimension of which less is taken is a sum: each shard looks up what it holds and adds zero elsewhere.
@@ -79,11 +79,11 @@ def gather(op: ir.Operation) -> LoopNest:
     # Bits have no sum: one shard holds the element, the others hold false.
     is_bits = str(ir.RankedTensorType(op.results[0].type).element_type) == "i1"
     maps.windows("bitwise_or" if is_bits else "sum")
-    return maps.build.nest([tuple(maps.operand), tuple(maps.indices)], [tuple(maps.result)])
+    return maps.build.rule([tuple(maps.operand), tuple(maps.indices)], [tuple(maps.result)])
 
 
-@loops_of("stablehlo.scatter")
-def scatter(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.scatter")
+def scatter(op: ir.Operation) -> ShardingRule:
     """Window dimensions covered whole pass through; an indexed dimension is parallel (each shard applies the updates that fall
     into it); the updates' own dimensions are reductions of the body's kind, so sharded updates leave a partial result.
 
@@ -100,10 +100,10 @@ def scatter(op: ir.Operation) -> LoopNest:
     maps.follow()
     maps.windows("")
     operand, updates = tuple(maps.operand), tuple(maps.result)
-    return maps.build.nest([operand] * count + [tuple(maps.indices)] + [updates] * count, [operand] * count)
+    return maps.build.rule([operand] * count + [tuple(maps.indices)] + [updates] * count, [operand] * count)
 
 
-def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split: Split, at: Localizer) -> dict[int, Shard]:
+def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split: Split, at: SpmdProgram) -> dict[int, Shard]:
     """The split dimensions of `operand` that windows (which walk the loops `windows`) cover in part only."""
     local, whole = shape_of(operand), at.global_shape(operand)
     batching = {dim for dim, _ in how.batching}
@@ -114,16 +114,16 @@ def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split
     }
 
 
-@local_form("stablehlo.gather")
-def local_gather(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.gather")
+def local_gather(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Looks up in the shard. Along an indexed split dimension an element that another shard holds reads as zero: a
     partial sum."""
     how, operand = of_gather(op), op.operands[0]
-    split = tensor_split(nest.operands[0], option)
-    shards = _shards(operand, how, nest.operands[0], nest.results[0], split, at)
+    split = tensor_split(rule.operands[0], option)
+    shards = _shards(operand, how, rule.operands[0], rule.results[0], split, at)
     op.attributes["slice_sizes"] = integers_attr(map(min, how.sizes, shape_of(operand)))
     if not shards:
-        default_form(op, nest, option, at)
+        default_lowering(op, rule, option, at)
         return
     wide = [dim for dim, shard in shards.items() if shard.size > 1]
     finer = how.elementwise_along(wide, len(shape_of(op.results[0])))
@@ -135,7 +135,7 @@ def local_gather(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer
         inside = indices.inside(shards)
         op.operands[1] = indices.joined()
     _look_up(op, finer, wide)
-    default_form(op, nest, option, at)
+    default_lowering(op, rule, option, at)
     _mask_result(op, inside, finer, at)
 
 
@@ -170,7 +170,7 @@ def _forget(op: ir.Operation, *promises: str) -> None:
             op.attributes[promise] = ir.BoolAttr.get(False)
 
 
-def _mask_result(op: ir.Operation, inside: ir.Value, how: Addressing, at: Localizer) -> None:
+def _mask_result(op: ir.Operation, inside: ir.Value, how: Addressing, at: SpmdProgram) -> None:
     """Puts zeros where the index lies in another shard."""
     result = op.results[0]
     tensor = ir.RankedTensorType(result.type)
@@ -183,14 +183,14 @@ def _mask_result(op: ir.Operation, inside: ir.Value, how: Addressing, at: Locali
     at.adopt(masked, shape, sharding)
 
 
-@local_form("stablehlo.scatter")
-def local_scatter(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.scatter")
+def local_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Applies the updates that fall into the shard (StableHLO skips those out of bounds). With split updates every device applies
     its own; the operands then enter on one device of each group and the result is partial."""
     count = len(op.results)
-    how, split = of_scatter(op), tensor_split(nest.operands[0], option)
-    shards = _shards(op.operands[0], how, nest.operands[0], nest.operands[count + 1], split, at)
-    reduced = [(loop, axes) for loop, axes in zip(nest.loops, option, strict=True) if loop.reduction and axes]
+    how, split = of_scatter(op), tensor_split(rule.operands[0], option)
+    shards = _shards(op.operands[0], how, rule.operands[0], rule.operands[count + 1], split, at)
+    reduced = [(loop, axes) for loop, axes in zip(rule.loops, option, strict=True) if loop.reduction and axes]
     if shards:
         with ir.InsertionPoint(op), op.location:
             _update_shard(op, how, shards, at)
@@ -200,10 +200,10 @@ def local_scatter(op: ir.Operation, nest: LoopNest, option: Option, at: Localize
         axes = tuple(sorted(axis for _, taken in reduced for axis in taken))
         with ir.InsertionPoint(op), op.location:
             op.operands[0] = once_per_group(op.operands[0], reduced[0][0].reduction, axes, at)
-    default_form(op, nest, option, at)
+    default_lowering(op, rule, option, at)
 
 
-def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], at: Localizer) -> None:
+def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], at: SpmdProgram) -> None:
     """Makes the indices of a scatter speak of this device's shard; what lies in another one falls out of bounds."""
     count = len(op.results)
     wide = {dim: shard for dim, shard in shards.items() if shard.size > 1}

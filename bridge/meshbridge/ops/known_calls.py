@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import product
 
 from meshbridge.ir.mlir import ir
-from meshbridge.ops.loops import shape_of
 from meshbridge.ops.refused import PLACEMENT
+from meshbridge.ops.rule import shape_of
 from meshbridge.ops.rule_notation import Factors
 from meshbridge.ops.sharding_rules import Rule
 

@@ -12,12 +12,12 @@ from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tenso
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.elementwise import ELEMENTWISE
-from meshbridge.ops.local import Localizer
-from meshbridge.ops.loops import LoopNest
+from meshbridge.ops.rule import ShardingRule
+from meshbridge.ops.spmd import SpmdProgram
 from meshbridge.resharding.boxes import buffer_shape
 
 
-def shared_layout(op: ir.Operation, nest: LoopNest, shardings: Sequence[Sharding | None]) -> Sharding | None:
+def shared_layout(op: ir.Operation, rule: ShardingRule, shardings: Sequence[Sharding | None]) -> Sharding | None:
     """The sharding with halo sizes or offsets in which `op` computes its results: that of all its operands, replicated scalars
     and constants of one value aside; None if there is none or `op` is not elementwise.
 
@@ -26,7 +26,7 @@ def shared_layout(op: ir.Operation, nest: LoopNest, shardings: Sequence[Sharding
     layouts = [sharding for sharding in shardings if sharding is not None and not sharding.is_plain]
     if not layouts or op.name not in ELEMENTWISE or layouts[0].partial_axes:
         return None
-    for value, dims, sharding in zip(op.operands, nest.operands, shardings, strict=True):
+    for value, dims, sharding in zip(op.operands, rule.operands, shardings, strict=True):
         if sharding is not None and sharding != layouts[0] and (not sharding.is_replicated if not dims else not is_filled(value)):
             return None
     return layouts[0]
@@ -44,7 +44,7 @@ def is_filled(value: ir.Value) -> bool:
     return isinstance(held, ir.DenseElementsAttr) and bool(held.is_splat)
 
 
-def filled(value: ir.Value, target: Sharding, before: ir.Operation, at: Localizer) -> ir.Value:
+def filled(value: ir.Value, target: Sharding, before: ir.Operation, at: SpmdProgram) -> ir.Value:
     """The shard under `target` of a constant whose elements are all the same, made before an op: `is_filled` holds."""
     shape = at.global_shape(value)
     if 0 in shape:

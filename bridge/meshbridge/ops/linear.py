@@ -8,7 +8,7 @@ from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.signature import element_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.loops import LoopNest
+from meshbridge.ops.rule import ShardingRule
 
 UNARY = frozenset(
     f"stablehlo.{name}" for name in ["negate", "transpose", "reshape", "slice", "reverse", "reduce", "real", "imag"]
@@ -26,7 +26,7 @@ LINEAR = UNARY | SCALE | ADD
 """All of them."""
 
 
-def carried_axes(op: ir.Operation, nest: LoopNest, partial: Sequence[Axes]) -> Axes:
+def carried_axes(op: ir.Operation, rule: ShardingRule, partial: Sequence[Axes]) -> Axes:
     """The axes over which the op's result stays a partial sum, given those of its operands; () if it needs them reduced."""
     if not any(partial):
         return ()
@@ -40,6 +40,6 @@ def carried_axes(op: ir.Operation, nest: LoopNest, partial: Sequence[Axes]) -> A
             return partial[0]
         return partial[1] if name == "stablehlo.multiply" and not partial[0] else ()
     if name in UNARY and not any(partial[1:]):
-        kinds = {loop.reduction for loop in nest.loops}
+        kinds = {loop.reduction for loop in rule.loops}
         return partial[0] if kinds <= {"", "sum"} and ("sum" in kinds or name != "stablehlo.reduce") else ()
     return ()

@@ -1,6 +1,6 @@
 """Sharding options: which mesh axes each loop of an op is split along, and what that means for its tensors.
 
-Seed 000's `getShardingOption` and `setShardingAnnotations` in arithmetic: `operand_split` and `result_sharding` go from an
+The RFC's `getShardingOption` and `setShardingAnnotations` in arithmetic: `operand_split` and `result_sharding` go from an
 option to shardings, `loop_candidates` from shardings to the options worth considering.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
-from meshbridge.ops.loops import Dims, LoopNest
+from meshbridge.ops.rule import Dims, ShardingRule
 
 Option = tuple[Axes, ...]
 """Per loop, the mesh axes that split it."""
@@ -49,7 +49,7 @@ def with_partial(sharding: Sharding, passed: Axes) -> Sharding:
     return replace(sharding, partial_axes=tuple(sorted({*sharding.partial_axes, *passed}))) if passed else sharding
 
 
-def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh) -> dict[int, Axes]:
+def axes_by_loop(loops: tuple[int, ...], axes: Axes, rule: ShardingRule, mesh: Mesh) -> dict[int, Axes]:
     """Distributes the axes of one dimension over the loops along it.
 
     A minor loop can be split only once every loop major to it is split down to size 1; axes that do not fit evenly into one of
@@ -60,7 +60,7 @@ def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh)
     taken: dict[int, Axes] = {}
     remaining = list(axes)
     for loop in loops:
-        left = nest.loops[loop].size
+        left = rule.loops[loop].size
         while remaining and left % mesh.shape[remaining[0]] == 0:
             left //= mesh.shape[remaining[0]]
             taken[loop] = (*taken.get(loop, ()), remaining.pop(0))
@@ -70,55 +70,55 @@ def axes_by_loop(loops: tuple[int, ...], axes: Axes, nest: LoopNest, mesh: Mesh)
 
 
 @lru_cache(maxsize=1 << 16)
-def is_legal(nest: LoopNest, option: Option, mesh: Mesh) -> bool:
+def is_legal(rule: ShardingRule, option: Option, mesh: Mesh) -> bool:
     """Whether there are the axes, none splits two loops or one that stays whole, loops of merged dimensions are split evenly,
     major loop first, and what the shards compute is joined in one way."""
     used = [axis for axes in option for axis in axes]
-    if len(set(used)) != len(used) or any(option[loop] for loop in nest.whole) or not all(0 <= axis < mesh.rank for axis in used):
+    if len(set(used)) != len(used) or any(option[loop] for loop in rule.whole) or not all(0 <= axis < mesh.rank for axis in used):
         return False
-    if nest.reduces and len({loop.reduction for loop, axes in zip(nest.loops, option, strict=True) if axes} - {""}) > 1:
+    if rule.reduces and len({loop.reduction for loop, axes in zip(rule.loops, option, strict=True) if axes} - {""}) > 1:
         return False
-    if any(option[loop] and nest.loops[loop].size % mesh.group_size(option[loop]) for loop in nest.merged_loops):
+    if any(option[loop] and rule.loops[loop].size % mesh.group_size(option[loop]) for loop in rule.merged_loops):
         return False
     return all(
-        _major_first(loops, nest, option, mesh) for dims in (*nest.operands, *nest.results) for loops in dims if len(loops) > 1
+        _major_first(loops, rule, option, mesh) for dims in (*rule.operands, *rule.results) for loops in dims if len(loops) > 1
     )
 
 
-def _major_first(loops: tuple[int, ...], nest: LoopNest, option: Option, mesh: Mesh) -> bool:
+def _major_first(loops: tuple[int, ...], rule: ShardingRule, option: Option, mesh: Mesh) -> bool:
     return all(
-        not option[minor] or mesh.group_size(option[major]) == nest.loops[major].size
+        not option[minor] or mesh.group_size(option[major]) == rule.loops[major].size
         for position, major in enumerate(loops)
         for minor in loops[position + 1 :]
     )
 
 
 @lru_cache(maxsize=1 << 16)
-def result_sharding(nest: LoopNest, option: Option, index: int, mesh: Mesh) -> Sharding:
+def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) -> Sharding:
     """What the op computes for its result `index` under `option`: splits by parallel loops, partial by split reductions."""
     partial: list[int] = []
     kind = "sum"
-    for loop, axes in zip(nest.loops, option, strict=True):
+    for loop, axes in zip(rule.loops, option, strict=True):
         if axes and loop.reduction:
             partial += axes
             kind = loop.reduction
-    return Sharding(mesh.name, tensor_split(nest.results[index], option), tuple(sorted(partial)), kind)
+    return Sharding(mesh.name, tensor_split(rule.results[index], option), tuple(sorted(partial)), kind)
 
 
-def loop_candidates(nest: LoopNest, splits: list[tuple[Dims, Split]], mesh: Mesh) -> list[list[Axes]]:
+def loop_candidates(rule: ShardingRule, splits: list[tuple[Dims, Split]], mesh: Mesh) -> list[list[Axes]]:
     """Per loop, the axis lists that some annotated tensor suggests (and their prefixes), always with () last."""
-    found: list[dict[Axes, None]] = [{} for _ in nest.loops]
+    found: list[dict[Axes, None]] = [{} for _ in rule.loops]
     for dims, split in splits:
         for loops, axes in zip(dims, split, strict=True):
             if axes and loops:
                 larger = tuple(axis for axis in axes if mesh.shape[axis] > 1)  # splitting along one device is no split
-                for loop, taken in axes_by_loop(loops, larger, nest, mesh).items():
+                for loop, taken in axes_by_loop(loops, larger, rule, mesh).items():
                     for length in range(len(taken), 0, -1):
                         found[loop][taken[:length]] = None
     return [[*candidates, ()] for candidates in found]
 
 
-def movable_axes(nest: LoopNest, splits: list[tuple[Dims, Split]], mesh: Mesh) -> Iterator[tuple[int, Axes]]:
+def movable_axes(rule: ShardingRule, splits: list[tuple[Dims, Split]], mesh: Mesh) -> Iterator[tuple[int, Axes]]:
     """Loops, each with an axis list that it could take over from dimensions that must be whole: one all-to-all moves the axes,
     while giving them up takes an all-gather."""
     for dims, split in splits:
@@ -129,7 +129,7 @@ def movable_axes(nest: LoopNest, splits: list[tuple[Dims, Split]], mesh: Mesh) -
                 joined = (*axes, *larger)
                 if (
                     len(loops) == 1
-                    and not nest.loops[loops[0]].reduction
-                    and nest.loops[loops[0]].size % mesh.group_size(joined) == 0
+                    and not rule.loops[loops[0]].reduction
+                    and rule.loops[loops[0]].size % mesh.group_size(joined) == 0
                 ):
                     yield loops[0], joined

@@ -21,10 +21,10 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import COMPOSITE, ir, stablehlo
 from meshbridge.ops.composites import composite_body, describes_composite
-from meshbridge.ops.local import Localizer, neutral, replace_result, splat
-from meshbridge.ops.loops import LoopNest, shape_of
 from meshbridge.ops.option import Option
+from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.selections import scattered_shard, selected_kind, selection_nest, split_windows
+from meshbridge.ops.spmd import SpmdProgram, neutral, replace_result, splat
 from meshbridge.ops.window_attributes import WindowDim, window_dims
 from meshbridge.ops.window_exchange import pad
 
@@ -103,14 +103,14 @@ def make(body: ir.Operation, operands: Sequence[ir.Value]) -> ir.Value:
     return made
 
 
-def _loops(op: ir.Operation) -> LoopNest:
+def _loops(op: ir.Operation) -> ShardingRule:
     return selection_nest(op, PaddedSelection.of(op).windows)
 
 
-def _local(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+def _local(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Selects numbers of places, those of the padding among them; dimensions that lie whole on each device are padded and cut."""
     found = PaddedSelection.of(op)
-    split = split_windows(nest, option, found.windows)
+    split = split_windows(rule, option, found.windows)
     with ir.InsertionPoint(op), op.location:
         if split:
             selection = _with_operands(found.selection, op.operands)
@@ -118,7 +118,7 @@ def _local(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> N
             selection.erase()
         else:
             shard = _padded_and_cut(op, found)
-    replace_result(op, nest, option, shard, at)
+    replace_result(op, rule, option, shard, at)
 
 
 def _with_operands(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:

@@ -13,10 +13,10 @@ from itertools import accumulate
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.local import Localizer, broadcast_scalar, compare, default_form, local_form, replace_result, splat
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, default_lowering, replace_result, splat, spmd_lowering
 from meshbridge.ops.window_exchange import cut_window, read_places, read_window
 
 
@@ -25,20 +25,20 @@ def joining_kind(element: ir.Type) -> str:
     return "bitwise_or" if str(element) == "i1" else "sum"
 
 
-@loops_of("stablehlo.slice")
-def slice_(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.slice")
+def slice_(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared, a single element cut out is a sum."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
-    build = NestBuilder()
+    build = RuleBuilder()
     kind = joining_kind(ir.RankedTensorType(op.results[0].type).element_type)
     if 0 in result:
-        return build.nest([((),) * len(source)], [((),) * len(result)])
+        return build.rule([((),) * len(source)], [((),) * len(result)])
     dims = [build.loop(old, kind) if new == 1 != old else build.loop(new) for old, new in zip(source, result, strict=True)]
     for dim, reach in enumerate(_slice_reaches(op, source, result)):
         if result[dim] > 1 and source[dim] != result[dim]:
             build.exchange(dims[dim], op, 0, dim, reach)
     kept = tuple(loops if size > 1 else () for loops, size in zip(dims, result, strict=True))
-    return build.nest([tuple(dims)], [kept])
+    return build.rule([tuple(dims)], [kept])
 
 
 def _slice_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int]) -> list[Reach]:
@@ -48,12 +48,12 @@ def _slice_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int
     ]
 
 
-@local_form("stablehlo.slice")
-def local_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.slice")
+def local_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Windows of split dimensions, of which the stride leaves a shard; a single element is taken by who has it."""
     value, result = op.operands[0], op.results[0]
     source, kept = at.global_shape(value), shape_of(result)
-    split = tensor_split(nest.operands[0], option)
+    split = tensor_split(rule.operands[0], option)
     starts, limits, strides = (list(integers(op.attributes[f"{name}"])) for name in ("start_indices", "limit_indices", "strides"))
     found = value
     with ir.InsertionPoint(op), op.location:
@@ -69,10 +69,10 @@ def local_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer)
                 found = read_window(found, dim, split[dim], reach, None, at)
                 starts[dim], limits[dim] = 0, shape_of(found)[dim]
         found = stablehlo.slice(found, starts, limits, strides)
-    replace_result(op, nest, option, found, at)
+    replace_result(op, rule, option, found, at)
 
 
-def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: Localizer) -> ir.Value:
+def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: SpmdProgram) -> ir.Value:
     """Element `index` of the whole dimension on the device that holds it, zero on the others."""
     shard = shape_of(value)[dim]
     low, high = [0] * len(shape_of(value)), list(shape_of(value))
@@ -83,19 +83,19 @@ def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: Local
     return stablehlo.select(is_here, element, splat(0, element.type))
 
 
-@loops_of("stablehlo.pad")
-def pad(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.pad")
+def pad(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; the operand of size 1 along one is whole on every device."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = [build.loop(size) for size in result]
     if 0 in source or 0 in result:
-        return build.nest([((),) * len(source), ()], [((),) * len(result)])
+        return build.rule([((),) * len(source), ()], [((),) * len(result)])
     for dim, reach in enumerate(_pad_reaches(op, source, result)):
         if source[dim] > 1 and reach is not None:
             build.exchange(dims[dim], op, 0, dim, reach)
     operand = tuple(loops if size > 1 else () for loops, size in zip(dims, source, strict=True))
-    return build.nest([operand, ()], [tuple(dims)])
+    return build.rule([operand, ()], [tuple(dims)])
 
 
 _PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
@@ -112,12 +112,12 @@ def _pad_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int])
     ]
 
 
-@local_form("stablehlo.pad")
-def local_pad(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.pad")
+def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The places that a shard covers: elements and the padding between them and around the whole tensor."""
     found, value = op.operands
     source, result = at.global_shape(found), shape_of(op.results[0])
-    split = tensor_split(nest.results[0], option)
+    split = tensor_split(rule.results[0], option)
     low, high, interior = (list(integers(op.attributes[name])) for name in _PADDING)
     with ir.InsertionPoint(op), op.location:
         for dim, reach in enumerate(_pad_reaches(op, source, result)):
@@ -131,15 +131,15 @@ def local_pad(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -
                 found = places.value
                 low[dim], high[dim], interior[dim] = places.low, places.high, places.dilation - 1
         found = stablehlo.pad(found, value, low, high, interior)
-    replace_result(op, nest, option, found, at)
+    replace_result(op, rule, option, found, at)
 
 
-@loops_of("stablehlo.concatenate")
-def concatenate(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.concatenate")
+def concatenate(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; operands of size 1 along the concatenated one are whole on every device."""
     result = shape_of(op.results[0])
     along = ir.IntegerAttr(op.attributes["dimension"]).value
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = tuple(build.loop(size) for size in result)
     operands = []
     for index, reach in enumerate(_concatenate_reaches(op, along)):
@@ -147,7 +147,7 @@ def concatenate(op: ir.Operation) -> LoopNest:
         if shares and len(op.operands) > 1:
             build.exchange(dims[along], op, index, along, reach)
         operands.append(dims if shares else (*dims[:along], (), *dims[along + 1 :]))
-    return build.nest(operands, [dims])
+    return build.rule(operands, [dims])
 
 
 def _concatenate_reaches(op: ir.Operation, along: int, sizes: Sequence[int] = ()) -> list[Reach]:
@@ -155,13 +155,13 @@ def _concatenate_reaches(op: ir.Operation, along: int, sizes: Sequence[int] = ()
     return [Reach(sum(sizes), size, low=end - size) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
-@local_form("stablehlo.concatenate")
-def local_concatenate(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.concatenate")
+def local_concatenate(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Each element of the shard from the operand into which its place falls."""
     along = ir.IntegerAttr(op.attributes["dimension"]).value
-    axes = tensor_split(nest.results[0], option)[along]
+    axes = tensor_split(rule.results[0], option)[along]
     if not axes or len(op.operands) == 1:
-        default_form(op, nest, option, at)
+        default_lowering(op, rule, option, at)
         return
     reaches = _concatenate_reaches(op, along, [at.global_shape(value)[along] for value in op.operands])
     with ir.InsertionPoint(op), op.location:
@@ -178,10 +178,10 @@ def local_concatenate(op: ir.Operation, nest: LoopNest, option: Option, at: Loca
                 window = stablehlo.broadcast_in_dim(tensor, value, ir.DenseI64ArrayAttr.get(range(len(shape))))
             found = window if found is None else _before(reach.low + reach.source, window, found, along, axes, at)
         assert found is not None, "a split dimension has elements"
-    replace_result(op, nest, option, found, at)
+    replace_result(op, rule, option, found, at)
 
 
-def _before(limit: int, left: ir.Value, right: ir.Value, dim: int, axes: Axes, at: Localizer) -> ir.Value:
+def _before(limit: int, left: ir.Value, right: ir.Value, dim: int, axes: Axes, at: SpmdProgram) -> ir.Value:
     """The elements of `left` at places of the whole dimension below `limit`, those of `right` behind."""
     shape = shape_of(left)
     line = ir.RankedTensorType.get([shape[dim]], ir.IntegerType.get_signless(32))
@@ -192,28 +192,28 @@ def _before(limit: int, left: ir.Value, right: ir.Value, dim: int, axes: Axes, a
     return stablehlo.select(stablehlo.broadcast_in_dim(kind, before, ir.DenseI64ArrayAttr.get([dim])), left, right)
 
 
-@loops_of("stablehlo.reverse")
-def reverse(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.reverse")
+def reverse(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; shards of a reversed one change places."""
     shape = shape_of(op.results[0])
-    build = NestBuilder()
+    build = RuleBuilder()
     dims = tuple(build.loop(size) for size in shape)
     for dim in integers(op.attributes["dimensions"]):
         build.exchange(dims[dim], op, 0, dim, _reversed(shape[dim]))
-    return build.nest([dims], [dims])
+    return build.rule([dims], [dims])
 
 
 def _reversed(size: int) -> Reach:
     return Reach(size, size, stride=-1, low=1 - size)
 
 
-@local_form("stablehlo.reverse")
-def local_reverse(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.reverse")
+def local_reverse(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The shard that stands at the other end, reversed."""
-    split = tensor_split(nest.operands[0], option)
+    split = tensor_split(rule.operands[0], option)
     whole = at.global_shape(op.operands[0])
     with ir.InsertionPoint(op), op.location:
         for dim in integers(op.attributes["dimensions"]):
             if split[dim]:
                 op.operands[0] = read_window(op.operands[0], dim, split[dim], _reversed(whole[dim]), None, at)
-    default_form(op, nest, option, at)
+    default_lowering(op, rule, option, at)

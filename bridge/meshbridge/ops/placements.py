@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from meshbridge.ir.mlir import call_target, ir, is_custom_call
 from meshbridge.ir.sharding import Sharding
-from meshbridge.ops.loops import LoopNest
 from meshbridge.ops.option import Option
 from meshbridge.ops.refused import PLACEMENT
+from meshbridge.ops.rule import ShardingRule
 
 _FRONTEND, _MEMORY, _COMPUTED_IN = "mhlo.frontend_attributes", "_xla_buffer_placement", "device"
 
@@ -41,9 +41,9 @@ def place_again(op: ir.Operation, value: ir.Value, before: ir.Operation) -> ir.V
     return made
 
 
-def as_held(op: ir.Operation, nest: LoopNest, held: Sharding | None) -> Option | None:
+def as_held(op: ir.Operation, rule: ShardingRule, held: Sharding | None) -> Option | None:
     """The option in which an op that brings a value back takes it as it is `held`; None for any other op."""
     if held is None or not held.is_plain or held.partial_axes or _memory(op) != _COMPUTED_IN:
         return None
-    by_loop = {loops[0]: axes for loops, axes in zip(nest.operands[0], held.split_axes, strict=True) if loops}
-    return tuple(by_loop[loop] for loop in range(len(nest.loops)))
+    by_loop = {loops[0]: axes for loops, axes in zip(rule.operands[0], held.split_axes, strict=True) if loops}
+    return tuple(by_loop[loop] for loop in range(len(rule.loops)))

@@ -6,17 +6,17 @@ import re
 from dataclasses import replace
 
 from meshbridge.ir.mlir import ir
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 
 
-@loops_of("chlo.ragged_dot")
-def ragged_dot(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("chlo.ragged_dot")
+def ragged_dot(op: ir.Operation) -> ShardingRule:
     """Batch and free dimensions are parallel, contracting ones a sum; the ragged dimension and the groups stay whole, since which
     element belongs to which group is counted along the whole of them."""
     numbers = _numbers(op)
     left, right, sizes = (shape_of(value) for value in op.operands)
     ragged, groups = numbers["lhs_ragged_dimensions"], numbers["rhs_group_dimensions"]
-    build = NestBuilder()
+    build = RuleBuilder()
     maps: list[dict[int, tuple[int, ...]]] = [dict.fromkeys(ragged, ()), dict.fromkeys(groups, ())]
     result: list[tuple[int, ...]] = []
 
@@ -42,7 +42,7 @@ def ragged_dot(op: ir.Operation) -> LoopNest:
     # Sizes of groups per batch have the batch dimensions in front.
     batch = result[is_grouped : is_grouped + len(sizes) - 1]
     operands = [tuple(maps[side][dim] for dim in range(len(shape))) for side, shape in enumerate((left, right))]
-    described = build.nest([*operands, (*batch, ())], [tuple(result)])
+    described = build.rule([*operands, (*batch, ())], [tuple(result)])
     return replace(described, is_contraction=True) if contracted else described
 
 

@@ -6,10 +6,10 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.generic_reductions import gathered_slices, reduce_shards, splittable_dims
-from meshbridge.ops.local import Localizer, broadcast_scalar, default_form, local_form, neutral, splat
-from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, rank_of, shape_of
 from meshbridge.ops.option import Option, result_sharding
+from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
 from meshbridge.ops.shapes import passing
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, default_lowering, neutral, splat, spmd_lowering
 
 KINDS = {
     "add": "sum",
@@ -39,45 +39,45 @@ def body_kind(op: ir.Operation) -> str:
     return KINDS_OF_BITS.get(kind, kind) if is_bit else kind
 
 
-@loops_of("stablehlo.reduce")
-def reduce(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.reduce")
+def reduce(op: ir.Operation) -> ShardingRule:
     """Reduced dimensions are reduction loops if the body is one known op. With any other body, or of several values at once, they
     have loops too, along which the shards' results are gathered. The others pass through."""
     reduced = integers(op.attributes["dimensions"])
     count = len(op.results)
     kind = body_kind(op)
     joined = [] if kind else splittable_dims(op)
-    build = NestBuilder()
+    build = RuleBuilder()
     shape = shape_of(op.operands[0])
     parallel = {dim: build.loop(size) for dim, size in enumerate(shape) if dim not in reduced}
     walked = {dim: build.loop(shape[dim], kind) for dim in sorted(reduced) if kind or dim in joined}
     build.exchanges += gathered_slices(op, joined, walked)
     operand = tuple(parallel.get(dim, walked.get(dim, ())) for dim in range(len(shape)))
-    return build.nest([operand] * count + [()] * count, [tuple(parallel.values())] * count)
+    return build.rule([operand] * count + [()] * count, [tuple(parallel.values())] * count)
 
 
-@loops_of("stablehlo.sort")
-def sort(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.sort")
+def sort(op: ir.Operation) -> ShardingRule:
     """All dimensions but the sorted one pass through."""
     rank = rank_of(op.operands[0])
     along = ir.IntegerAttr(op.attributes["dimension"]).value % rank if "dimension" in op.attributes else rank - 1
     return passing(op, lambda dim: dim != along)
 
 
-def leading(op: ir.Operation, whole: int) -> LoopNest:
+def leading(op: ir.Operation, whole: int) -> ShardingRule:
     """All but the last `whole` dimensions of every tensor pass through."""
-    build = NestBuilder()
+    build = RuleBuilder()
     shape = shape_of(op.operands[0])
     batch = tuple(build.loop(size) for size in shape[: len(shape) - whole])
 
     def dims(value: ir.Value) -> Dims:
         return batch + ((),) * (rank_of(value) - len(batch))
 
-    return build.nest([dims(value) for value in op.operands], [dims(value) for value in op.results])
+    return build.rule([dims(value) for value in op.operands], [dims(value) for value in op.results])
 
 
-@loops_of("stablehlo.cholesky", "stablehlo.triangular_solve")
-def matrix_decomposition(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.cholesky", "stablehlo.triangular_solve")
+def matrix_decomposition(op: ir.Operation) -> ShardingRule:
     """Batch dimensions pass through; the two matrix dimensions stay whole."""
     return leading(op, 2)
 
@@ -86,7 +86,7 @@ IDEMPOTENT = frozenset(("max", "min", "bitwise_and", "bitwise_or"))
 """Kinds for which an initial value may enter once per shard."""
 
 
-def once_per_group(value: ir.Value, kind: str, axes: Axes, at: Localizer) -> ir.Value:
+def once_per_group(value: ir.Value, kind: str, axes: Axes, at: SpmdProgram) -> ir.Value:
     """`value` on the first device of each group along `axes`, the neutral element of `kind` on the others.
 
     What enters a reduction that is finished over `axes` must enter it once: adding a `reduce`'s initial value on every shard
@@ -115,8 +115,8 @@ def is_splat(value: ir.Value, of: float) -> bool:
     return isinstance(element, ir.IntegerAttr | ir.FloatAttr | ir.BoolAttr) and element.value == of
 
 
-@local_form("stablehlo.reduce")
-def local_reduce(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.reduce")
+def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Each shard reduces what it holds; the initial value enters on one device of each group, by an op of its own.
 
     XLA takes the initial value of a reduced concatenation, which an all-to-all becomes, in once per piece, and drops it where a
@@ -125,16 +125,16 @@ def local_reduce(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer
     """
     count = len(op.results)
     whole = at.global_shape(op.operands[0])
-    if any(option[each.loop] for each in nest.exchanges):
-        reduce_shards(op, nest, option, at)
+    if any(option[each.loop] for each in rule.exchanges):
+        reduce_shards(op, rule, option, at)
     else:
-        computed = result_sharding(nest, option, 0, at.mesh)
+        computed = result_sharding(rule, option, 0, at.mesh)
         carried = at.shardings[op.operands[0]].partial_axes
         axes = tuple(sorted({*computed.partial_axes, *carried}))
         with ir.InsertionPoint(op), op.location:
             for index in range(count, 2 * count):
                 op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
-        default_form(op, nest, option, at)
+        default_lowering(op, rule, option, at)
     if count > 1 or all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
         return
     if kind := body_kind(op):
@@ -144,7 +144,7 @@ def local_reduce(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer
             op.operands[0] = stablehlo.OptimizationBarrierOp([op.operands[0]]).results[0]
 
 
-def _combine_after(op: ir.Operation, kind: str, at: Localizer) -> None:
+def _combine_after(op: ir.Operation, kind: str, at: SpmdProgram) -> None:
     """Reduces from the neutral element of `kind`, and combines what comes out with the initial value."""
     result, initial = op.results[0], op.operands[1]
     ignored = neutral(kind, ir.RankedTensorType(initial.type).element_type)

@@ -14,9 +14,9 @@ import numpy as np
 
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.sharding import Mesh, local_shape
-from meshbridge.ops.loops import LoopNest
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Numbers, Reach, Shares, Window
+from meshbridge.ops.rule import ShardingRule
 
 MOST_SHIFTS = 4
 """Permutes by distance are taken if there are at most so many more than the busiest device's edges need: each of them moves
@@ -88,17 +88,17 @@ def _round(receivers: Numbers, senders: Numbers, begin: Numbers, end: Numbers, s
 
 
 @lru_cache(maxsize=1 << 16)
-def exchanged_bytes(nest: LoopNest, option: Option, mesh: Mesh) -> float:
+def exchanged_bytes(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
     """Bytes that one device receives, on average, while an op runs whose windows reach over the edges of shards.
 
     Dimensions of one operand are exchanged in turn, each with what has arrived along the ones before.
     """
     total = 0.0
     local: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for each in nest.exchanges:
+    for each in rule.exchanges:
         count = mesh.group_size(option[each.loop])
         if count > 1:
-            split = tensor_split(nest.operands[each.operand], option)
+            split = tensor_split(rule.operands[each.operand], option)
             shape = local.setdefault((each.operand, each.shape), list(local_shape(each.shape, mesh, split)))
             line = element_bytes(each.dtype) * prod(shape) / max(1, shape[each.dim])
             if isinstance(each.reach, Shares):

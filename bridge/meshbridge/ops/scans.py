@@ -10,10 +10,10 @@ from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.local import Localizer, broadcast_scalar, compare, default_form, mask_padding, neutral, splat
-from meshbridge.ops.loops import LoopNest, shape_of
 from meshbridge.ops.option import Option, result_sharding
 from meshbridge.ops.reductions import KINDS, body_kind, is_splat
+from meshbridge.ops.rule import ShardingRule, shape_of
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, default_lowering, mask_padding, neutral, splat
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 
 
@@ -35,9 +35,9 @@ def scanned_dim(op: ir.Operation, shape: tuple[int, ...]) -> int:
     return -1
 
 
-def local_scan(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer, dim: int) -> None:
+def local_scan(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram, dim: int) -> None:
     """Scans the shard along the split dimension `dim`, then joins on what comes before it."""
-    wanted = result_sharding(nest, option, 0, at.mesh)
+    wanted = result_sharding(rule, option, 0, at.mesh)
     windows = window_dims(op, len(wanted.split_axes))
     result, axes, kind = op.results[0], wanted.split_axes[dim], body_kind(op)
     size, length = windows[dim].size, shape_of(op.operands[0])[dim]
@@ -51,7 +51,7 @@ def local_scan(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer, 
             op.operands[0] = at.adopt(masked, at.global_shape(op.operands[0]), at.shardings[op.operands[0]])
     windows[dim] = WindowDim(length, high=length - 1) if from_end else WindowDim(length, low=length - 1)
     set_window_dims(op, windows)
-    default_form(op, nest, option, at)
+    default_lowering(op, rule, option, at)
     users = [(use.owner.operation, use.operand_number) for use in result.uses]
     with ir.InsertionPoint.after(op), op.location:
         before = _joined_before(result, dim, axes, kind, from_end, at)
@@ -63,7 +63,7 @@ def local_scan(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer, 
     at.adopt(joined, at.global_shape(result), wanted)
 
 
-def _joined_before(scanned: ir.Value, dim: int, axes: Axes, kind: str, from_end: bool, at: Localizer) -> ir.Value:
+def _joined_before(scanned: ir.Value, dim: int, axes: Axes, kind: str, from_end: bool, at: SpmdProgram) -> ir.Value:
     """What the shards before this one (after it, when scanning from the end) amount to, in the shape of the shard."""
     shape = shape_of(scanned)
     element = ir.RankedTensorType(scanned.type).element_type

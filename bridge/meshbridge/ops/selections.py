@@ -18,10 +18,19 @@ from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import Emitter, element_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.local import Localizer, broadcast_scalar, compare, default_form, local_form, neutral, replace_result, splat
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of, unsplittable
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Numbers, Reach
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
+from meshbridge.ops.spmd import (
+    SpmdProgram,
+    broadcast_scalar,
+    compare,
+    default_lowering,
+    neutral,
+    replace_result,
+    splat,
+    spmd_lowering,
+)
 from meshbridge.ops.window_attributes import WindowDim, window_dims
 from meshbridge.ops.window_exchange import own_entry, pad, read_window
 
@@ -29,18 +38,18 @@ _LOSES = {"GE": "max", "GT": "max", "LE": "min", "LT": "min"}
 """The reduction whose neutral element no comparison prefers to another, by the comparison's direction."""
 
 
-@loops_of("stablehlo.select_and_scatter")
-def select_and_scatter(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.select_and_scatter")
+def select_and_scatter(op: ir.Operation) -> ShardingRule:
     """Operand, source and result share every dimension; one with a single window has a loop only if the window is one element."""
     return selection_nest(op, window_dims(op, len(shape_of(op.operands[0]))))
 
 
-def selection_nest(op: ir.Operation, windows: list[WindowDim]) -> LoopNest:
+def selection_nest(op: ir.Operation, windows: list[WindowDim]) -> ShardingRule:
     """The loops of an op on an operand, a source and an initial value that selects in these windows."""
     operand, source = shape_of(op.operands[0]), shape_of(op.operands[1])
     if 0 in (*operand, *source):
-        return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
-    build = NestBuilder()
+        return ShardingRule((), unsplittable(op.operands), unsplittable(op.results))
+    build = RuleBuilder()
     dims: list[tuple[int, ...]] = []
     for dim, window in enumerate(windows):
         dims.append(build.loop(operand[dim]) if window.is_single or source[dim] > 1 else ())
@@ -48,7 +57,7 @@ def selection_nest(op: ir.Operation, windows: list[WindowDim]) -> LoopNest:
             touching, covered = _reaches(window, operand[dim], source[dim])
             build.exchange(dims[dim], op, 0, dim, covered)
             build.exchange(dims[dim], op, 1, dim, touching)
-    return build.nest([tuple(dims), tuple(dims), ()], [tuple(dims)])
+    return build.rule([tuple(dims), tuple(dims), ()], [tuple(dims)])
 
 
 def _reaches(window: WindowDim, operand: int, source: int) -> tuple[Reach, Covered]:
@@ -69,27 +78,27 @@ def selected_kind(op: ir.Operation) -> str:
     return _LOSES.get(direction, "")
 
 
-@local_form("stablehlo.select_and_scatter")
-def local_select_and_scatter(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.select_and_scatter")
+def local_select_and_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Selects numbers of places, and scatters to those that lie in the shard."""
     windows = window_dims(op, len(shape_of(op.operands[0])))
-    split = split_windows(nest, option, windows)
+    split = split_windows(rule, option, windows)
     if not split:
-        default_form(op, nest, option, at)
+        default_lowering(op, rule, option, at)
         return
     with ir.InsertionPoint(op), op.location:
         scattered = scattered_shard(op, windows, split, at)
-    replace_result(op, nest, option, scattered, at)
+    replace_result(op, rule, option, scattered, at)
 
 
-def split_windows(nest: LoopNest, option: Option, windows: list[WindowDim]) -> dict[int, Axes]:
+def split_windows(rule: ShardingRule, option: Option, windows: list[WindowDim]) -> dict[int, Axes]:
     """The dimensions with windows that lie on several devices, and the axes along which they do."""
-    split = enumerate(tensor_split(nest.operands[0], option))
+    split = enumerate(tensor_split(rule.operands[0], option))
     return {dim: axes for dim, axes in split if axes and not windows[dim].is_single}
 
 
 def scattered_shard(
-    op: ir.Operation, windows: list[WindowDim], split: dict[int, Axes], at: Localizer, *, selects_padding: bool = False
+    op: ir.Operation, windows: list[WindowDim], split: dict[int, Axes], at: SpmdProgram, *, selects_padding: bool = False
 ) -> ir.Value:
     """This device's shard of the result of a `select_and_scatter`, whose bodies it takes; `split` are its `split_windows`.
 
@@ -136,7 +145,7 @@ class _Run:
         """Whether some device reads places outside of the tensor."""
         return bool(self.begins.min() < 0 or self.begins.max() + self.length > self.size)
 
-    def places(self, at: Localizer) -> ir.Value:
+    def places(self, at: SpmdProgram) -> ir.Value:
         """Their indices in the whole tensor."""
         emit = Emitter(ir.Location.current, ir.InsertionPoint.current)
         return emit.elementwise(
@@ -151,7 +160,7 @@ class _Numbering:
 
     shard: tuple[int, ...]
     selects_padding: bool
-    at: Localizer
+    at: SpmdProgram
 
     @property
     def element(self) -> ir.Type:

@@ -8,34 +8,34 @@ from math import prod
 
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir
-from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, shape_of
+from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 
 
-@loops_of("stablehlo.broadcast_in_dim")
-def broadcast_in_dim(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.broadcast_in_dim")
+def broadcast_in_dim(op: ir.Operation) -> ShardingRule:
     """Every result dimension is a loop; an operand dimension shares it unless it is stretched from size 1."""
-    build = NestBuilder()
+    build = RuleBuilder()
     result = tuple(build.loop(size) for size in shape_of(op.results[0]))
     targets = integers(op.attributes["broadcast_dimensions"])
     operand = tuple(result[target] if size != 1 else () for size, target in zip(shape_of(op.operands[0]), targets, strict=True))
-    return build.nest([operand], [result])
+    return build.rule([operand], [result])
 
 
-@loops_of("stablehlo.transpose")
-def transpose(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.transpose")
+def transpose(op: ir.Operation) -> ShardingRule:
     """A loop per dimension; the result walks them permuted."""
-    build = NestBuilder()
+    build = RuleBuilder()
     operand = tuple(build.loop(size) for size in shape_of(op.operands[0]))
-    return build.nest([operand], [tuple(operand[dim] for dim in integers(op.attributes["permutation"]))])
+    return build.rule([operand], [tuple(operand[dim] for dim in integers(op.attributes["permutation"]))])
 
 
-@loops_of("stablehlo.reshape")
-def reshape(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.reshape")
+def reshape(op: ir.Operation) -> ShardingRule:
     """Loops are the common factors of both shapes: 32 -> 4x8 has loops 4 and 8, and the operand's dimension walks both."""
-    build = NestBuilder()
+    build = RuleBuilder()
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if 0 in source:
-        return build.nest([((),) * len(source)], [((),) * len(target)])
+        return build.rule([((),) * len(source)], [((),) * len(target)])
     maps = _factor(build, source, target)
     coarse = {
         loop
@@ -44,10 +44,10 @@ def reshape(op: ir.Operation) -> LoopNest:
         for loop in loops
         if prod(build.loops[each].size for each in loops) < size
     }
-    return replace(build.nest(*map(list, zip(maps, strict=True))), coarse=tuple(sorted(coarse)))
+    return replace(build.rule(*map(list, zip(maps, strict=True))), coarse=tuple(sorted(coarse)))
 
 
-def _factor(build: NestBuilder, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Dims, Dims]:
+def _factor(build: RuleBuilder, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Dims, Dims]:
     """Cuts both shapes at the products that they share; where the cut is inside both dimensions, the minor rest stays whole."""
     maps: tuple[list[list[int]], list[list[int]]] = ([[] for _ in source], [[] for _ in target])
     left = right = 0  # the dimensions in work, minor last; both walked from the major end
@@ -72,7 +72,7 @@ def _factor(build: NestBuilder, source: tuple[int, ...], target: tuple[int, ...]
 
 
 def _common_divisor(
-    build: NestBuilder,
+    build: RuleBuilder,
     maps: tuple[list[list[int]], list[list[int]]],
     at: tuple[int, int],
     rest: list[int],
@@ -113,11 +113,11 @@ def _freeze(maps: list[list[int]]) -> Dims:
     return tuple(tuple(loops) for loops in maps)
 
 
-def passing(op: ir.Operation, passes: Callable[[int], bool]) -> LoopNest:
+def passing(op: ir.Operation, passes: Callable[[int], bool]) -> ShardingRule:
     """All tensors of one rank; dimensions for which `passes` are shared loops, the others stay whole."""
-    build = NestBuilder()
+    build = RuleBuilder()
     shape = shape_of(op.results[0])
     dims = tuple(build.loop(size) if passes(dim) else () for dim, size in enumerate(shape))
     rank = len(shape)
     operands = [dims if len(shape_of(value)) == rank and rank else ((),) * len(shape_of(value)) for value in op.operands]
-    return build.nest(operands, [dims] * len(op.results))
+    return build.rule(operands, [dims] * len(op.results))

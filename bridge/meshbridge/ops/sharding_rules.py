@@ -23,7 +23,7 @@ from math import gcd, prod
 
 from meshbridge.ir.mlir import COMPOSITE, CUSTOM_CALL, MeshError, OpError, ir, sdy
 from meshbridge.ir.sharding import REDUCTION_KINDS
-from meshbridge.ops.loops import SHARDING_RULE, Dims, LoopNest, NestBuilder, restricted_by, shape_of
+from meshbridge.ops.rule import SHARDING_RULE, Dims, RuleBuilder, ShardingRule, restricted_by, shape_of
 from meshbridge.ops.rule_notation import BATCH, Factors, LoopsAndMaps, read_maps, read_notation
 
 Shapes = list[tuple[int, ...]]
@@ -50,7 +50,7 @@ class Rule:
     "Whether a dimension may have several elements for each of a factor's, as the values that share a scale have. JAX takes the"
     " smallest dimension for the factor then."
 
-    def nest(self, op: ir.Operation, *, may_pad: bool = False) -> LoopNest:
+    def sharding_rule(self, op: ir.Operation, *, may_pad: bool = False) -> ShardingRule:
         """The loops of an op with this rule. `may_pad` says that padding of a reduction factor does no harm: of an op that nobody
         knows, it must be taken to.
 
@@ -60,12 +60,12 @@ class Rule:
         operands, results = _unfolded(op, [self.operands, self.results], shapes)
         sizes, blocks = self._sizes(op, operands + results, shapes[0] + shapes[1])
         splittable = self.splittable(sizes, operands, results)
-        build = NestBuilder()
+        build = RuleBuilder()
         loops = {factor: build.loop(sizes[factor], self.reductions.get(factor, "")) for factor in sizes if factor in splittable}
-        nest = build.nest(*([_dims(tensor, loops) for tensor in side] for side in (operands, results)))
+        rule = build.rule(*([_dims(tensor, loops) for tensor in side] for side in (operands, results)))
         cut = {dim[: _count(dim, splittable)] for tensor in operands + results for dim in tensor if not splittable >= {*dim}}
         coarse = {*blocks, *sum(cut, ()), *(() if may_pad else self.reductions)}
-        return replace(nest, coarse=_of(coarse, loops), blocked=_of(self.blocked, loops))
+        return replace(rule, coarse=_of(coarse, loops), blocked=_of(self.blocked, loops))
 
     def _sizes(self, op: ir.Operation, tensors: Factors, shapes: Shapes) -> tuple[dict[str, int], set[str]]:
         """The size of every factor, in the order in which the rule names them, and which ones have dimensions of several
@@ -173,23 +173,23 @@ def attached_rule(op: ir.Operation) -> Rule | None:
 
 
 @restricted_by(SHARDING_RULE)
-def keep_to_rule(op: ir.Operation, nest: LoopNest) -> LoopNest:
+def keep_to_rule(op: ir.Operation, known: ShardingRule) -> ShardingRule:
     """What the user's rule leaves of the loops of an op that is known without it: those along whose dimensions every factor can
     be split. A rule that no user has written (`custom`), but a pass of Shardy's, says nothing new."""
     rule = attached_rule(op)
     if rule is None or op.name in RULED or not sdy.OpShardingRuleAttr(op.attributes[SHARDING_RULE]).is_custom:
-        return nest
+        return known
     tensors = [*rule.operands, *rule.results]
     splittable = rule.splittable(rule.sizes, rule.operands, rule.results)
     walked = [
         (loop, {*dim})
-        for tensor, dims in zip(tensors, (*nest.operands, *nest.results), strict=True)
+        for tensor, dims in zip(tensors, (*known.operands, *known.results), strict=True)
         for dim, loops in zip(tensor, dims, strict=True)
         for loop in loops
     ]
     whole = {loop for loop, factors in walked if not factors <= splittable}
     blocked = {loop for loop, factors in walked if factors & rule.blocked}
-    return replace(nest, whole=tuple(sorted(whole)), blocked=tuple(sorted(blocked)))
+    return replace(known, whole=tuple(sorted(whole)), blocked=tuple(sorted(blocked)))
 
 
 def _attached_dims(tensor: ir.Attribute) -> list[Sequence[int]]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.ops.local import Localizer, default_form, local_form
-from meshbridge.ops.loops import Dims, LoopNest, NestBuilder, loops_of, opaque, shape_of
 from meshbridge.ops.option import Option
+from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, opaque, shape_of, sharding_rule_of
 from meshbridge.ops.shapes import passing
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
 
 
 def _is_static(op: ir.Operation) -> bool:
@@ -18,22 +18,22 @@ def _is_static(op: ir.Operation) -> bool:
     return not any(DYNAMIC in shape_of(value) for value in (*op.operands, *op.results))
 
 
-@loops_of("tensor.splat", "tensor.cast")
-def whole(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("tensor.splat", "tensor.cast")
+def whole(op: ir.Operation) -> ShardingRule:
     """One parallel loop per dimension, shared by operand and result; the scalar of a splat is on every device."""
     return passing(op, lambda dim: True) if _is_static(op) else opaque(op)
 
 
-@loops_of("tensor.extract_slice")
-def extract_slice(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("tensor.extract_slice")
+def extract_slice(op: ir.Operation) -> ShardingRule:
     """Dimensions that are kept whole pass through, also where the result leaves out others that are cut to size 1."""
     if not _is_static(op):
         return opaque(op)
-    build = NestBuilder()
+    build = RuleBuilder()
     source, sizes = shape_of(op.operands[0]), integers(op.attributes["static_sizes"])
     operand: Dims = tuple(build.loop(size) if size == taken else () for size, taken in zip(source, sizes, strict=True))
     result = tuple(operand[dim] for dim in _kept(sizes, shape_of(op.results[0])))
-    return build.nest([operand] + [()] * (len(op.operands) - 1), [result])
+    return build.rule([operand] + [()] * (len(op.operands) - 1), [result])
 
 
 def _kept(sizes: Sequence[int], result: Sequence[int]) -> list[int]:
@@ -45,9 +45,9 @@ def _kept(sizes: Sequence[int], result: Sequence[int]) -> list[int]:
     return kept
 
 
-@local_form("tensor.extract_slice")
-def local_extract_slice(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("tensor.extract_slice")
+def local_extract_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Split dimensions are kept whole: the slice takes all that the shard has of them."""
-    local = zip(nest.operands[0], integers(op.attributes["static_sizes"]), shape_of(op.operands[0]), strict=True)
+    local = zip(rule.operands[0], integers(op.attributes["static_sizes"]), shape_of(op.operands[0]), strict=True)
     op.attributes["static_sizes"] = integers_attr(held if loops else taken for loops, taken, held in local)
-    default_form(op, nest, option, at)
+    default_lowering(op, rule, option, at)

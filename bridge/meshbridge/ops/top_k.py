@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from meshbridge.dialect import build
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ops.local import Localizer, broadcast_scalar, default_form, local_form, mask_padding
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of
 from meshbridge.ops.option import Option, result_sharding, tensor_split
 from meshbridge.ops.reach import Shares
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, default_lowering, mask_padding, spmd_lowering
 
 
-@loops_of("chlo.top_k")
-def top_k(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("chlo.top_k")
+def top_k(op: ir.Operation) -> ShardingRule:
     """All dimensions but the last pass through. The last one may be split where each shard hands on less than it holds."""
-    nest = NestBuilder()
+    rule = RuleBuilder()
     *batch_sizes, size = shape_of(op.operands[0])
-    batch = tuple(nest.loop(extent) for extent in batch_sizes)
-    searched = nest.loop(size) if 0 < 2 * _count(op) <= size else ()
+    batch = tuple(rule.loop(extent) for extent in batch_sizes)
+    searched = rule.loop(size) if 0 < 2 * _count(op) <= size else ()
     for _ in op.results:  # values and where they stand
-        nest.exchange(searched, op, 0, len(batch_sizes), Shares(_count(op)))
-    return nest.nest([(*batch, searched)], [(*batch, ())] * 2)
+        rule.exchange(searched, op, 0, len(batch_sizes), Shares(_count(op)))
+    return rule.rule([(*batch, searched)], [(*batch, ())] * 2)
 
 
 def _count(op: ir.Operation) -> int:
@@ -32,14 +32,14 @@ def _count(op: ir.Operation) -> int:
     return int(ir.IntegerAttr(op.attributes["k"]).value)
 
 
-@local_form("chlo.top_k")
-def local_top_k(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("chlo.top_k")
+def local_top_k(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Candidates of each shard, gathered in the order of shards: of equal elements the first one still comes first."""
     operand = op.operands[0]
     dim = len(shape_of(operand)) - 1
-    axes = tensor_split(nest.operands[0], option)[dim]
+    axes = tensor_split(rule.operands[0], option)[dim]
     if not axes:
-        default_form(op, nest, option, at)
+        default_lowering(op, rule, option, at)
         return
     length, size = shape_of(operand)[dim], at.global_shape(operand)[dim]
     with ir.InsertionPoint(op), op.location:
@@ -51,7 +51,7 @@ def local_top_k(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer)
         best, chosen = _largest(candidates, _count(op))
         results = (best, _pick(origins, chosen))
     for index, (old, new) in enumerate(zip(op.results, results, strict=True)):
-        at.adopt(new, at.global_shape(old), result_sharding(nest, option, index, at.mesh))
+        at.adopt(new, at.global_shape(old), result_sharding(rule, option, index, at.mesh))
         old.replace_all_uses_with(new)
     op.erase()
 

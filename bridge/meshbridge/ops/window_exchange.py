@@ -17,14 +17,16 @@ from meshbridge.dialect import build
 from meshbridge.ir.builder import Emitter, element_of, shape_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.local import Localizer, broadcast_scalar, compare, splat
 from meshbridge.ops.reach import Covered, Numbers, Reach, Window
 from meshbridge.ops.rounds import Round, rounds
+from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, splat
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.steps import axis_digits
 
 
-def read_window(value: ir.Value, dim: int, axes: Axes, reach: Reach | Covered, fill: ir.Value | None, at: Localizer) -> ir.Value:
+def read_window(
+    value: ir.Value, dim: int, axes: Axes, reach: Reach | Covered, fill: ir.Value | None, at: SpmdProgram
+) -> ir.Value:
     """This device's window of dimension `dim` of a tensor, of which `value` is the shard along `axes`.
 
     What lies outside of the whole tensor reads as the scalar `fill`; None if nobody looks at it. Works at the current insertion
@@ -36,7 +38,7 @@ def read_window(value: ir.Value, dim: int, axes: Axes, reach: Reach | Covered, f
     return site.halo(value, fill) if window.is_halo(site.shard) else site.assembled(value, fill)
 
 
-def cut_window(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Value, at: Localizer) -> ir.Value:
+def cut_window(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Value, at: SpmdProgram) -> ir.Value:
     """The same of a tensor that every device holds whole along `dim`."""
     count = at.mesh.group_size(axes)
     window = reach.window(count)
@@ -57,7 +59,7 @@ class Places:
     dilation: int = 1
 
 
-def read_places(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Value, at: Localizer) -> Places:
+def read_places(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Value, at: SpmdProgram) -> Places:
     """The places that this device's windows cover, `fill` where no element stands; padding may be negative."""
     count = at.mesh.group_size(axes)
     window, span = reach.window(count), reach.span(count)
@@ -83,7 +85,7 @@ def pad(value: ir.Value, dim: int, fill: ir.Value, low: int, high: int, interior
     return stablehlo.pad(value, fill, *edges)
 
 
-def own_entry(numbers: Numbers, axes: Axes, at: Localizer) -> ir.Value:
+def own_entry(numbers: Numbers, axes: Axes, at: SpmdProgram) -> ir.Value:
     """This device's entry of a list with one number for each device of a group along `axes`: tensor<i32>."""
     emit = _emitter()
     steps = np.diff(numbers)
@@ -109,7 +111,7 @@ class _Site:
     shard: int
     size: int
     window: Window
-    at: Localizer
+    at: SpmdProgram
 
     def halo(self, value: ir.Value, fill: ir.Value | None) -> ir.Value:
         """Pieces of the shards in order of their distance, the nearest before first."""

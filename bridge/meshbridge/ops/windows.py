@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import ir
-from meshbridge.ops.local import Localizer, default_form, local_form, neutral, splat
-from meshbridge.ops.loops import LoopNest, NestBuilder, loops_of, shape_of, unsplittable
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach, Shares
 from meshbridge.ops.reductions import body_kind, once_per_group
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.scans import local_scan, scanned_dim
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, neutral, splat, spmd_lowering
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
 
@@ -29,16 +29,16 @@ def _is_total(window: WindowDim, source: int, result: int) -> bool:
     return result == 1 != source and window == WindowDim(source, window.stride)
 
 
-@loops_of("stablehlo.reduce_window")
-def reduce_window(op: ir.Operation) -> LoopNest:
+@sharding_rule_of("stablehlo.reduce_window")
+def reduce_window(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared; one that a single window covers is a reduction, if the body is one known op."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
     if 0 in (*source, *result):
-        return LoopNest((), unsplittable(op.operands), unsplittable(op.results))
+        return ShardingRule((), unsplittable(op.operands), unsplittable(op.results))
     count = len(op.results)
     kind = body_kind(op)
     scanned = scanned_dim(op, source)
-    build = NestBuilder()
+    build = RuleBuilder()
     operand: list[tuple[int, ...]] = []
     for dim, window in enumerate(window_dims(op, len(source))):
         if kind and _is_total(window, source[dim], result[dim]):
@@ -51,28 +51,28 @@ def reduce_window(op: ir.Operation) -> LoopNest:
                 for index in range(count):
                     build.exchange(operand[dim], op, index, dim, _reach(window, source[dim], result[dim]))
     kept = tuple(loops if size > 1 else () for loops, size in zip(operand, result, strict=True))
-    return build.nest([tuple(operand)] * count + [()] * count, [kept] * count)
+    return build.rule([tuple(operand)] * count + [()] * count, [kept] * count)
 
 
-@local_form("stablehlo.reduce_window")
-def local_reduce_window(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+@spmd_lowering("stablehlo.reduce_window")
+def local_reduce_window(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Reduces the places that the shard's windows cover. Outside of the whole tensor stands what the body ignores, as XLA has it,
     or where that is not known the initial value, as StableHLO has it."""
     count, kind = len(op.results), body_kind(op)
     source, result = at.global_shape(op.operands[0]), shape_of(op.results[0])
-    split = tensor_split(nest.operands[0], option)
+    split = tensor_split(rule.operands[0], option)
     scanned = scanned_dim(op, source)
     if scanned >= 0 and split[scanned]:
-        local_scan(op, nest, option, at, scanned)
+        local_scan(op, rule, option, at, scanned)
         return
     windows = window_dims(op, len(source))
-    reduced = tuple(axis for loop, axes in zip(nest.loops, option, strict=True) if loop.reduction for axis in axes)
+    reduced = tuple(axis for loop, axes in zip(rule.loops, option, strict=True) if loop.reduction for axis in axes)
     with ir.InsertionPoint(op), op.location:
         for dim, axes in enumerate(split):
             window = windows[dim]
             if not axes or window.is_single:
                 continue
-            if nest.loops[nest.operands[0][dim][0]].reduction:
+            if rule.loops[rule.operands[0][dim][0]].reduction:
                 windows[dim] = WindowDim(shape_of(op.operands[0])[dim])
                 continue
             reach = _reach(window, source[dim], result[dim])
@@ -85,4 +85,4 @@ def local_reduce_window(op: ir.Operation, nest: LoopNest, option: Option, at: Lo
         for index in range(count, 2 * count):
             op.operands[index] = once_per_group(op.operands[index], kind, tuple(sorted(reduced)), at)
     set_window_dims(op, windows)
-    default_form(op, nest, option, at)
+    default_lowering(op, rule, option, at)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.decide.assign import Assignment
 from meshbridge.decide.build_graph import GraphBuilder
 from meshbridge.decide.complete import complete_graph
 from meshbridge.decide.graph import Graph
-from meshbridge.decide.settle import Settled
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import find_mesh
@@ -18,8 +18,8 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
 from meshbridge.ops.composites import composite_rule
-from meshbridge.ops.loops import Interface, LoopNest
 from meshbridge.ops.option import Option, is_legal, needed_sharding, result_sharding
+from meshbridge.ops.rule import Interface, ShardingRule
 
 
 @register
@@ -77,7 +77,7 @@ class _Expander:
         self.interface = Interface()
         self._symbols = ir.SymbolTable(module.operation)
         self._inliner = Inliner({})
-        self._bodies: dict[tuple[str, LoopNest, Option, frozenset[int]], ir.Operation] = {}
+        self._bodies: dict[tuple[str, ShardingRule, Option, frozenset[int]], ir.Operation] = {}
 
     def run(self, function: ir.Operation) -> None:
         self._expand(function, frozenset())
@@ -87,22 +87,22 @@ class _Expander:
     def _expand(self, function: ir.Operation, manual: frozenset[int]) -> None:
         """Expands everything in `function`, which stands in manual computations along the axes `manual`."""
         for op in [op for op in walk(function) if op.name == COMPOSITE and composite_rule(op) is not None]:
-            nest = self.interface.nest(op)
-            option = axis_array(op.attributes[OPTION]) if OPTION in op.attributes else ((),) * len(nest.loops)
-            if len(option) != len(nest.loops) or not is_legal(nest, option, self.mesh):
+            rule = self.interface.rule(op)
+            option = axis_array(op.attributes[OPTION]) if OPTION in op.attributes else ((),) * len(rule.loops)
+            if len(option) != len(rule.loops) or not is_legal(rule, option, self.mesh):
                 raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
-            key = (callee(op), nest, option, manual | _manual_axes_around(op))
+            key = (callee(op), rule, option, manual | _manual_axes_around(op))
             if key not in self._bodies:
                 self._bodies[key] = self._body(*key)
             self._inliner.inline(op, self._bodies[key])
 
-    def _body(self, name: str, nest: LoopNest, option: Option, manual: frozenset[int]) -> ir.Operation:
+    def _body(self, name: str, rule: ShardingRule, option: Option, manual: frozenset[int]) -> ir.Operation:
         """A copy of the function `name`, beside it, annotated for `option`."""
         function = self._symbols[name].operation
         body = function.clone(ip=ir.InsertionPoint(function)).operation
         body.attributes["sym_name"] = ir.StringAttr.get(f"{name}.{len(self._bodies)}.split")
-        taken = _annotate_arguments(body, nest, option, self.mesh)
-        partial = _annotate_results(body, nest, option, self.mesh)
+        taken = _annotate_arguments(body, rule, option, self.mesh)
+        partial = _annotate_results(body, rule, option, self.mesh)
         graph = GraphBuilder(body, self.mesh, self.interface, body_within=manual).build()
         settled = complete_graph(graph, moves=0, only_moves=True)  # between ends that are given there is little to refine
         _take_back(partial, graph, settled)
@@ -123,12 +123,12 @@ def _manual_axes_around(op: ir.Operation) -> frozenset[int]:
     return frozenset(axes)
 
 
-def _annotate_arguments(body: ir.Operation, nest: LoopNest, option: Option, mesh: Mesh) -> list[ir.Operation]:
+def _annotate_arguments(body: ir.Operation, rule: ShardingRule, option: Option, mesh: Mesh) -> list[ir.Operation]:
     """Gives the arguments the shardings that the rule asks of the operands."""
     block = body.regions[0].blocks[0]
     place = ir.InsertionPoint.at_block_begin(block)
     made = []
-    for argument, dims in zip(block.arguments, nest.operands, strict=True):
+    for argument, dims in zip(block.arguments, rule.operands, strict=True):
         if isinstance(argument.type, ir.RankedTensorType):
             sharding = build.sharding(needed_sharding(dims, option, mesh.name), ip=place)
             shard = ir.Operation.create("mesh.shard", [argument.type], [argument, sharding], ip=place)
@@ -137,7 +137,7 @@ def _annotate_arguments(body: ir.Operation, nest: LoopNest, option: Option, mesh
     return made
 
 
-def _annotate_results(body: ir.Operation, nest: LoopNest, option: Option, mesh: Mesh) -> dict[ir.Operation, Sharding]:
+def _annotate_results(body: ir.Operation, rule: ShardingRule, option: Option, mesh: Mesh) -> dict[ir.Operation, Sharding]:
     """Annotates what the body returns as the rule says that it is computed; returns the annotations of partial values, which a
     split reduction leaves."""
     *_, last = body.regions[0].blocks[0].operations
@@ -146,7 +146,7 @@ def _annotate_results(body: ir.Operation, nest: LoopNest, option: Option, mesh: 
     partial = {}
     for index, value in enumerate(list(terminator.operands)):
         if isinstance(value.type, ir.RankedTensorType):
-            computed = result_sharding(nest, option, index, mesh)
+            computed = result_sharding(rule, option, index, mesh)
             attributes: dict[str, ir.Attribute] = {} if computed.partial_axes else {"annotate_for_users": ir.UnitAttr.get()}
             operands = [value, build.sharding(computed, ip=place)]
             shard = ir.Operation.create("mesh.shard", [value.type], operands, attributes, ip=place)
@@ -156,13 +156,13 @@ def _annotate_results(body: ir.Operation, nest: LoopNest, option: Option, mesh: 
     return partial
 
 
-def _take_back(partial: dict[ir.Operation, Sharding], graph: Graph, settled: list[Settled]) -> None:
+def _take_back(partial: dict[ir.Operation, Sharding], graph: Graph, settled: list[Assignment]) -> None:
     """Returns values finished that the body has finished: only what it leaves partial is worth being handed on so."""
     computed = {
-        slot: sharding
+        tensor: sharding
         for node, decision in zip(graph.nodes, settled, strict=True)
-        for slot, sharding in zip(node.results, decision.computed, strict=True)
+        for tensor, sharding in zip(node.results, decision.computed, strict=True)
     }
     for shard, wanted in partial.items():
-        if computed.get(graph.slot_of[shard.operands[0]]) != wanted:
+        if computed.get(graph.tensor_of[shard.operands[0]]) != wanted:
             shard.operands[1] = build.sharding(wanted.without_partial(), ip=ir.InsertionPoint(shard))

@@ -1,4 +1,4 @@
-"""Pairs of unequal annotations to collectives, without partitioning anything around them: seed 003, runnable."""
+"""Pairs of unequal annotations to collectives, without partitioning anything around them: the resharding spec, runnable."""
 
 from __future__ import annotations
 

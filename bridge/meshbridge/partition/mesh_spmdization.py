@@ -29,12 +29,12 @@ from meshbridge.legalize.inline_calls import callee
 from meshbridge.ops.equal_shards import in_equal_shards, return_equal_shards, set_boundary, set_results
 from meshbridge.ops.layouts import filled, shared_layout
 from meshbridge.ops.linear import carried_axes
-from meshbridge.ops.local import Localizer, localize, mask_padding
-from meshbridge.ops.loops import Interface, LoopNest, shape_of
 from meshbridge.ops.option import Option, is_legal, loop_candidates, needed_sharding
 from meshbridge.ops.placements import as_held
 from meshbridge.ops.reasons import Reasons
 from meshbridge.ops.refused import refuse
+from meshbridge.ops.rule import Interface, ShardingRule, shape_of
+from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
 from meshbridge.partition.expand_composites import erase_unused
 from meshbridge.resharding import Options
 
@@ -109,7 +109,7 @@ class _FunctionPartitioner:
         self.function = function
         self.mesh = mesh
         self.block = function.regions[0].blocks[0]
-        self._nests: list[LoopNest] = []
+        self._rules: list[ShardingRule] = []
         self._shapes: dict[ir.Value, tuple[int, ...]] = {}
         self._annotated: dict[ir.Value, Sharding] = {}
         self._shardings: dict[ir.Value, Sharding] = {}
@@ -118,11 +118,11 @@ class _FunctionPartitioner:
         "Results of the function that the program annotates as partial sums."
         self._read(Interface())
         self._next = 0
-        self.at = Localizer(mesh, self._shapes, self.block)
+        self.at = SpmdProgram(mesh, self._shapes, self.block)
         self.at.resharding = resharding
 
     def _read(self, interface: Interface) -> None:
-        """One walk over the global program: loop nests in order, shapes of all tensors, annotated definitions."""
+        """One walk over the global program: loop rules in order, shapes of all tensors, annotated definitions."""
         self._read_block(self.block, interface)
 
     def _read_block(self, block: ir.Block, interface: Interface) -> None:
@@ -143,7 +143,7 @@ class _FunctionPartitioner:
             elif name == "func.return":
                 self._partial_results = {index for index, value in enumerate(op.operands) if self._is_annotated_partial(value)}
             elif not name.startswith(("mesh.", "func.")) and name not in _WITHOUT_LOOPS:
-                self._nests.append(interface.nest(op))
+                self._rules.append(interface.rule(op))
 
     def _is_annotated_partial(self, value: ir.Value) -> bool:
         owner = value.owner
@@ -217,8 +217,8 @@ class _FunctionPartitioner:
             elif name == "mesh.get_sharding":
                 self._name_sharding(op)
             elif name.startswith("mesh."):
-                rule = "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may"
-                raise OpError(op, rule, "what mesh-spmdization=boundary has partitioned says so, and is taken as such")
+                expected = "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may"
+                raise OpError(op, expected, "what mesh-spmdization=boundary has partitioned says so, and is taken as such")
             else:
                 self._payload(op)
         for annotation in annotations:
@@ -239,34 +239,34 @@ class _FunctionPartitioner:
         return [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in op.operands]
 
     def _payload(self, op: ir.Operation) -> None:
-        nest = self._nests[self._next]
+        rule = self._rules[self._next]
         self._next += 1
         refuse(op, is_inside=bool(self.at.manual))
         shardings = [self.at.shardings.get(operand) for operand in op.operands]
-        option = (as_held(op, nest, shardings[0]) if shardings else None) or self._option(op, nest)
-        layout = shared_layout(op, nest, shardings)
+        option = (as_held(op, rule, shardings[0]) if shardings else None) or self._option(op, rule)
+        layout = shared_layout(op, rule, shardings)
         if layout is not None:
-            self._compute_in(layout, op, nest)
+            self._compute_in(layout, op, rule)
             return
-        kept = carried_axes(op, nest, [source.summed_axes if source else () for source in shardings])
+        kept = carried_axes(op, rule, [source.summed_axes if source else () for source in shardings])
         if kept and set(kept) & {axis for axes in option for axis in axes}:
             kept = ()
-        for index, (dims, source) in enumerate(zip(nest.operands, shardings, strict=True)):
+        for index, (dims, source) in enumerate(zip(rule.operands, shardings, strict=True)):
             if source is not None:
                 need = needed_sharding(dims, option, self.mesh.name, kept if source.summed_axes == kept else ())
                 if source is not need and source != need:
                     op.operands[index] = self.at.reshard(op.operands[index], need, op)
-        if nest.reduces:
-            self._mask(op, nest, option)
-        if not nest.has_rule and (self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands)):
+        if rule.reduces:
+            self._mask(op, rule, option)
+        if not rule.has_rule and (self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands)):
             op.attributes[GATHERED] = ir.UnitAttr.get()
         if OPTION in op.attributes:
             del op.attributes[OPTION]
-        localize(op, nest, option, self.at)
+        lower_op(op, rule, option, self.at)
 
-    def _compute_in(self, layout: Sharding, op: ir.Operation, nest: LoopNest) -> None:
+    def _compute_in(self, layout: Sharding, op: ir.Operation, rule: ShardingRule) -> None:
         """Computes an elementwise op on shards with halos or offsets; constants are made in their shape."""
-        for index, (dims, value) in enumerate(zip(nest.operands, op.operands, strict=True)):
+        for index, (dims, value) in enumerate(zip(rule.operands, op.operands, strict=True)):
             if dims and self.at.shardings[value] != layout:
                 op.operands[index] = filled(value, layout, op, self.at)
         if OPTION in op.attributes:
@@ -274,15 +274,15 @@ class _FunctionPartitioner:
         for result in op.results:
             self.at.define(result, layout)
 
-    def _mask(self, op: ir.Operation, nest: LoopNest, option: Option) -> None:
+    def _mask(self, op: ir.Operation, rule: ShardingRule, option: Option) -> None:
         """Hides the padding of uneven shards from reductions over them (a look-up does not read it, windows see to it)."""
-        exchanged = {each.loop for each in nest.exchanges}
+        exchanged = {each.loop for each in rule.exchanges}
         for loop, axes in enumerate(option):
-            description = nest.loops[loop]
+            description = rule.loops[loop]
             is_uneven = axes and description.reduction and description.size % self.mesh.group_size(axes)
             if is_uneven and op.name not in _LOOK_UPS and loop not in exchanged:
                 with ir.InsertionPoint(op), op.location:
-                    for index, dims in enumerate(nest.operands):
+                    for index, dims in enumerate(rule.operands):
                         if (loop,) in dims:
                             value, dim = op.operands[index], dims.index((loop,))
                             masked = mask_padding(value, dim, description.size, axes, description.reduction, self.at)
@@ -299,7 +299,7 @@ class _FunctionPartitioner:
                     found = True
         return found
 
-    def _option(self, op: ir.Operation, nest: LoopNest) -> Option:
+    def _option(self, op: ir.Operation, rule: ShardingRule) -> Option:
         """The op's own sharding option, else the first legal one that its operands (or its annotated result) suggest."""
         attributes = op.attributes
         if OPTION in attributes:
@@ -307,25 +307,25 @@ class _FunctionPartitioner:
             option = self._options.get(attribute)
             if option is None:
                 option = self._options[attribute] = axis_array(attribute)
-            if len(option) != len(nest.loops) or not is_legal(nest, option, self.mesh):
+            if len(option) != len(rule.loops) or not is_legal(rule, option, self.mesh):
                 raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
             return option
         splits = [
             (dims, self.at.shardings[value].split_axes)
-            for dims, value in zip(nest.operands, op.operands, strict=True)
+            for dims, value in zip(rule.operands, op.operands, strict=True)
             if value in self.at.shardings
         ]
         splits += [
             (dims, self._annotated[value].split_axes)
-            for dims, value in zip(nest.results, op.results, strict=True)
+            for dims, value in zip(rule.results, op.results, strict=True)
             if value in self._annotated
         ]
         partial = {axis for operand in op.operands for axis in self.at.partial_axes(operand)}
-        chosen: list[tuple[int, ...]] = [()] * len(nest.loops)
-        for loop, candidates in enumerate(loop_candidates(nest, splits, self.mesh)):
+        chosen: list[tuple[int, ...]] = [()] * len(rule.loops)
+        for loop, candidates in enumerate(loop_candidates(rule, splits, self.mesh)):
             for axes in candidates:
                 tried = [*chosen[:loop], axes, *chosen[loop + 1 :]]
-                if not partial & set(axes) and is_legal(nest, tuple(tried), self.mesh):
+                if not partial & set(axes) and is_legal(rule, tuple(tried), self.mesh):
                     chosen = tried
                     break
         return tuple(chosen)

@@ -1,4 +1,4 @@
-"""Which box of a tensor each device holds: even and uneven shards, with halos, with offsets of their own (seed 002)."""
+"""Which box of a tensor each device holds: even and uneven shards, with halos, with offsets of their own (the dialect's spec)."""
 
 from __future__ import annotations
 

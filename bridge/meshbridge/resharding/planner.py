@@ -16,13 +16,13 @@ from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even
 from meshbridge.resharding.boxes import buffer_shape, lie_alike
+from meshbridge.resharding.candidates import ways_between, ways_by_tiles
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.routes import routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.ways import ways_between, ways_by_tiles
 
 
 @lru_cache(maxsize=65536)

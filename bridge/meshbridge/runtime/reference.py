@@ -16,8 +16,8 @@ from meshbridge.dialect.boundary import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir, stablehlo
 from meshbridge.legalize.strip_shardings import StripShardings
-from meshbridge.ops.local import neutral
 from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.ops.spmd import neutral
 from meshbridge.read import formats
 from meshbridge.runtime import pjrt
 

@@ -1,4 +1,4 @@
-"""`mesh-opt --print-sharding-interface`: loops and indexing maps of each operation, as seed 000's walk-through prints them."""
+"""`mesh-opt --print-sharding-interface`: loops and indexing maps of each operation, as the RFC's walk-through prints them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshbridge import ops  # noqa: F401  # registers the descriptions of all op families
 from meshbridge.ir.mlir import ir, walk_all
-from meshbridge.ops.loops import Interface, LoopNest, affine_maps, loop_types
+from meshbridge.ops.rule import Interface, ShardingRule, affine_maps, loop_types
 
 _SILENT = ("builtin.", "func.", "mesh.", "sdy.")
 """Dialects whose operations iterate over nothing."""
@@ -16,7 +16,7 @@ def interface_text(module: ir.Module) -> str:
     """One paragraph for each operation on tensors with at least one dimension, in order."""
     known = Interface()
     with module.context:
-        paragraphs = [_paragraph(op, known.nest(op)) for op in _payload(module)]
+        paragraphs = [_paragraph(op, known.rule(op)) for op in _payload(module)]
     return "\n".join(paragraphs)
 
 
@@ -30,9 +30,9 @@ def _has_dimensions(value: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType) and ir.RankedTensorType(value.type).rank > 0
 
 
-def _paragraph(op: ir.Operation, nest: LoopNest) -> str:
+def _paragraph(op: ir.Operation, rule: ShardingRule) -> str:
     head = op.get_asm(use_local_scope=True, large_elements_limit=16, skip_regions=True)
-    if not nest.has_rule:
+    if not rule.has_rule:
         return f"{head}\nno sharding interface: operands are gathered\n"
-    maps = "\n".join(str(entry) for entry in affine_maps(nest))
-    return f"{head}\nloop types: [{' '.join(loop_types(nest))}]\nindexing maps:\n{maps}\n"
+    maps = "\n".join(str(entry) for entry in affine_maps(rule))
+    return f"{head}\nloop types: [{' '.join(loop_types(rule))}]\nindexing maps:\n{maps}\n"

@@ -1,4 +1,4 @@
-"""Annotation completion: stage 1 to stage 2 (seed 000, "Sharding Propagation Pass")."""
+"""Annotation completion: stage 1 to stage 2 (the RFC, "Sharding Propagation Pass")."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meshbridge.decide.complete import complete
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Mesh
-from meshbridge.ops.loops import Interface
+from meshbridge.ops.rule import Interface
 from meshbridge.upstream import sweep
 
 

@@ -1,4 +1,4 @@
-"""One sweep over a function, op by op, as seed 000 describes it and LLVM's pass does it: what `traversal` asks for.
+"""One sweep over a function, op by op, as the RFC describes it and LLVM's pass does it: what `traversal` asks for.
 
 Every op takes the first option that agrees with the annotations around it, and hands it on to the tensors that it reads and
 makes; nothing is decided by cost, and nothing is visited twice in a sweep. A tensor that no annotation reaches stays without one.
@@ -19,8 +19,8 @@ from meshbridge.dialect import build
 from meshbridge.dialect.ops import MeshOp, ShardingOp, ShardOp
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
-from meshbridge.ops.loops import Dims, Interface, LoopNest
 from meshbridge.ops.option import Option, axes_by_loop, tensor_split
+from meshbridge.ops.rule import Dims, Interface, ShardingRule
 
 TRAVERSALS = {"forward": (1,), "backward": (-1,), "forward-backward": (1, -1), "backward-forward": (-1, 1)}
 """The sweeps of each traversal in order; -1 goes from the results to the arguments."""
@@ -89,21 +89,21 @@ class Sweeper:
                 self._visit(op)
 
     def _visit(self, op: ir.Operation) -> None:
-        nest = self.interface.nest(op)
-        if not nest.has_rule:
+        rule = self.interface.rule(op)
+        if not rule.has_rule:
             return
         results = [self._of_result(result) for result in op.results]
         operands = [self._of_operand(operand) for operand in op.operands]
-        chosen = self._choose(nest, [*results, *operands])
+        chosen = self._choose(rule, [*results, *operands])
         if chosen is None:
             return
         mesh, option = chosen
-        for result, dims in zip(op.results, nest.results, strict=True):
+        for result, dims in zip(op.results, rule.results, strict=True):
             if isinstance(result.type, ir.RankedTensorType):
-                self._annotate_definition(op, result, _computed(nest, option, dims, mesh, is_result=True))
-        for index, dims in enumerate(nest.operands):
+                self._annotate_definition(op, result, _computed(rule, option, dims, mesh, is_result=True))
+        for index, dims in enumerate(rule.operands):
             if isinstance(op.operands[index].type, ir.RankedTensorType):
-                self._annotate_use(op, op.operands[index], _computed(nest, option, dims, mesh, is_result=False))
+                self._annotate_use(op, op.operands[index], _computed(rule, option, dims, mesh, is_result=False))
 
     def _of_result(self, result: Value) -> _Annotation | None:
         """How the user defined a result, or else how its readers want it, if they agree."""
@@ -118,22 +118,22 @@ class Sweeper:
         shard = self._shards.get(operand)
         return None if shard is None else _Annotation(shard.sharding, shard.for_users)
 
-    def _choose(self, nest: LoopNest, known: list[_Annotation | None]) -> tuple[str, Option] | None:
+    def _choose(self, rule: ShardingRule, known: list[_Annotation | None]) -> tuple[str, Option] | None:
         """The mesh and the option of the first combination that asks for the least: no resharding, or that of neighbours.
 
         `known`: results, then operands. None if there is nothing to follow or the op's own annotations contradict each other.
         """
-        maps: list[tuple[Dims, bool]] = [(dims, True) for dims in nest.results] + [(dims, False) for dims in nest.operands]
+        maps: list[tuple[Dims, bool]] = [(dims, True) for dims in rule.results] + [(dims, False) for dims in rule.operands]
         second_best = None
         for combination in _combinations(known):
-            option = self._option(nest, list(zip(maps, combination, strict=True)))
+            option = self._option(rule, list(zip(maps, combination, strict=True)))
             mesh = next((annotation.sharding.mesh for annotation in combination if annotation is not None), None)
             if option is None or mesh is None:
                 continue
             moved = [
                 annotation
                 for (dims, is_result), annotation in zip(maps, known, strict=True)
-                if annotation and not _alike(annotation.sharding, _computed(nest, option, dims, mesh, is_result=is_result))
+                if annotation and not _alike(annotation.sharding, _computed(rule, option, dims, mesh, is_result=is_result))
             ]
             if not moved:
                 return mesh, option
@@ -141,15 +141,15 @@ class Sweeper:
                 second_best = mesh, option
         return second_best
 
-    def _option(self, nest: LoopNest, tensors: list[tuple[tuple[Dims, bool], _Annotation | None]]) -> Option | None:
+    def _option(self, rule: ShardingRule, tensors: list[tuple[tuple[Dims, bool], _Annotation | None]]) -> Option | None:
         """The axes of each loop that the annotated tensors ask for together; None if they contradict each other."""
-        loops: list[Axes] = [()] * len(nest.loops)
+        loops: list[Axes] = [()] * len(rule.loops)
         meshes = set()
         for (dims, is_result), annotation in tensors:
             if annotation is None:
                 continue
             meshes.add(annotation.sharding.mesh)
-            wanted = self._wanted(nest, dims, annotation.sharding, is_result)
+            wanted = self._wanted(rule, dims, annotation.sharding, is_result)
             if wanted is None:
                 return None
             for loop, axes in wanted.items():
@@ -159,7 +159,7 @@ class Sweeper:
         used = [axis for axes in loops for axis in axes]
         return tuple(loops) if len(set(used)) == len(used) and len(meshes) <= 1 else None
 
-    def _wanted(self, nest: LoopNest, dims: Dims, sharding: Sharding, is_result: bool) -> dict[int, Axes] | None:
+    def _wanted(self, rule: ShardingRule, dims: Dims, sharding: Sharding, is_result: bool) -> dict[int, Axes] | None:
         """What one tensor's sharding asks of the loops; None if a dimension that no loop walks, or not evenly, is split."""
         wanted: dict[int, Axes] = {}
         mesh = self.meshes[sharding.mesh]
@@ -168,7 +168,7 @@ class Sweeper:
                 continue
             if not loops or (len(loops) > 1 and DYNAMIC in mesh.shape):
                 return None
-            taken = axes_by_loop(loops, axes, nest, mesh)
+            taken = axes_by_loop(loops, axes, rule, mesh)
             if tuple(axis for loop in loops for axis in taken.get(loop, ())) != axes:
                 return None
             wanted |= taken
@@ -176,7 +176,7 @@ class Sweeper:
             walked = {loop for loops in dims for loop in loops}
             reducing = [
                 loop
-                for loop, description in enumerate(nest.loops)
+                for loop, description in enumerate(rule.loops)
                 if description.reduction == sharding.partial_kind and loop not in walked
             ]
             if reducing:
@@ -226,12 +226,12 @@ def _combinations(known: list[_Annotation | None]) -> Iterator[tuple[_Annotation
     return islice(product(*choices), MOST_COMBINATIONS)
 
 
-def _computed(nest: LoopNest, option: Option, dims: Dims, mesh: str, *, is_result: bool) -> Sharding:
+def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_result: bool) -> Sharding:
     """How a tensor walked by `dims` lies under `option`: a result is partial along the axes of the reductions."""
     split = _without_end(tensor_split(dims, option))
     partial: Axes = ()
     kind = "sum"
-    for description, axes in zip(nest.loops, option, strict=True):
+    for description, axes in zip(rule.loops, option, strict=True):
         if is_result and axes and description.reduction:
             partial, kind = (*partial, *axes), description.reduction
     return Sharding(mesh, split or ((),), partial, kind)

@@ -1,5 +1,5 @@
 // RUN: mesh-opt %s --mesh-resharding | filecheck %s
-// Seed 003, example by example; what it leaves as TODO included.
+// The resharding spec, example by example; what it leaves as TODO included.
 
 mesh.mesh @line(shape = 3)
 mesh.mesh @grid(shape = 2x3)

@@ -1,4 +1,4 @@
-"""How each mesh operation is written: the table that reader and printer share (seed 002's `Syntax:` lines as values).
+"""How each mesh operation is written: the table that reader and printer share (the spec's `Syntax:` lines as values).
 
 A format is a tuple of elements. An element reads its custom text into attribute text of the generic form, and writes it back.
 """

@@ -6,8 +6,8 @@ from math import prod
 
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.expansions.einsum import sum_over
-from meshbridge.ops.local import splat
-from meshbridge.ops.loops import shape_of
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import splat
 
 
 class _Features:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshbridge.ir.mlir import OpError, ir, stablehlo
-from meshbridge.ops.local import compare, splat
-from meshbridge.ops.loops import shape_of
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import compare, splat
 
 
 @dataclass(frozen=True)

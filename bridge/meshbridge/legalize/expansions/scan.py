@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ops.local import compare, splat
-from meshbridge.ops.loops import shape_of
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import compare, splat
 
 
 def expand_scan(op: ir.Operation) -> list[ir.Value]:

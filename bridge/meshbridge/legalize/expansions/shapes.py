@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import OpError, ir, stablehlo
-from meshbridge.ops.local import splat
-from meshbridge.ops.loops import shape_of
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import splat
 
 
 def expand_broadcast(op: ir.Operation) -> list[ir.Value]:

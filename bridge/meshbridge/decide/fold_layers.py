@@ -1,7 +1,7 @@
 """The graph of a model with its repetitions folded: the layers of a transformer become one layer that counts twelve times.
 
-Slots and nodes that look alike, and whose neighbours look alike, are one (colour refinement, stopped after ROUNDS rounds so that
-being the first layer or the last does not set a layer apart). What is decided on the quotient is decided for all.
+Tensors and nodes that look alike, and whose neighbours look alike, are one (colour refinement, stopped after ROUNDS rounds so
+that being the first layer or the last does not set a layer apart). What is decided on the quotient is decided for all.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ ROUNDS = 2
 
 
 def quotient(graph: Graph) -> tuple[Graph, list[int]]:
-    """The folded graph, and for every slot of `graph` the slot that stands for it. A node's weight counts the nodes it
+    """The folded graph, and for every tensor of `graph` the tensor that stands for it. A node's weight counts the nodes it
     stands for."""
-    slots, nodes = _colours(graph)
+    tensors, nodes = _colours(graph)
     folded = Graph(graph.function, graph.mesh)
-    folded.slots = [replace(graph.slots[index], uses=0) for index in _representatives(slots)]
+    folded.tensors = [replace(graph.tensors[index], uses=0) for index in _representatives(tensors)]
     counts = Counter(nodes)
 
     def renamed(members: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(slots[slot] if slot >= 0 else -1 for slot in members)
+        return tuple(tensors[tensor] if tensor >= 0 else -1 for tensor in members)
 
     folded.nodes = [
         replace(
@@ -39,7 +39,7 @@ def quotient(graph: Graph) -> tuple[Graph, list[int]]:
         for node in [graph.nodes[index]]
     ]
     folded.connect()
-    return folded, slots
+    return folded, tensors
 
 
 def _representatives(colours: list[int]) -> list[int]:
@@ -51,27 +51,27 @@ def _representatives(colours: list[int]) -> list[int]:
 
 
 def _colours(graph: Graph) -> tuple[list[int], list[int]]:
-    """A number for every slot and every node; equal numbers look alike."""
-    slots = _number([slot.looks for slot in graph.slots])
+    """A number for every tensor and every node; equal numbers look alike."""
+    tensors = _number([tensor.looks for tensor in graph.tensors])
     kinds = _number(
         [
-            (n.nest, n.weight, n.finish_weight, n.is_identity, n.fixed_option, n.kept, n.border, n.forward, n.backward, n.inside)
+            (n.rule, n.weight, n.finish_weight, n.is_identity, n.fixed_option, n.kept, n.border, n.forward, n.backward, n.inside)
             for n in graph.nodes
         ]
     )
     nodes: list[int] = []
     for _ in range(ROUNDS):
-        nodes = _number(_with_slots(graph, kinds, slots))
-        slots = _number(
-            [(slot, frozenset([nodes[user] for user in users])) for slot, users in zip(slots, graph.users, strict=True)]
+        nodes = _number(_with_slots(graph, kinds, tensors))
+        tensors = _number(
+            [(tensor, frozenset([nodes[user] for user in users])) for tensor, users in zip(tensors, graph.users, strict=True)]
         )
-    return slots, _number(_with_slots(graph, nodes, slots))
+    return tensors, _number(_with_slots(graph, nodes, tensors))
 
 
-def _with_slots(graph: Graph, colours: list[int], slots: list[int]) -> list[Hashable]:
+def _with_slots(graph: Graph, colours: list[int], tensors: list[int]) -> list[Hashable]:
     """Each node's colour together with those of its operands and results."""
     return [
-        (colour, *[slots[slot] if slot >= 0 else -1 for slot in (*node.operands, *node.results)])
+        (colour, *[tensors[tensor] if tensor >= 0 else -1 for tensor in (*node.operands, *node.results)])
         for colour, node in zip(colours, graph.nodes, strict=True)
     ]
 

@@ -1,6 +1,6 @@
-"""ShardingInterface: what each operation iterates over (seed 000, "ShardingInterface").
+"""ShardingInterface: what each operation iterates over (the RFC, "ShardingInterface").
 
-A LoopNest lists an op's loops and says, for every dimension of every operand and result, which loops walk along it:
+A ShardingRule lists an op's loops and says, for every dimension of every operand and result, which loops walk along it:
 
     stablehlo.dot_general (8x16, 16x32) -> 8x32
     loops: parallel 8, parallel 32, reduction_sum 16       maps: (d0, d2), (d2, d1) -> (d0, d1)
@@ -50,10 +50,10 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class LoopNest:
+class ShardingRule:
     """The loops of one op signature and the maps of its tensors. Values that are no ranked tensors have `()`.
 
-    Equal nests are one object (`Interface.nest` sees to it), and the hash is computed once: they are keys everywhere.
+    Equal rules are one object (`Interface.rule` sees to it), and the hash is computed once: they are keys everywhere.
     """
 
     loops: tuple[Loop, ...]
@@ -96,19 +96,19 @@ class LoopNest:
         return self._hash
 
 
-NestFn = Callable[[ir.Operation], LoopNest]
-_NESTS: dict[str, NestFn] = {}
+RuleFn = Callable[[ir.Operation], ShardingRule]
+_RULES: dict[str, RuleFn] = {}
 
 
-def loops_of(*op_names: str) -> Callable[[NestFn], NestFn]:
+def sharding_rule_of(*op_names: str) -> Callable[[RuleFn], RuleFn]:
     """Registers a function as the description of the named ops; refuses a second one for a name and one without docstring."""
 
-    def register(fn: NestFn) -> NestFn:
+    def register(fn: RuleFn) -> RuleFn:
         if not fn.__doc__:
             raise ValueError(f"{fn.__name__} describes ops but has no docstring")
         for name in op_names:
-            if _NESTS.setdefault(name, fn) is not fn:
-                raise ValueError(f"{name} has two descriptions: {_NESTS[name].__name__}, {fn.__name__}")
+            if _RULES.setdefault(name, fn) is not fn:
+                raise ValueError(f"{name} has two descriptions: {_RULES[name].__name__}, {fn.__name__}")
         return fn
 
     return register
@@ -116,13 +116,13 @@ def loops_of(*op_names: str) -> Callable[[NestFn], NestFn]:
 
 def described_ops() -> dict[str, str]:
     """Every op with a description, and what it says in words."""
-    return {name: " ".join((fn.__doc__ or "").split()) for name, fn in _NESTS.items()}
+    return {name: " ".join((fn.__doc__ or "").split()) for name, fn in _RULES.items()}
 
 
 SHARDING_RULE = "sdy.sharding_rule"
 """Where a custom call says how it may be split."""
 
-Restriction = Callable[[ir.Operation, LoopNest], LoopNest]
+Restriction = Callable[[ir.Operation, ShardingRule], ShardingRule]
 _RESTRICTIONS: dict[str, Restriction] = {}
 
 
@@ -158,33 +158,33 @@ def _region_names(op: ir.Operation) -> list[object]:
             for region in op.regions for block in region.blocks for inner in block.operations]  # fmt: skip
 
 
-_INTERNED: dict[LoopNest, LoopNest] = {}
-"""One object per distinct nest in the process, so that what is memoised by nest serves the next program too."""
+_INTERNED: dict[ShardingRule, ShardingRule] = {}
+"""One object per distinct rule in the process, so that what is memoised by rule serves the next program too."""
 
 
 class Interface:
     """Descriptions of the ops of one module. Signatures hold MLIR types and attributes, which live as long as their context."""
 
     def __init__(self) -> None:
-        self._memo: dict[Signature, LoopNest] = {}
+        self._memo: dict[Signature, ShardingRule] = {}
 
-    def nest(self, op: ir.Operation) -> LoopNest:
-        """The loop nest of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
+    def rule(self, op: ir.Operation) -> ShardingRule:
+        """The loop rule of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
         key = signature(op)
         found = self._memo.get(key)
         if found is None:
             refuse_types(op)
-            nest = _NESTS.get(op.name, opaque)(op)
+            rule = _RULES.get(op.name, opaque)(op)
             for attribute, restrict in _RESTRICTIONS.items():
                 if attribute in op.attributes:
-                    nest = restrict(op, nest)
-            found = self._memo[key] = _INTERNED.setdefault(nest, nest)
+                    rule = restrict(op, rule)
+            found = self._memo[key] = _INTERNED.setdefault(rule, rule)
         return found
 
 
-def opaque(op: ir.Operation) -> LoopNest:
+def opaque(op: ir.Operation) -> ShardingRule:
     """An op that nobody has described: no loops, no dimension may be split."""
-    return LoopNest((), unsplittable(op.operands), unsplittable(op.results), has_rule=False)
+    return ShardingRule((), unsplittable(op.operands), unsplittable(op.results), has_rule=False)
 
 
 def unsplittable(values: ir.OpOperandList | ir.OpResultList) -> tuple[Dims, ...]:
@@ -204,7 +204,7 @@ def shape_of(value: ir.Value) -> tuple[int, ...]:
     return tuple(kind.shape) if isinstance(kind, ir.RankedTensorType) else ()
 
 
-class NestBuilder:
+class RuleBuilder:
     """Collects loops; the families use it to write their maps down."""
 
     def __init__(self) -> None:
@@ -224,23 +224,23 @@ class NestBuilder:
         for loop in loops:
             self.exchanges.append(Exchange(loop, operand, dim, reach, tuple(tensor.shape), str(tensor.element_type)))
 
-    def nest(self, operands: list[Dims], results: list[Dims]) -> LoopNest:
-        return LoopNest(tuple(self.loops), tuple(operands), tuple(results), exchanges=tuple(self.exchanges))
+    def rule(self, operands: list[Dims], results: list[Dims]) -> ShardingRule:
+        return ShardingRule(tuple(self.loops), tuple(operands), tuple(results), exchanges=tuple(self.exchanges))
 
 
-def affine_maps(nest: LoopNest) -> list[ir.AffineMap]:
+def affine_maps(rule: ShardingRule) -> list[ir.AffineMap]:
     """The indexing maps as MLIR writes them: operands, then results. Unwalked dimensions are the constant 0."""
-    count = len(nest.loops)
+    count = len(rule.loops)
 
     def expression(loops: tuple[int, ...]) -> ir.AffineExpr:
         total: ir.AffineExpr = ir.AffineConstantExpr.get(0)
         for loop in loops:
-            total = total * nest.loops[loop].size + ir.AffineDimExpr.get(loop)
+            total = total * rule.loops[loop].size + ir.AffineDimExpr.get(loop)
         return total
 
-    return [ir.AffineMap.get(count, 0, [expression(loops) for loops in dims]) for dims in (*nest.operands, *nest.results)]
+    return [ir.AffineMap.get(count, 0, [expression(loops) for loops in dims]) for dims in (*rule.operands, *rule.results)]
 
 
-def loop_types(nest: LoopNest) -> list[str]:
-    """`parallel` or `reduction_<kind>` per loop, as seed 000 prints them."""
-    return [f"reduction_{loop.reduction}" if loop.reduction else "parallel" for loop in nest.loops]
+def loop_types(rule: ShardingRule) -> list[str]:
+    """`parallel` or `reduction_<kind>` per loop, as the RFC prints them."""
+    return [f"reduction_{loop.reduction}" if loop.reduction else "parallel" for loop in rule.loops]

@@ -1,7 +1,7 @@
-"""Settling: with all slots decided, each op in program order gets its option, and each definition and use its sharding.
+"""Settling: with all tensors decided, each op in program order gets its option, and each definition and use its sharding.
 
 Here values may stay partial. A sum over shards that is only added to another sum over the same shards, or passes through linear
-ops that do not make it larger, is finished once, at the end of that chain (seed 000's all-reduce reassociation, done before any
+ops that do not make it larger, is finished once, at the end of that chain (the RFC's all-reduce reassociation, done before any
 all-reduce exists). A resharding that an earlier use has paid for is free.
 """
 
@@ -22,7 +22,7 @@ _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 
 
 @dataclass(frozen=True)
-class Settled:
+class Assignment:
     """The decision for one node. Entries are None for values that are no ranked tensors."""
 
     option: Option | None
@@ -32,101 +32,102 @@ class Settled:
     "How each result lies when the op has computed it; its definition may be annotated otherwise."
 
 
-class Settler:
+class Assigner:
     """Settles one graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.defined: dict[int, Sharding] = {}
-        "How each slot lies where it is defined."
+        "How each tensor lies where it is defined."
         self._available: dict[int, list[tuple[tuple[int, ...], Sharding]]] = {}
         self._foreseen: dict[int, Sharding] = {}
-        "How slots of several users were decided that are computed otherwise: the decision has counted this resharding, once."
+        "How tensors of several users were decided that are computed otherwise: the decision has counted this resharding, once."
         self._memo: dict[tuple[object, ...], Option] = {}
         self._pending: dict[int, Axes] = {}
         self._waived: dict[int, Axes] = {}
-        "Slots whose reduction over these axes costs nothing extra, since a pending sum that they join pays for it."
+        "Tensors whose reduction over these axes costs nothing extra, since a pending sum that they join pays for it."
 
-    def run(self) -> list[Settled]:
+    def run(self) -> list[Assignment]:
         """One decision per node, in order."""
-        for index, slot in enumerate(self.graph.slots):
-            self.defined[index] = slot.sharding(self.graph.mesh.name)
+        for index, tensor in enumerate(self.graph.tensors):
+            self.defined[index] = tensor.sharding(self.graph.mesh.name)
         self._pending = self._foresee()
         self._join_sums()
         self._pending = self._worthwhile(self._pending)
         return [self._identity(node) if node.is_identity else self._payload(node) for node in self.graph.nodes]
 
     def _foresee(self) -> dict[int, Axes]:
-        """Slots that could stay partial, and over which axes, if every linear chain were left unfinished."""
-        partial = {index: slot.summed_axes for index, slot in enumerate(self.graph.slots) if slot.summed_axes}
+        """Tensors that could stay partial, and over which axes, if every linear chain were left unfinished."""
+        partial = {index: tensor.summed_axes for index, tensor in enumerate(self.graph.tensors) if tensor.summed_axes}
         for node in self.graph.nodes:
             if self._may_stay(node):
                 carried = self._carried(node, partial)
-                if not carried and node.nest.reduces:
+                if not carried and node.rule.reduces:
                     carried = self._sum_axes(node)
                 self._mark(partial, node, carried)
         return partial
 
     def _worthwhile(self, partial: dict[int, Axes]) -> dict[int, Axes]:
-        """`partial` without the slots that would be scattered along the same axes and that no addition, here or in the next trip
-        of a loop, joins with another sum: finishing them at once costs the same, and what follows computes on smaller shards.
+        """`partial` without the tensors that would be scattered along the same axes and that no addition, here or in the next
+        iteration of a loop, joins with another sum: finishing them at once costs the same, and what follows computes on
+        smaller shards.
         """
-        kept = {slot: axes for slot, axes in partial.items() if self.graph.slots[slot].summed_axes}
+        kept = {tensor: axes for tensor, axes in partial.items() if self.graph.tensors[tensor].summed_axes}
         for node in reversed(self.graph.nodes):
-            slot = node.only_result
-            axes = partial.get(slot)
+            tensor = node.only_result
+            axes = partial.get(tensor)
             if axes and (
-                not self._splits(slot, axes)
-                or slot in self.graph.accumulated
+                not self._splits(tensor, axes)
+                or tensor in self.graph.accumulated
                 or self._adds(node, partial)
-                or self._is_joined(slot, axes, partial, kept)
+                or self._is_joined(tensor, axes, partial, kept)
             ):
-                kept[slot] = axes
+                kept[tensor] = axes
         return kept
 
-    def _splits(self, slot: int, axes: Axes) -> bool:
-        """Whether the slot is decided to be split along some of `axes`."""
-        return any(axis in axes for split in self.graph.slots[slot].split for axis in split)
+    def _splits(self, tensor: int, axes: Axes) -> bool:
+        """Whether the tensor is decided to be split along some of `axes`."""
+        return any(axis in axes for split in self.graph.tensors[tensor].split for axis in split)
 
     def _adds(self, node: Node, partial: dict[int, Axes]) -> bool:
         """Whether the node adds two sums, neither of which anything else reads."""
-        return node.op.name in ADD and all(slot in partial and self.graph.slots[slot].uses == 1 for slot in node.operands)
+        return node.op.name in ADD and all(tensor in partial and self.graph.tensors[tensor].uses == 1 for tensor in node.operands)
 
-    def _is_joined(self, slot: int, axes: Axes, partial: dict[int, Axes], kept: dict[int, Axes]) -> bool:
-        """Whether the only user of `slot` adds it to another such sum, or hands it on to where that happens."""
-        user = self._only_user(slot)
+    def _is_joined(self, tensor: int, axes: Axes, partial: dict[int, Axes], kept: dict[int, Axes]) -> bool:
+        """Whether the only user of `tensor` adds it to another such sum, or hands it on to where that happens."""
+        user = self._only_user(tensor)
         if user is None or user.is_identity or kept.get(user.only_result) != axes:
             return False
         beside = [other for other in user.operands if other >= 0 and other not in partial]
         return self._adds(user, partial) or not any(self._splits(other, axes) for other in beside)
 
-    def _only_user(self, slot: int) -> Node | None:
-        if self.graph.slots[slot].uses != 1:
+    def _only_user(self, tensor: int) -> Node | None:
+        if self.graph.tensors[tensor].uses != 1:
             return None
-        return next((self.graph.nodes[i] for i in self.graph.users[slot] if slot in self.graph.nodes[i].operands), None)
+        return next((self.graph.nodes[i] for i in self.graph.users[tensor] if tensor in self.graph.nodes[i].operands), None)
 
     def _may_stay(self, node: Node) -> bool:
         """Whether the node's only result could stay a partial sum at all."""
         if node.is_identity or node.only_result < 0:
             return False
-        slot = self.graph.slots[node.only_result]
-        is_wanted = slot.layout is not None and bool(slot.layout.partial_axes) and slot.layout.partial_kind == "sum"
-        return (is_wanted or not slot.user) and not slot.tied and slot.dtype.startswith(_SUMMED)
+        tensor = self.graph.tensors[node.only_result]
+        is_wanted = tensor.layout is not None and bool(tensor.layout.partial_axes) and tensor.layout.partial_kind == "sum"
+        return (is_wanted or not tensor.user) and not tensor.tied and tensor.dtype.startswith(_SUMMED)
 
     def _sum_axes(self, node: Node, waived: Axes = ()) -> Axes:
         """The axes over which the node's cheapest option leaves its result a partial sum."""
         unkept: list[Axes] = [()] * len(node.operands)
         option = self._choose(node, [self.defined.get(operand) for operand in node.operands], unkept, waived)
-        computed = result_sharding(node.nest, option, 0, self.graph.mesh)
+        computed = result_sharding(node.rule, option, 0, self.graph.mesh)
         return computed.partial_axes if computed.partial_kind == "sum" else ()
 
     def _mark(self, partial: dict[int, Axes], node: Node, axes: Axes) -> bool:
         """Notes that the node's result may stay partial over `axes`. Whether that is news."""
-        slot = node.only_result
-        wanted = self.graph.slots[slot].layout
-        if not axes or slot in partial or (wanted is not None and wanted.partial_axes != axes):
+        tensor = node.only_result
+        wanted = self.graph.tensors[tensor].layout
+        if not axes or tensor in partial or (wanted is not None and wanted.partial_axes != axes):
             return False
-        partial[slot] = axes
+        partial[tensor] = axes
         return True
 
     def _join_sums(self) -> None:
@@ -158,103 +159,103 @@ class Settler:
                 return self._carried(node, self._pending)
         return ()
 
-    def _willing(self, slot: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
-        """The ops that would make `slot` a sum pending over `axes`, innermost first; None if one of them would not."""
-        maker = made_by.get(slot)
-        if maker is None or self.graph.slots[slot].uses != 1:
+    def _willing(self, tensor: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
+        """The ops that would make `tensor` a sum pending over `axes`, innermost first; None if one of them would not."""
+        maker = made_by.get(tensor)
+        if maker is None or self.graph.tensors[tensor].uses != 1:
             return None
-        if slot in self._pending:
-            return [] if self._pending[slot] == axes else None
+        if tensor in self._pending:
+            return [] if self._pending[tensor] == axes else None
         if maker.op.name in ADD:
             left, right = (self._willing(operand, axes, made_by) for operand in maker.operands)
             return None if left is None or right is None else [*left, *right, maker]
-        return [maker] if maker.nest.reduces and self._sum_axes(maker, axes) == axes else None
+        return [maker] if maker.rule.reduces and self._sum_axes(maker, axes) == axes else None
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
         """The axes over which the node's result stays partial because its operands are; () if it needs them finished."""
-        return carried_axes(node.op, node.nest, [partial.get(slot, ()) for slot in node.operands])
+        return carried_axes(node.op, node.rule, [partial.get(tensor, ()) for tensor in node.operands])
 
-    def _stays_partial(self, slot: int, computed: Sharding) -> bool:
+    def _stays_partial(self, tensor: int, computed: Sharding) -> bool:
         """Whether a partial definition is left to its only user, because the user passes it on in no more bytes."""
-        description = self.graph.slots[slot]
-        user = self._only_user(slot)
-        if description.user or description.tied or self._pending.get(slot) != computed.partial_axes:
+        description = self.graph.tensors[tensor]
+        user = self._only_user(tensor)
+        if description.user or description.tied or self._pending.get(tensor) != computed.partial_axes:
             return False
         if user is None or user.is_identity or self._pending.get(user.only_result) != computed.partial_axes:
             return False
-        grown = self.graph.slots[user.only_result]
+        grown = self.graph.tensors[user.only_result]
         return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._pending) == computed.partial_axes
 
-    def _identity(self, node: Node) -> Settled:
+    def _identity(self, node: Node) -> Assignment:
         target = self.graph.identity_need(node)
         self._pay(node, node.operands[0], target)
-        return Settled(None, (target,), (self.defined[node.results[0]],))
+        return Assignment(None, (target,), (self.defined[node.results[0]],))
 
-    def _payload(self, node: Node) -> Settled:
+    def _payload(self, node: Node) -> Assignment:
         mesh = self.graph.mesh
-        arriving = [self.defined.get(slot) for slot in node.operands]
-        layout = shared_layout(node.op, node.nest, arriving)
+        arriving = [self.defined.get(tensor) for tensor in node.operands]
+        layout = shared_layout(node.op, node.rule, arriving)
         if layout is not None:
             return self._in_layout(node, layout, arriving)
         carried = self._carried_now(node)
         kept: Axes = next((axes for axes in carried if axes), ())
         waived = self._waived.get(node.only_result, ())
-        option = self._choose(node, [self.defined.get(slot) for slot in node.operands], carried, waived)
+        option = self._choose(node, [self.defined.get(tensor) for tensor in node.operands], carried, waived)
         needs = tuple(
-            needed_sharding(node.nest.operands[index], option, mesh.name, carried[index]) if slot >= 0 else None
-            for index, slot in enumerate(node.operands)
+            needed_sharding(node.rule.operands[index], option, mesh.name, carried[index]) if tensor >= 0 else None
+            for index, tensor in enumerate(node.operands)
         )
-        for slot, need in zip(node.operands, needs, strict=True):
+        for tensor, need in zip(node.operands, needs, strict=True):
             if need is not None:
-                self._pay(node, slot, need)
+                self._pay(node, tensor, need)
         computed = tuple(
-            self._computed(node, option, index, kept) if slot >= 0 else None for index, slot in enumerate(node.results)
+            self._computed(node, option, index, kept) if tensor >= 0 else None for index, tensor in enumerate(node.results)
         )
-        is_blocked = any(option[loop] for loop in node.nest.blocked)  # what is computed must not decide how the result lies
-        for slot, sharding in zip(node.results, computed, strict=True):
+        is_blocked = any(option[loop] for loop in node.rule.blocked)  # what is computed must not decide how the result lies
+        for tensor, sharding in zip(node.results, computed, strict=True):
             if sharding is not None and not is_blocked:
-                self._define(slot, sharding)
-        return Settled(option, needs, computed)
+                self._define(tensor, sharding)
+        return Assignment(option, needs, computed)
 
-    def _in_layout(self, node: Node, layout: Sharding, arriving: list[Sharding | None]) -> Settled:
+    def _in_layout(self, node: Node, layout: Sharding, arriving: list[Sharding | None]) -> Assignment:
         """An elementwise op whose operands have halos or offsets computes, and leaves, its results so."""
-        for slot in node.results:
-            description = self.graph.slots[slot]
+        for tensor in node.results:
+            description = self.graph.tensors[tensor]
             if not (description.user or description.tied):
-                self.defined[slot] = layout
-        return Settled((), tuple(arriving), (layout,) * len(node.results))
+                self.defined[tensor] = layout
+        return Assignment((), tuple(arriving), (layout,) * len(node.results))
 
     def _carried_now(self, node: Node) -> list[Axes]:
         """Per operand, the axes over which it arrives partial and is passed on so."""
         if node.kept:
             return list(node.kept)
-        arriving = {slot: self.defined[slot].summed_axes for slot in node.operands if slot >= 0}
-        arriving = {slot: axes for slot, axes in arriving.items() if axes and self._pending.get(slot) == axes}
+        arriving = {tensor: self.defined[tensor].summed_axes for tensor in node.operands if tensor >= 0}
+        arriving = {tensor: axes for tensor, axes in arriving.items() if axes and self._pending.get(tensor) == axes}
         axes = self._carried(node, arriving) if arriving and node.only_result >= 0 else ()
-        return [axes if axes and arriving.get(slot) == axes else () for slot in node.operands]
+        return [axes if axes and arriving.get(tensor) == axes else () for tensor in node.operands]
 
     def _computed(self, node: Node, option: Option, index: int, kept: Axes) -> Sharding:
-        return with_partial(result_sharding(node.nest, option, index, self.graph.mesh), kept)
+        return with_partial(result_sharding(node.rule, option, index, self.graph.mesh), kept)
 
-    def _define(self, slot: int, computed: Sharding) -> None:
-        """Decides how the definition is annotated: as the slot was decided; but a conflict within the op is left to the users,
+    def _define(self, tensor: int, computed: Sharding) -> None:
+        """Decides how the definition is annotated: as the tensor was decided; but a conflict within the op is left to the users,
         of whom those that go by the decision share one resharding."""
-        description = self.graph.slots[slot]
+        description = self.graph.tensors[tensor]
         fixed = description.user or description.tied or any(description.settled) or description.layout is not None
-        if not fixed and (not computed.partial_axes or self._stays_partial(slot, computed)):
-            if description.uses > 1 and not computed.partial_axes and computed != self.defined[slot]:
-                self._foreseen[slot] = self.defined[slot]
-            self.defined[slot] = computed
+        if not fixed and (not computed.partial_axes or self._stays_partial(tensor, computed)):
+            if description.uses > 1 and not computed.partial_axes and computed != self.defined[tensor]:
+                self._foreseen[tensor] = self.defined[tensor]
+            self.defined[tensor] = computed
 
     def _choose(self, node: Node, defined: list[Sharding | None], carried: list[Axes], waived: Axes = ()) -> Option:
         if node.fixed_option is not None:
             return node.fixed_option
-        slots = self.graph.slots
-        targets = tuple(slots[slot].split if slot >= 0 else () for slot in node.results)
-        ready = tuple(tuple(sharding for _, sharding in self._reachable(slot, node.scope)) for slot in node.operands)
+        tensors = self.graph.tensors
+        targets = tuple(tensors[tensor].split if tensor >= 0 else () for tensor in node.results)
+        ready = tuple(tuple(sharding for _, sharding in self._reachable(tensor, node.scope)) for tensor in node.operands)
         partial = self.graph.wanted_partial(node)
         foreseen = tuple(map(self._foreseen.get, node.operands))
-        key = (node.nest, tuple(defined), targets, tuple(carried), ready, foreseen, partial, waived, node.finish_share)
+        key = (node.rule, tuple(defined), targets, tuple(carried), ready, foreseen, partial, waived, node.finish_share)
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = self._cheapest(node, defined, targets, carried, ready, foreseen, partial, waived)
@@ -271,42 +272,46 @@ class Settler:
         partial: Axes,
         waived: Axes,
     ) -> Option:
-        mesh, slots, nest = self.graph.mesh, self.graph.slots, node.nest
+        mesh, tensors, rule = self.graph.mesh, self.graph.tensors, node.rule
         splits: list[Split] = [sharding.split_axes if sharding else () for sharding in defined]
         kept = max(carried, default=())
 
         def cost(option: Option) -> tuple[float, float]:
             """Bytes, and then those among them that are counted already, which may yet be spared."""
-            total, counted = compute_price(nest, option, mesh), 0.0
-            for index, (slot, source) in enumerate(zip(node.operands, defined, strict=True)):
+            total, counted = compute_price(rule, option, mesh), 0.0
+            for index, (tensor, source) in enumerate(zip(node.operands, defined, strict=True)):
                 if source is not None:
-                    need = needed_sharding(nest.operands[index], option, mesh.name, carried[index])
+                    need = needed_sharding(rule.operands[index], option, mesh.name, carried[index])
                     moved = (
-                        0.0 if need in ready[index] else reshard_cost(slots[slot].shape, slots[slot].dtype, mesh, source, need)
+                        0.0
+                        if need in ready[index]
+                        else reshard_cost(tensors[tensor].shape, tensors[tensor].dtype, mesh, source, need)
                     )
                     if need == foreseen[index]:
                         counted += moved
                     else:
                         total += moved
-            for index, slot in enumerate(node.results):
-                if slot >= 0:
+            for index, tensor in enumerate(node.results):
+                if tensor >= 0:
                     computed = self._computed(node, option, index, kept)
                     if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays a sum to be finished
                         target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
                     else:
-                        target = slots[slot].sharding(mesh.name)
-                    total += finishing_cost(slots[slot].shape, slots[slot].dtype, mesh, computed, target, node.finish_share)
+                        target = tensors[tensor].sharding(mesh.name)
+                    total += finishing_cost(
+                        tensors[tensor].shape, tensors[tensor].dtype, mesh, computed, target, node.finish_share
+                    )
             return total, counted
 
-        return min(options(nest, [*splits, *targets], mesh, partial, kept), key=cost)
+        return min(options(rule, [*splits, *targets], mesh, partial, kept), key=cost)
 
-    def _reachable(self, slot: int, scope: tuple[int, ...]) -> list[tuple[tuple[int, ...], Sharding]]:
-        return [entry for entry in self._available.get(slot, ()) if scope[: len(entry[0])] == entry[0]]
+    def _reachable(self, tensor: int, scope: tuple[int, ...]) -> list[tuple[tuple[int, ...], Sharding]]:
+        return [entry for entry in self._available.get(tensor, ()) if scope[: len(entry[0])] == entry[0]]
 
-    def _pay(self, node: Node, slot: int, need: Sharding) -> None:
+    def _pay(self, node: Node, tensor: int, need: Sharding) -> None:
         """Remembers that `need` exists from here on in this scope."""
-        if slot >= 0 and need != self.defined[slot] and all(need != have for _, have in self._reachable(slot, node.scope)):
-            self._available.setdefault(slot, []).append((node.scope, need))
+        if tensor >= 0 and need != self.defined[tensor] and all(need != have for _, have in self._reachable(tensor, node.scope)):
+            self._available.setdefault(tensor, []).append((node.scope, need))
 
 
 def _without(split: Split, axes: Axes) -> Split:

@@ -1,7 +1,7 @@
-"""Local forms: what an op becomes on one device's shards.
+"""SPMD lowerings: what an op becomes on one device's shards.
 
-For most ops only the types change: `default_form`. A family whose ops hold sizes or positions registers a form of its own beside
-its loops. When a form runs, the operands are shards already, resharded to what the option needs.
+For most ops only the types change: `default_lowering`. A family whose ops hold sizes or positions registers one of its own
+beside its sharding rule. When it runs, the operands are shards already, resharded to what the option needs.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from meshbridge.ir.builder import Emitter
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
 from meshbridge.ops.linear import carried_axes
-from meshbridge.ops.loops import LoopNest
 from meshbridge.ops.option import Option, result_sharding
 from meshbridge.ops.placements import place_again, placed_away
 from meshbridge.ops.reasons import Reasons
+from meshbridge.ops.rule import ShardingRule
 from meshbridge.resharding.boxes import buffer_shape
 from meshbridge.resharding.halos import grow_halos, grows_halos
 
-LocalForm = Callable[[ir.Operation, LoopNest, Option, "Localizer"], None]
-_FORMS: dict[str, LocalForm] = {}
+SpmdLowering = Callable[[ir.Operation, ShardingRule, Option, "SpmdProgram"], None]
+_FORMS: dict[str, SpmdLowering] = {}
 
 
-def local_form(*op_names: str) -> Callable[[LocalForm], LocalForm]:
+def spmd_lowering(*op_names: str) -> Callable[[SpmdLowering], SpmdLowering]:
     """Registers a function as the local form of the named ops; refuses a second one for a name and one without docstring."""
 
-    def register(form: LocalForm) -> LocalForm:
+    def register(form: SpmdLowering) -> SpmdLowering:
         if not form.__doc__:
             raise ValueError(f"local form {form.__name__} has no docstring")
         for name in op_names:
@@ -40,26 +40,26 @@ def local_form(*op_names: str) -> Callable[[LocalForm], LocalForm]:
     return register
 
 
-def localize(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+def lower_op(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Turns `op` into its local form and records the shardings of its results."""
     if at.reasons is not None:
         at.reasons.computes(op, exchanges=op.name in _FORMS)
-    _FORMS.get(op.name, default_form)(op, nest, option, at)
+    _FORMS.get(op.name, default_lowering)(op, rule, option, at)
 
 
-def default_form(op: ir.Operation, nest: LoopNest, option: Option, at: Localizer) -> None:
+def default_lowering(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The same op on smaller types; partial operands of a linear op leave its result partial."""
     for index, result in enumerate(op.results):
-        at.define(result, _computed(op, nest, option, index, at))
+        at.define(result, _computed(op, rule, option, index, at))
 
 
-def _computed(op: ir.Operation, nest: LoopNest, option: Option, index: int, at: Localizer) -> Sharding:
-    kept = carried_axes(op, nest, [at.partial_axes(operand) for operand in op.operands])
-    computed = result_sharding(nest, option, index, at.mesh)
+def _computed(op: ir.Operation, rule: ShardingRule, option: Option, index: int, at: SpmdProgram) -> Sharding:
+    kept = carried_axes(op, rule, [at.partial_axes(operand) for operand in op.operands])
+    computed = result_sharding(rule, option, index, at.mesh)
     return dataclasses.replace(computed, partial_axes=tuple(sorted({*computed.partial_axes, *kept}))) if kept else computed
 
 
-class Localizer:
+class SpmdProgram:
     """The state of partitioning one function: how every value lies, and the reshardings that exist already."""
 
     def __init__(self, mesh: Mesh, global_shapes: dict[ir.Value, tuple[int, ...]], entry: ir.Block) -> None:
@@ -315,7 +315,7 @@ def _extreme(element: ir.Type, *, lowest: bool) -> float | int:
     return -(1 << (width - 1)) if lowest else (1 << (width - 1)) - 1
 
 
-def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at: Localizer) -> ir.Value:
+def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at: SpmdProgram) -> ir.Value:
     """`value` with the neutral element of `kind` wherever its dimension `dim`, of global `size` and split along `axes`,
     is padding."""
     tensor = ir.RankedTensorType(value.type)
@@ -343,9 +343,9 @@ def broadcast_scalar(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     return stablehlo.broadcast_in_dim(ir.RankedTensorType.get(list(shape), element), value, ir.DenseI64ArrayAttr.get([]))
 
 
-def replace_result(op: ir.Operation, nest: LoopNest, option: Option, value: ir.Value, at: Localizer) -> None:
+def replace_result(op: ir.Operation, rule: ShardingRule, option: Option, value: ir.Value, at: SpmdProgram) -> None:
     """Puts `value`, computed from the op's local operands, in place of its only result and removes the op."""
     result = op.results[0]
-    at.adopt(value, at.global_shape(result), _computed(op, nest, option, 0, at))
+    at.adopt(value, at.global_shape(result), _computed(op, rule, option, 0, at))
     result.replace_all_uses_with(value)
     op.erase()
