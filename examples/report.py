@@ -40,7 +40,7 @@ def main() -> None:
 
     by_line: dict[int, float] = defaultdict(float)
     for collective in report.collectives:
-        by_line[collective.place.line] += collective.total_bytes
+        by_line[collective.location.line] += collective.total_bytes
         print(f"{collective.kind} over {', '.join(collective.axes)}: {collective.total_bytes:,.0f} bytes")
         print(f"    {collective.why}")
     worst = max(by_line, key=lambda line: by_line[line])

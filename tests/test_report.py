@@ -76,7 +76,7 @@ def test_memory_is_near_what_xla_allocates(name: str) -> None:
 def test_every_collective_has_a_reason_and_a_place(name: str) -> None:
     for collective in reported(name)[0].collectives:
         assert collective.why
-        assert collective.place.file.endswith(".py") or "of the function" in collective.why, collective
+        assert collective.location.file.endswith(".py") or "of the function" in collective.why, collective
         assert set(collective.axes) <= {axis for axis, _ in build(name).axes}
 
 
@@ -96,7 +96,7 @@ def test_reason_of_a_gathered_operand() -> None:
     assert any(line in why for why in reasons), reasons
     assert all("dot_general" in why for why in reasons), reasons
     assert {axis for collective in report.collectives for axis in collective.axes} <= {"a", "b"}
-    assert all(collective.place.function.startswith("test_reason_of_a_gathered_operand") for collective in report.collectives)
+    assert all(collective.location.function.startswith("test_reason_of_a_gathered_operand") for collective in report.collectives)
 
 
 def test_reason_of_a_partial_sum() -> None:
@@ -132,7 +132,7 @@ def test_collectives_of_library_functions_have_the_place_of_their_call() -> None
     """JAX's own functions name no file: what they communicate is the caller's doing."""
     report = meshbridge.report(exported(lambda x: jnp.cumsum(x, axis=0), [(16, 8)], [("a", None)], ("a", None)))
     line = _line("meshbridge.report(exported(lambda x: jnp.cumsum(x, axis=0)")
-    assert {collective.place.line for collective in report.collectives} == {line}
+    assert {collective.location.line for collective in report.collectives} == {line}
 
 
 def test_trips_of_loops_multiply() -> None:
@@ -177,8 +177,8 @@ def test_the_most_expensive_branch_counts() -> None:
     assert report.needed_work is not None
     assert report.needed_work.contractions * 8 == 2 * 2 * 64 * 64 * 32
     (choice,) = report.unknown_branches
-    assert (choice.branch, choice.branches, choice.place.file.endswith("test_report.py")) == (2, 3, True)
-    assert f"most expensive branch, branch 2 of 3: stablehlo.case at {choice.place}" in report_text.as_table(report)
+    assert (choice.branch, choice.branches, choice.location.file.endswith("test_report.py")) == (2, 3, True)
+    assert f"most expensive branch, branch 2 of 3: stablehlo.case at {choice.location}" in report_text.as_table(report)
     assert json.loads(report_text.as_json(report))["unknown_branches"][0]["branch"] == 2
     found = hlo_communication.communication(hlo.read(api.compile(source).hlo_text()))
     assert found.wire_bytes == report.wire_bytes
@@ -308,7 +308,7 @@ def test_what_has_no_rule_is_named() -> None:
     module = assembly.read(text, "program.mlir", context())
     report = meshbridge.report(module)
     (op,) = report.not_partitioned
-    assert (op.operation, op.place.file, op.place.line) == ("stablehlo.custom_call @unknown", "program.mlir", 6)
+    assert (op.operation, op.location.file, op.location.line) == ("stablehlo.custom_call @unknown", "program.mlir", 6)
     assert "not partitioned: stablehlo.custom_call @unknown at program.mlir:6" in report_text.as_table(report)
 
 

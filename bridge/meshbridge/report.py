@@ -14,7 +14,7 @@ from meshbridge.dialect.boundary import is_partitioned
 from meshbridge.dialect.module_mesh import find_mesh, mesh_or_single
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.groups import Spelling
-from meshbridge.ir.locations import Place, place_of, without_reason
+from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, ir, main_function, title, walk_all
 from meshbridge.ir.passes import Pass
 from meshbridge.ir.sharding import Mesh
@@ -26,7 +26,7 @@ class NotPartitioned:
 
     operation: str
     "Its name; a custom call's with its target: `stablehlo.custom_call @Qr`."
-    place: Place
+    location: SourceLocation
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Choice:
     operation: str
     branch: int
     branches: int
-    place: Place
+    location: SourceLocation
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Report(Communication):
     "What the program computes before it is partitioned, divided by the devices; None if it came partitioned."
     memory: Memory
     not_partitioned: tuple[NotPartitioned, ...]
-    unknown_loops: tuple[Place, ...]
+    unknown_loops: tuple[SourceLocation, ...]
     "Loops without a known trip count: their bodies are counted once."
     unknown_branches: tuple[Choice, ...] = ()
     "Where nothing says which of several branches is taken, and they do not send the same number of bytes."
@@ -116,8 +116,8 @@ def report_of(module: ir.Module, needed: Work | None) -> Report:
         work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main_function(module)),
-        not_partitioned=tuple(NotPartitioned(title(op), place_of(op)) for op, _ in ops if GATHERED in op.attributes),
-        unknown_loops=tuple(place_of(op) for op, _ in ops if is_unknown_loop(op)),
+        not_partitioned=tuple(NotPartitioned(title(op), location_of(op)) for op, _ in ops if GATHERED in op.attributes),
+        unknown_loops=tuple(location_of(op) for op, _ in ops if is_unknown_loop(op)),
         unknown_branches=tuple(_choices(sending, weigh)),
     )
 
@@ -126,7 +126,7 @@ def _choices(ops: Iterable[Execution], weigh: Weigh) -> Iterator[Choice]:
     for op, _ in ops:
         weights = branch_weights(op, weigh)
         if len(set(weights)) > 1:
-            yield Choice(op.name, weights.index(max(weights)), len(weights), place_of(op))
+            yield Choice(op.name, weights.index(max(weights)), len(weights), location_of(op))
 
 
 def _forget_reasons(module: ir.Module) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from meshbridge.analysis.executions import Execution, Weigh, executed
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.dialect.ops import CollectiveOpView, MeshOp, PermuteOp, ShiftOp, UpdateHaloOp
-from meshbridge.ir.locations import Place, place_of, reason_at
+from meshbridge.ir.locations import SourceLocation, location_of, reason_at
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.sizes import tensor_bytes
@@ -33,7 +33,7 @@ class Collective:
     group_size: int
     wire_bytes: float
     executions: int
-    place: Place
+    location: SourceLocation
     why: str = ""
     "Which operation needed which operand how; empty where nobody asked for reasons (see `locations`)."
 
@@ -41,11 +41,6 @@ class Collective:
     def total_bytes(self) -> float:
         """Bytes of all executions of one run."""
         return self.wire_bytes * self.executions
-
-    @property
-    def location(self) -> str:
-        """`file:line:column` in the user's source."""
-        return f"{self.place.file}:{self.place.line}:{self.place.column}" if self.place.file else str(self.place)
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[C
             wire = float((pairs[:, 0] != pairs[:, 1]).sum()) / mesh.size * tensor_bytes(op.operands[0])
         else:
             continue
-        yield Collective(kind, axis_names(mesh, axes), size, wire, times, place_of(op), reason_at(op))
+        yield Collective(kind, axis_names(mesh, axes), size, wire, times, location_of(op), reason_at(op))
 
 
 Measured = tuple[Axes, float]

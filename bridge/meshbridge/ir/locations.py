@@ -19,8 +19,8 @@ _REASON = re.compile(r'loc\(fused<"((?:[^"\\]|\\.)*)">\[')
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in the user's source. `file` is empty where the program does not say; so is `function`, and lines count from 1."""
+class SourceLocation:
+    """A line of the user's source. `file` is empty where the program does not say; so is `function`, and lines count from 1."""
 
     file: str = ""
     line: int = 0
@@ -35,21 +35,21 @@ class Place:
 
     @property
     def short(self) -> str:
-        """File without its folders, and line, as prose names a place."""
+        """File without its folders, and line, as prose names it."""
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "<unknown>"
 
 
-def place_of(op: ir.Operation) -> Place:
+def location_of(op: ir.Operation) -> SourceLocation:
     """The line of the user's program that asked for `op`."""
-    return place_at(op.location)
+    return location_at(op.location)
 
 
-def place_at(location: ir.Location) -> Place:
-    """The innermost place of a location."""
+def location_at(location: ir.Location) -> SourceLocation:
+    """The innermost line that an MLIR location names."""
     found = _FILE.search(str(location))
     if found is None:
-        return Place()
-    return Place(found["file"], int(found["line"]), int(found["column"]), found["function"] or "")
+        return SourceLocation()
+    return SourceLocation(found["file"], int(found["line"]), int(found["column"]), found["function"] or "")
 
 
 def names_file(location: ir.Location) -> bool:

@@ -5,7 +5,7 @@ Reasons are only written down where somebody asks for them (`mesh-spmdization{ex
 
 from __future__ import annotations
 
-from meshbridge.ir.locations import because, names_file, place_at, without_reason
+from meshbridge.ir.locations import because, location_at, names_file, without_reason
 from meshbridge.ir.mlir import ir, title
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.ir.subaxes import axis_names
@@ -82,7 +82,7 @@ class Reasons:
                 return f"{_operand(use.owner.operation, use.operand_number)} needs"
         elif not isinstance(value.owner, ir.Block) and without_reason(value.owner.operation.location) == before.location:
             return f"the result of {_call(value.owner.operation)} is kept as"
-        return f"the annotation at {place_at(before.location).short} needs"
+        return f"the annotation at {location_at(before.location).short} needs"
 
     def _text(self, sharding: Sharding) -> str:
         """`[{data}, {}] partial sum over {model}`: the axes of each dimension by the user's names."""
@@ -113,4 +113,4 @@ def _call(op: ir.Operation) -> str:
 
 
 def _named(name: str, location: ir.Location) -> str:
-    return f"{name.partition('.')[2]} at {place_at(location).short}"
+    return f"{name.partition('.')[2]} at {location_at(location).short}"

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from meshbridge.cost.communication import Collective
-from meshbridge.ir.locations import Place
+from meshbridge.ir.locations import SourceLocation
 from meshbridge.ir.subaxes import named_axes
 from meshbridge.report import Report
 
@@ -41,14 +41,14 @@ def as_json(report: Report) -> str:
             "redundant": None if report.redundant_work is None else asdict(report.redundant_work),
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
-        "not_partitioned": [{"operation": op.operation, "location": _place(op.place)} for op in report.not_partitioned],
-        "unknown_loops": [_place(place) for place in report.unknown_loops],
+        "not_partitioned": [{"operation": op.operation, "location": _location(op.location)} for op in report.not_partitioned],
+        "unknown_loops": [_location(at) for at in report.unknown_loops],
         "unknown_branches": [
             {
                 "operation": choice.operation,
                 "branch": choice.branch,
                 "branches": choice.branches,
-                "location": _place(choice.place),
+                "location": _location(choice.location),
             }
             for choice in report.unknown_branches
         ],
@@ -64,13 +64,13 @@ def _entry(collective: Collective) -> dict[str, Any]:
         "wire_bytes": collective.wire_bytes,
         "executions": collective.executions,
         "total_bytes": collective.total_bytes,
-        "location": _place(collective.place),
+        "location": _location(collective.location),
         "why": collective.why,
     }
 
 
-def _place(place: Place) -> dict[str, Any]:
-    return {"file": place.file, "line": place.line, "column": place.column, "function": place.function}
+def _location(at: SourceLocation) -> dict[str, Any]:
+    return {"file": at.file, "line": at.line, "column": at.column, "function": at.function}
 
 
 def _executions(report: Report, kind: str) -> int:
@@ -93,7 +93,7 @@ def as_table(report: Report) -> str:
 
 def _row(entry: Collective, count: int) -> tuple[str, ...]:
     numbers = (f"{entry.wire_bytes:,.0f}", f"{count:,}", f"{entry.wire_bytes * count:,.0f}")
-    return (entry.kind, ",".join(entry.axes) or "-", str(entry.group_size), *numbers, str(entry.place))
+    return (entry.kind, ",".join(entry.axes) or "-", str(entry.group_size), *numbers, str(entry.location))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
@@ -126,9 +126,9 @@ def _totals(report: Report) -> Iterable[str]:
 
 def _remarks(report: Report) -> Iterable[str]:
     for op, count in Counter(report.not_partitioned).items():
-        yield f"not partitioned: {op.operation} at {op.place}{f', {count} times' if count > 1 else ''}"
-    for place in report.unknown_loops:
-        yield f"counted once, for want of a trip count: the loop at {place}"
+        yield f"not partitioned: {op.operation} at {op.location}{f', {count} times' if count > 1 else ''}"
+    for at in report.unknown_loops:
+        yield f"counted once, for want of a trip count: the loop at {at}"
     for choice in report.unknown_branches:
         which = f"branch {choice.branch} of {choice.branches}"
-        yield f"counted by its most expensive branch, {which}: {choice.operation} at {choice.place}"
+        yield f"counted by its most expensive branch, {which}: {choice.operation} at {choice.location}"
