@@ -15,7 +15,7 @@ from meshbridge import pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
-from meshbridge.read.formats import Format, Notation
+from meshbridge.read.formats import Format
 
 ROOT = Path(__file__).parents[1]
 BRIDGE = ROOT / "bridge" / "meshbridge"
@@ -95,17 +95,6 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert found is not None
     exec(compile(found[1], "README.md", "exec"), {})
     assert "all_reduce" in capsys.readouterr().out
-
-
-def test_registries_refuse_duplicates_and_silence() -> None:
-    def nothing(module: ir.Module) -> None:
-        pass
-
-    entry = Notation("n", "says how", lambda module: False, nothing)
-    with pytest.raises(ValueError, match="two converters are named n"):
-        formats.collect([entry, Notation("n", "says otherwise", lambda module: True, nothing)])
-    with pytest.raises(ValueError, match="converter m has no summary"):
-        formats.collect([Notation("m", " ", lambda module: False, nothing)])
 
 
 def test_installed_converters() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshbridge import ops
 from meshbridge.ir.mlir import context, ir, run_stock_passes, sdy, walk_all
-from meshbridge.ops.rule import SHARDING_RULE, Interface, ShardingRule, described_ops, shape_of
+from meshbridge.ops.rule import RULES, SHARDING_RULE, Interface, ShardingRule, shape_of
 from tests.operations.samples import SAMPLES
 
 assert ops.__all__  # registers the loops
@@ -104,7 +104,7 @@ def _in_module(name: str, build: object) -> set[Difference]:
 
 
 def _of_op(op: ir.Operation) -> set[Difference]:
-    described = op.name in described_ops()
+    described = op.name in RULES
     if SHARDING_RULE not in op.attributes:
         return {Difference(op.name, EVERY, "loops", NO_RULE)} if described and _has_dimensions(op) else set()
     rule = sdy.OpShardingRuleAttr(op.attributes[SHARDING_RULE])

@@ -16,7 +16,7 @@ from meshbridge.ir.mlir import REGION_OPS, context, walk_all
 from meshbridge.legalize.expand_ops import EXPANSIONS, STATIC_FORMS, ExpandOps
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
-from meshbridge.ops.rule import Interface, ShardingRule, described_ops
+from meshbridge.ops.rule import RULES, Interface, ShardingRule
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
 
@@ -69,9 +69,7 @@ def _row(name: str, samples: list[Sample]) -> Row:
     if name in REFUSED:
         return Row(name, f"refused: {REFUSED[name][0]}")
     if name in INSIDE_ONLY:
-        return Row(
-            name, "in manual computations, whose parts other axes may split; refused elsewhere", parallel=name in described_ops()
-        )
+        return Row(name, "in manual computations, whose parts other axes may split; refused elsewhere", parallel=name in RULES)
     if name in WITHOUT_SAMPLE:
         return Row(name, WITHOUT_SAMPLE[name])
     rules = [rule for sample in samples for rule in _rules(sample)]
@@ -91,7 +89,7 @@ def _how(name: str) -> str:
         return "in terms of simpler ops"
     if name in REGION_OPS or name == "stablehlo.return":
         return "its regions are partitioned; what they carry lies alike"
-    return "loops declared" if name in described_ops() else "gathered, runs replicated"
+    return "loops declared" if name in RULES else "gathered, runs replicated"
 
 
 def _rules(sample: Sample) -> list[ShardingRule]:
@@ -102,8 +100,8 @@ def _rules(sample: Sample) -> list[ShardingRule]:
         InlineCalls().run(module)
         ExpandOps().run(module)
         ops = walk_all(module)
-        direct = [op for op in ops if op.name == sample.op and sample.op in described_ops()]
-        chosen = direct or [op for op in ops if op.name in described_ops() and "constant" not in op.name]
+        direct = [op for op in ops if op.name == sample.op and sample.op in RULES]
+        chosen = direct or [op for op in ops if op.name in RULES and "constant" not in op.name]
         return [known.rule(op) for op in chosen]
 
 

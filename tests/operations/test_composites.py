@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -24,9 +24,10 @@ Function = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test starts without registered rules."""
-    monkeypatch.setattr(sharding_rules, "_RULES", {})
+def own_rules() -> Iterator[None]:
+    """The rules that a test registers are gone after it."""
+    with sharding_rules.USER_RULES.restored():
+        yield
 
 
 def floats(*shape: int) -> np.ndarray:

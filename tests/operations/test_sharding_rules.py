@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -24,9 +24,10 @@ from tests.operations.raw import raw
 
 
 @pytest.fixture(autouse=True)
-def no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test starts without registered rules."""
-    monkeypatch.setattr(sharding_rules, "_RULES", {})
+def own_rules() -> Iterator[None]:
+    """The rules that a test registers are gone after it."""
+    with sharding_rules.USER_RULES.restored():
+        yield
 
 
 MESH = (2, 4)
@@ -221,7 +222,7 @@ def test_products_run_on_shards() -> None:
     call = Call("merge", lambda x: np.swapaxes(x, 0, 1).reshape(-1, x.shape[2]))
     meshbridge.register_sharding_rule(call.name, "j i k -> (i j) k", need_replication_factors=["j"])
     call.check([floats(3, 4, 4)], [Spec(None, "b", "a")], Spec("b", "a"), ((3, 1, 2),), [])
-    sharding_rules._RULES.clear()
+    sharding_rules.USER_RULES.clear()
     meshbridge.register_sharding_rule(call.name, "j i k -> (i j) k", need_replication_factors=["i"])
     call.check([floats(3, 4, 4)], [Spec(None, "b", "a")], Spec(None, "a"), ((3, 4, 2),), ["all_gather"])
 
@@ -374,7 +375,7 @@ def loops_of_call(operands: list[str], results: list[str], attributes: str = "")
 def test_matrix_product_in_both_notations() -> None:
     meshbridge.register_sharding_rule("t", "... i j, j k -> ... i k", reduction_factors=["j"])
     by_name = loops_of_call(["2x4x8xf32", "8x16xf32"], ["2x4x16xf32"])
-    sharding_rules._RULES.clear()
+    sharding_rules.USER_RULES.clear()
     types = ["parallel", "parallel", "reduction_sum", "parallel"]
     maps = "(d0, d1, d2), (d2, d3) -> (d0, d1, d3)"
     meshbridge.register_sharding_rule("t", meshbridge.LoopsAndMaps(types, maps))
@@ -389,7 +390,7 @@ def test_products_of_factors() -> None:
     assert rule.loops == (Loop(2), Loop(4), Loop(3))
     assert rule.operands == (((0, 1), (2,)),)
     assert rule.results == (((0,), (1, 2)),)
-    sharding_rules._RULES.clear()
+    sharding_rules.USER_RULES.clear()
     meshbridge.register_sharding_rule("t", meshbridge.LoopsAndMaps(["parallel"] * 3, "(d0 * 4 + d1, d2) -> (d0, d1 * 3 + d2)"))
     assert loops_of_call(["8x3xf32"], ["2x12xf32"]) == rule
 
@@ -484,5 +485,5 @@ def test_carried_rules_that_do_not_fit_are_refused(rule: str, message: str) -> N
 
 def test_second_rule_is_refused() -> None:
     meshbridge.register_sharding_rule("t", "i -> i")
-    with pytest.raises(meshbridge.MeshError, match="has a sharding rule already"):
+    with pytest.raises(meshbridge.MeshError, match="sharding rule of 't' is registered already"):
         meshbridge.register_sharding_rule("t", "i -> i")

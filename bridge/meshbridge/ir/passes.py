@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 from meshbridge.ir.mlir import ir, walk_all
+from meshbridge.ir.registry import Registry
 
 PassT = TypeVar("PassT", bound="Pass")
-
-PASSES: dict[str, type[Pass]] = {}
-"""Every registered pass by name."""
 
 
 class Pass:
@@ -55,6 +53,9 @@ class RewritePass(Pass):
             return self.rewrite(module, found)
 
 
+PASSES: Registry[str, type[Pass]] = Registry("pass")
+"""Every pass of the modules that are imported, by name."""
+
 OpsByName = dict[str, list[ir.Operation]]
 
 
@@ -67,11 +68,8 @@ def ops_by_name(module: ir.Module) -> OpsByName:
 
 
 def register(cls: type[PassT]) -> type[PassT]:
-    """Enters a pass in PASSES; refuses a second pass of that name and one without documentation."""
-    if not (cls.__doc__ or "").strip():
-        raise ValueError(f"pass {cls.__name__} has no docstring")
-    if PASSES.setdefault(cls.name, cls) is not cls:
-        raise ValueError(f"two passes are named {cls.name}: {PASSES[cls.name].__name__}, {cls.__name__}")
+    """Enters a pass in PASSES under its name."""
+    PASSES.add(cls.name, cls)
     return cls
 
 

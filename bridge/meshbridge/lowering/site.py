@@ -11,6 +11,7 @@ from meshbridge.ir.builder import Emitter
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.positions import Positions
+from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh
 
 
@@ -57,19 +58,10 @@ class Site:
 OpT = TypeVar("OpT", bound=MeshOpView)
 Lowering = Callable[[OpT, Site], Sequence[ir.Value]]
 
-LOWERINGS: dict[str, Lowering[Any]] = {}
+LOWERINGS: Registry[str, Lowering[Any]] = Registry("lowering")
 """Operation name to the function that writes its replacement and returns the values that stand for its results."""
 
 
 def lowers(cls: type[OpT]) -> Callable[[Lowering[OpT]], Lowering[OpT]]:
-    """Enters a lowering in LOWERINGS; refuses a second one and one without documentation."""
-
-    def register(function: Lowering[OpT]) -> Lowering[OpT]:
-        name = str(cls.OPERATION_NAME)
-        if not (function.__doc__ or "").strip():
-            raise ValueError(f"the lowering of {name} has no docstring")
-        if LOWERINGS.setdefault(name, function) is not function:
-            raise ValueError(f"{name} has two lowerings")
-        return function
-
-    return register
+    """Enters a lowering in LOWERINGS."""
+    return LOWERINGS.register(str(cls.OPERATION_NAME))

@@ -5,7 +5,7 @@
     loops: parallel i
 
 One without a rule never comes here, as `inline-calls` puts its body in its place, but for those that a pass of ours makes: they
-have loops and a local form of their own (`describes_composite`).
+have a sharding rule and an SPMD lowering of their own (`COMPOSITES`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.ir.mlir import COMPOSITE, OpError, ir, walk
+from meshbridge.ir.registry import Registry, docstring
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import RuleFn, ShardingRule, opaque, sharding_rule_of
 from meshbridge.ops.sharding_rules import Rule, rule_of
@@ -31,19 +32,14 @@ def composite_name(op: ir.Operation) -> str:
     return str(ir.StringAttr(op.attributes["name"]).value)
 
 
-_OWN: dict[str, tuple[RuleFn, SpmdLowering]] = {}
-
-
-def describes_composite(name: str, loops: RuleFn, form: SpmdLowering) -> None:
-    """Registers loops and local form of the composites of a name; refuses a second description of it."""
-    if _OWN.setdefault(name, (loops, form)) != (loops, form):
-        raise ValueError(f"composites {name} have two descriptions")
+COMPOSITES: Registry[str, tuple[RuleFn, SpmdLowering]] = Registry("composite", lambda own: docstring(own[0]))
+"""Sharding rule and SPMD lowering of the composites of a name, where a pass of ours makes them."""
 
 
 @sharding_rule_of(COMPOSITE)
 def composite(op: ir.Operation) -> ShardingRule:
     """The loops of the composite's rule; it is a contraction if its body has one. The body's own ops know of padding."""
-    if (own := _OWN.get(composite_name(op))) is not None:
+    if (own := COMPOSITES.get(composite_name(op))) is not None:
         return own[0](op)
     rule = composite_rule(op)
     if rule is None:
@@ -71,7 +67,7 @@ def local_composite(op: ir.Operation, nest: ShardingRule, option: Option, at: Sp
 
     Raises OpError for one that is split.
     """
-    if (own := _OWN.get(composite_name(op))) is not None:
+    if (own := COMPOSITES.get(composite_name(op))) is not None:
         own[1](op, nest, option, at)
         return
     if any(option):

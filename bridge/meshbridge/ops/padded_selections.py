@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import COMPOSITE, ir, stablehlo
-from meshbridge.ops.composites import composite_body, describes_composite
+from meshbridge.ops.composites import COMPOSITES, composite_body
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.selections import scattered_shard, selected_kind, selection_nest, split_windows
@@ -104,6 +104,7 @@ def make(body: ir.Operation, operands: Sequence[ir.Value]) -> ir.Value:
 
 
 def _loops(op: ir.Operation) -> ShardingRule:
+    """Those of the selection in the composite's body."""
     return selection_nest(op, PaddedSelection.of(op).windows)
 
 
@@ -143,4 +144,4 @@ def _padded_and_cut(op: ir.Operation, found: PaddedSelection) -> ir.Value:
     return cut
 
 
-describes_composite(NAME, _loops, _local)
+COMPOSITES.add(NAME, (_loops, _local))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.registry import Registry
 from meshbridge.ops.reach import Covered, Reach, Shares
 from meshbridge.ops.refused import refuse_types
 
@@ -97,44 +98,18 @@ class ShardingRule:
 
 
 RuleFn = Callable[[ir.Operation], ShardingRule]
-_RULES: dict[str, RuleFn] = {}
+RULES: Registry[str, RuleFn] = Registry("sharding rule")
+"""Op name to the function that gives the rule of one op."""
 
-
-def sharding_rule_of(*op_names: str) -> Callable[[RuleFn], RuleFn]:
-    """Registers a function as the description of the named ops; refuses a second one for a name and one without docstring."""
-
-    def register(fn: RuleFn) -> RuleFn:
-        if not fn.__doc__:
-            raise ValueError(f"{fn.__name__} describes ops but has no docstring")
-        for name in op_names:
-            if _RULES.setdefault(name, fn) is not fn:
-                raise ValueError(f"{name} has two descriptions: {_RULES[name].__name__}, {fn.__name__}")
-        return fn
-
-    return register
-
-
-def described_ops() -> dict[str, str]:
-    """Every op with a description, and what it says in words."""
-    return {name: " ".join((fn.__doc__ or "").split()) for name, fn in _RULES.items()}
+sharding_rule_of = RULES.register
 
 
 SHARDING_RULE = "sdy.sharding_rule"
 """Where a custom call says how it may be split."""
 
 Restriction = Callable[[ir.Operation, ShardingRule], ShardingRule]
-_RESTRICTIONS: dict[str, Restriction] = {}
-
-
-def restricted_by(attribute: str) -> Callable[[Restriction], Restriction]:
-    """Registers what an attribute, on whatever op it stands, takes away from the op's loops; refuses a second one for it."""
-
-    def register(restrict: Restriction) -> Restriction:
-        if _RESTRICTIONS.setdefault(attribute, restrict) is not restrict:
-            raise ValueError(f"{attribute} has two meanings: {_RESTRICTIONS[attribute].__name__}, {restrict.__name__}")
-        return restrict
-
-    return register
+RESTRICTIONS: Registry[str, Restriction] = Registry("restriction by attribute")
+"""Attribute to what it takes away from the loops of whatever op it stands on."""
 
 
 Signature = tuple[object, ...]
@@ -174,8 +149,8 @@ class Interface:
         found = self._memo.get(key)
         if found is None:
             refuse_types(op)
-            rule = _RULES.get(op.name, opaque)(op)
-            for attribute, restrict in _RESTRICTIONS.items():
+            rule = RULES.get(op.name, opaque)(op)
+            for attribute, restrict in RESTRICTIONS.items():
                 if attribute in op.attributes:
                     rule = restrict(op, rule)
             found = self._memo[key] = _INTERNED.setdefault(rule, rule)

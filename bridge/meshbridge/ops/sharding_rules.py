@@ -22,8 +22,9 @@ from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 from meshbridge.ir.mlir import COMPOSITE, CUSTOM_CALL, MeshError, OpError, ir, sdy
+from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import REDUCTION_KINDS
-from meshbridge.ops.rule import SHARDING_RULE, Dims, RuleBuilder, ShardingRule, restricted_by, shape_of
+from meshbridge.ops.rule import RESTRICTIONS, SHARDING_RULE, Dims, RuleBuilder, ShardingRule, shape_of
 from meshbridge.ops.rule_notation import BATCH, Factors, LoopsAndMaps, read_maps, read_notation
 
 Shapes = list[tuple[int, ...]]
@@ -172,7 +173,7 @@ def attached_rule(op: ir.Operation) -> Rule | None:
     )
 
 
-@restricted_by(SHARDING_RULE)
+@RESTRICTIONS.register(SHARDING_RULE)
 def keep_to_rule(op: ir.Operation, known: ShardingRule) -> ShardingRule:
     """What the user's rule leaves of the loops of an op that is known without it: those along whose dimensions every factor can
     be split. A rule that no user has written (`custom`), but a pass of Shardy's, says nothing new."""
@@ -196,12 +197,13 @@ def _attached_dims(tensor: ir.Attribute) -> list[Sequence[int]]:
     return [sdy.DimMappingAttr(dim).factor_indices for dim in sdy.TensorMappingAttr(tensor).dim_mappings]
 
 
-_RULES: dict[str, Rule] = {}
+USER_RULES: Registry[str, Rule] = Registry("sharding rule of")
+"""What users have said, by the target of a custom call or the name of a composite."""
 
 
 def rule_of(op: ir.Operation, name: str) -> Rule | None:
     """The rule that an op carries, or that is registered under its name: a custom call's target, a composite's name."""
-    return attached_rule(op) or _RULES.get(name)
+    return attached_rule(op) or USER_RULES.get(name)
 
 
 def register_sharding_rule(
@@ -241,9 +243,7 @@ def register_sharding_rule(
             raise MeshError(f"error: factor '{twice[0]}' of the sharding rule {rule!r} is of two kinds, or named twice")
         read = Rule(*read_notation(rule), kinds, frozenset(gathered), frozenset(blocked_propagation_factors), factor_sizes)
     _check(rule, read)
-    if target in _RULES:
-        raise MeshError(f"error: '{target}' has a sharding rule already")
-    _RULES[target] = read
+    USER_RULES.add(target, read)
 
 
 def _check(rule: str | LoopsAndMaps, read: Rule) -> None:

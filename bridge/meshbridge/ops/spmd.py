@@ -13,6 +13,7 @@ from meshbridge import resharding
 from meshbridge.dialect import build
 from meshbridge.ir.builder import Emitter
 from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
 from meshbridge.ops.linear import carried_axes
 from meshbridge.ops.option import Option, result_sharding
@@ -23,28 +24,17 @@ from meshbridge.resharding.boxes import buffer_shape
 from meshbridge.resharding.halos import grow_halos, grows_halos
 
 SpmdLowering = Callable[[ir.Operation, ShardingRule, Option, "SpmdProgram"], None]
-_FORMS: dict[str, SpmdLowering] = {}
+SPMD_LOWERINGS: Registry[str, SpmdLowering] = Registry("SPMD lowering")
+"""Op name to its SPMD lowering, where that is not the default one."""
 
-
-def spmd_lowering(*op_names: str) -> Callable[[SpmdLowering], SpmdLowering]:
-    """Registers a function as the local form of the named ops; refuses a second one for a name and one without docstring."""
-
-    def register(form: SpmdLowering) -> SpmdLowering:
-        if not form.__doc__:
-            raise ValueError(f"local form {form.__name__} has no docstring")
-        for name in op_names:
-            if _FORMS.setdefault(name, form) is not form:
-                raise ValueError(f"{name} has two local forms: {_FORMS[name].__name__}, {form.__name__}")
-        return form
-
-    return register
+spmd_lowering = SPMD_LOWERINGS.register
 
 
 def lower_op(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Turns `op` into its local form and records the shardings of its results."""
+    """Turns `op` into what it becomes on shards and records the shardings of its results."""
     if at.reasons is not None:
-        at.reasons.computes(op, exchanges=op.name in _FORMS)
-    _FORMS.get(op.name, default_lowering)(op, rule, option, at)
+        at.reasons.computes(op, exchanges=op.name in SPMD_LOWERINGS)
+    SPMD_LOWERINGS.get(op.name, default_lowering)(op, rule, option, at)
 
 
 def default_lowering(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ParseError, ir
+from meshbridge.ir.registry import Registry
 
 ENTRY_POINTS = "meshbridge.converters"
 
@@ -193,14 +194,11 @@ BYTECODE = Format(
 EntryT = TypeVar("EntryT", Format, Notation)
 
 
-def collect(entries: list[EntryT]) -> dict[str, EntryT]:
-    """By name; refuses two entries of one name and entries without a summary."""
-    table: dict[str, EntryT] = {}
+def collect(entries: list[EntryT]) -> Registry[str, EntryT]:
+    """By name, in this order."""
+    table: Registry[str, EntryT] = Registry("converter", lambda entry: entry.summary)
     for entry in entries:
-        if not entry.summary.strip():
-            raise ValueError(f"converter {entry.name} has no summary")
-        if table.setdefault(entry.name, entry) is not entry:
-            raise ValueError(f"two converters are named {entry.name}")
+        table.add(entry.name, entry)
     return table
 
 

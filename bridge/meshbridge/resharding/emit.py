@@ -6,8 +6,8 @@ devices no order of axes spells; those are StableHLO's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def emit(
         raise MeshError(f"the plan starts from a shard of shape {list(plan.start)}, found {value.type}")
     site = Site(mesh, Emitter(loc or ir.Location.current, ip or ir.InsertionPoint.current))
     for step in plan.steps:
-        value = EMITTERS[type(step)](step, value, site)
+        value = _emit_step(step, value, site)
     return value
 
 
@@ -65,32 +65,24 @@ class Site:
         return s.whole_axes(self.mesh, digits)
 
 
-Emit = Callable[[Any, ir.Value, Site], ir.Value]
-EMITTERS: dict[type[Step], Emit] = {}
-"""Step class to the function that writes it."""
+@singledispatch
+def _emit_step(step: Step, value: ir.Value, site: Site) -> ir.Value:
+    """Writes one step; by the step's class."""
+    raise NotImplementedError(type(step).__name__)
 
 
-def _emits(cls: type[Step]) -> Callable[[Emit], Emit]:
-    def register(function: Emit) -> Emit:
-        if EMITTERS.setdefault(cls, function) is not function:
-            raise ValueError(f"{cls.__name__} has two emitters")
-        return function
-
-    return register
-
-
-@_emits(s.Reshape)
+@_emit_step.register
 def _reshape(step: s.Reshape, value: ir.Value, site: Site) -> ir.Value:
     return site.emit.reshape(value, step.shape)
 
 
-@_emits(s.Transpose)
+@_emit_step.register
 def _transpose(step: s.Transpose, value: ir.Value, site: Site) -> ir.Value:
     attrs = {"permutation": integers(step.permutation)}
     return site.emit.value("transpose", tensor(step.shape, element_of(value)), [value], attrs)
 
 
-@_emits(s.Pad)
+@_emit_step.register
 def _pad(step: s.Pad, value: ir.Value, site: Site) -> ir.Value:
     high = [after - before - low for after, before, low in zip(step.shape, shape_of(value), step.low, strict=True)]
     attrs = {
@@ -102,7 +94,7 @@ def _pad(step: s.Pad, value: ir.Value, site: Site) -> ir.Value:
     return site.emit.value("pad", tensor(step.shape, element_of(value)), [value, zero], attrs)
 
 
-@_emits(s.Crop)
+@_emit_step.register
 def _crop(step: s.Crop, value: ir.Value, site: Site) -> ir.Value:
     limits = [start + size for start, size in zip(step.start, step.shape, strict=True)]
     ones = integers([1] * len(limits))
@@ -114,7 +106,7 @@ _IDENTITY = {"sum": 0, "product": 1, "bitwise_xor": 0}
 """What the reduction of a value with this number leaves as it is. The other kinds leave equal values as they are."""
 
 
-@_emits(s.Mask)
+@_emit_step.register
 def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
     if step.kind not in _IDENTITY:
         return value
@@ -122,42 +114,42 @@ def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
     return site.emit.select(first, value, site.emit.splat(ir.RankedTensorType(value.type), _IDENTITY[step.kind]))
 
 
-@_emits(s.Slice)
+@_emit_step.register
 def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.slice_over(step, value, site.place)
     return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, **site.at)
 
 
-@_emits(s.AllGather)
+@_emit_step.register
 def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.gather_over(step, value, site.place)
     return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, **site.at)
 
 
-@_emits(s.AllReduce)
+@_emit_step.register
 def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
     axes = site.axes(step.digits)
     assert axes is not None, f"{step} reduces over a part of an axis"
     return build.all_reduce(value, site.mesh, mesh_axes=axes, reduction=step.kind, **site.at)
 
 
-@_emits(s.ReduceScatter)
+@_emit_step.register
 def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.reduce_scatter_over(step, value, site.place)
     return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, **site.at)
 
 
-@_emits(s.AllToAll)
+@_emit_step.register
 def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.exchange_over(step.digits, step.split, step.concat, value, site.place)
     return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, **site.at)
 
 
-@_emits(s.Permute)
+@_emit_step.register
 def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
     sources, targets = site.axes(step.sources), site.axes(step.targets)
     if sources is None or targets is None:
@@ -165,12 +157,12 @@ def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
     return build.permute(value, site.mesh, mesh_axes=sources, target_axes=targets, **site.at)
 
 
-@_emits(TileExchange)
+@_emit_step.register
 def _tile_exchange(step: TileExchange, value: ir.Value, site: Site) -> ir.Value:
     return exchange_tiles(step, value, site.place)
 
 
-@_emits(s.Rounds)
+@_emit_step.register
 def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     """One dynamic slice, one permute and one dynamic update a round."""
     emit, place = site.emit, site.place
