@@ -8,12 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshbridge import ops
 from meshbridge.ir.mlir import context, ir, run_stock_passes, sdy, walk_all
 from meshbridge.ops.rule import RULES, SHARDING_RULE, Interface, ShardingRule, shape_of
 from tests.operations.samples import SAMPLES
-
-assert ops.__all__  # registers the loops
 
 EVERY = "every"
 NO_RULE = "no rule"

@@ -5,22 +5,24 @@ From the repository's root: `python -m tests.operations.status`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jaxlib.mlir.dialects import chlo, stablehlo
 
-from meshbridge import ops
 from meshbridge.ir.mlir import REGION_OPS, context, walk_all
-from meshbridge.legalize.expand_ops import EXPANSIONS, STATIC_FORMS, ExpandOps
+from meshbridge.ir.passes import RewritePass
+from meshbridge.legalize.expand_ops import ExpandOps
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from meshbridge.ops.rule import RULES, Interface, ShardingRule
+from meshbridge.ops.spmd import SPMD_LOWERINGS
+from meshbridge.pipeline import PREPARE
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
-
-assert ops.__all__  # registers the loops
 
 WITHOUT_SAMPLE = {
     "stablehlo.after_all": "a token; nothing to split",
@@ -46,15 +48,16 @@ class Row:
     """One op of the table."""
 
     op: str
-    how: str
+    rule: str
+    lowering: str = ""
+    legalization: str = ""
     parallel: bool = False
     joined: bool = False
-    tested: bool = False
-    uneven: bool = False
+    tests: str = ""
 
     def cells(self) -> list[str]:
-        marks = ["yes" if mark else "" for mark in (self.parallel, self.joined, self.uneven, self.tested)]
-        return [f"`{self.op}`", self.how, *marks]
+        marks = ["yes" if mark else "" for mark in (self.parallel, self.joined)]
+        return [f"`{self.op}`", self.rule, self.lowering, self.legalization, *marks, self.tests]
 
 
 def rows() -> list[Row]:
@@ -68,28 +71,54 @@ def rows() -> list[Row]:
 def _row(name: str, samples: list[Sample]) -> Row:
     if name in REFUSED:
         return Row(name, f"refused: {REFUSED[name][0]}")
-    if name in INSIDE_ONLY:
-        return Row(name, "in manual computations, whose parts other axes may split; refused elsewhere", parallel=name in RULES)
-    if name in WITHOUT_SAMPLE:
-        return Row(name, WITHOUT_SAMPLE[name])
     rules = [rule for sample in samples for rule in _rules(sample)]
-    runs = [sample for sample in samples if sample.runs]
     return Row(
         name,
-        _how(name),
+        _rule(name),
+        _lowering(name),
+        ", ".join(f"`{step}`" for step in legalizations().get(name, ())),
         parallel=any(_parallel(rule) for rule in rules),
         joined=any(_joined(rule) for rule in rules),
-        tested=bool(runs),
-        uneven=any(_runs_unevenly(sample) for sample in runs),
+        tests=_tests(samples),
     )
 
 
-def _how(name: str) -> str:
-    if name in EXPANSIONS or name in STATIC_FORMS or name in ("stablehlo.tuple", "stablehlo.get_tuple_element"):
-        return "in terms of simpler ops"
+def _rule(name: str) -> str:
+    """Where the op's sharding rule is written down, or why it needs none."""
     if name in REGION_OPS or name == "stablehlo.return":
-        return "its regions are partitioned; what they carry lies alike"
-    return "loops declared" if name in RULES else "gathered, runs replicated"
+        return "carried values are sharded alike"
+    notes = [WITHOUT_SAMPLE.get(name, ""), "in manual computations only" if name in INSIDE_ONLY else ""]
+    return "; ".join(note for note in (_file(RULES[name]) if name in RULES else "", *notes) if note)
+
+
+def _lowering(name: str) -> str:
+    """Where the op's SPMD lowering is written down; the default one makes the same op on the shapes of shards."""
+    if name in REGION_OPS or name == "stablehlo.return":
+        return "regions are partitioned"
+    if name in SPMD_LOWERINGS:
+        return _file(SPMD_LOWERINGS[name])
+    return "default" if name in RULES else ""
+
+
+def _file(registered: Callable[..., Any]) -> str:
+    return f"`{'/'.join(registered.__module__.split('.')[1:])}.py`"
+
+
+@cache
+def legalizations() -> dict[str, tuple[str, ...]]:
+    """The passes of the legalize stage that rewrite each op, in their order."""
+    found: dict[str, list[str]] = {}
+    for step in PREPARE:
+        for name in step.rewrites if isinstance(step, RewritePass) and "legalize" in type(step).__module__ else ():
+            found.setdefault(name, []).append(step.name)
+    return {name: tuple(steps) for name, steps in found.items()}
+
+
+def _tests(samples: list[Sample]) -> str:
+    """How many samples of the op run, and whether one of them runs in shards of different sizes."""
+    runs = sum(sample.runs for sample in samples)
+    kinds = [f"{runs} sample{'s' if runs > 1 else ''}"] if runs else []
+    return ", ".join([*kinds, *["uneven"] * any(_runs_unevenly(sample) for sample in samples)])
 
 
 def _rules(sample: Sample) -> list[ShardingRule]:
@@ -128,19 +157,25 @@ def _runs_unevenly(sample: Sample) -> bool:
 HEAD = """# Every operation of StableHLO and CHLO
 
 Written by `python -m tests.operations.status` from the registrations and from the samples in `tests/operations/samples.py`, which
-`tests/operations/test_samples.py` runs on 2x4 and 2x3 devices and compares with one device; a test holds this page to them. What
-is drawn at random beyond that (`tests/operations/test_properties.py`) is not counted here.
+`tests/operations/test_samples.py` runs on 2x4 and 2x3 devices and compares with one device; a test holds this page to them. The
+families in `tests/operations/families/` draw cases of every op at random beyond that (`tests/operations/test_properties.py`),
+which are not counted here. Files are those of `bridge/meshbridge/`.
 
-- *parallel*: dimensions that devices can share without exchanging anything.
-- *joined*: dimensions that are shared although shards have to be joined or exchanged: reductions, windows, indexed dimensions.
-- *uneven*: a test runs it in shards of different sizes. *tested*: a test runs it at all.
+- *sharding rule*: the file that says which dimensions of operands and results correspond. Where none stands, the op has none of
+  its own: it is rewritten first, or it runs replicated on gathered operands.
+- *SPMD lowering*: the file that says what the op becomes on one device's shards, which is the rule's file; *default* is the same
+  op on the shapes of shards.
+- *legalization*: the passes that may rewrite the op before shardings are decided.
+- *parallel*: dimensions that can be sharded without communication.
+- *joined*: dimensions that can be sharded although devices then communicate: reductions, windows, indexed dimensions.
+- *tests*: the samples that run; *uneven*: one of them in shards of different sizes.
 
 """
 
 
 def page() -> str:
     """The page."""
-    header = ["op", "how", "parallel", "joined", "uneven", "tested"]
+    header = ["op", "sharding rule", "SPMD lowering", "legalization", "parallel", "joined", "tests"]
     lines = [header, ["---"] * len(header), *[row.cells() for row in rows()]]
     return HEAD + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -14,6 +14,8 @@ import meshbridge
 from meshbridge.ir.mlir import context, parse
 from meshbridge.legalize.expand_ops import ExpandOps
 from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
+from meshbridge.ops.rule import RULES
+from meshbridge.ops.spmd import SPMD_LOWERINGS
 from tests.operations import differences, status
 from tests.operations.cases import check
 from tests.operations.differential import example
@@ -104,3 +106,9 @@ def test_oracles_are_only_where_xla_has_none() -> None:
             values = [np.ones(shape, dtype) for shape, dtype in sample.operands]
             with pytest.raises(Exception, match=r"translated|CHLO|legalize|UNIMPLEMENTED"):
                 jax.jit(sample.function)(*values)
+
+
+def test_a_lowering_stands_beside_its_rule() -> None:
+    """Whoever changes how an op may be sharded sees in the same file what becomes of it on shards."""
+    apart = {name: form.__module__ for name, form in SPMD_LOWERINGS.items() if form.__module__ != RULES[name].__module__}
+    assert not apart

@@ -1,4 +1,4 @@
-"""Ops that reduce, scan or order along some dimensions and pass the others through."""
+"""Reductions along some dimensions, which pass the others through."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.generic_reductions import gathered_slices, reduce_shards, splittable_dims
 from meshbridge.ops.option import Option, result_sharding
-from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
-from meshbridge.ops.shapes import passing
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
 from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, default_lowering, neutral, splat, spmd_lowering
 
 KINDS = {
@@ -54,32 +53,6 @@ def reduce(op: ir.Operation) -> ShardingRule:
     build.exchanges += gathered_slices(op, joined, walked)
     operand = tuple(parallel.get(dim, walked.get(dim, ())) for dim in range(len(shape)))
     return build.rule([operand] * count + [()] * count, [tuple(parallel.values())] * count)
-
-
-@sharding_rule_of("stablehlo.sort")
-def sort(op: ir.Operation) -> ShardingRule:
-    """All dimensions but the sorted one pass through."""
-    rank = rank_of(op.operands[0])
-    along = ir.IntegerAttr(op.attributes["dimension"]).value % rank if "dimension" in op.attributes else rank - 1
-    return passing(op, lambda dim: dim != along)
-
-
-def leading(op: ir.Operation, whole: int) -> ShardingRule:
-    """All but the last `whole` dimensions of every tensor pass through."""
-    build = RuleBuilder()
-    shape = shape_of(op.operands[0])
-    batch = tuple(build.loop(size) for size in shape[: len(shape) - whole])
-
-    def dims(value: ir.Value) -> Dims:
-        return batch + ((),) * (rank_of(value) - len(batch))
-
-    return build.rule([dims(value) for value in op.operands], [dims(value) for value in op.results])
-
-
-@sharding_rule_of("stablehlo.cholesky", "stablehlo.triangular_solve")
-def matrix_decomposition(op: ir.Operation) -> ShardingRule:
-    """Batch dimensions pass through; the two matrix dimensions stay whole."""
-    return leading(op, 2)
 
 
 IDEMPOTENT = frozenset(("max", "min", "bitwise_and", "bitwise_or"))

@@ -1,16 +1,34 @@
-"""Fourier transforms, on shards of the dimensions that they leave alone."""
+"""Ops on the last dimensions of a tensor, Fourier transforms and decompositions of matrices: the dimensions before those may be
+sharded."""
 
 from __future__ import annotations
 
 from math import prod
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import Emitter, shape_of
+from meshbridge.ir.builder import Emitter
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.option import Option
-from meshbridge.ops.reductions import leading
-from meshbridge.ops.rule import ShardingRule, sharding_rule_of
+from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
+
+
+def leading(op: ir.Operation, count: int) -> ShardingRule:
+    """All but the last `count` dimensions of every tensor pass through."""
+    build = RuleBuilder()
+    shape = shape_of(op.operands[0])
+    batch = tuple(build.loop(size) for size in shape[: len(shape) - count])
+
+    def dims(value: ir.Value) -> Dims:
+        return batch + ((),) * (rank_of(value) - len(batch))
+
+    return build.rule([dims(value) for value in op.operands], [dims(value) for value in op.results])
+
+
+@sharding_rule_of("stablehlo.cholesky", "stablehlo.triangular_solve")
+def matrix_decomposition(op: ir.Operation) -> ShardingRule:
+    """Batch dimensions pass through; the two dimensions of the matrices are replicated."""
+    return leading(op, 2)
 
 
 @sharding_rule_of("stablehlo.fft")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshbridge import ops  # noqa: F401  # registers the descriptions of all op families
 from meshbridge.ir.mlir import ir, walk_all
 from meshbridge.ops.rule import Interface, ShardingRule, affine_maps, loop_types
 

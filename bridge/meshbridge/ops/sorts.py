@@ -1,4 +1,4 @@
-"""The k largest elements, also along a split dimension: the best k of each shard's best k.
+"""Sorts, and the k largest elements, also along a split dimension: the best k of each shard's best k.
 
 %0:2 = chlo.top_k(%shard, k = 8) : tensor<4x2048xf32> -> (tensor<4x8xf32>, tensor<4x8xi32>)
 %1, %2 = mesh.all_gather of both on @m mesh_axes = [0] gather_axis = 1 : … -> tensor<4x64x…>
@@ -11,8 +11,17 @@ from meshbridge.dialect import build
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.option import Option, result_sharding, tensor_split
 from meshbridge.ops.reach import Shares
-from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
+from meshbridge.ops.rule import RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
+from meshbridge.ops.shapes import passing
 from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, default_lowering, mask_padding, spmd_lowering
+
+
+@sharding_rule_of("stablehlo.sort")
+def sort(op: ir.Operation) -> ShardingRule:
+    """All dimensions but the sorted one pass through."""
+    rank = rank_of(op.operands[0])
+    along = ir.IntegerAttr(op.attributes["dimension"]).value % rank if "dimension" in op.attributes else rank - 1
+    return passing(op, lambda dim: dim != along)
 
 
 @sharding_rule_of("chlo.top_k")
