@@ -19,9 +19,9 @@ from testdata.program import Program
 NAMES = ("accumulation", "adam_zero1", "decode_seq", "mlp_ws1d")
 
 
-def compiled(program: Program, collectives: pipeline.Switch) -> jax.stages.Compiled:
+def compiled(program: Program, collectives: pipeline.Collectives) -> jax.stages.Compiled:
     opened = formats.unpack(program.export(), context())
-    pipeline.partition_module(opened.module, collectives=collectives)
+    pipeline.partition_module(opened.module, pipeline.Options(collectives=collectives))
     arguments, results = program.jit_shardings(program.mesh())
     exported: Any = formats.pack(opened)
     return jax.jit(exported.call, in_shardings=arguments, out_shardings=results).lower(*program.avals()).compile()

@@ -17,7 +17,7 @@ from meshbridge.dialect import build
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.lowering.lower_collectives import LowerCollectives
+from meshbridge.legalize.inline_calls import InlineCalls
 from tests.operations.differential import example
 
 F32, I32 = "float32", "int32"
@@ -131,7 +131,8 @@ def _annotate(module: ir.Module, mesh: Mesh, draw: random.Random, share: float) 
                         use.owner.operands[use.operand_number] = held
 
 
-AS_ANNOTATED = (*pipeline.PREPARE, *pipeline.SPLIT, LowerCollectives(form="local"))
+LOCAL = pipeline.build(pipeline.Options(emit="local"))
+AS_ANNOTATED = LOCAL.replacing("decided")
 """Without decisions: what is not annotated lies as its operands do."""
 
 
@@ -153,16 +154,15 @@ def _cases() -> list[Any]:
 
 @pytest.mark.parametrize(("name", "mesh", "how"), _cases())
 def test_computes_what_one_device_does(name: str, mesh: Mesh, how: str) -> None:
-    steps = pipeline.PIPELINES["local"] if how == "decided" else AS_ANNOTATED
     function, shapes = PROGRAMS[name]
     draw, rng = random.Random(f"{name}{mesh.shape}"), np.random.default_rng(0)
     arguments = [example(rng, shape, dtype) if shape else np.asarray(1, dtype) for shape, dtype in shapes]
     text = jax.jit(function).lower(*arguments).as_text()
     module = mlir.parse(text, f"{name}.mlir", mlir.context())
-    pipeline.run(pipeline.PREPARE[1:2], module)  # calls inlined: inside of them nothing could be annotated
+    pipeline.run((InlineCalls(),), module)  # calls inlined: inside of them nothing could be annotated
     _annotate(module, mesh, draw, 0.7)
     pipeline.verify(module)
-    pipeline.run(steps, module)
+    pipeline.run((LOCAL if how == "decided" else AS_ANNOTATED).passes, module)
     found = api.compile(module)(*arguments)
     for ours, theirs in zip(found, jax.tree.leaves(jax.jit(function)(*arguments)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-4)

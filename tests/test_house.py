@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -114,6 +115,6 @@ def test_a_program_without_a_mesh_passes_through() -> None:
     with mlir.context():
         module = ir.Module.parse("func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }")
     before = str(module)
-    for emit in pipeline.PIPELINES:
-        pipeline.partition_module(module, emit=emit)
+    for emit in get_args(pipeline.Emit):
+        pipeline.partition_module(module, pipeline.Options(emit=emit))
     assert str(module) == before

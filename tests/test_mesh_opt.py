@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from meshbridge import pipeline
-from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.tools import expectations, mesh_opt
@@ -49,10 +47,10 @@ def test_malformed_pipeline_text(text: str) -> None:
 
 
 def test_stages_that_can_be_emitted_extend_each_other() -> None:
-    annotated, mesh, local = (pipeline.PIPELINES[name] for name in ("annotated", "mesh", "local"))
-    decided = [replace(step, only_moves=False) if isinstance(step, ShardingRefinement) else step for step in mesh]
-    assert tuple(decided[: len(annotated)]) == annotated
-    assert local[: len(mesh)] == mesh
+    annotated, mesh, local = (pipeline.build(pipeline.Options(emit=form)) for form in ("annotated", "mesh", "local"))
+    assert annotated.until("legal") == mesh.until("legal")
+    assert [stage.name for stage in annotated.stages] == [stage.name for stage in mesh.until("decided").stages]
+    assert local.until("optimised") == mesh
 
 
 TEXT = """\

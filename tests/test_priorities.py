@@ -9,7 +9,7 @@ import pytest
 from meshbridge.dialect.attributes import axis_array
 from meshbridge.dialect.ops import OPTION
 from meshbridge.ir.mlir import context, ir, parse, run_stock_passes, walk_all
-from meshbridge.pipeline import partition_module
+from meshbridge.pipeline import Options, partition_module
 
 CHAIN = """
 sdy.mesh @m = <["a"=2, "b"=4]>
@@ -44,7 +44,7 @@ def test_first_heard_decides(priorities: tuple[int, ...]) -> None:
     """Three annotations that cannot all be followed: the split of the result is what Shardy makes of them in this order."""
     wanted = _split_by_shardy(_program(priorities))
     ours = _program(priorities)
-    partition_module(ours, emit="annotated")
+    partition_module(ours, Options(emit="annotated"))
     tanh = next(op for op in walk_all(ours) if op.name == "stablehlo.tanh")
     assert axis_array(tanh.attributes[OPTION]) == wanted
 
@@ -52,7 +52,7 @@ def test_first_heard_decides(priorities: tuple[int, ...]) -> None:
 def test_annotations_stay() -> None:
     """What is hidden for a while comes back: arguments lie as the user says, whatever the priorities."""
     module = _program((2, 0, 1))
-    partition_module(module, emit="local")
+    partition_module(module, Options(emit="local"))
     main = next(op.operation for op in module.body.operations if op.operation.name == "func.func")
     shapes = [tuple(ir.RankedTensorType(argument.type).shape) for argument in main.regions[0].blocks[0].arguments]
     assert shapes == [(16, 64), (64, 24), (8, 48)]

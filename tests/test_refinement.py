@@ -17,9 +17,11 @@ from meshbridge.dialect import assembly
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import context, ir, main_function
 from meshbridge.ops.rule import Interface
-from meshbridge.pipeline import ANNOTATE, PIPELINES, run
+from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 from tests.operations.differential import Spec, device_mesh
+
+MESH = build(Options(emit="mesh"))
 
 
 def _network(layers: int) -> jax.export.Exported:
@@ -39,10 +41,9 @@ def _network(layers: int) -> jax.export.Exported:
     return jax.export.export(jax.jit(function, in_shardings=shardings))(jax.ShapeDtypeStruct((16, 32), "float32"), weights)
 
 
-def _annotated(exported: jax.export.Exported, *, upto: type | None = None) -> ir.Module:
+def _annotated(exported: jax.export.Exported, *, until: str = "decided") -> ir.Module:
     module = formats.unpack(exported, context()).module
-    steps = [step for step in ANNOTATE if upto is None or not isinstance(step, upto)]
-    run(steps, module)
+    run(build(Options(emit="annotated")).until(until).passes, module)
     return module
 
 
@@ -50,7 +51,7 @@ def test_layers_fold() -> None:
     """A network of 24 equal layers has as many kinds of slots and nodes as one of 12."""
     sizes = []
     for layers in (12, 24):
-        module = _annotated(_network(layers), upto=ShardingRefinement)
+        module = _annotated(_network(layers), until="legal")
         mesh = find_mesh(module)
         assert mesh is not None
         with module.context:
@@ -71,8 +72,7 @@ def test_refinement_lowers_bytes() -> None:
     totals = []
     for moves in (0, 2000):
         module = formats.unpack(_network(3), context()).module
-        steps = [ShardingRefinement(moves=moves) if isinstance(step, ShardingRefinement) else step for step in PIPELINES["mesh"]]
-        run(steps, module)
+        run(MESH.replacing("decided", ShardingRefinement(moves=moves)).passes, module)
         totals.append(communication(module).wire_bytes)
     assert totals[1] <= totals[0]
 
@@ -86,7 +86,7 @@ def _collectives(
     arguments = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
     jitted = jax.jit(function, in_shardings=shardings, out_shardings=NamedSharding(mesh, out))
     module = formats.unpack(jax.export.export(jitted)(*arguments), context()).module
-    run(PIPELINES["mesh"], module)
+    run(MESH.passes, module)
     return list(communication(module).collectives)
 
 

@@ -458,7 +458,7 @@ def test_reasons_keep_no_operations_apart(name: str) -> None:
     texts = []
     for explain in (False, True):
         module = formats.unpack(build(name).export(), context()).module
-        pipeline.partition_module(module, emit="mesh", explain=explain)
+        pipeline.partition_module(module, pipeline.Options(emit="mesh", explain=explain))
         texts.append(assembly.write(module))
     assert texts[0] == texts[1]
 
@@ -495,11 +495,11 @@ def test_bad_input_is_one_diagnostic(content: bytes, tmp_path: Path, capsys: pyt
 
 def test_a_program_of_replicas_has_no_exported_form(program: Path, tmp_path: Path) -> None:
     module = formats.unpack(export.deserialize(bytearray(program.read_bytes())), context()).module
-    pipeline.partition_module(module, emit="local")
+    pipeline.partition_module(module, pipeline.Options(emit="local"))
     with pytest.raises(MeshError, match="speaks of replicas"):
         pipeline.partition_module(module)
     with pytest.raises(MeshError, match="partitioned already"):
-        pipeline.partition_module(module, emit="annotated")
+        pipeline.partition_module(module, pipeline.Options(emit="annotated"))
 
 
 def test_sizes_that_only_a_run_knows_count_for_nothing() -> None:

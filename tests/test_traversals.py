@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 
-from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir.mlir import context
-from meshbridge.pipeline import PIPELINES, run
+from meshbridge.pipeline import build, run
 from meshbridge.read import formats
 from meshbridge.upstream.sharding_propagation import ShardingPropagation
 from meshbridge.upstream.sweep import TRAVERSALS
@@ -38,9 +37,7 @@ def _block(x: jax.Array, into: jax.Array, out_of: jax.Array) -> tuple[jax.Array,
 def _partitioned(exported: Any, traversal: str) -> Any:
     """`exported` by way of the sweeps of `traversal` alone."""
     program = formats.unpack(exported, context())
-    steps = [ShardingPropagation(traversal=traversal) if isinstance(step, ShardingRefinement) else step
-             for step in PIPELINES["exported"]]  # fmt: skip
-    run(steps, program.module)
+    run(build().replacing("decided", ShardingPropagation(traversal=traversal)).passes, program.module)
     return formats.pack(program)
 
 

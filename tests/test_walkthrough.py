@@ -26,7 +26,7 @@ def _module(name: str) -> ir.Module:
 def test_communication_is_the_rfcs(name: str) -> None:
     """One all-gather of the input, one reduce-scatter of the output, nothing else."""
     module = _module(name)
-    pipeline.partition_module(module, emit="mesh")
+    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
     assert [collective.kind for collective in communication(module).collectives] == ["all_gather", "reduce_scatter"]
 
 

@@ -185,7 +185,7 @@ def _check_annotated(text: str) -> None:
         (_split(shard), list(ir.DenseI64ArrayAttr(shard.attributes[OPEN_DIMS])) if OPEN_DIMS in shard.attributes else [])
         for shard in shards
     ]
-    pipeline.run(pipeline.ANNOTATE[1:], module)
+    pipeline.run(pipeline.build(pipeline.Options(emit="annotated")).starting_at("annotated").passes, module)
     found = {}
     for op in mlir.walk_all(module):
         if op.name == "mesh.shard" and NUMBER in op.attributes:

@@ -46,7 +46,7 @@ def report(program: Any, *arguments: Any, **named: Any) -> Report:
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError.
     """
-    return partition_and_report(formats.unpack(program, context(), arguments, named).module, emit="mesh")[0]
+    return partition_and_report(formats.unpack(program, context(), arguments, named).module, pipeline.Options(emit="mesh"))[0]
 
 
 def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
@@ -82,5 +82,5 @@ def compile(program: Any, *arguments: Any, devices: Sequence[Any] | None = None,
     opened = formats.unpack(program, context(), arguments, named)
     if available:
         opened = formats.for_platform(opened, pjrt.platform(available[0]))
-    pipeline.partition_module(opened.module, emit="local")
+    pipeline.partition_module(opened.module, pipeline.Options(emit="local"))
     return pjrt.load(opened, available)

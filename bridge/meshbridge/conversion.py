@@ -50,7 +50,8 @@ def convert(program: Program, kind: str, *, closed: bool = False) -> Program:
     if chosen is not None and not chosen.is_spelling:
         return replace(program, format=chosen)
     # Other partitioners decide nothing inside of a composite.
-    pipeline.run((*pipeline.ANNOTATE, InlineCalls()) if closed else (ImportShardings(),), program.module)
+    annotated = pipeline.build(pipeline.Options(emit="annotated")).passes
+    pipeline.run((*annotated, InlineCalls()) if closed else (ImportShardings(),), program.module)
     if chosen is not None:
         return replace(program, format=chosen)
     if kind == MESH:

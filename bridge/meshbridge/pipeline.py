@@ -1,4 +1,4 @@
-"""From a sharded program to an explicit one: which passes run, in which order, and what is checked and timed in between."""
+"""From a sharded program to one with explicit collectives: the stages, the passes of each, and what is checked in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 from meshbridge.collectives import OptimizeCollectives
 from meshbridge.collectives.canonicalize import Simplify
@@ -19,7 +19,7 @@ from meshbridge.decide.factor_axes import FactorAxes
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.boundary import is_partitioned
-from meshbridge.ir.groups import Spelling
+from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, OpError, diagnostics_text, ir
 from meshbridge.ir.passes import PASSES, Pass, run_passes
 from meshbridge.legalize.batch_lookups import BatchLookups
@@ -37,11 +37,10 @@ from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.partition.expand_composites import ExpandComposites
-from meshbridge.partition.mesh_spmdization import MeshSpmdization
+from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.import_shardings import ImportShardings
 
-PREPARE: tuple[Pass, ...] = (
-    ImportShardings(),
+LEGALIZE: tuple[Pass, ...] = (
     InlineCalls(),
     FoldCases(),  # a constant may come from a caller
     ExpandOps(),
@@ -55,29 +54,93 @@ PREPARE: tuple[Pass, ...] = (
     SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
     FactorAxes(),
 )
-"""Stage 0 to stage 1: mesh IR on global shapes, annotated where the user has annotated."""
 
-ANNOTATE: tuple[Pass, ...] = (*PREPARE, ShardingRefinement())
-"""Stage 0 to stage 2: mesh IR on global shapes, every operand and result annotated."""
+Emit = Literal["annotated", "mesh", "local", "exported"]
+"""The forms in which a program can be had."""
 
-_DECIDE: tuple[Pass, ...] = (*PREPARE, ShardingRefinement(only_moves=True))
-"""The same decisions, written down where something moves: all that SPLIT needs."""
+Collectives = Literal["on", "off", "ring"]
+"""Whether OptimizeCollectives runs; `ring` also lets gathered operands of products come around in rings."""
 
-SPLIT: tuple[Pass, ...] = (
-    ExpandComposites(),
-    MeshSpmdization(boundary=True),
-    Simplify(),  # gathers of one value that several readers wanted become one
-    OptimizeCollectives(),
-)
-"""Stage 2 to stage 4: local shapes, every communication a mesh collective."""
 
-PIPELINES: dict[str, tuple[Pass, ...]] = {
-    "annotated": ANNOTATE,
-    "mesh": (*_DECIDE, *SPLIT),
-    "local": (*_DECIDE, *SPLIT, LowerCollectives(form="local")),
-    "exported": (*_DECIDE, *SPLIT, LowerCollectives(form="exported"), WrapLocal()),
-}
-"""What can be emitted, and the passes that lead there."""
+@dataclass(frozen=True)
+class Options:
+    """How a program is partitioned. Raises MeshError for a value that an option cannot have."""
+
+    emit: Emit = "exported"
+    "The form: with decisions as annotations, as one device's program on the mesh dialect, or lowered, for PJRT or for JAX."
+    resharding: Resharding = "cheapest"
+    "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
+    collectives: Collectives = "on"
+    replica_groups: Spelling = "dense"
+    "How device groups are written: device numbers, or mesh axes."
+    explain: bool = False
+    "Whether the location of every collective says why it is there."
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            if (choices := get_args(kind)) and getattr(self, name) not in choices:
+                option = name.replace("_", "-")
+                raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+
+
+DEFAULTS = Options()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A state of the program that has a name, and the passes that lead to it from the stage before."""
+
+    name: str
+    passes: tuple[Pass, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages in the order in which a program passes through them."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes of all stages, in order."""
+        return tuple(step for stage in self.stages for step in stage.passes)
+
+    def until(self, name: str) -> Pipeline:
+        """The stages up to the one of that name."""
+        return Pipeline(self.stages[: self._index(name) + 1])
+
+    def starting_at(self, name: str) -> Pipeline:
+        """The stages that follow for a program which is at the stage of that name."""
+        return Pipeline(self.stages[self._index(name) + 1 :])
+
+    def replacing(self, name: str, *passes: Pass) -> Pipeline:
+        """The same stages, of which the one of that name is reached by other passes."""
+        return Pipeline(tuple(replace(stage, passes=passes) if stage.name == name else stage for stage in self.stages))
+
+    def _index(self, name: str) -> int:
+        return [stage.name for stage in self.stages].index(name)
+
+
+def build(options: Options = DEFAULTS) -> Pipeline:
+    """The stages from any source to the form that the options name."""
+    optimize = {"on": (OptimizeCollectives(),), "off": (), "ring": (OptimizeCollectives(ring=0),)}
+    stages = [
+        Stage("source"),
+        Stage("annotated", (ImportShardings(),)),
+        Stage("legal", LEGALIZE),
+        Stage("decided", (ShardingRefinement(only_moves=options.emit != "annotated"),)),
+    ]
+    if options.emit != "annotated":
+        partition = MeshSpmdization(boundary=True, resharding=options.resharding, explain=options.explain)
+        stages += [
+            Stage("partitioned", (ExpandComposites(), partition)),
+            # Gathers of one value that several readers wanted become one.
+            Stage("optimised", (Simplify(), *optimize[options.collectives])),
+        ]
+    if options.emit in get_args(Form):
+        lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=options.replica_groups)
+        stages.append(Stage("lowered", (lower, WrapLocal()) if options.emit == "exported" else (lower,)))
+    return Pipeline(tuple(stages))
 
 
 @dataclass(frozen=True)
@@ -92,10 +155,8 @@ class Timing:
 PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "lowering", "upstream")
 """The folders that hold passes."""
 
-Switch = Literal["on", "off", "ring"]
-"""Whether OptimizeCollectives runs; `ring` also lets gathered operands of products come around in rings."""
-
 OnPass = Callable[[Pass, ir.Module], None]
+OnStage = Callable[[str, ir.Module], None]
 
 
 @cache
@@ -117,52 +178,38 @@ def passes_by_any_name() -> dict[str, type[Pass]]:
 
 def partition_module(
     module: ir.Module,
+    options: Options = DEFAULTS,
     *,
-    emit: str = "exported",
-    resharding: str = "cheapest",
-    replica_groups: Spelling = "dense",
-    collectives: Switch = "on",
-    explain: bool = False,
     on_pass: OnPass | None = None,
+    on_stage: OnStage | None = None,
 ) -> list[Timing]:
-    """Partitions `module` in place as far as `emit` says (a key of PIPELINES), and says how long each pass took.
+    """Partitions `module` in place as far as `options.emit` says, and says how long each pass took.
 
     A module that is partitioned already goes on from there.
-    `resharding` and `explain` are MeshSpmdization's options, `replica_groups` that of LowerCollectives.
-    `collectives` says whether OptimizeCollectives runs.
-    `on_pass` sees the module after each pass.
+    `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told.
     Raises MeshError with a located diagnostic.
     """
-    if emit not in PIPELINES:
-        raise MeshError(f"error: unknown form '{emit}', expected one of {', '.join(PIPELINES)}")
     verify(module)
-    steps = [
-        _configured(step, resharding, replica_groups, collectives, explain) for step in steps_from(module, emit, collectives)
-    ]
-    return run(steps, module, on_pass=on_pass)
+    stages = build(options)
+    if is_partitioned(module):
+        _refuse_partitioned(module, options)
+        stages = stages.starting_at("partitioned")
+    timings: list[Timing] = []
+    for stage in stages.stages:
+        timings += run(stage.passes, module, on_pass=on_pass)
+        if on_stage is not None:
+            on_stage(stage.name, module)
+    return timings
 
 
-def steps_from(module: ir.Module, emit: str, collectives: Switch = "on") -> tuple[Pass, ...]:
-    """The passes that lead from `module` as it is to the form `emit`. Raises MeshError if there is no way."""
-    steps = tuple(step for step in PIPELINES[emit] if collectives != "off" or not isinstance(step, OptimizeCollectives))
-    if not is_partitioned(module):
-        return steps
-    if emit == "exported" and (op := find_replicas(module)) is not None:
+def _refuse_partitioned(module: ir.Module, options: Options) -> None:
+    """Raises MeshError where a program that is partitioned already has no such form."""
+    if options.emit == "annotated":
+        raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{options.emit}'")
+    if options.emit == "exported" and (op := find_replicas(module)) is not None:
         raise OpError(
             op, "speaks of replicas, as the form 'local' does; no other form is made of that", "start from the form 'mesh'"
         )
-    split = [index for index, step in enumerate(steps) if isinstance(step, MeshSpmdization)]
-    if not split:
-        raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{emit}'")
-    return steps[split[0] + 1 :]
-
-
-def _configured(step: Pass, resharding: str, replica_groups: Spelling, collectives: Switch, explain: bool) -> Pass:
-    if isinstance(step, MeshSpmdization):
-        return replace(step, resharding=resharding, explain=explain)
-    if isinstance(step, OptimizeCollectives) and collectives == "ring":
-        return replace(step, ring=0)
-    return replace(step, replica_groups=replica_groups) if isinstance(step, LowerCollectives) else step
 
 
 def verify(module: ir.Module) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from meshbridge import pipeline
 from meshbridge.analysis.executions import Execution, Weigh, branch_weights, executed, is_unknown_loop
 from meshbridge.cost.communication import Communication, collectives, meshes_of, wire_bytes_on
 from meshbridge.cost.flops import Work, amount, work
 from meshbridge.cost.memory import Memory, memory
-from meshbridge.dialect.boundary import is_partitioned
 from meshbridge.dialect.module_mesh import find_mesh, mesh_or_single
 from meshbridge.dialect.ops import GATHERED
-from meshbridge.ir.groups import Spelling
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, ir, main_function, title, walk_all
-from meshbridge.ir.passes import Pass
 from meshbridge.ir.sharding import Mesh
+from meshbridge.pipeline import DEFAULTS, Options, Timing, partition_module
 
 
 @dataclass(frozen=True)
@@ -62,44 +59,25 @@ class Report(Communication):
         return None if self.needed_work is None else self.work - self.needed_work
 
 
-def partition_and_report(
-    module: ir.Module,
-    *,
-    emit: str = "exported",
-    resharding: str = "cheapest",
-    replica_groups: Spelling = "dense",
-    collectives: pipeline.Switch = "on",
-) -> tuple[Report, list[pipeline.Timing]]:
-    """`pipeline.partition_module`, and the report of what it did; the module is what it would be without.
+def partition_and_report(module: ir.Module, options: Options = DEFAULTS) -> tuple[Report, list[Timing]]:
+    """`partition_module`, and the report of what it did; the module is what it would be without.
 
     Raises MeshError with a located diagnostic, also for a form that says nothing of communication yet.
     """
-    if emit == "annotated":
+    if options.emit == "annotated":
         raise MeshError("error: a program in the form 'annotated' is not partitioned yet, there is nothing to report")
-    steps = len(pipeline.steps_from(module, "mesh", collectives))
-    from_source = not is_partitioned(module)
-    done = 0
     needed: Work | None = None
     found: list[Report] = []
 
-    def observe(step: Pass, module: ir.Module) -> None:
-        nonlocal done, needed
-        done += 1
-        if from_source and done == len(pipeline.PREPARE):  # annotations would stand between a loop and its trip count
+    def observe(stage: str, module: ir.Module) -> None:
+        nonlocal needed
+        if stage == "legal":  # annotations would stand between a loop and its trip count
             needed = work(executed(module, find_mesh(module), weigh=amount))
-        if done == steps:
+        if stage == "optimised":
             found.append(report_of(module, needed))
             _forget_reasons(module)
 
-    timings = pipeline.partition_module(
-        module,
-        emit=emit,
-        resharding=resharding,
-        replica_groups=replica_groups,
-        collectives=collectives,
-        explain=True,
-        on_pass=observe,
-    )
+    timings = partition_module(module, replace(options, explain=True), on_stage=observe)
     return found[0], timings
 
 

@@ -198,7 +198,7 @@ def partition(exported: Exported) -> Exported:
     Raises MeshError with a located diagnostic where the program cannot be partitioned.
     """
     program = _open(exported, exported.fun_name, context())
-    pipeline.partition_module(program.module, emit="exported")
+    pipeline.partition_module(program.module)
     return pack(program)
 
 

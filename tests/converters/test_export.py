@@ -154,7 +154,7 @@ def test_closed_export_runs_in_jax() -> None:
     x, weights = np.ones((8, 16), np.float32), np.linspace(-1, 1, 3 * 256, dtype=np.float32).reshape(3, 16, 16)
     exported = export.export(jitted)(x, weights)
     module = mlir.parse(exported.mlir_module(), "layers.mlir", mlir.context())
-    for step in pipeline.ANNOTATE:
+    for step in pipeline.build(pipeline.Options(emit="annotated")).passes:
         step.run(module)
     sdy.export_module(module, closed=True)
     portable = _jax.mlir.serialize_portable_artifact(str(module), "1.0.0", True)

@@ -18,6 +18,7 @@ import pytest
 from jax import lax
 
 from meshbridge import pipeline
+from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
@@ -29,7 +30,10 @@ from tests.operations.cases import Case, Operand, compare, examples, export
 from tests.operations.differential import SEED, Spec, device_mesh
 from tests.operations.interpreter import evaluate, evaluate_partitions, evaluate_side_by_side
 
-STEPS = (*pipeline.ANNOTATE, *pipeline.SPLIT, LowerCollectives(form="exported"))
+STEPS = (
+    *pipeline.build(pipeline.Options(emit="mesh")).replacing("decided", ShardingRefinement()).passes,
+    LowerCollectives(form="exported"),
+)
 """Up to the program of one device, in the form that stands inside of what callers get: devices are partitions."""
 
 F32, I32, BIT = "float32", "int32", "bool"

@@ -110,4 +110,4 @@ def test_users_without_results_or_tensors(user: str, emit: str) -> None:
     """Whatever reads a partial sum, the program is partitioned and reported."""
     module = mlir.parse(HEAD + user + TAIL, "users.mlir", mlir.context())
     assert meshbridge.report(module).wire_bytes >= 0
-    pipeline.partition_module(module, emit=emit)
+    pipeline.partition_module(module, pipeline.Options(emit=emit))

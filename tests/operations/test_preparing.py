@@ -13,8 +13,6 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
 from meshbridge.legalize.strip_shardings import StripShardings
-from meshbridge.partition.expand_composites import ExpandComposites
-from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from meshbridge.read import formats
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.runtime import pjrt
@@ -36,12 +34,8 @@ def _wide_types() -> Iterator[None]:
 
 
 def steps() -> tuple[Pass, ...]:
-    """All passes that run before `mesh-spmdization`."""
-    every = pipeline.PIPELINES["exported"]
-    (end,) = [index for index, step in enumerate(every) if isinstance(step, MeshSpmdization)]
-    assert isinstance(every[0], ImportShardings)
-    assert isinstance(every[end - 1], ExpandComposites)
-    return every[1:end]
+    """All passes that run on the program of global shapes, after it was read."""
+    return pipeline.build(pipeline.Options(emit="annotated")).starting_at("annotated").passes
 
 
 def prepared(module: ir.Module) -> Iterator[tuple[str, ir.Module]]:

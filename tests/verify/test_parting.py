@@ -28,7 +28,7 @@ def programs(mesh: jax.sharding.Mesh) -> tuple[ir.Module, ir.Module]:
     exported = jax.export.export(jitted)(jnp.zeros((2, 64)), jnp.zeros((64, 3)))
     source = formats.unpack(exported, mlir.context()).module
     partitioned = formats.copy_module(source)
-    pipeline.partition_module(partitioned, collectives="off")
+    pipeline.partition_module(partitioned, pipeline.Options(collectives="off"))
     return source, partitioned
 
 
@@ -74,7 +74,7 @@ def maxima(mesh: jax.sharding.Mesh) -> tuple[ir.Module, ir.Module]:
     jitted = jax.jit(function, in_shardings=shardings[:1], out_shardings=shardings[1])
     source = formats.unpack(jax.export.export(jitted)(jnp.zeros((16, 6))), mlir.context()).module
     partitioned = formats.copy_module(source)
-    pipeline.partition_module(partitioned, collectives="off")
+    pipeline.partition_module(partitioned, pipeline.Options(collectives="off"))
     return source, partitioned
 
 

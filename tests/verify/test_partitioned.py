@@ -38,7 +38,7 @@ def quickly(names: Iterable[str], quick: tuple[str, ...], *others: pytest.MarkDe
 
 def partitioned(source: ir.Module, emit: str = "exported") -> ir.Module:
     copy = formats.copy_module(source)
-    pipeline.partition_module(copy, emit=emit)
+    pipeline.partition_module(copy, pipeline.Options(emit=emit))
     return copy
 
 

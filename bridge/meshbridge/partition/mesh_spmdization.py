@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array, integers
@@ -14,7 +14,6 @@ from meshbridge.ir.mlir import (
     COMPOSITE,
     MANUAL,
     REGION_OPS,
-    MeshError,
     OpError,
     function_type,
     functions_to_partition,
@@ -50,6 +49,9 @@ _WITHOUT_LOOPS = frozenset({"stablehlo.return", "sdy.return", BARRIER, *_STATEME
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
 
+Resharding = Literal["cheapest", "exact"]
+
+
 @register
 @dataclass(frozen=True)
 class MeshSpmdization(Pass):
@@ -67,7 +69,7 @@ class MeshSpmdization(Pass):
 
     name: ClassVar[str] = "mesh-spmdization"
     also: ClassVar[tuple[str, ...]] = ("shard-partition",)
-    resharding: str = "cheapest"
+    resharding: Resharding = "cheapest"
     "Which plans to take: the cheapest by bytes and number of collectives, or `exact`, the fewest bytes whatever the number."
 
     boundary: bool = False
@@ -81,8 +83,6 @@ class MeshSpmdization(Pass):
     "Write down in each collective's location why it is there (see `meshbridge.ir.locations`)."
 
     def run(self, module: ir.Module) -> None:
-        if self.resharding not in ("cheapest", "exact"):
-            raise MeshError(f"{self.name}: error: resharding is {self.resharding!r}, expected cheapest or exact")
         bodies = _bodies_of_composites(module)
         with module.context, ir.Location.unknown():
             for function in functions_to_partition(module):

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from meshbridge import conversion, pipeline
 from meshbridge.dialect.boundary import is_partitioned
@@ -59,7 +60,7 @@ def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None
     _add_input(parser)
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
-    parser.add_argument("--emit", choices=pipeline.PIPELINES, default="exported", help="how far to go (default: exported)")
+    parser.add_argument("--emit", choices=get_args(pipeline.Emit), default="exported", help="how far to go (default: exported)")
     _add_resharding(parser)
     _add_collectives(parser)
     parser.add_argument("--replica-groups", choices=("dense", "mesh-axes"), default="dense", help="how to write device groups")
@@ -209,8 +210,8 @@ def partition(options: argparse.Namespace) -> int:
 def _partition(module: ir.Module, options: argparse.Namespace) -> tuple[Report | None, list[pipeline.Timing]]:
     """Partitions in place as the options say, with a report if they ask for one."""
     names = ("emit", "resharding", "collectives", "replica_groups")
-    how = {name: getattr(options, name) for name in names}
-    return partition_and_report(module, **how) if options.report else (None, pipeline.partition_module(module, **how))
+    how = pipeline.Options(**{name: getattr(options, name) for name in names})
+    return partition_and_report(module, how) if options.report else (None, pipeline.partition_module(module, how))
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
@@ -320,7 +321,8 @@ def report(options: argparse.Namespace) -> int:
     module = program.module
     with files.about(files.display_name(options.input), program.format.wording):
         _refuse_done(program, options)
-        found, _ = partition_and_report(module, emit="mesh", resharding=options.resharding, collectives=options.collectives)
+        how = pipeline.Options(emit="mesh", resharding=options.resharding, collectives=options.collectives)
+        found, _ = partition_and_report(module, how)
     print(_report_text(found, options.json))
     return 0
 
