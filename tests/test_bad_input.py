@@ -245,6 +245,13 @@ def test_a_mesh_of_unknown_sizes_is_refused(bad: Path, capsys: pytest.CaptureFix
 CARRIED = {
     "axis names of another kind": ('@m(shape = 2x4) {meshbridge.axis_names = [i64, "b"]}', "an array of strings, found [i64"),
     "an axis name too few": ('@m(shape = 2x4) {meshbridge.axis_names = ["a"]}', "does not fit the operation"),
+    "sub-axes that are not numbers": ("@m(shape = 2x4) {meshbridge.axis_digits = [1]}", "an array of integers, found [1"),
+    "a digit too few": ("@m(shape = 2x4) {meshbridge.axis_digits = array<i64: 1>}", "does not fit the operation"),
+    "an axis without digits": ("@m(shape = 2x4) {meshbridge.axis_digits = array<i64: 2, 0>}", "does not fit the operation"),
+    "a name too many for axes of several digits": (
+        '@m(shape = 2x4) {meshbridge.axis_digits = array<i64: 2>, meshbridge.axis_names = ["a", "b"]}',
+        "does not fit the operation",
+    ),
     "a device twice": ("@m(shape = 2) {meshbridge.device_ids = array<i64: 1, 1>}", "does not fit the operation"),
 }
 

@@ -12,8 +12,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, walk_all
-from meshbridge.ir.sharding import MAX_DEVICES
-from meshbridge.ir.subaxes import AxisRef, FactoredMesh, factor
+from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
+from meshbridge.ir.subaxes import factor
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
 from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, NAMED, SHARDING
@@ -190,7 +190,7 @@ class _Export:
         tensor = sdy.TensorShardingAttr(attr)
         dims = [_parts(factored, sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings]
         groups = {
-            "manual": [axis for name, _ in axes if name in manual for axis in factored.axes_of(AxisRef(name))],
+            "manual": [axis for name, _ in axes if name in manual for axis in factored.runs[name]],
             "unreduced": _parts(factored, tensor.unreduced_axes),
         }
         return _tiled(factored, dims, groups, devices)
@@ -223,11 +223,11 @@ def _says_nothing(attr: ir.Attribute) -> bool:
     return bool(dims) and not (any(dim.is_closed for dim in dims) or sdy_attributes.axis_refs(attr))
 
 
-def _parts(factored: FactoredMesh, refs: Iterable[ir.Attribute]) -> list[int]:
+def _parts(factored: Mesh, refs: Iterable[ir.Attribute]) -> list[int]:
     return [axis for ref in refs for axis in factored.axes_of(sdy_attributes.axis_ref(ref))]
 
 
-def _tiled(factored: FactoredMesh, dims: list[list[int]], groups: dict[str, list[int]], devices: list[int]) -> str:
+def _tiled(factored: Mesh, dims: list[list[int]], groups: dict[str, list[int]], devices: list[int]) -> str:
     """Axes that neither split a dimension nor belong to a group hold replicas."""
     shape = factored.shape
 

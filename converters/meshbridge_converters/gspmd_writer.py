@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshbridge.ir.mlir import MeshError, OpError, ir, sdy
-from meshbridge.ir.subaxes import AxisRef
+from meshbridge.ir.sharding import AxisRef
 from meshbridge_converters import mesh_inference, sdy_attributes
 from meshbridge_converters.gspmd_annotations import NUM_PARTITIONS, Survey, tilings
 from meshbridge_converters.hlo_shardings import NamedMesh, Tiling

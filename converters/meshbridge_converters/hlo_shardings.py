@@ -24,8 +24,8 @@ from typing import TypeVar
 import numpy as np
 from jaxlib.xla_client import HloSharding, OpSharding
 
-from meshbridge.ir.sharding import MAX_DEVICES
-from meshbridge.ir.subaxes import AxisRef, factor
+from meshbridge.ir.sharding import MAX_DEVICES, AxisRef
+from meshbridge.ir.subaxes import factor
 
 MAX_DIMENSIONS = 32
 """Of a tile assignment: as many as numpy arrays had for long. No tensor of a program comes near."""

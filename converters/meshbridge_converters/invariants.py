@@ -52,7 +52,7 @@ def check_manual_axes(op: ir.Operation, mesh: SdyMesh) -> None:
     Raises OpError.
     """
     axes = manual_axes(op)
-    expected = [name for name, _ in mesh.factored.sdy_axes if name in axes]
+    expected = [name for name in mesh.value.runs if name in axes]
     if axes != expected:
         raise OpError(op, f"expected manual_axes in the order of the mesh, {_listed(expected)}, found {_listed(axes)}")
 

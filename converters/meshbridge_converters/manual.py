@@ -70,11 +70,11 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     arguments = _boundaries(main, "arg_attrs", [argument.type for argument in body.arguments])
     results = _boundaries(main, "res_attrs", [operand.type for operand in terminator.operands])
     mesh = _the_mesh(main, [*arguments, *results], known)
-    for boundary in (*arguments, *results):
-        _check_even(main, boundary, mesh)
     if mesh.value.size == 1:  # nothing is manual: XLA before jaxlib 0.10 leaves the computation unexpanded on one device
         _set_boundaries(main, arguments, results, mesh)
         return
+    for boundary in (*arguments, *results):
+        _check_even(main, boundary, mesh)
     global_arguments, global_results = ([boundary.type for boundary in side] for side in (arguments, results))
 
     entry = body.create_before(*global_arguments, arg_locs=[argument.location for argument in body.arguments])
@@ -82,7 +82,7 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     attrs = {
         "in_shardings": carriers.per_value_attr([_sharding(boundary, mesh) for boundary in arguments]),
         "out_shardings": carriers.per_value_attr([_sharding(boundary, mesh) for boundary in results]),
-        "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name, _ in mesh.factored.sdy_axes]),
+        "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in mesh.value.runs]),
     }
     operands = list(entry.arguments)
     manual = ir.Operation.create(MANUAL, global_results, operands, attrs, regions=1, loc=main.location, ip=ip)

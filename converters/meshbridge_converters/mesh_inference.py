@@ -17,8 +17,8 @@ from functools import reduce
 
 import numpy as np
 
-from meshbridge.ir.sharding import Axes
-from meshbridge.ir.subaxes import AxisRef, FactoredMesh, factor
+from meshbridge.ir.sharding import Axes, AxisRef, Mesh
+from meshbridge.ir.subaxes import factor
 from meshbridge_converters.hlo_shardings import Tiling
 
 LINE = ""
@@ -40,7 +40,7 @@ class InferredMesh:
     """The mesh: `shape`, the devices in row-major order, and where each tiling lies on it."""
 
     line: tuple[int, ...]
-    factored: FactoredMesh
+    factored: Mesh
     walks: dict[Tiling, list[list[AxisRef]]] = field(repr=False)
 
     @property

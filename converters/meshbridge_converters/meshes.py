@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import AXIS_NAMES, DEVICE_IDS, MeshOp
+from meshbridge.dialect.ops import AXIS_DIGITS, AXIS_NAMES, DEVICE_IDS, MeshOp
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.ir.subaxes import FactoredMesh, fused
 from meshbridge_converters import sdy_attributes
 from meshbridge_converters.sdy_attributes import SdyMesh
 
@@ -21,9 +21,13 @@ MESH = "meshbridge.mesh"
 
 
 def declare(mesh: SdyMesh, others: Mapping[str, ir.Attribute], loc: ir.Location, ip: ir.InsertionPoint) -> None:
-    """Writes `mesh` as a `mesh.mesh` that also carries the attributes `others`, e.g. `stablehlo.mesh`."""
-    op = build.mesh(mesh.value, loc=loc, ip=ip)
-    if not mesh.factored.parts:
+    """Writes `mesh` as a `mesh.mesh` that also carries the attributes `others`, e.g. `stablehlo.mesh`.
+
+    A mesh without axes (all of one device, or none in particular) becomes one axis of size 1 without a name: the mesh dialect
+    has no mesh of rank 0.
+    """
+    op = build.mesh(mesh.value if mesh.value.rank else replace(mesh.value, shape=(1,)), loc=loc, ip=ip)
+    if not mesh.value.rank:
         op.attributes[AXIS_NAMES] = ir.ArrayAttr.get([])
     if mesh.inlined:
         op.attributes[INLINED] = ir.UnitAttr.get()
@@ -34,7 +38,7 @@ def declare(mesh: SdyMesh, others: Mapping[str, ir.Attribute], loc: ir.Location,
 def restore(module: ir.Module) -> dict[str, SdyMesh]:
     """Replaces each `mesh.mesh` of `module` by the `sdy.mesh` that it was, and returns them by symbol.
 
-    Raises OpError for a mesh of unknown shape, and for axis names that do not fuse to whole axes.
+    Raises OpError for a mesh of unknown shape.
     """
     declared = [op.operation for op in module.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
     restored: dict[str, SdyMesh] = {}
@@ -42,7 +46,7 @@ def restore(module: ir.Module) -> dict[str, SdyMesh]:
         mesh = _restored(op)
         restored[mesh.value.name] = mesh
         if not mesh.inlined:
-            own = ("sym_name", "shape", AXIS_NAMES, DEVICE_IDS)
+            own = ("sym_name", "shape", AXIS_NAMES, AXIS_DIGITS, DEVICE_IDS)
             attrs = {name: op.attributes[name] for name in op.attributes if name not in own}
             attrs |= {"sym_name": ir.StringAttr.get(mesh.value.name), "mesh": mesh.attr}
             ir.Operation.create("sdy.mesh", [], [], attrs, loc=op.location, ip=ir.InsertionPoint(op))
@@ -56,10 +60,5 @@ def _restored(op: ir.Operation) -> SdyMesh:
     if DYNAMIC in value.shape:
         raise OpError(op, "has a size that is not known, which sdy cannot say")
     if AXIS_NAMES in op.attributes and not len(ir.ArrayAttr(op.attributes[AXIS_NAMES])):
-        factored = FactoredMesh(())
-    else:
-        try:
-            factored = fused(value)
-        except ValueError as error:
-            raise OpError(op, str(error)) from None
-    return SdyMesh(sdy_attributes.mesh_attr(factored, value.device_ids), factored, value, INLINED in op.attributes)
+        value = replace(value, shape=())
+    return SdyMesh(sdy_attributes.mesh_attr(value), value, INLINED in op.attributes)

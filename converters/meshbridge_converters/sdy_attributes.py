@@ -15,8 +15,8 @@ from typing import NamedTuple
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import OPEN_DIMS, PRIORITIES, REPLICATED_AXES
 from meshbridge.ir.mlir import MeshError, ir, sdy
-from meshbridge.ir.sharding import Axes, Mesh, Sharding
-from meshbridge.ir.subaxes import AxisRef, FactoredMesh, factor, looks_like_part
+from meshbridge.ir.sharding import Axes, AxisRef, Mesh, Sharding
+from meshbridge.ir.subaxes import factor
 
 NO_PRIORITY = -1
 
@@ -30,17 +30,16 @@ class Annotation(NamedTuple):
 
 @dataclass(frozen=True)
 class SdyMesh:
-    """One mesh of a module, as sdy has it and as the mesh dialect has it. `inlined` ones have no symbol in sdy."""
+    """One mesh of a module, as sdy has it and as a value, which may have no axes. `inlined` ones have no symbol in sdy."""
 
     attr: ir.Attribute
-    factored: FactoredMesh
     value: Mesh
     inlined: bool = False
 
     @property
     def is_maximal(self) -> bool:
         """Whether the mesh means one device that holds the whole value. Its shardings have no dimensions, whatever the rank."""
-        return not self.factored.parts and bool(self.value.device_ids)
+        return not self.value.rank and bool(self.value.device_ids)
 
 
 def mesh_axes(attr: ir.Attribute) -> list[tuple[str, int]]:
@@ -49,32 +48,22 @@ def mesh_axes(attr: ir.Attribute) -> list[tuple[str, int]]:
 
 
 def sdy_mesh(symbol: str, attr: ir.Attribute, used: Iterable[AxisRef], inlined: bool = False) -> SdyMesh:
-    """The mesh `symbol` with its axes factored for the axis references in `used`.
+    """The mesh `symbol` with its axes cut for the axis references in `used`.
 
-    A mesh without axes (all of one device, or none in particular) becomes one axis of size 1 without a name: the mesh dialect
-    has no mesh of rank 0. Raises MeshError where `used` cannot be factored.
+    Raises MeshError where no factorisation has all of them.
     """
-    axes = mesh_axes(attr)
-    for name, _ in axes:
-        if looks_like_part(name):
-            raise MeshError(f'mesh @{symbol}: the axis name "{name}" is how a sub-axis is written')
     try:
-        factored = factor(axes, used)
+        value = factor(mesh_axes(attr), used, symbol=symbol, device_ids=tuple(sdy.MeshAttr(attr).device_ids))
     except ValueError as error:
         raise MeshError(f"mesh @{symbol}: {error}") from None
-    devices = tuple(sdy.MeshAttr(attr).device_ids)
-    if not axes:
-        return SdyMesh(attr, factored, Mesh(symbol, (1,), (), devices), inlined)
-    numbered = tuple(str(axis) for axis in range(len(factored.parts)))
-    names = () if factored.labels == numbered else factored.labels
-    return SdyMesh(attr, factored, Mesh(symbol, factored.shape, names, devices), inlined)
+    return SdyMesh(attr, value, inlined)
 
 
-def mesh_attr(factored: FactoredMesh, device_ids: Sequence[int]) -> ir.Attribute:
-    """The `#sdy.mesh<…>` of a mesh, its factored axes fused. sdy leaves the device order out where it is 0, 1, 2, …"""
-    in_order = bool(factored.parts) and list(device_ids) == list(range(len(device_ids)))
-    axes = [sdy.MeshAxisAttr.get(name, size) for name, size in factored.sdy_axes]
-    return sdy.MeshAttr.get(axes, [] if in_order else list(device_ids))
+def mesh_attr(mesh: Mesh) -> ir.Attribute:
+    """The `#sdy.mesh<…>` of a mesh, its axes whole. sdy leaves the device order out where it is 0, 1, 2, …"""
+    in_order = bool(mesh.rank) and mesh.device_ids == tuple(range(len(mesh.device_ids)))
+    axes = [sdy.MeshAxisAttr.get(name, size) for name, size in mesh.named_axes]
+    return sdy.MeshAttr.get(axes, [] if in_order else list(mesh.device_ids))
 
 
 def axis_ref(attr: ir.Attribute) -> AxisRef:
@@ -104,7 +93,7 @@ def read(attr: ir.Attribute, mesh: SdyMesh, rank: int) -> Annotation:
     """What an `#sdy.sharding<…>` over `mesh` says, in the mesh dialect's terms, of a tensor of `rank` dimensions."""
 
     def axes(refs: Sequence[ir.Attribute]) -> Axes:
-        return tuple(axis for ref in refs for axis in mesh.factored.axes_of(axis_ref(ref)))
+        return tuple(axis for ref in refs for axis in mesh.value.axes_of(axis_ref(ref)))
 
     tensor = sdy.TensorShardingAttr(attr)
     dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
@@ -133,9 +122,9 @@ def write(sharding: Sharding, rank: int, extras: Mapping[str, ir.Attribute], mes
         raise ValueError(f"partial = {sharding.partial_kind} has no counterpart in sdy, where unreduced means sum")
 
     def refs(axes: Iterable[int]) -> list[ir.Attribute]:
-        if not mesh.factored.parts:  # the one axis of size 1 that stands for no axis at all
+        if not mesh.value.rank:  # the one axis of size 1 that stands for no axis at all
             return []
-        return [axis_ref_attr(ref) for ref in mesh.factored.refs_of(axes)]
+        return [axis_ref_attr(ref) for ref in mesh.value.refs_of(axes)]
 
     def in_mesh_order(axes: Iterable[int]) -> list[ir.Attribute]:
         return refs(sorted(axes))

@@ -32,7 +32,6 @@ from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, UNSAID
 from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
-from meshbridge.ir.subaxes import AxisRef
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
 from meshbridge_converters.invariants import Groups
@@ -284,7 +283,7 @@ class _Import:
                 raise OpError(op, f"is manual along {', '.join(names)}, which no mesh of the module has")
             return
         invariants.check_manual_axes(op, mesh)
-        manual = [axis for name in names for axis in mesh.factored.axes_of(AxisRef(name))]
+        manual = [axis for name in names for axis in mesh.value.runs[name]]
         op.attributes[MANUAL_AXES] = attributes.axes_attr(manual)
         op.attributes[meshes.MESH] = ir.FlatSymbolRefAttr.get(mesh.value.name)
         before, after = ir.InsertionPoint(op), ir.InsertionPoint.after(op)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from meshbridge.ir.mlir import MeshError, OpError, ir
-from meshbridge.ir.subaxes import AxisRef
+from meshbridge.ir.sharding import AxisRef
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
 
@@ -50,7 +50,7 @@ class Meshes:
     def with_axes(self, names: Sequence[str]) -> SdyMesh | None:
         """The mesh of something that names only axes: the first that is in use, or else declared, and has them all."""
         found = [self.by_key[key] for key in (*self.used, *self.by_key)]
-        return next((mesh for mesh in found if set(names) <= {name for name, _ in mesh.factored.sdy_axes}), None)
+        return next((mesh for mesh in found if mesh.value.runs.keys() >= set(names)), None)
 
     def of_sharding(self, attr: ir.Attribute) -> SdyMesh:
         """The mesh of a sharding."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxlib.xla_client import HloSharding
 
-from meshbridge.ir.subaxes import AxisRef
+from meshbridge.ir.sharding import AxisRef
 from meshbridge_converters import hlo_shardings
 from meshbridge_converters.hlo_shardings import NamedMesh, Tiling
 from tests.fuzz import mutators

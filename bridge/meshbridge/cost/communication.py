@@ -19,7 +19,6 @@ from meshbridge.ir.locations import SourceLocation, location_of, reason_at
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.sizes import tensor_bytes
-from meshbridge.ir.subaxes import axis_names
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[C
             wire = float((pairs[:, 0] != pairs[:, 1]).sum()) / mesh.size * tensor_bytes(op.operands[0])
         else:
             continue
-        yield Collective(kind, axis_names(mesh, axes), size, wire, times, location_of(op), reason_at(op))
+        yield Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op))
 
 
 Measured = tuple[Axes, float]

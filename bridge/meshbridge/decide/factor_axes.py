@@ -12,7 +12,7 @@ from meshbridge.decide.graph import Graph
 from meshbridge.decide.propagate import Propagator
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import find_mesh
-from meshbridge.dialect.ops import AXIS_NAMES, MANUAL_AXES, REPLICATED_AXES, MeshOp, ShardingOp
+from meshbridge.dialect.ops import AXIS_DIGITS, MANUAL_AXES, REPLICATED_AXES, MeshOp, ShardingOp
 from meshbridge.ir import subaxes
 from meshbridge.ir.mlir import functions_to_partition, ir, walk_all
 from meshbridge.ir.passes import RewritePass, register
@@ -33,7 +33,7 @@ class FactorAxes(RewritePass):
              %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
              %0 = mesh.shard %x to %s : tensor<8xf32>
              %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<2x4xf32>
-    Output:  mesh.mesh @m(shape = 2x2) {meshbridge.axis_names = ["0:(1)2", "0:(2)2"]}
+    Output:  mesh.mesh @m(shape = 2x2) {meshbridge.axis_digits = array<i64: 2>}
              %s = mesh.sharding @m split_axes = [[0, 1]] : !mesh.sharding
              %0 = mesh.shard %x to %s : tensor<8xf32>
              %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<2x4xf32>                split as [[0], [1]] from here on
@@ -131,7 +131,7 @@ def _rewrite(module: ir.Module, before: Mesh, after: Mesh, cuts: Cuts) -> None:
     for op in walk_all(module):
         if op.name == "mesh.mesh" and MeshOp(op).sym_name == before.name:
             op.attributes["shape"] = attributes.integers_attr(after.shape)
-            op.attributes[AXIS_NAMES] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in after.axis_names])
+            op.attributes[AXIS_DIGITS] = attributes.integers_attr(after.digits)
         elif op.name == "mesh.sharding" and ShardingOp(op).mesh == before.name:
             value = ShardingOp(op).value
             split = tuple(_in_parts(axes, parts) for axes in value.split_axes)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from meshbridge.dialect import attributes
-from meshbridge.dialect.ops import AXIS_NAMES, DEVICE_IDS
+from meshbridge.dialect.ops import AXIS_DIGITS, AXIS_NAMES, DEVICE_IDS
 from meshbridge.dialect.signature import group_size
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
@@ -39,6 +39,8 @@ def mesh(value: Mesh, *, loc: ir.Location | None = None, ip: Place = None) -> ir
     attrs = {"sym_name": ir.StringAttr.get(value.name), "shape": attributes.integers_attr(value.shape)}
     if value.axis_names:
         attrs[AXIS_NAMES] = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in value.axis_names])
+    if value.digits:
+        attrs[AXIS_DIGITS] = attributes.integers_attr(value.digits)
     if value.device_ids:
         attrs[DEVICE_IDS] = attributes.integers_attr(value.device_ids)
     return _create("mesh", [], [], attrs, loc, ip)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import (
+    AXIS_DIGITS,
     AXIS_NAMES,
     BOUNDARY_GLOBAL,
     BOUNDARY_MESH,
@@ -82,6 +83,7 @@ _AXES = ("an array of axis lists", _is_axis_array)
 
 _KINDS: dict[str, tuple[str, Callable[[ir.Attribute], bool]]] = {
     AXIS_NAMES: ("an array of strings", _is_strings),
+    AXIS_DIGITS: _INTEGERS,
     DEVICE_IDS: _INTEGERS,
     OPEN_DIMS: _INTEGERS,
     PRIORITIES: _INTEGERS,
@@ -99,11 +101,15 @@ _KINDS: dict[str, tuple[str, Callable[[ir.Attribute], bool]]] = {
 
 def _fits(name: str, attr: ir.Attribute, op: ir.Operation) -> bool:
     """Whether there are as many entries as axes or dimensions, and none for others; where `op` is what carries it."""
-    if op.name == MeshOp.OPERATION_NAME and name in (AXIS_NAMES, DEVICE_IDS):
+    if op.name == MeshOp.OPERATION_NAME and name in (AXIS_NAMES, AXIS_DIGITS, DEVICE_IDS):
         mesh = MeshOp(op)
+        digits = op.attributes.get(AXIS_DIGITS)
+        counts = attributes.integers(digits) if digits is not None and _is_integers(digits) else (1,) * len(mesh.shape)
         if name == AXIS_NAMES:
             names = [str(entry) for entry in ir.ArrayAttr(attr)]
-            return len(names) in (0, len(mesh.shape)) and len(names) == len(set(names))
+            return len(names) in (0, len(counts)) and len(names) == len(set(names))
+        if name == AXIS_DIGITS:
+            return min(counts, default=1) > 0 and sum(counts) == len(mesh.shape)
         ids = attributes.integers(attr)
         return len(ids) == mesh.value.size and (len(ids) == 1 or sorted(ids) == list(range(len(ids))))
     if op.name == ShardOp.OPERATION_NAME and name in (OPEN_DIMS, PRIORITIES):

@@ -58,15 +58,19 @@ class MeshOp(MeshOpView):
 
     @property
     def value(self) -> Mesh:
-        """The mesh with the axis names and device order that its discardable attributes carry."""
+        """The mesh with the axis names, sub-axes and device order that its discardable attributes carry."""
         attrs = self.operation.attributes
         names = tuple(str(ir.StringAttr(name).value) for name in ir.ArrayAttr(attrs[AXIS_NAMES])) if AXIS_NAMES in attrs else ()
         devices = attributes.integers(attrs[DEVICE_IDS]) if DEVICE_IDS in attrs else ()
-        return Mesh(self.sym_name, self.shape, names, devices)
+        digits = attributes.integers(attrs[AXIS_DIGITS]) if AXIS_DIGITS in attrs else ()
+        return Mesh(self.sym_name, self.shape, names, devices, digits)
 
 
 AXIS_NAMES = "meshbridge.axis_names"
 """Discardable attribute of `mesh.mesh`: what the user calls the axes (the dialect numbers them)."""
+
+AXIS_DIGITS = "meshbridge.axis_digits"
+"""Discardable attribute of `mesh.mesh`: how many of its axes each axis that the user knows is, where sub-axes are in use."""
 
 DEVICE_IDS = "meshbridge.device_ids"
 """Discardable attribute of `mesh.mesh`: device ids in row-major order, where they are not 0, 1, 2, …"""

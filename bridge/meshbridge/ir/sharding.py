@@ -7,8 +7,9 @@ axis first, and along which axes the value is partial.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -34,13 +35,38 @@ Split = tuple[Axes, ...]
 
 
 @dataclass(frozen=True)
+class AxisRef:
+    """An axis as the user knows it, or with `size` the sub-axis that starts after a product `pre` of the sizes outside of it."""
+
+    name: str
+    pre: int = 1
+    size: int | None = None
+
+    def __str__(self) -> str:
+        return f'"{self.name}"' if self.size is None else f'"{self.name}":({self.pre}){self.size}'
+
+    @property
+    def label(self) -> str:
+        """The same without quotes, for people: `x`, `x:(2)4`."""
+        return str(self).replace('"', "")
+
+
+@dataclass(frozen=True)
 class Mesh:
-    """A device mesh. `device_ids` in row-major order of the mesh where it differs from 0, 1, 2, …"""
+    """A device mesh. `shape` has the sizes of the axes that the dialect numbers.
+
+    Each axis that the user knows is one of these, or a run of several, outer to inner: the digits of a coordinate along it. A
+    shorter run is a sub-axis. So 2x2x2 with the names x, y and the digits 1, 2 is 2x4 to the user, and axis 2 is `"y":(2)2`.
+    """
 
     name: str
     shape: tuple[int, ...]
     axis_names: tuple[str, ...] = ()
+    "What the user calls the axes; empty where they go by their number."
     device_ids: tuple[int, ...] = ()
+    "Devices in row-major order of the mesh where it differs from 0, 1, 2, …"
+    digits: tuple[int, ...] = ()
+    "How many entries of `shape` each of the user's axes is; empty where all are one."
 
     @property
     def rank(self) -> int:
@@ -51,13 +77,56 @@ class Mesh:
         """Number of devices."""
         return prod(self.shape)
 
-    def group_size(self, axes: Axes) -> int:
+    def group_size(self, axes: Iterable[int]) -> int:
         """Number of devices in one group along `axes`."""
         return prod(self.shape[axis] for axis in axes)
 
+    @cached_property
+    def runs(self) -> dict[str, Axes]:
+        """The axes that make up each axis of the user's, by its name."""
+        counts = self.digits or (1,) * self.rank
+        ends = itertools.accumulate(counts)
+        runs = (tuple(range(end - count, end)) for count, end in zip(counts, ends, strict=True))
+        return dict(zip(self.axis_names or map(str, itertools.count()), runs, strict=False))
+
+    @property
+    def named_axes(self) -> list[tuple[str, int]]:
+        """Name and size of each axis of the user's."""
+        return [(name, self.group_size(run)) for name, run in self.runs.items()]
+
+    def axes_of(self, ref: AxisRef) -> Axes:
+        """The axes that make up `ref`, outer to inner. Raises KeyError for an axis that the mesh does not have."""
+        run = self.runs[ref.name]
+        if ref.size is None:
+            return run
+        return tuple(axis for axis in run if ref.pre <= self.group_size(range(run[0], axis)) < ref.pre * ref.size)
+
+    def refs_of(self, axes: Iterable[int]) -> list[AxisRef]:
+        """What the user calls `axes`: neighbouring digits of one axis are one sub-axis, and all of them the axis."""
+        found: list[list[int]] = []
+        for axis in axes:
+            if found and found[-1][-1] + 1 == axis and self._name_of[axis] == self._name_of[axis - 1]:
+                found[-1].append(axis)
+            else:
+                found.append([axis])
+        return [self._ref(tuple(part)) for part in found]
+
+    def _ref(self, part: Axes) -> AxisRef:
+        name = self._name_of[part[0]]
+        run = self.runs[name]
+        return AxisRef(name) if part == run else AxisRef(name, self.group_size(range(run[0], part[0])), self.group_size(part))
+
+    @cached_property
+    def _name_of(self) -> tuple[str, ...]:
+        return tuple(name for name, run in self.runs.items() for _ in run)
+
+    def labels(self, axes: Iterable[int]) -> tuple[str, ...]:
+        """`refs_of` for people."""
+        return tuple(ref.label for ref in self.refs_of(axes))
+
     def axis_name(self, axis: int) -> str:
-        """The user's name of an axis, or its number."""
-        return self.axis_names[axis] if self.axis_names else str(axis)
+        """What the user calls one axis."""
+        return self._ref((axis,)).label
 
     def ordered_devices(self) -> tuple[int, ...]:
         """Device ids in row-major order of the mesh."""

@@ -29,7 +29,7 @@ def lower_module(module: ir.Module, groups: Groups) -> None:
     Groups are dense in a module of several different meshes: XLA (as of jaxlib 0.10) resolves the axes of all of them in one.
     """
     meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
-    if len({(mesh.shape, mesh.axis_names) for mesh in meshes.values()}) > 1:
+    if len({(mesh.shape, mesh.axis_names, mesh.digits) for mesh in meshes.values()}) > 1:
         groups = replace(groups, spelling="dense")
     with module.context:
         _Walk(meshes, groups).block(module.body)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from meshbridge.ir.locations import because, location_at, names_file, without_reason
 from meshbridge.ir.mlir import ir, title
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
-from meshbridge.ir.subaxes import axis_names
 
 _PARTIAL = {
     "dot_general": "contracts a split dimension",
@@ -92,7 +91,7 @@ class Reasons:
         )
 
     def _names(self, axes: Axes) -> str:
-        return ", ".join(axis_names(self.mesh, axes))
+        return ", ".join(self.mesh.labels(axes))
 
 
 def _operand(op: ir.Operation, index: int | None) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.ir.sharding import Axes, Mesh
-from meshbridge.ir.subaxes import axis_names
 
 Shape = tuple[int, ...]
 Number = TypeVar("Number", int, np.ndarray[tuple[int], np.dtype[np.int64]])
@@ -78,7 +77,7 @@ def describe(mesh: Mesh, digits: Digits) -> str:
     """Digits for people: axis names, a sub-axis as `x:(stride)radix` the way Shardy writes it."""
     axes = whole_axes(mesh, digits)
     if axes is not None:
-        return "[" + ", ".join(axis_names(mesh, axes)) + "]"
+        return "[" + ", ".join(mesh.labels(axes)) + "]"
 
     def one(digit: Digit) -> str:
         inner = prod(mesh.shape[digit.axis + 1 :])

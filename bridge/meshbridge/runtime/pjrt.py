@@ -24,7 +24,7 @@ from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PART
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import Axes, Mesh, Split
-from meshbridge.ir.subaxes import axis_names, named_axes, whole_split
+from meshbridge.ir.subaxes import whole_split
 from meshbridge.read import formats
 
 BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
@@ -76,8 +76,8 @@ class Place:
 
     def spec(self, mesh: Mesh, *, in_parts: bool = False) -> PartitionSpec:
         """The split as JAX writes it, by names of mesh axes; `in_parts` if parts of an axis are axes of their own."""
-        names = [map(mesh.axis_name, axes) if in_parts else axis_names(mesh, axes) for axes in self.split]
-        unreduced = map(mesh.axis_name, self.partial) if in_parts else axis_names(mesh, self.partial)
+        names = [map(mesh.axis_name, axes) if in_parts else mesh.labels(axes) for axes in self.split]
+        unreduced = map(mesh.axis_name, self.partial) if in_parts else mesh.labels(self.partial)
         return PartitionSpec(*(tuple(each) or None for each in names), unreduced=set(unreduced))
 
 
@@ -120,7 +120,7 @@ class Executable:
         for position, device in enumerate(self.mesh.ordered_devices()):
             in_order[position] = self.devices[device]
         parts = [(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)]
-        axes = parts if self._in_parts else named_axes(self.mesh)
+        axes = parts if self._in_parts else self.mesh.named_axes
         kinds = tuple(AxisType.Explicit if name in self._unreduced else AxisType.Auto for name, _ in axes)
         return jax.sharding.Mesh(in_order.reshape([size for _, size in axes]), [name for name, _ in axes], axis_types=kinds)
 
@@ -128,7 +128,7 @@ class Executable:
     def _unreduced(self) -> set[str]:
         """The axes that JAX must have as explicit ones, since devices along them hold terms of a sum."""
         partial = {axis for place in (*self.inputs, *self.outputs) for axis in place.partial}
-        return {self.mesh.axis_name(axis) for axis in partial} | set(axis_names(self.mesh, tuple(sorted(partial))))
+        return {self.mesh.axis_name(axis) for axis in partial} | set(self.mesh.labels(sorted(partial)))
 
     @cached_property
     def _in_parts(self) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 from meshbridge.cost.communication import Collective
 from meshbridge.ir.locations import SourceLocation
-from meshbridge.ir.subaxes import named_axes
 from meshbridge.report import Report
 
 SCHEMA = 1
@@ -26,7 +25,7 @@ def as_json(report: Report) -> str:
     whole = {
         "schema": SCHEMA,
         "mesh": {
-            "axes": dict(named_axes(report.mesh)),
+            "axes": dict(report.mesh.named_axes),
             "devices": report.mesh.size,
         },
         "wire_bytes": report.wire_bytes,

@@ -73,16 +73,13 @@ def mesh_of(op: ir.Operation) -> Mesh:
     if op.name == "sdy.mesh":
         return mesh_of_attribute(op.attributes["mesh"])
     shape = integers(op, "shape")
+    plain = "meshbridge.axis_names" in op.attributes and "meshbridge.axis_digits" not in op.attributes
     names = (
         [ir.StringAttr(name).value for name in ir.ArrayAttr(op.attributes["meshbridge.axis_names"])]
-        if _named(op)
+        if plain
         else list(map(str, range(len(shape))))
     )
     return Mesh(tuple(zip(names, shape, strict=True)), integers(op, "meshbridge.device_ids"))
-
-
-def _named(op: ir.Operation) -> bool:
-    return "meshbridge.axis_names" in op.attributes
 
 
 def mesh_of_attribute(attr: ir.Attribute) -> Mesh:

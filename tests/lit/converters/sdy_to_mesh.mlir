@@ -1,7 +1,7 @@
 // RUN: meshbridge convert %s --to mesh | filecheck %s
 // RUN: meshbridge convert %s --to mesh | meshbridge convert - --to sdy | filecheck %s --check-prefix=BACK
 
-// CHECK:      mesh.mesh @m(shape = 2x2x4) {meshbridge.axis_names = ["x", "y:(1)2", "y:(2)4"], stablehlo.mesh = {axes = []}}
+// CHECK:      mesh.mesh @m(shape = 2x2x4) {meshbridge.axis_digits = array<i64: 1, 2>, meshbridge.axis_names = ["x", "y"], stablehlo.mesh = {axes = []}}
 // CHECK-NEXT: mesh.mesh @reversed(shape = 4) {meshbridge.axis_names = ["a"], meshbridge.device_ids = array<i64: 3, 2, 1, 0>}
 // CHECK-NEXT: mesh.mesh @one(shape = 1) {meshbridge.axis_names = [], meshbridge.device_ids = array<i64: 5>}
 // BACK:      sdy.mesh @m = <["x"=2, "y"=8]> {stablehlo.mesh = {axes = []}}

@@ -1,7 +1,7 @@
 // RUN: mesh-opt %s --split-input-file --factor-axes | filecheck %s
 
 // Two heads on four devices: the heads take half of the axis, what is inside of a head the other half.
-// CHECK:         mesh.mesh @m(shape = 2x2x2) {meshbridge.axis_names = ["0", "1:(1)2", "1:(2)2"]}
+// CHECK:         mesh.mesh @m(shape = 2x2x2) {meshbridge.axis_digits = array<i64: 1, 2>}
 // CHECK-LABEL:   func.func @heads
 // CHECK:         mesh.sharding @m split_axes = {{\[\[}}0], [1, 2]] : !mesh.sharding
 // CHECK:         mesh.shard {{.*}} {meshbridge.replicated_axes = array<i16: 1, 2>} : tensor<6xf32>
@@ -19,7 +19,7 @@ func.func @heads(%x: tensor<4x32xf32>, %y: tensor<6xf32>) -> (tensor<4x2x16xf32>
 // -----
 
 // A merge asks as a split does, and one axis may be cut twice. Axes behind it are counted on.
-// CHECK:         mesh.mesh @m(shape = 2x2x2x3) {meshbridge.axis_names = ["x:(1)2", "x:(2)2", "x:(4)2", "y"]}
+// CHECK:         mesh.mesh @m(shape = 2x2x2x3) {meshbridge.axis_digits = array<i64: 3, 1>, meshbridge.axis_names = ["x", "y"]}
 // CHECK-LABEL:   func.func @merged
 // CHECK:         mesh.sharding @m split_axes = {{\[\[}}0, 1, 2], [3]] : !mesh.sharding
 mesh.mesh @m(shape = 8x3) {meshbridge.axis_names = ["x", "y"]}
