@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from meshbridge.analysis.known_values import known_integer
+from meshbridge.analysis.known_values import branch
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import MANUAL_AXES
@@ -42,7 +42,7 @@ def is_unknown_loop(op: ir.Operation) -> bool:
 
 def branch_weights(op: ir.Operation, weigh: Weigh) -> list[float]:
     """What each branch of a `case` or `if` costs in one execution, if nothing says which one is taken; empty for other ops."""
-    if op.name not in BRANCHING or _known_branch(op) is not None:
+    if op.name not in BRANCHING or branch(op) is not None:
         return []
     return [weigh(list(_in_block(region.blocks[0], 1, None, weigh))) for region in op.regions]
 
@@ -62,21 +62,10 @@ def _taken(op: ir.Operation, regions: list[list[Execution]], weigh: Weigh | None
     """The regions of `op` that run."""
     if op.name not in BRANCHING:
         return regions
-    known = _known_branch(op)
+    known = branch(op)
     if known is not None:
         return [regions[known]]
     return regions if weigh is None else [max(regions, key=weigh)]
-
-
-def _known_branch(op: ir.Operation) -> int | None:
-    """The number of the branch that a `case` or `if` takes, where its index is known. One out of range takes the last."""
-    index = known_integer(op.operands[0])
-    if index is None:
-        return None
-    last = len(op.regions) - 1
-    if op.name == "stablehlo.if":
-        return 0 if index else 1
-    return index if 0 <= index <= last else last
 
 
 def _repeated(op: ir.Operation, whole: Mesh | None) -> int:

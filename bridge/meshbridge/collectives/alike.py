@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter
+from meshbridge.analysis.known_values import Splat, known
+from meshbridge.collectives.rewriter import ELEMENTWISE, Rewriter
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllReduceOp, CollectiveOpView
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.resized import splat_element
 
 _DEPTH = 4
 """How many operations in a row are compared."""
@@ -56,17 +56,14 @@ def _computed(value: ir.Value, rewriter: Rewriter, depth: int) -> Key:
     op = rewriter.producer(value)
     if op is None or depth == 0:
         return value
-    if op.name in CONSTANTS:
-        element = splat_element(op)
-        return value if element is None else ("splat", element)
+    if isinstance(found := known(value), Splat):
+        return "splat", found.element
     if op.name not in ELEMENTWISE and op.name not in ("stablehlo.reshape", "stablehlo.broadcast_in_dim"):
         return value
     shape = _squeezed(shape_of(value.type))
     operands = list(op.operands)
     if op.name == "stablehlo.broadcast_in_dim" and not shape_of(operands[0].type):
-        scalar = rewriter.producer(operands[0])
-        element = splat_element(scalar) if scalar is not None and scalar.name in CONSTANTS else None
-        return "splat", operands[0] if element is None else element
+        return "splat", operands[0]
     if any(shape_of(operand.type) and _squeezed(shape_of(operand.type)) != shape for operand in operands):
         return value
     if op.name in ELEMENTWISE:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import Splat, is_splat, known
 from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter, Rule, RulePass
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
@@ -13,10 +14,10 @@ from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.resized import is_bytewise, resized, splat_element
+from meshbridge.ir.resized import is_bytewise, resized
 from meshbridge.ir.sharding import DYNAMIC, Axes
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.spmd import neutral
 
 
@@ -123,8 +124,8 @@ def _shrunk(value: ir.Value, gather: _Gather, count: int, user: ir.Operation, re
     op, shard = rewriter.producer(value), resized(tensor, gather.dim, divide=count)
     attrs = dict(op.attributes.items()) if op is not None else {}
     with ir.InsertionPoint(user), user.location:
-        if op is not None and op.name in CONSTANTS and (element := splat_element(op)) is not None:
-            attrs["value"] = ir.DenseElementsAttr.get_splat(shard, element)
+        if op is not None and op.name in CONSTANTS and isinstance(found := known(value), Splat):
+            attrs["value"] = ir.DenseElementsAttr.get_splat(shard, found.element)
         elif (
             op is None or op.name != "stablehlo.broadcast_in_dim" or gather.dim in integers(op.attributes["broadcast_dimensions"])
         ):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import Splat, known
 from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter, Rule, RulePass
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
@@ -13,7 +14,7 @@ from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.resized import is_bytewise, resized, splat_element
+from meshbridge.ir.resized import is_bytewise, resized
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.sizes import type_bytes
 
@@ -153,8 +154,8 @@ def _enlarged(value: ir.Value, gather: _Gather, rewriter: Rewriter) -> Callable[
     op, type_ = rewriter.producer(value), resized(tensor, gather.dim, multiply=gather.count)
     if op is None:
         return None
-    if op.name in CONSTANTS and (element := splat_element(op)) is not None:
-        attrs = dict(op.attributes.items()) | {"value": ir.DenseElementsAttr.get_splat(type_, element)}
+    if op.name in CONSTANTS and isinstance(found := known(value), Splat):
+        attrs = dict(op.attributes.items()) | {"value": ir.DenseElementsAttr.get_splat(type_, found.element)}
         return lambda: ir.Operation.create(op.name, [type_], [], attrs).results[0]
     if op.name == "stablehlo.broadcast_in_dim" and gather.dim not in integers(op.attributes["broadcast_dimensions"]):
         return lambda: _again(op, list(op.operands), type_)

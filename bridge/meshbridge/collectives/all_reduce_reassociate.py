@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
 from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
 from meshbridge.dialect import build
@@ -14,7 +15,7 @@ from meshbridge.dialect.signature import element_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.spmd import neutral
 
 

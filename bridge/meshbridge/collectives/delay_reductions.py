@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.collectives import joins
 from meshbridge.collectives.all_reduce_reassociate import AllReduceReassociate
@@ -16,7 +17,6 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.reductions import is_splat
 from meshbridge.ops.spmd import neutral, splat
 
 

@@ -16,11 +16,3 @@ def resized(tensor: ir.RankedTensorType, dim: int, *, multiply: int = 1, divide:
     shape = list(tensor.shape)
     shape[dim] = shape[dim] * multiply // divide
     return ir.RankedTensorType.get(shape, tensor.element_type)
-
-
-def splat_element(constant: ir.Operation) -> ir.Attribute | None:
-    """The one number that a constant holds; None if it holds several, or complex ones, which the bindings cannot write."""
-    value = constant.attributes["value"]
-    if not isinstance(value, ir.DenseElementsAttr) or not value.is_splat or "complex" in str(value.type):
-        return None
-    return value.get_splat_value()

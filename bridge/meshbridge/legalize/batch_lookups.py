@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
-from meshbridge.dialect.attributes import integers
+from meshbridge.analysis.known_values import Iota, known
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops.addressing import Addressing, of_gather, of_scatter
-from meshbridge.ops.reductions import is_splat
 from meshbridge.ops.rule import shape_of
 
 
@@ -59,7 +56,8 @@ def _counting(how: Addressing, operand: tuple[int, ...], indices: ir.Value) -> d
     found: dict[int, int] = {}
     for component, addressed in enumerate(how.addressed):
         part = _component(indices, how.vector_dim, component)
-        dim = None if part is None or addressed in inside else counts_along(part)
+        counted = None if part is None or addressed in inside else known(part)
+        dim = counted.dim if isinstance(counted, Iota) and (counted.start, counted.step) == (0, 1) else None
         fits = dim is not None and dim != how.vector_dim and dim not in taken and shape[dim] == operand[addressed]
         if dim is not None and fits and len(found) + 1 < len(how.addressed):
             taken.add(dim)
@@ -69,64 +67,11 @@ def _counting(how: Addressing, operand: tuple[int, ...], indices: ir.Value) -> d
 
 def _component(indices: ir.Value, vector_dim: int, component: int) -> ir.Value | None:
     """What was joined into `indices` as one component of their vectors."""
-    made = _maker(indices)
+    made = None if isinstance(indices.owner, ir.Block) else indices.owner.operation
     if made is None or made.name != "stablehlo.concatenate" or ir.IntegerAttr(made.attributes["dimension"]).value != vector_dim:
         return None
     parts = [part for part in made.operands for _ in range(shape_of(part)[vector_dim])]
     return parts[component] if shape_of(parts[component])[vector_dim] == 1 else None
-
-
-def _maker(value: ir.Value) -> ir.Operation | None:
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
-
-
-def counts_along(value: ir.Value) -> int | None:
-    """The dimension along which the elements of `value` are 0, 1, 2, …; None if there is none, or it cannot be told."""
-    made = _maker(value)
-    if made is None:
-        return None
-    if made.name == "stablehlo.iota":
-        return int(ir.IntegerAttr(made.attributes["iota_dimension"]).value)
-    if made.name == "stablehlo.constant":
-        return _constant_counts(made.attributes["value"], shape_of(value))
-    if made.name == "stablehlo.convert":
-        return counts_along(made.operands[0])
-    if made.name == "stablehlo.select":  # negative indices count from the end; an iota has none
-        return counts_along(made.operands[2]) if _never(made.operands[0]) else None
-    if made.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
-        source = counts_along(made.operands[0])
-        return None if source is None else _carried(made, source)
-    return None
-
-
-def _constant_counts(value: ir.Attribute, shape: tuple[int, ...]) -> int | None:
-    if len(shape) != 1 or not isinstance(value, ir.DenseIntElementsAttr):
-        return None
-    return 0 if np.array_equal(np.array(value), np.arange(shape[0])) else None
-
-
-def _never(predicate: ir.Value) -> bool:
-    """Whether this compares an iota to be less than 0, or is a constant that says so."""
-    if is_splat(predicate, False):
-        return True
-    made = _maker(predicate)
-    if made is None or made.name != "stablehlo.compare" or "LT" not in str(made.attributes["comparison_direction"]):
-        return False
-    return counts_along(made.operands[0]) is not None and is_splat(made.operands[1], 0)
-
-
-def _carried(op: ir.Operation, source: int) -> int | None:
-    """Where the dimension `source` of the operand of a broadcast or of a reshape by dimensions of size 1 comes to lie."""
-    before, after = shape_of(op.operands[0]), shape_of(op.results[0])
-    if before[source] == 1:
-        return None
-    if op.name == "stablehlo.broadcast_in_dim":
-        return integers(op.attributes["broadcast_dimensions"])[source]
-    larger = [[dim for dim, size in enumerate(shape) if size != 1] for shape in (before, after)]
-    if [before[dim] for dim in larger[0]] != [after[dim] for dim in larger[1]]:
-        return None
-    return larger[1][larger[0].index(source)]
 
 
 def _without(indices: ir.Value, vector_dim: int, dropped: set[int]) -> ir.Value:

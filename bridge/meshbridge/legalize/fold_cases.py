@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import branch
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import RewritePass, register
 
@@ -32,7 +33,7 @@ class FoldCases(RewritePass):
     rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.case", "stablehlo.if"})
 
     def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
-        return any(_chosen(op) is not None for op in ops) and fold(list(module.body.operations))
+        return any(branch(op) is not None for op in ops) and fold(list(module.body.operations))
 
 
 def fold(views: list[ir.OpView]) -> bool:
@@ -44,7 +45,7 @@ def fold(views: list[ir.OpView]) -> bool:
     pending = list(reversed(views))
     while pending:
         op = pending.pop().operation
-        index = _chosen(op) if op.name in FoldCases.rewrites else None
+        index = branch(op) if op.name in FoldCases.rewrites else None
         if index is not None:
             moved = _take(op, index)
             pending += reversed(moved)
@@ -53,20 +54,6 @@ def fold(views: list[ir.OpView]) -> bool:
             inner = [view for region in op.regions for block in region.blocks for view in block.operations]
             pending += reversed(inner)
     return changed
-
-
-def _chosen(op: ir.Operation) -> int | None:
-    """The number of the branch that runs, None where no constant says. A `case` runs its last one for an index out of bounds."""
-    owner = op.operands[0].owner
-    if not isinstance(owner, (ir.Operation, ir.OpView)) or owner.operation.name != "stablehlo.constant":
-        return None
-    attr = owner.operation.attributes["value"]
-    if not isinstance(attr, ir.DenseElementsAttr) or not attr.is_splat:
-        return None
-    value = ir.IntegerAttr(attr.get_splat_value()).value
-    if op.name == "stablehlo.if":
-        return 0 if value else 1
-    return value if 0 <= value < len(op.regions) else len(op.regions) - 1
 
 
 def _take(op: ir.Operation, index: int) -> list[ir.OpView]:

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops import padded_selections
 from meshbridge.ops.convolutions import convolution_padding, per_dim
-from meshbridge.ops.reductions import body_kind, is_splat
+from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.rule import shape_of
 from meshbridge.ops.selections import selected_kind
 from meshbridge.ops.spmd import neutral

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import Iota, is_splat, known
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
-from meshbridge.ops.reductions import is_splat
 from meshbridge.ops.spmd import neutral, splat
 
 
@@ -61,10 +61,8 @@ def _kind(op: ir.Operation) -> str:
     """`max` or `min` for an argmax or argmin over the one dimension that its second operand counts; "" for anything else."""
     values, indices, value_init, _ = op.operands
     reduced = integers(op.attributes["dimensions"])
-    counted = indices.owner
-    if isinstance(counted, ir.Block) or counted.operation.name != "stablehlo.iota":
-        return ""
-    if reduced != (ir.IntegerAttr(counted.operation.attributes["iota_dimension"]).value,):
+    counted = known(indices)
+    if not isinstance(counted, Iota) or reduced != (counted.dim,) or counted.step < 0:
         return ""
     first, *rest = _numbered(op.regions[0].blocks[0])
     kind = _KINDS.get(first, "")

@@ -7,8 +7,7 @@ from functools import reduce
 from math import prod
 from typing import ClassVar
 
-import numpy as np
-
+from meshbridge.analysis.known_values import known_integer, known_integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops.reductions import body_kind
@@ -69,10 +68,10 @@ def _place(op: ir.Operation) -> _Place | None:
 def _updated(op: ir.Operation, operand: tuple[int, ...]) -> _Place | None:
     """Starts are clamped so that the update fits."""
     shape = shape_of(op.operands[1])
-    starts = [_constant(start) for start in list(op.operands)[2:]]
-    if any(start is None for start in starts):
+    starts = [known_integer(start) for start in list(op.operands)[2:]]
+    known = [start for start in starts if start is not None]
+    if len(known) < len(starts):
         return None
-    known = [int(start.item()) for start in starts if start is not None]
     clamped = [min(max(start, 0), whole - size) for start, whole, size in zip(known, operand, shape, strict=True)]
     return _Place(shape, tuple(clamped))
 
@@ -80,14 +79,14 @@ def _updated(op: ir.Operation, operand: tuple[int, ...]) -> _Place | None:
 def _scattered(op: ir.Operation, operand: tuple[int, ...]) -> _Place | None:
     """One window, not several; a window that does not fit would be left out."""
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    index, update = _constant(op.operands[1]), shape_of(op.operands[2])
+    index, update = known_integers(op.operands[1]), shape_of(op.operands[2])
     if index is None or list(numbers.input_batching_dims) or len(list(numbers.update_window_dims)) != len(update):
         return None
     if not (body_kind(op) or _replaces(op)):
         return None
     starts = [0] * len(operand)
-    for dim, start in zip(numbers.scattered_dims_to_operand_dims, index.reshape(-1).tolist(), strict=True):
-        starts[dim] = int(start)
+    for dim, start in zip(numbers.scattered_dims_to_operand_dims, index, strict=True):
+        starts[dim] = start
     sizes = iter(update)
     inserted = set(numbers.inserted_window_dims)
     shape = tuple(1 if dim in inserted else next(sizes) for dim in range(len(operand)))
@@ -128,26 +127,3 @@ def _inside(whole: ir.RankedTensorType, dim: int, start: int, size: int) -> ir.V
     inside = stablehlo.and_(compare(place, splat(start, line), "GE"), compare(place, splat(start + size, line), "LT"))
     mask = ir.RankedTensorType.get(whole.shape, ir.IntegerType.get_signless(1))
     return stablehlo.broadcast_in_dim(mask, inside, ir.DenseI64ArrayAttr.get([dim]))
-
-
-_JOINS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.concatenate", "stablehlo.reshape", "stablehlo.convert"})
-"""How JAX puts an index vector together from constants."""
-
-
-def _constant(value: ir.Value) -> np.ndarray | None:
-    """The elements of a short list of integers known now, in order; None if it is not known."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or len(shape_of(value)) > 1:
-        return None
-    op = owner.operation
-    if op.name == "stablehlo.constant":
-        held = op.attributes["value"]
-        return np.array(held).reshape(-1) if isinstance(held, ir.DenseIntElementsAttr) else None
-    if op.name not in _JOINS or any(len(shape_of(operand)) > 1 for operand in op.operands):
-        return None
-    parts = [_constant(operand) for operand in op.operands]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    joined = np.concatenate(known)
-    return np.resize(joined, prod(shape_of(value)))

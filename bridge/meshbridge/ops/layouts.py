@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshbridge.analysis.known_values import Splat, known
 from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Sharding
@@ -27,25 +28,17 @@ def shared_layout(op: ir.Operation, rule: ShardingRule, shardings: Sequence[Shar
     if not layouts or op.name not in ELEMENTWISE or layouts[0].partial_axes:
         return None
     for value, dims, sharding in zip(op.operands, rule.operands, shardings, strict=True):
-        if sharding is not None and sharding != layouts[0] and (not sharding.is_replicated if not dims else not is_filled(value)):
+        if (
+            sharding is not None
+            and sharding != layouts[0]
+            and (not sharding.is_replicated if not dims else not isinstance(known(value), Splat))
+        ):
             return None
     return layouts[0]
 
 
-def is_filled(value: ir.Value) -> bool:
-    """Whether `value`, seen through its annotations, is a constant whose elements are all the same: any shard of it can be made
-    without communication."""
-    op = value.owner
-    while not isinstance(op, ir.Block) and op.name == "mesh.shard":
-        op = op.operands[0].owner
-    if isinstance(op, ir.Block) or op.name != "stablehlo.constant":
-        return False
-    held = op.attributes["value"]
-    return isinstance(held, ir.DenseElementsAttr) and bool(held.is_splat)
-
-
 def filled(value: ir.Value, target: Sharding, before: ir.Operation, at: SpmdProgram) -> ir.Value:
-    """The shard under `target` of a constant whose elements are all the same, made before an op: `is_filled` holds."""
+    """The shard under `target` of a constant whose elements are all the same (`Splat`), made before an op."""
     shape = at.global_shape(value)
     if 0 in shape:
         return at.reshard(value, target, before)

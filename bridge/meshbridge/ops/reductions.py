@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
@@ -69,23 +70,6 @@ def once_per_group(value: ir.Value, kind: str, axes: Axes, at: SpmdProgram) -> i
     if not axes or kind in IDEMPOTENT or is_splat(value, ignored):
         return value
     return stablehlo.select(at.is_first(axes), value, splat(ignored, value.type))
-
-
-def is_splat(value: ir.Value, of: float) -> bool:
-    """Whether `value` is a constant, or a broadcast constant, all of whose elements are `of`."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
-        return False
-    op = owner.operation
-    if op.name == "stablehlo.broadcast_in_dim":
-        return is_splat(op.operands[0], of)
-    if op.name != "stablehlo.constant" or not isinstance(op.attributes["value"], ir.DenseElementsAttr):
-        return False
-    constant = op.attributes["value"]
-    if not constant.is_splat:
-        return False
-    element = constant.get_splat_value()
-    return isinstance(element, ir.IntegerAttr | ir.FloatAttr | ir.BoolAttr) and element.value == of
 
 
 @spmd_lowering("stablehlo.reduce")

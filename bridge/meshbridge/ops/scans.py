@@ -6,12 +6,13 @@ exchanging one slice per device.
 
 from __future__ import annotations
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.option import Option, result_sharding
-from meshbridge.ops.reductions import KINDS, body_kind, is_splat
+from meshbridge.ops.reductions import KINDS, body_kind
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, default_lowering, mask_padding, neutral, splat
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
