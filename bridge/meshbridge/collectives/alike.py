@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.analysis.known_values import Splat, known
-from meshbridge.collectives.rewriter import ELEMENTWISE, Rewriter
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllReduceOp, CollectiveOpView
 from meshbridge.dialect.signature import element_of, shape_of
@@ -15,7 +15,7 @@ _DEPTH = 4
 Key = object
 
 
-def drop_alike(ops: list[ir.Operation], rewriter: Rewriter) -> list[ir.Operation]:
+def drop_alike(ops: list[ir.Operation], rewriter: MeshRewriter) -> list[ir.Operation]:
     """Lets each of `ops`, collectives in program order, that gives what an earlier one of its block gives be a reshape of that;
     returns the others."""
     known: dict[Key, ir.Operation] = {}
@@ -35,7 +35,7 @@ def drop_alike(ops: list[ir.Operation], rewriter: Rewriter) -> list[ir.Operation
     return kept
 
 
-def _key(op: ir.Operation, rewriter: Rewriter) -> Key:
+def _key(op: ir.Operation, rewriter: MeshRewriter) -> Key:
     """What collectives share that give the same, dimensions of size one aside."""
     view = CollectiveOpView(op)
     axes: Key = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
@@ -51,7 +51,7 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _computed(value: ir.Value, rewriter: Rewriter, depth: int) -> Key:
+def _computed(value: ir.Value, rewriter: MeshRewriter, depth: int) -> Key:
     """How `value` is computed; the value itself where that is not looked into."""
     op = rewriter.producer(value)
     if op is None or depth == 0:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.analysis.known_values import Splat, is_splat, known
-from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import register
 from meshbridge.ir.resized import is_bytewise, resized
 from meshbridge.ir.sharding import DYNAMIC, Axes
@@ -23,7 +23,7 @@ from meshbridge.ops.spmd import neutral
 
 @register
 @dataclass(frozen=True)
-class AllGatherMoveDown(RulePass):
+class AllGatherMoveDown(PatternPass):
     """Moves all-gathers below operations that work on shards as well, if what is gathered then is not larger.
 
     Input:   %0 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
@@ -56,7 +56,7 @@ class _Gather:
         return _Gather(op.mesh, op.mesh_axes, op.gather_axis)
 
 
-def move_down(op: ir.Operation, rewriter: Rewriter) -> bool:
+def move_down(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the all-gathers that `op` reads below it."""
     operands = list(op.operands)
     gathers = [rewriter.collective(operand, AllGatherOp, op) for operand in operands]
@@ -86,7 +86,7 @@ def move_down(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-def reduce_shards(op: ir.Operation, rewriter: Rewriter) -> bool:
+def reduce_shards(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Reduces the shards of the all-gather that `op` reads and reduces along the gathered dimension, then over the devices."""
     gather = rewriter.collective(op.operands[0], AllGatherOp, op)
     if gather is None or len(op.results) != 1 or rewriter.uses(op.operands[0]) != 1:
@@ -108,29 +108,26 @@ def reduce_shards(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-def _pays(op: ir.Operation, operands: list[ir.Value], gathers: list[AllGatherOp | None], rewriter: Rewriter) -> bool:
+def _pays(op: ir.Operation, operands: list[ir.Value], gathers: list[AllGatherOp | None], rewriter: MeshRewriter) -> bool:
     """Whether the gathers that go, because nothing else uses them, weigh as much as the one that comes."""
     gathered = {value for value, each in zip(operands, gathers, strict=True) if each is not None}
     saved = sum(type_bytes(value.type) for value in gathered if rewriter.uses(value) == operands.count(value))
     return type_bytes(op.results[0].type) <= saved and is_bytewise(op.results[0].type)
 
 
-def _shrunk(value: ir.Value, gather: _Gather, count: int, user: ir.Operation, rewriter: Rewriter) -> ir.Value:
+def _shrunk(value: ir.Value, gather: _Gather, count: int, user: ir.Operation, rewriter: MeshRewriter) -> ir.Value:
     """What `value`, the same on all devices of a group, is for one shard: a smaller constant or broadcast, or a slice of it.
     Scalars stay."""
     tensor = ir.RankedTensorType(value.type)
     if tensor.rank == 0:
         return value
     op, shard = rewriter.producer(value), resized(tensor, gather.dim, divide=count)
-    attrs = dict(op.attributes.items()) if op is not None else {}
     with ir.InsertionPoint(user), user.location:
-        if op is not None and op.name in CONSTANTS and isinstance(found := known(value), Splat):
-            attrs["value"] = ir.DenseElementsAttr.get_splat(shard, found.element)
-        elif (
-            op is None or op.name != "stablehlo.broadcast_in_dim" or gather.dim in integers(op.attributes["broadcast_dimensions"])
-        ):
+        if isinstance(found := known(value), Splat):
+            return stablehlo.constant(ir.DenseElementsAttr.get_splat(shard, found.element))
+        if op is None or op.name != "stablehlo.broadcast_in_dim" or gather.dim in integers(op.attributes["broadcast_dimensions"]):
             return build.all_slice(value, rewriter.meshes[gather.mesh], mesh_axes=gather.axes, slice_axis=gather.dim)
-        made: ir.Value = ir.Operation.create(op.name, [shard], list(op.operands), attrs).results[0]
+        made: ir.Value = ir.Operation.create(op.name, [shard], list(op.operands), dict(op.attributes.items())).results[0]
         return made
 
 
@@ -164,7 +161,7 @@ _MOVES: dict[str, Callable[[ir.Operation, int], int | None]] = {
 }
 """By name, where an operation puts a dimension of its operands that it takes place by place; None where it does not."""
 
-AllGatherMoveDown.rules = (
-    Rule(AllGatherOp.OPERATION_NAME, move_down, frozenset(_MOVES)),
-    Rule(AllGatherOp.OPERATION_NAME, reduce_shards, frozenset(("stablehlo.reduce",))),
+AllGatherMoveDown.patterns = (
+    MeshPattern((AllGatherOp.OPERATION_NAME,), move_down, frozenset(_MOVES)),
+    MeshPattern((AllGatherOp.OPERATION_NAME,), reduce_shards, frozenset(("stablehlo.reduce",))),
 )

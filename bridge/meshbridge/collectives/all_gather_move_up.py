@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.analysis.known_values import Splat, known
-from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import register
 from meshbridge.ir.resized import is_bytewise, resized
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
@@ -21,7 +21,7 @@ from meshbridge.ir.sizes import type_bytes
 
 @register
 @dataclass(frozen=True)
-class AllGatherMoveUp(RulePass):
+class AllGatherMoveUp(PatternPass):
     """Moves all-gathers above operations that make data larger; where all devices of a group hold the same, no gather is left.
 
     Input:   %0 = stablehlo.convert %x : (tensor<2xbf16>) -> tensor<2xf32>
@@ -34,8 +34,8 @@ class AllGatherMoveUp(RulePass):
     Output:  %1 = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> tensor<4xf32>
 
     Such operations are elementwise ones of one operand and of others that every place holds alike, `broadcast_in_dim`, and `pad`
-    along other dimensions. The second form needs `%s` to be the same on all devices of a group (`Rewriter.is_uniform`); else one
-    element of each device is gathered, and repeated afterwards.
+    along other dimensions. The second form needs `%s` to be the same on all devices of a group (`is_uniform`); else one element of
+    each device is gathered, and repeated afterwards.
     """
 
     name: ClassVar[str] = "all-gather-move-up"
@@ -52,7 +52,7 @@ class _Gather:
     count: int
 
     @staticmethod
-    def of(op: ir.Operation, rewriter: Rewriter) -> _Gather:
+    def of(op: ir.Operation, rewriter: MeshRewriter) -> _Gather:
         view = AllGatherOp(op)
         mesh = rewriter.meshes[view.mesh]
         return _Gather(op, mesh, view.mesh_axes, view.gather_axis, group_size(mesh, view.mesh_axes))
@@ -61,14 +61,14 @@ class _Gather:
     def result(self) -> ir.RankedTensorType:
         return ir.RankedTensorType(self.op.results[0].type)
 
-    def over(self, value: ir.Value, dim: int, rewriter: Rewriter) -> ir.Value:
+    def over(self, value: ir.Value, dim: int, rewriter: MeshRewriter) -> ir.Value:
         """`value` gathered along its dimension `dim`."""
         gathered = build.all_gather(value, self.mesh, mesh_axes=self.axes, gather_axis=dim)
         rewriter.adopt(gathered)
         return gathered
 
 
-def move_up(op: ir.Operation, rewriter: Rewriter) -> bool:
+def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the all-gather `op` above what computes its operand, if that makes it smaller."""
     producer = rewriter.producer(op.operands[0])
     if producer is not None and producer.name not in _MOVES and not rewriter.can_be_uniform(producer.name):
@@ -84,7 +84,7 @@ def move_up(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-def _moved(gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+def _moved(gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     source = gather.op.operands[0]
     if rewriter.is_uniform(source, gather.mesh.name, gather.axes):
         return _repeated(source, gather.dim, gather.count)
@@ -94,7 +94,7 @@ def _moved(gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
     return _MOVES.get(producer.name, _stays)(producer, gather, rewriter)
 
 
-def _stays(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+def _stays(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     return None
 
 
@@ -127,7 +127,7 @@ def _again(op: ir.Operation, operands: list[ir.Value], type_: ir.Type) -> ir.Val
     return made
 
 
-def _elementwise(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+def _elementwise(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     """The one operand that differs from place to place is smaller than the result."""
     operands, size = list(op.operands), type_bytes(op.results[0].type)
     if not any(type_bytes(operand.type) < size and is_bytewise(operand.type) for operand in operands):
@@ -144,7 +144,7 @@ def _elementwise(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Va
     return _again(op, values, gather.result)
 
 
-def _enlarged(value: ir.Value, gather: _Gather, rewriter: Rewriter) -> Callable[[], ir.Value] | None:
+def _enlarged(value: ir.Value, gather: _Gather, rewriter: MeshRewriter) -> Callable[[], ir.Value] | None:
     """How to make `value` for the gathered shape, if every place along the gathered dimension holds the same."""
     tensor = ir.RankedTensorType(value.type)
     if not rewriter.is_uniform(value, gather.mesh.name, gather.axes):
@@ -154,15 +154,15 @@ def _enlarged(value: ir.Value, gather: _Gather, rewriter: Rewriter) -> Callable[
     op, type_ = rewriter.producer(value), resized(tensor, gather.dim, multiply=gather.count)
     if op is None:
         return None
-    if op.name in CONSTANTS and isinstance(found := known(value), Splat):
-        attrs = dict(op.attributes.items()) | {"value": ir.DenseElementsAttr.get_splat(type_, found.element)}
-        return lambda: ir.Operation.create(op.name, [type_], [], attrs).results[0]
+    if isinstance(found := known(value), Splat):
+        held = ir.DenseElementsAttr.get_splat(type_, found.element)
+        return lambda: stablehlo.constant(held)
     if op.name == "stablehlo.broadcast_in_dim" and gather.dim not in integers(op.attributes["broadcast_dimensions"]):
         return lambda: _again(op, list(op.operands), type_)
     return None
 
 
-def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     """Gathers what is broadcast: along the same dimension, or one element of each device, which is then repeated."""
     source, dims, dim = op.operands[0], list(integers(op.attributes["broadcast_dimensions"])), gather.dim
     shape, piece = list(shape_of(source.type)), shape_of(op.results[0].type)[dim]
@@ -185,7 +185,7 @@ def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> 
     return _reshaped(_broadcast(wide, split, places, gather.result.element_type), result)
 
 
-def _pad(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | None:
+def _pad(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     """Padding along other dimensions is added after gathering."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     if any(integers(op.attributes[name])[gather.dim] for name in names) or type_bytes(op.operands[0].type) >= type_bytes(
@@ -197,11 +197,11 @@ def _pad(op: ir.Operation, gather: _Gather, rewriter: Rewriter) -> ir.Value | No
     return _again(op, [gather.over(op.operands[0], gather.dim, rewriter), op.operands[1]], gather.result)
 
 
-_MOVES: dict[str, Callable[[ir.Operation, _Gather, Rewriter], ir.Value | None]] = {
+_MOVES: dict[str, Callable[[ir.Operation, _Gather, MeshRewriter], ir.Value | None]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     "stablehlo.broadcast_in_dim": _broadcast_in_dim,
     "stablehlo.pad": _pad,
 }
 """By name, what an all-gather of an operation's result becomes when it moves above."""
 
-AllGatherMoveUp.rules = (Rule(AllGatherOp.OPERATION_NAME, move_up),)
+AllGatherMoveUp.patterns = (MeshPattern((AllGatherOp.OPERATION_NAME,), move_up),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp
@@ -17,7 +17,7 @@ from meshbridge.ops.reductions import IDEMPOTENT
 
 @register
 @dataclass(frozen=True)
-class AllReduceFolder(RulePass):
+class AllReduceFolder(PatternPass):
     """Folds an all-reduce of an all-reduce into one over the axes of both.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
@@ -31,7 +31,7 @@ class AllReduceFolder(RulePass):
     name: ClassVar[str] = "all-reduce-folder"
 
 
-def fold(op: ir.Operation, rewriter: Rewriter) -> bool:
+def fold(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Folds the all-reduce that the all-reduce `op` reads into it."""
     outer = AllReduceOp(op)
     inner = rewriter.collective(outer.input, AllReduceOp, op)
@@ -46,7 +46,7 @@ def fold(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-AllReduceFolder.rules = (Rule(AllReduceOp.OPERATION_NAME, fold),)
+AllReduceFolder.patterns = (MeshPattern((AllReduceOp.OPERATION_NAME,), fold),)
 
 
 def _agree(inner: AllReduceOp, outer: AllReduceOp) -> bool:

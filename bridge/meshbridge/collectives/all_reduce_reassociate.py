@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
-from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp
@@ -21,7 +21,7 @@ from meshbridge.ops.spmd import neutral
 
 @register
 @dataclass(frozen=True)
-class AllReduceReassociate(RulePass):
+class AllReduceReassociate(PatternPass):
     """Moves all-reduces below operations that commute with them, where they become fewer or no larger.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
@@ -38,7 +38,7 @@ class AllReduceReassociate(RulePass):
     name: ClassVar[str] = "all-reduce-reassociate"
 
 
-def reassociate(op: ir.Operation, rewriter: Rewriter) -> bool:
+def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the all-reduces that `op` reads below it, if that keeps the value and they become fewer or no larger."""
     operands = list(op.operands)
     found = [rewriter.collective(operand, AllReduceOp, op) for operand in operands]
@@ -74,7 +74,7 @@ def _joins_all(op: ir.Operation, first: AllReduceOp, alike: list[bool]) -> bool:
 
 
 def _passes_one(
-    op: ir.Operation, first: AllReduceOp, found: list[AllReduceOp | None], alike: list[bool], rewriter: Rewriter
+    op: ir.Operation, first: AllReduceOp, found: list[AllReduceOp | None], alike: list[bool], rewriter: MeshRewriter
 ) -> bool:
     """Whether `op` commutes with the one all-reduce among its operands."""
     if sum(each is not None for each in found) != 1:
@@ -113,4 +113,4 @@ _SCALING = {
 
 _OTHERS = _REARRANGING | _LINEAR | _SCALING.keys() | {f"stablehlo.{name}" for name in ("concatenate", "dot_general", "reduce")}
 
-AllReduceReassociate.rules = (Rule(AllReduceOp.OPERATION_NAME, reassociate, joins.NAMES | _OTHERS),)
+AllReduceReassociate.patterns = (MeshPattern((AllReduceOp.OPERATION_NAME,), reassociate, joins.NAMES | _OTHERS),)

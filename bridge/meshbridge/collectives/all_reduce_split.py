@@ -9,7 +9,7 @@ from meshbridge.collectives import joins
 from meshbridge.collectives.all_gather_move_down import move_down
 from meshbridge.collectives.all_reduce_reassociate import reassociate
 from meshbridge.collectives.mesh_simplifications import scatter
-from meshbridge.collectives.rewriter import ELEMENTWISE, Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.constraints import is_integer
@@ -23,7 +23,7 @@ from meshbridge.ir.sizes import type_bytes
 
 @register
 @dataclass(frozen=True)
-class AllReduceSplit(RulePass):
+class AllReduceSplit(PatternPass):
     """Splits all-reduces where half of one is dead, or is done by another collective anyway.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
@@ -53,7 +53,7 @@ class AllReduceSplit(RulePass):
     name: ClassVar[str] = "all-reduce-split"
 
 
-def slice_first(op: ir.Operation, rewriter: Rewriter) -> bool:
+def slice_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the slice `op` above elementwise operations and transposes, if an all-reduce stands at the end of them."""
     view = AllSliceOp(op)
     mesh = rewriter.meshes[view.mesh]
@@ -73,7 +73,7 @@ _DEPTH = 8
 """How many operations in a row a slice may pass."""
 
 
-def _leads_to_reduction(value: ir.Value, piece: AllSliceOp, rewriter: Rewriter, depth: int = _DEPTH) -> bool:
+def _leads_to_reduction(value: ir.Value, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> bool:
     """Whether `value`, of no other use, comes from an all-reduce that a reduce-scatter along the slice's axes can replace."""
     op = rewriter.producer(value)
     if op is None or op.block != piece.operation.block or rewriter.uses(value) != 1 or depth == 0:
@@ -85,7 +85,7 @@ def _leads_to_reduction(value: ir.Value, piece: AllSliceOp, rewriter: Rewriter, 
     return any(_leads_to_reduction(operand, piece, rewriter, depth - 1) for operand in op.operands)
 
 
-def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: Rewriter, depth: int = _DEPTH) -> ir.Value:
+def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> ir.Value:
     """`value` sliced along `dim` as far up as all-reduces are to be reached."""
     op = rewriter.producer(value)
     if ir.RankedTensorType(value.type).rank == 0:
@@ -104,7 +104,7 @@ def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: Rewriter, de
     return made
 
 
-def share_gather(op: ir.Operation, rewriter: Rewriter) -> bool:
+def share_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Lets the all-gather beside an all-reduce among the operands of `op` do the gathering half of it."""
     operands = list(op.operands)
     gathers = [gather for value in operands if (gather := rewriter.collective(value, AllGatherOp, op)) is not None]
@@ -128,7 +128,7 @@ def share_gather(op: ir.Operation, rewriter: Rewriter) -> bool:
     return move_down(op, rewriter)
 
 
-def _is_collective(value: ir.Value, user: ir.Operation, rewriter: Rewriter) -> bool:
+def _is_collective(value: ir.Value, user: ir.Operation, rewriter: MeshRewriter) -> bool:
     return rewriter.collective(value, AllGatherOp, user) is not None or rewriter.collective(value, AllReduceOp, user) is not None
 
 
@@ -139,7 +139,7 @@ def _scatters(total: AllReduceOp, mesh: str, axes: Axes) -> bool:
     return total.reduction != "average" or not is_integer(element_of(total.operation.results[0].type))
 
 
-def _scattered_and_gathered(total: AllReduceOp, gather: AllGatherOp, user: ir.Operation, rewriter: Rewriter) -> ir.Value:
+def _scattered_and_gathered(total: AllReduceOp, gather: AllGatherOp, user: ir.Operation, rewriter: MeshRewriter) -> ir.Value:
     """The all-reduce in two halves, the second being a gather as `gather` is."""
     mesh, axes, dim, kind = rewriter.meshes[gather.mesh], gather.mesh_axes, gather.gather_axis, total.reduction
     element = element_of(total.operation.results[0].type)
@@ -152,7 +152,7 @@ def _scattered_and_gathered(total: AllReduceOp, gather: AllGatherOp, user: ir.Op
         return build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim)
 
 
-def share_reduction(op: ir.Operation, rewriter: Rewriter) -> bool:
+def share_reduction(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Reduces one operand of `op` over the axes that the other is not reduced over, then both together over the rest."""
     first, second = (rewriter.collective(value, AllReduceOp, op) for value in op.operands)
     if first is None or second is None:
@@ -175,9 +175,9 @@ def share_reduction(op: ir.Operation, rewriter: Rewriter) -> bool:
     return reassociate(op, rewriter)
 
 
-AllReduceSplit.rules = (
-    Rule(AllSliceOp.OPERATION_NAME, slice_first),
-    Rule(AllReduceOp.OPERATION_NAME, scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
-    Rule(AllReduceOp.OPERATION_NAME, share_gather, ELEMENTWISE),
-    Rule(AllReduceOp.OPERATION_NAME, share_reduction, joins.NAMES),
+AllReduceSplit.patterns = (
+    MeshPattern((AllSliceOp.OPERATION_NAME,), slice_first),
+    MeshPattern((AllReduceOp.OPERATION_NAME,), scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
+    MeshPattern((AllReduceOp.OPERATION_NAME,), share_gather, ELEMENTWISE),
+    MeshPattern((AllReduceOp.OPERATION_NAME,), share_reduction, joins.NAMES),
 )

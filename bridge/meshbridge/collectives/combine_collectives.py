@@ -9,7 +9,7 @@ from math import prod
 from typing import ClassVar
 
 from meshbridge.collectives.alike import drop_alike
-from meshbridge.collectives.rewriter import REDUCERS, Rewriter, rewriting
+from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
@@ -18,6 +18,7 @@ from meshbridge.ir.locations import because, reason_at
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.resized import is_bytewise
+from meshbridge.ir.rewrite import REDUCERS, rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.sizes import type_bytes
 
@@ -55,7 +56,7 @@ class CombineCollectives(Pass):
         return changed
 
     def _once(self, module: ir.Module) -> bool:
-        with rewriting(module) as rewriter:
+        with rewriting(MeshRewriter, module) as rewriter:
             return combine(rewriter, self.bytes)
 
 
@@ -68,7 +69,7 @@ class _Layout:
     receive: Callable[[ir.Operation, ir.Value, int], ir.Value]
 
 
-def combine(rewriter: Rewriter, limit: int) -> bool:
+def combine(rewriter: MeshRewriter, limit: int) -> bool:
     """Combines what it can into buffers of at most `limit` bytes; returns whether there was anything."""
     groups: list[_Group] = []
     open_groups: dict[object, _Group] = {}
@@ -89,7 +90,7 @@ def combine(rewriter: Rewriter, limit: int) -> bool:
     return changed
 
 
-def _small(rewriter: Rewriter, limit: int) -> list[ir.Operation]:
+def _small(rewriter: MeshRewriter, limit: int) -> list[ir.Operation]:
     """The collectives, in program order, of which two or more may fit into `limit` bytes."""
     sizes: dict[tuple[ir.Type, ir.Type], float | None] = {}
     found: list[ir.Operation] = []
@@ -114,12 +115,12 @@ class _Group:
     ahead: dict[ir.Operation, None] = field(default_factory=dict)
     """What needs a result and stands further down."""
 
-    def append(self, op: ir.Operation, size: float, rewriter: Rewriter) -> None:
+    def append(self, op: ir.Operation, size: float, rewriter: MeshRewriter) -> None:
         self.members.append(op)
         self.size += size
         self.ahead.update(dict.fromkeys(_users(op, op.block, rewriter)))
 
-    def reaches(self, op: ir.Operation, rewriter: Rewriter) -> bool:
+    def reaches(self, op: ir.Operation, rewriter: MeshRewriter) -> bool:
         """Whether all that uses the members can move behind `op`: it does not use them, and they are not too many."""
         waiting = list(self.ahead)
         while waiting:
@@ -138,16 +139,16 @@ class _Group:
         return True
 
 
-def _users(op: ir.Operation, block: ir.Block, rewriter: Rewriter) -> list[ir.Operation]:
+def _users(op: ir.Operation, block: ir.Block, rewriter: MeshRewriter) -> list[ir.Operation]:
     """What in `block` uses a result of `op`, or encloses such a use. Uses in blocks behind it come after all of it."""
     places = (_in_block(user, block) for result in op.results for user in rewriter.users(result))
     return [place for place in places if place is not None]
 
 
-def _in_order(rewriter: Rewriter) -> list[ir.Operation]:
+def _in_order(rewriter: MeshRewriter) -> list[ir.Operation]:
     """The collectives that can be combined, those of each block in program order."""
     blocks: dict[ir.Block, list[ir.Operation]] = {}
-    for op in rewriter.mesh_ops:
+    for op in rewriter.roots:
         if op.name in _LAYOUTS:
             blocks.setdefault(op.block, []).append(op)
     return [op for ops in blocks.values() for op in _sorted(ops)]
@@ -178,7 +179,7 @@ def _size(sent: ir.Type, received: ir.Type) -> float | None:
     return max(type_bytes(sent), type_bytes(received))
 
 
-def _is_plain(op: ir.Operation, rewriter: Rewriter) -> bool:
+def _is_plain(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Whether the reduction, if it is one, and the mesh's sizes are known."""
     view = CollectiveOpView(op)
     return view.reduction != "generic" and DYNAMIC not in rewriter.meshes[view.mesh].shape
@@ -188,7 +189,7 @@ _FOLLOWERS = 16
 """How many operations may move behind a combined collective for each of its members."""
 
 
-def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: Rewriter) -> list[ir.Operation] | None:
+def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: MeshRewriter) -> list[ir.Operation] | None:
     """What stands before `last` and needs a result of `members`; None if `last` does, or if it is too much to move."""
     found: dict[ir.Operation, None] = {}
     waiting = list(members)
@@ -213,7 +214,7 @@ def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
     return op
 
 
-def _merge(members: list[ir.Operation], rewriter: Rewriter) -> bool:
+def _merge(members: list[ir.Operation], rewriter: MeshRewriter) -> bool:
     """Replaces `members` by one collective in the place of the last."""
     members = _sorted(members)
     last, layout = members[-1], _LAYOUTS[members[0].name]

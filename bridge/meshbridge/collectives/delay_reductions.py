@@ -10,11 +10,12 @@ from meshbridge.analysis.trip_count import trip_count
 from meshbridge.collectives import joins
 from meshbridge.collectives.all_reduce_reassociate import AllReduceReassociate
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
-from meshbridge.collectives.rewriter import Rewriter, apply, rewriting
+from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.sizes import type_bytes
 from meshbridge.ops.spmd import neutral, splat
@@ -49,8 +50,8 @@ class DelayReductions(Pass):
     "Bytes by which a carried value may grow on each device: a reduce-scatter's operand is as many times larger as its group."
 
     def run(self, module: ir.Module) -> bool:
-        with rewriting(module) as rewriter:
-            changed = apply((*AllReduceReassociate.rules, *ReduceScatterReassociate.rules), rewriter)
+        with rewriting(MeshRewriter, module) as rewriter:
+            changed = rewriter.apply((*AllReduceReassociate.patterns, *ReduceScatterReassociate.patterns))
             return delay(rewriter, self.growth) or changed
 
 
@@ -80,7 +81,7 @@ class _Accumulation:
         return type_
 
 
-def delay(rewriter: Rewriter, growth: int) -> bool:
+def delay(rewriter: MeshRewriter, growth: int) -> bool:
     """Moves what loops accumulate behind them; returns whether there was anything."""
     changed = False
     for loop in reversed(rewriter.loops):
@@ -90,7 +91,7 @@ def delay(rewriter: Rewriter, growth: int) -> bool:
     return changed
 
 
-def _delay_from(loop: ir.Operation, rewriter: Rewriter, growth: int) -> bool:
+def _delay_from(loop: ir.Operation, rewriter: MeshRewriter, growth: int) -> bool:
     """Moves the last collective of everything that `loop` accumulates behind it; returns whether there was any."""
     found = [each for number in range(len(loop.results)) if (each := _accumulation(loop, number, rewriter)) is not None]
     found = [each for each in found if type_bytes(each.type) - type_bytes(loop.results[each.number].type) <= growth]
@@ -99,7 +100,7 @@ def _delay_from(loop: ir.Operation, rewriter: Rewriter, growth: int) -> bool:
     return bool(found)
 
 
-def _accumulation(loop: ir.Operation, number: int, rewriter: Rewriter) -> _Accumulation | None:
+def _accumulation(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _Accumulation | None:
     """How `loop` accumulates its carried value of that number, if a collective can move behind it."""
     tested, carried = (region.blocks[0].arguments[number] for region in loop.regions)
     users = rewriter.users(carried)
@@ -121,7 +122,7 @@ def _accumulation(loop: ir.Operation, number: int, rewriter: Rewriter) -> _Accum
     return _Accumulation(loop, number, join, communicated, kind, rearranged) if kind else None
 
 
-def _communicated(value: ir.Value, rewriter: Rewriter) -> tuple[ir.Operation | None, tuple[ir.Operation, ...]]:
+def _communicated(value: ir.Value, rewriter: MeshRewriter) -> tuple[ir.Operation | None, tuple[ir.Operation, ...]]:
     """What `value` is made from by nothing but rearranging, in one place and for one reader, and what rearranges it."""
     rearranged: list[ir.Operation] = []
     while (op := rewriter.producer(value)) is not None and rewriter.uses(value) == 1:
@@ -132,7 +133,7 @@ def _communicated(value: ir.Value, rewriter: Rewriter) -> tuple[ir.Operation | N
     return None, ()
 
 
-def _kind(op: ir.Operation, join: ir.Operation, rewriter: Rewriter) -> str:
+def _kind(op: ir.Operation, join: ir.Operation, rewriter: MeshRewriter) -> str:
     """The reduction that `join` is a step of, if it commutes with the collective `op`; "" otherwise."""
     if op.name not in _MOVING | _REDUCING:
         return ""
@@ -146,7 +147,7 @@ def _kind(op: ir.Operation, join: ir.Operation, rewriter: Rewriter) -> str:
     return next((kind for kind in kinds if joins.joins(join.name, kind, element)), "")
 
 
-def _move_behind(found: _Accumulation, rewriter: Rewriter) -> None:
+def _move_behind(found: _Accumulation, rewriter: MeshRewriter) -> None:
     """Lets the loop accumulate the collective's operand, and communicates the sum."""
     loop, number, type_ = found.loop, found.number, found.type
     start, result = loop.operands[number], loop.results[number]

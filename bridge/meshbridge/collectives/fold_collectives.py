@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, ReduceScatterOp
@@ -18,7 +18,7 @@ from meshbridge.ops.reductions import IDEMPOTENT
 
 @register
 @dataclass(frozen=True)
-class FoldCollectives(RulePass):
+class FoldCollectives(PatternPass):
     """Folds a collective into the one that feeds it.
 
     Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
@@ -37,7 +37,7 @@ class FoldCollectives(RulePass):
     name: ClassVar[str] = "fold-collectives"
 
 
-def fold_gather(op: ir.Operation, rewriter: Rewriter) -> bool:
+def fold_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Folds what feeds the all-gather `op`."""
     outer = AllGatherOp(op)
     if (inner := rewriter.collective(outer.input, AllGatherOp, op)) is not None:
@@ -52,7 +52,7 @@ def fold_gather(op: ir.Operation, rewriter: Rewriter) -> bool:
     return False
 
 
-def _gather_once(outer: AllGatherOp, inner: AllGatherOp, rewriter: Rewriter) -> bool:
+def _gather_once(outer: AllGatherOp, inner: AllGatherOp, rewriter: MeshRewriter) -> bool:
     alike = (inner.mesh, inner.gather_axis) == (outer.mesh, outer.gather_axis)
     if not alike or rewriter.uses(outer.input) != 1 or set(inner.mesh_axes) & set(outer.mesh_axes):
         return False
@@ -63,7 +63,7 @@ def _gather_once(outer: AllGatherOp, inner: AllGatherOp, rewriter: Rewriter) -> 
     return True
 
 
-def _reduce_whole(outer: AllGatherOp, scatter: ReduceScatterOp, rewriter: Rewriter) -> bool:
+def _reduce_whole(outer: AllGatherOp, scatter: ReduceScatterOp, rewriter: MeshRewriter) -> bool:
     same = (scatter.mesh, scatter.mesh_axes, scatter.scatter_axis) == (outer.mesh, outer.mesh_axes, outer.gather_axis)
     if not same or rewriter.uses(outer.input) != 1 or not _is_static(rewriter.meshes[outer.mesh], scatter.input.type):
         return False
@@ -79,7 +79,7 @@ def _is_static(mesh: Mesh, *types: ir.Type) -> bool:
     return DYNAMIC not in (*mesh.shape, *(size for type_ in types for size in shape_of(type_)))
 
 
-def fold_scatter(op: ir.Operation, rewriter: Rewriter) -> bool:
+def fold_scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Folds the reduce-scatter that feeds the reduce-scatter `op`."""
     outer = ReduceScatterOp(op)
     inner = rewriter.collective(outer.input, ReduceScatterOp, op)
@@ -98,7 +98,7 @@ def fold_scatter(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-def fold_slice(op: ir.Operation, rewriter: Rewriter) -> bool:
+def fold_slice(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Lets the slice `op` take its piece of an all-gather before it is gathered."""
     piece = AllSliceOp(op)
     gather = rewriter.collective(piece.input, AllGatherOp, op)
@@ -127,7 +127,7 @@ def fold_slice(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-def fold_exchange(op: ir.Operation, rewriter: Rewriter) -> bool:
+def fold_exchange(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Drops the all-to-all `op` and the one before it that it takes back."""
     back = AllToAllOp(op)
     there = rewriter.collective(back.input, AllToAllOp, op)
@@ -139,7 +139,7 @@ def fold_exchange(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-def drop_uniform(op: ir.Operation, rewriter: Rewriter) -> bool:
+def drop_uniform(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Drops an all-reduce of what all devices of a group hold alike, of a kind that does not count."""
     view = AllReduceOp(op)
     if view.reduction not in IDEMPOTENT or op.results[0].type != view.input.type:
@@ -150,10 +150,10 @@ def drop_uniform(op: ir.Operation, rewriter: Rewriter) -> bool:
     return True
 
 
-FoldCollectives.rules = (
-    Rule(AllGatherOp.OPERATION_NAME, fold_gather),
-    Rule(ReduceScatterOp.OPERATION_NAME, fold_scatter),
-    Rule(AllSliceOp.OPERATION_NAME, fold_slice),
-    Rule(AllToAllOp.OPERATION_NAME, fold_exchange),
-    Rule(AllReduceOp.OPERATION_NAME, drop_uniform),
+FoldCollectives.patterns = (
+    MeshPattern((AllGatherOp.OPERATION_NAME,), fold_gather),
+    MeshPattern((ReduceScatterOp.OPERATION_NAME,), fold_scatter),
+    MeshPattern((AllSliceOp.OPERATION_NAME,), fold_slice),
+    MeshPattern((AllToAllOp.OPERATION_NAME,), fold_exchange),
+    MeshPattern((AllReduceOp.OPERATION_NAME,), drop_uniform),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.ir.mlir import ir
@@ -15,7 +15,7 @@ from meshbridge.ir.sharding import DYNAMIC
 
 @register
 @dataclass(frozen=True)
-class MergeCollectives(RulePass):
+class MergeCollectives(PatternPass):
     """Merges collectives of one value: equal ones become one, and one that gives part of what another gives becomes a slice.
 
     Input:   %0 = mesh.all_gather %x on @m mesh_axes = [0, 1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
@@ -35,7 +35,7 @@ class MergeCollectives(RulePass):
     name: ClassVar[str] = "merge-collectives"
 
 
-def merge(op: ir.Operation, rewriter: Rewriter) -> bool:
+def merge(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Replaces the collective `op` by what another one of the same value gives."""
     for other in dict.fromkeys(rewriter.users(op.operands[0])):
         if other != op and other.name in _GIVERS and _is_within_reach(other, op, rewriter):
@@ -54,7 +54,7 @@ def merge(op: ir.Operation, rewriter: Rewriter) -> bool:
 _GIVERS = frozenset((AllGatherOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
 
 
-def _is_within_reach(other: ir.Operation, op: ir.Operation, rewriter: Rewriter) -> bool:
+def _is_within_reach(other: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Whether `other` can serve `op`. The same collective twice: the first serves the second."""
     return rewriter.dominates(other, op) or (other.block == op.block and _key(other) != _key(op))
 
@@ -67,7 +67,7 @@ def _key(op: ir.Operation) -> tuple[object, ...]:
     return op.name, view.mesh, axes, view.reduction, tuple(dims), op.results[0].type
 
 
-def _part_of(other: ir.Operation, op: ir.Operation, rewriter: Rewriter) -> ir.Value | None:
+def _part_of(other: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> ir.Value | None:
     """What `op` gives, taken from the result of `other`; None if it is not in there."""
     whole: ir.Value = other.results[0]
     mesh = rewriter.meshes[CollectiveOpView(op).mesh]
@@ -90,4 +90,4 @@ def _part_of(other: ir.Operation, op: ir.Operation, rewriter: Rewriter) -> ir.Va
     return None
 
 
-MergeCollectives.rules = tuple(Rule(name, merge) for name in sorted(_GIVERS))
+MergeCollectives.patterns = tuple(MeshPattern((name,), merge) for name in sorted(_GIVERS))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.collectives import joins
 from meshbridge.collectives.all_reduce_reassociate import reassociate
-from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import index_attr
 from meshbridge.dialect.constraints import is_integer
@@ -20,7 +20,7 @@ from meshbridge.ir.sharding import DYNAMIC
 
 @register
 @dataclass(frozen=True)
-class MeshSimplifications(RulePass):
+class MeshSimplifications(PatternPass):
     """Moves all-reduces below what joins them, makes a reduce-scatter of a sliced one, and names known sizes of meshes.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
@@ -50,7 +50,7 @@ class TestMeshSimplifications(MeshSimplifications):
     also: ClassVar[tuple[str, ...]] = ("test-grid-simplifications", "shard-simplify")
 
 
-def scatter(op: ir.Operation, rewriter: Rewriter) -> bool:
+def scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """A piece of a sum is the sum of pieces; axes that are reduced and not sliced are reduced afterwards, on the piece."""
     piece = AllSliceOp(op)
     whole = rewriter.collective(piece.input, AllReduceOp, op)
@@ -83,7 +83,7 @@ def _is_same_slice(op: ir.Operation, piece: AllSliceOp) -> bool:
     return (other.mesh, other.mesh_axes, other.slice_axis) == (piece.mesh, piece.mesh_axes, piece.slice_axis)
 
 
-def _name_sizes(op: ir.Operation, rewriter: Rewriter) -> bool:
+def _name_sizes(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Known sizes become constants; a smaller `mesh_shape` asks for the others."""
     view = MeshShapeOp(op)
     mesh = rewriter.meshes[view.mesh]
@@ -107,8 +107,8 @@ def _constant(size: int) -> ir.Value:
     return value
 
 
-MeshSimplifications.rules = (
-    Rule(AllReduceOp.OPERATION_NAME, reassociate, joins.NAMES),
-    Rule(AllReduceOp.OPERATION_NAME, scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
-    Rule(MeshShapeOp.OPERATION_NAME, _name_sizes),
+MeshSimplifications.patterns = (
+    MeshPattern((AllReduceOp.OPERATION_NAME,), reassociate, joins.NAMES),
+    MeshPattern((AllReduceOp.OPERATION_NAME,), scatter, frozenset((AllSliceOp.OPERATION_NAME,))),
+    MeshPattern((MeshShapeOp.OPERATION_NAME,), _name_sizes),
 )

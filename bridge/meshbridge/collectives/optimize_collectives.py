@@ -16,22 +16,23 @@ from meshbridge.collectives.fold_collectives import FoldCollectives
 from meshbridge.collectives.hoist_collectives import hoist
 from meshbridge.collectives.merge_collectives import MergeCollectives
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
-from meshbridge.collectives.rewriter import Rewriter, Rule, apply, rewriting
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
 from meshbridge.collectives.ring_matmul import turn_into_rings
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.rewrite import rewriting
 
-RULES: tuple[Rule, ...] = tuple(
+PATTERNS: tuple[MeshPattern, ...] = tuple(
     dict.fromkeys(
         (
-            *FoldCollectives.rules,
-            *AllReduceFolder.rules,
-            *AllReduceReassociate.rules,
-            *AllReduceSplit.rules,
-            *ReduceScatterReassociate.rules,
-            *AllGatherMoveDown.rules,
-            *AllGatherMoveUp.rules,
-            *MergeCollectives.rules,
+            *FoldCollectives.patterns,
+            *AllReduceFolder.patterns,
+            *AllReduceReassociate.patterns,
+            *AllReduceSplit.patterns,
+            *ReduceScatterReassociate.patterns,
+            *AllGatherMoveDown.patterns,
+            *AllGatherMoveUp.patterns,
+            *MergeCollectives.patterns,
         )
     )
 )
@@ -61,19 +62,19 @@ class OptimizeCollectives(Pass):
     "Smallest gathered operand, in bytes, that becomes a ring; see `ring-matmul`. -1 leaves all of them gathered."
 
     def run(self, module: ir.Module) -> bool:
-        with rewriting(module) as rewriter:
-            if not rewriter.mesh_ops:
+        with rewriting(MeshRewriter, module) as rewriter:
+            if not rewriter.roots:
                 return False
-            changed = apply(RULES, rewriter)
+            changed = rewriter.apply(PATTERNS)
             if rewriter.loops:
                 changed |= self._empty_loops(rewriter)
             if self.ring >= 0:
                 changed |= turn_into_rings(rewriter, self.ring)
             return combine(rewriter, self.combine) or changed
 
-    def _empty_loops(self, rewriter: Rewriter) -> bool:
+    def _empty_loops(self, rewriter: MeshRewriter) -> bool:
         """Moves collectives before and behind loops, where they may meet others."""
         rewriter.finish()
         moved = hoist(rewriter.loops, self.growth)
         moved |= delay(rewriter, self.growth)
-        return moved and (apply(RULES, rewriter) or moved)
+        return moved and (rewriter.apply(PATTERNS) or moved)

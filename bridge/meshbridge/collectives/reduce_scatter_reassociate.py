@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.collectives import joins
-from meshbridge.collectives.rewriter import Rewriter, Rule, RulePass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import ReduceScatterOp
 from meshbridge.dialect.signature import element_of
@@ -17,7 +17,7 @@ from meshbridge.ir.sharding import Axes
 
 @register
 @dataclass(frozen=True)
-class ReduceScatterReassociate(RulePass):
+class ReduceScatterReassociate(PatternPass):
     """Makes one reduce-scatter of several whose results an operation joins that commutes with them (`joins.JOINS`).
 
     Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
@@ -32,7 +32,7 @@ class ReduceScatterReassociate(RulePass):
     name: ClassVar[str] = "reduce-scatter-reassociate"
 
 
-def reassociate(op: ir.Operation, rewriter: Rewriter) -> bool:
+def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the reduce-scatters that `op` reads below it."""
     operands = list(op.operands)
     found = [rewriter.collective(operand, ReduceScatterOp, op) for operand in operands]
@@ -60,4 +60,4 @@ def _key(scatter: ReduceScatterOp) -> tuple[str, Axes, int, str, ir.Type]:
     return scatter.mesh, scatter.mesh_axes, scatter.scatter_axis, scatter.reduction, scatter.input.type
 
 
-ReduceScatterReassociate.rules = (Rule(ReduceScatterOp.OPERATION_NAME, reassociate, joins.NAMES),)
+ReduceScatterReassociate.patterns = (MeshPattern((ReduceScatterOp.OPERATION_NAME,), reassociate, joins.NAMES),)

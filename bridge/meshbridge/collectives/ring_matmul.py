@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import Rewriter, Rule, apply, rewriting
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Emitter, tensor
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.sizes import type_bytes
 from meshbridge.ops.spmd import splat
@@ -47,17 +48,17 @@ class RingMatmul(Pass):
     "Smallest gathered operand, in bytes, that becomes a ring."
 
     def run(self, module: ir.Module) -> bool:
-        with rewriting(module) as rewriter:
+        with rewriting(MeshRewriter, module) as rewriter:
             return turn_into_rings(rewriter, self.bytes)
 
 
-def turn_into_rings(rewriter: Rewriter, least: int) -> bool:
+def turn_into_rings(rewriter: MeshRewriter, least: int) -> bool:
     """Replaces the all-gathers of at least that many bytes that a `dot_general` alone reads; says whether there was any."""
 
-    def rewrite(op: ir.Operation, rewriter: Rewriter) -> bool:
+    def rewrite(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         return _rewrite(op, least, rewriter)
 
-    return apply((Rule(AllGatherOp.OPERATION_NAME, rewrite, frozenset(("stablehlo.dot_general",))),), rewriter)
+    return rewriter.apply((MeshPattern((AllGatherOp.OPERATION_NAME,), rewrite, frozenset(("stablehlo.dot_general",))),))
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class _Ring:
         return value
 
 
-def _rewrite(op: ir.Operation, least: int, rewriter: Rewriter) -> bool:
+def _rewrite(op: ir.Operation, least: int, rewriter: MeshRewriter) -> bool:
     for side, operand in enumerate(op.operands):
         gather = rewriter.collective(operand, AllGatherOp, op)
         if gather is None or rewriter.uses(operand) != 1 or "algorithm" in op.attributes:
@@ -105,7 +106,7 @@ def _rewrite(op: ir.Operation, least: int, rewriter: Rewriter) -> bool:
     return False
 
 
-def _turn(ring: _Ring, rewriter: Rewriter) -> None:
+def _turn(ring: _Ring, rewriter: MeshRewriter) -> None:
     """Writes the loop before the product and lets the users of the product use what comes out of it."""
     op, location = ring.dot, ring.gather.operation.location
     emit = Emitter(op.location, ir.InsertionPoint(op))

@@ -28,11 +28,9 @@ def shared_layout(op: ir.Operation, rule: ShardingRule, shardings: Sequence[Shar
     if not layouts or op.name not in ELEMENTWISE or layouts[0].partial_axes:
         return None
     for value, dims, sharding in zip(op.operands, rule.operands, shardings, strict=True):
-        if (
-            sharding is not None
-            and sharding != layouts[0]
-            and (not sharding.is_replicated if not dims else not isinstance(known(value), Splat))
-        ):
+        if sharding is None or sharding == layouts[0]:
+            continue
+        if not (isinstance(known(value), Splat) if dims else sharding.is_replicated):
             return None
     return layouts[0]
 

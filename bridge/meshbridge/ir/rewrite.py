@@ -1,0 +1,213 @@
+"""The one rewrite driver: patterns for ops of some names, applied in one walk to a fixed point.
+
+Legalization, the rewrites of collectives and the folds of mesh ops are tables of patterns. A pattern looks at one op, changes the
+program if it can, and says so. Users and producers come from the IR itself; ops are changed where they stand. What is no longer
+used is erased at the end, so that no op goes away while a pattern still looks at it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from meshbridge.ir.mlir import has_no_regions, ir, walk
+
+RewriterT = TypeVar("RewriterT", bound="Rewriter")
+
+REDUCERS = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter", "select_and_scatter", "sort"))
+"""Ops whose regions hold scalars, and use nothing from outside."""
+
+
+@dataclass(frozen=True)
+class Pattern(Generic[RewriterT]):
+    """One rewrite. It is tried on every op named in `names`, or on the ops named in `readers` that read what it gives."""
+
+    names: tuple[str, ...]
+    rewrite: Callable[[ir.Operation, RewriterT], bool]
+    """Changes the op if it can, and returns whether it did."""
+    readers: frozenset[str] | None = None
+
+
+class Rewriter:
+    """A module while patterns rewrite it. Inside, `retired` ops still stand, but count as gone."""
+
+    closed: ClassVar[frozenset[str]] = frozenset()
+    """Ops into whose regions no pattern looks."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.module = module
+        # By their first result: the bindings hash an operation by what it holds, and hand out several objects for it.
+        self._roots: dict[ir.Value, ir.Operation] = {}
+        self._retired: dict[ir.Value, ir.Operation] = {}
+        self._inside: set[ir.Value] = set()
+        "First results of what stands in the regions of retired ops, and goes with these."
+        self._adopted: list[ir.Operation] = []
+        self._read(module.body)
+
+    def is_root(self, name: str) -> bool:
+        """Whether patterns may be tried on ops of that name that have results."""
+        raise NotImplementedError(type(self))
+
+    def is_dispensable(self, name: str) -> bool:
+        """Whether an op of that name may go once nothing uses it."""
+        raise NotImplementedError(type(self))
+
+    def note(self, op: ir.Operation) -> None:
+        """Called for each op with regions, in program order, outer ones first."""
+
+    def _read(self, block: ir.Block) -> None:
+        for view in block.operations:
+            op = view.operation
+            if self.is_root(op.name) and len(op.results):
+                self._roots[op.results[0]] = op
+            if has_no_regions(view) or not len(op.regions):
+                continue
+            self.note(op)
+            if op.name not in self.closed:
+                for region in op.regions:
+                    for inner in region.blocks:
+                        self._read(inner)
+
+    @property
+    def roots(self) -> list[ir.Operation]:
+        """The ops that patterns may be tried on: first those that the module began with, in program order."""
+        return [op for key, op in self._roots.items() if not self._is_gone(key)]
+
+    def producer(self, value: ir.Value) -> ir.Operation | None:
+        """The op that defines `value`; None for an argument of a block."""
+        owner = value.owner
+        return None if isinstance(owner, ir.Block) else owner.operation
+
+    def users(self, value: ir.Value) -> list[ir.Operation]:
+        """The op behind each use of `value`."""
+        owners = [use.owner.operation for use in value.uses]
+        return [op for op in owners if not self.is_retired(op)] if self._retired else owners
+
+    def uses(self, value: ir.Value) -> int:
+        """How many operands `value` is."""
+        return len(self.users(value))
+
+    def is_retired(self, op: ir.Operation) -> bool:
+        return bool(self._retired) and len(op.results) > 0 and self._is_gone(op.results[0])
+
+    def _is_gone(self, first_result: ir.Value) -> bool:
+        return first_result in self._retired or first_result in self._inside
+
+    def feed(self, op: ir.Operation, number: int, value: ir.Value) -> None:
+        """Makes `value` operand `number` of `op`; retires what nothing uses any more."""
+        before = op.operands[number]
+        op.operands[number] = value
+        self.adopt(value)  # what gives it has a new user
+        self._release(before)
+
+    def _release(self, value: ir.Value) -> None:
+        op = self.producer(value)
+        if op is not None and self.is_dispensable(op.name) and not any(self.uses(result) for result in op.results):
+            self.retire(op)
+
+    def retire(self, op: ir.Operation) -> None:
+        """Gives up an op without uses; `finish` erases it."""
+        if self.is_retired(op):
+            return
+        self._retired[op.results[0]] = op
+        if len(op.regions):
+            self._inside.update(inner.results[0] for inner in walk(op) if inner != op and len(inner.results))
+        for operand in op.operands:
+            self._release(operand)
+
+    def replace(self, op: ir.Operation, *values: ir.Value) -> None:
+        """Lets the users of the results of `op` use `values`, and retires `op`."""
+        for result, value in zip(op.results, values, strict=True):
+            self.adopt(value)
+            result.replace_all_uses_with(value)
+        self.retire(op)
+
+    def put_after(self, op: ir.Operation, location: ir.Location, make: Callable[[ir.Value], ir.Value]) -> None:
+        """Lets the users of the one result of `op` use what `make` builds of it at `location`, right after `op`."""
+        result = op.results[0]
+        with ir.InsertionPoint.after(op), location:
+            value = make(result)
+        made = self.producer(value)
+        assert made is not None
+        result.replace_all_uses_except(value, made)
+        self.adopt(value)
+
+    def adopt(self, value: ir.Value) -> None:
+        """Lets the patterns look at the op behind `value`, which a pattern has made or given another user."""
+        op = self.producer(value)
+        if op is not None and self.is_root(op.name):
+            if op.results[0] not in self._roots:
+                self._roots[op.results[0]] = op
+                for operand in op.operands:
+                    self.adopt(operand)
+            self._adopted.append(op)
+
+    def dominates(self, first: ir.Operation, second: ir.Operation) -> bool:
+        """Whether the results of `first` can be used by `second`: it stands before it, or before what encloses it."""
+        above: ir.Operation | None = second
+        while above is not None and above.name != "func.func":
+            if above.block == first.block:
+                return above != first and first.is_before_in_block(above)
+            above = above.parent.operation if above.parent is not None else None
+        return False
+
+    def finish(self) -> None:
+        """Erases what was retired, users before what they used."""
+        for key, op in self._retired.items():
+            self._roots.pop(key, None)
+            op.erase()
+        for key in self._inside:
+            self._roots.pop(key, None)
+        self._retired.clear()
+        self._inside.clear()
+        self._adopted.clear()
+
+    def apply(self: RewriterT, patterns: Iterable[Pattern[RewriterT]]) -> bool:
+        """Applies `patterns`, those of an op in their order, until none finds more to do: to every root in program order, then to
+        what the patterns made. Returns whether anything changed.
+
+        It is for the patterns to see to it that this ends.
+        """
+        table: dict[str, list[Pattern[RewriterT]]] = {}
+        for pattern in patterns:
+            for name in pattern.names:
+                table.setdefault(name, []).append(pattern)
+        changed = False
+        queue = deque([op for op in self.roots if op.name in table])
+        while queue:
+            op = queue.popleft()
+            if not self.is_retired(op) and self._apply_at(op, table[op.name]):
+                changed = True
+                queue.extend(made for made in (op, *self._taken_in()) if made.name in table)
+        return changed
+
+    def _taken_in(self) -> list[ir.Operation]:
+        """The ops that were adopted since the last call."""
+        found, self._adopted = self._adopted, []
+        return found
+
+    def _apply_at(self: RewriterT, op: ir.Operation, patterns: Sequence[Pattern[RewriterT]]) -> bool:
+        users: dict[ir.Operation, str] | None = None
+        for pattern in patterns:
+            if pattern.readers is None:
+                if pattern.rewrite(op, self):
+                    return True
+                continue
+            if users is None:
+                users = {user: user.name for user in self.users(op.results[0])}
+            for user, name in users.items():
+                if name in pattern.readers and pattern.rewrite(user, self):
+                    return True
+        return False
+
+
+@contextmanager
+def rewriting(rewriter: Callable[[ir.Module], RewriterT], module: ir.Module) -> Iterator[RewriterT]:
+    """A rewriter of `module` whose retired ops are erased in the end."""
+    with module.context, ir.Location.unknown():
+        made = rewriter(module)
+        yield made
+        made.finish()
