@@ -34,8 +34,8 @@ class AllGatherMoveUp(PatternPass):
     Output:  %1 = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> tensor<4xf32>
 
     Such operations are elementwise ones of one operand and of others that every place holds alike, `broadcast_in_dim`, and `pad`
-    along other dimensions. The second form needs `%s` to be the same on all devices of a group (`is_uniform`); else one element of
-    each device is gathered, and repeated afterwards.
+    along other dimensions. The second form needs `%s` to be the same on all devices of a group (`is_uniform`); else one element
+    of each device is gathered, and repeated afterwards.
     """
 
     name: ClassVar[str] = "all-gather-move-up"
