@@ -57,7 +57,7 @@ class Case:
         return plan(self.shape, "f32", self.mesh, self.source, self.target, EXACT)
 
 
-SEED = [
+SPEC = [
     ((192,), (2, 3), [[0, 1]], [[1, 0]]),
     ((192,), (2, 3), [[0, 1]], [[1]]),
     ((64, 96), (2, 3), [[], [0, 1]], [[], [0]]),
@@ -97,7 +97,7 @@ def splits(mesh: Mesh, rank: int) -> list[Split]:
 
 def suite(per_family: int) -> Iterator[Case]:
     """The seed's examples, uneven pairs, and `per_family` random pairs of each even family."""
-    for family, given in (("the resharding spec", SEED), ("uneven", UNEVEN)):
+    for family, given in (("the resharding spec", SPEC), ("uneven", UNEVEN)):
         for shape, sizes, source, target in given:
             pair = [Sharding("m", tuple(map(tuple, axes))) for axes in (source, target)]
             yield Case(family, shape, Mesh("m", sizes), *pair)

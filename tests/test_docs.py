@@ -42,6 +42,20 @@ def test_commands_of_the_readme(exported: export.Exported, tmp_path: Path, monke
         assert COMMANDS[name](arguments) == 0, arguments
 
 
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+HOMES = [ROOT, ROOT / "bridge" / "meshbridge", ROOT / "converters" / "meshbridge_converters"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_a_document_names_exist(document: Path) -> None:
+    """Links are relative to the document; code in backquotes is named from the root, or from that of a package."""
+    text = BLOCK.sub("", document.read_text())
+    links = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in target]
+    files = re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text)
+    assert not [target for target in links if not (document.parent / target).exists()]
+    assert not [name for name in files if not any((home / name).exists() for home in HOMES)]
+
+
 TYPES = """
 import jax
 from jax import export

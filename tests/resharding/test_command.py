@@ -16,7 +16,7 @@ from meshbridge.tools.reshard import run
 from meshbridge.tools.reshard_picture import picture
 from meshbridge.tools.reshard_trial import try_on_devices
 
-SEED_AFTER = """\
+SPEC_AFTER = """\
       tensor axis 1 ->
       0:3   3:6
      +-----+-----+
@@ -28,10 +28,10 @@ SEED_AFTER = """\
      +-----+-----+  tensor axis 0 down"""
 
 
-def test_the_picture_is_the_seeds() -> None:
+def test_the_picture_is_the_specs() -> None:
     """The resharding spec, `[[1], [0]]` on 2x3: which device holds which part of the tensor."""
     found = picture((6, 6), Mesh("m", (2, 3)), Sharding("m", ((1,), (0,))))
-    assert [line.split() for line in found.splitlines()] == [line.split() for line in SEED_AFTER.splitlines()]
+    assert [line.split() for line in found.splitlines()] == [line.split() for line in SPEC_AFTER.splitlines()]
 
 
 def test_pictures_of_what_has_no_grid() -> None:

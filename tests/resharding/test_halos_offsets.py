@@ -75,7 +75,7 @@ def test_a_halo_is_cropped_without_communication() -> None:
     assert found.collectives == 0
 
 
-def test_offsets_of_the_seed() -> None:
+def test_offsets_of_the_spec() -> None:
     mesh = Mesh("m", (2, 2))
     source = Sharding("m", ((0,), (1,), ()), offsets=(0, 24, 32, 0, 20, 32))
     assert buffer_shape((32, 32, 32), mesh, source) == (24, 20, 32)

@@ -1,4 +1,4 @@
-"""Emitted plans, lowered and run by XLA on 8 virtual devices, put the right data on every device; so do the seed's examples."""
+"""Emitted plans, lowered and run by XLA on 8 virtual devices, put the right data on every device; so do the spec's examples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(found: Plan) -> None:
     assert_holds(found, whole, run_on_xla(found, shards(whole, found.mesh, found.source)))
 
 
-SEED = [
+SPEC = [
     ((2, 3), (12,), "[[0, 1]]", "[[1, 0]]"),
     ((2, 3), (12,), "[[0, 1]]", "[[1]]"),
     ((2, 3), (4, 6), "[[], [0, 1]]", "[[], [0]]"),
@@ -39,9 +39,9 @@ SEED = [
 """The resharding spec's examples that 8 devices can run."""
 
 
-@pytest.mark.parametrize(("sizes", "shape", "source", "target"), SEED)
+@pytest.mark.parametrize(("sizes", "shape", "source", "target"), SPEC)
 @pytest.mark.parametrize("options", [Options(), EXACT])
-def test_examples_of_the_seed(sizes: tuple[int, ...], shape: tuple[int, ...], source: str, target: str, options: Options) -> None:
+def test_examples_of_the_spec(sizes: tuple[int, ...], shape: tuple[int, ...], source: str, target: str, options: Options) -> None:
     mesh = Mesh("m", sizes)
     before, after = (Sharding("m", tuple(map(tuple, eval(text)))) for text in (source, target))
     found = plan(shape, "f32", mesh, before, after, options)

@@ -133,7 +133,7 @@ def test_a_wrong_plan_is_caught() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "shape"), [((3, 4), (16, 23)), ((5, 2), (27, 14)), ((7,), (20, 15)), ((2, 2, 2), (13, 17))])
-def test_uneven_shapes_of_the_seed(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_uneven_shapes_of_the_spec(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     for source, target in pairs_of(sizes, shape)[:150]:
         check(shape, Mesh("m", sizes), source, target)
 

@@ -104,7 +104,7 @@ func.func @ceiling_division(%arg0: tensor<160x230xf32>) -> tensor<160x230xf32> {
   return %1 : tensor<160x230xf32>
 }
 
-// The seed gathers last; at the bound everything moves once before.
+// The spec gathers last; at the lower bound every byte is sent once, before that.
 // CHECK-LABEL: @decomposition
 // CHECK-COUNT-4: stablehlo.collective_permute
 // CHECK: = mesh.all_gather
