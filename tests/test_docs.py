@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from jax import export
 
 from meshbridge.tools import cli, mesh_opt
+from tests import architecture
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,6 +42,11 @@ def test_commands_of_the_readme(exported: export.Exported, tmp_path: Path, monke
         if "-o" not in arguments and {"convert", "partition"} & set(arguments):
             arguments += ["-o", "out"]
         assert COMMANDS[name](arguments) == 0, arguments
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the page shows IR as the newest jaxlib prints it")
+def test_architecture_is_up_to_date() -> None:
+    assert architecture.PAGE.read_text() == architecture.page(), "write it anew: python -m tests.architecture"
 
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,1 +1,1 @@
-"""What a partitioned program costs: communication, and what was not partitioned."""
+"""What can be read off a program: how often an op is executed, trip counts, known values, the collectives of optimised HLO."""

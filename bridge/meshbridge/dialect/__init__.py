@@ -1,4 +1,4 @@
-"""The mesh dialect: operations (`ops`), their builders (`build`), assembly, verifier and folds.."""
+"""The mesh dialect: operations (`ops`), their builders (`build`), assembly, verifier and folds."""
 
 from meshbridge.dialect import ops as ops
 from meshbridge.ir.mlir import _cext

@@ -1,4 +1,4 @@
-"""Resharding: from (source sharding, target sharding) to the fewest bytes, then the fewest collectives (the resharding spec).
+"""Resharding: from a source and a target sharding to the collectives that send the fewest bytes (the resharding spec).
 
 `plan` chooses, `cost` prices, `bound` says what no plan can beat, `emit` writes. `digits` puts both shardings in one number
 system, `aligned` plans where there is one, `tiles` where there is none.

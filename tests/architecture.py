@@ -1,0 +1,164 @@
+"""Writes `docs/architecture.md`: the folders with what they import, the stages with their passes, and a program at every stage.
+
+From the repository's root: `python -m tests.architecture`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from meshbridge import pipeline
+from meshbridge.dialect import assembly
+from meshbridge.ir.mlir import context, ir
+from meshbridge.ir.passes import Pass
+from tests.test_house import BRIDGE, LAYERS, ROOT, imports
+
+PAGE = ROOT / "docs" / "architecture.md"
+PROGRAM = ROOT / "testdata" / "walkthrough" / "two_layers.mlir"
+
+STAGES = {
+    "source": ("", "StableHLO with `sdy.*` or `mhlo.sharding`, or mesh IR in any spelling", "the user"),
+    "annotated": ("read", "StableHLO on global shapes; `mesh.shard` where the user annotated", "a converter"),
+    "legal": ("legalize", "the same, calls inlined; every op has a sharding rule, or is known to have none", ""),
+    "decided": ("decide", "every operand and result has a sharding, every op an option", ""),
+    "partitioned": ("partition", "one device's program: shapes of shards, all communication in `mesh.*` collectives", ""),
+    "optimised": ("collectives", "the same with fewer and smaller collectives", ""),
+    "lowered": ("lowering", "StableHLO collectives: `exported`, which JAX calls, or `local`, which PJRT runs", ""),
+}
+"""Each stage: the folder whose passes lead to it, its IR, and who makes it if no pass of a pipeline does."""
+
+REMARKS = {
+    "source": "Two layers, the batch sharded along `data`, the hidden dimension along `model`; nothing is said of the results.",
+    "annotated": "Axes have numbers in the mesh dialect: `data` is 0, `model` is 1. Only what the user sharded is annotated.",
+    "legal": "The call of `@relu` is inlined, and `dot`, which has no sharding rule, is `dot_general`, which has one.",
+    "decided": (
+        "Each option gives the mesh axes of each loop: the second product contracts a dimension that is sharded along axis 1. The"
+        " pipeline hands decisions on without writing them down; `--emit annotated` prints them as here."
+    ),
+    "partitioned": "A device holds 4 of 8 rows and half of each weight. Both sums over axis 1 are partial values, all-reduced.",
+    "optimised": "Two all-reduces over the same axis travel as one: a message costs time however small it is.",
+    "lowered": "What `meshbridge.partition` gives back: global shapes outside, one manual computation over all axes inside.",
+}
+"""What to look at in the program at each stage."""
+
+
+def page() -> str:
+    """The page."""
+    return "\n".join([HEAD.replace("{way}", _way()), *_folders(), STAGES_HEAD, *_stage_rows(), WALK_HEAD, *_walk()])
+
+
+def _way() -> str:
+    """The stages in a row, the folders between them."""
+    steps = [f"{'─' * 2}{folder}{'─' * 2}► {stage} " if folder else f"{stage} " for stage, (folder, _, _) in STAGES.items()]
+    return f"{''.join(steps[:4]).rstrip()}\n{' ' * 7}{''.join(steps[4:])}──runtime──► results"
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in [header, ["---"] * len(header), *rows])
+
+
+def _folders() -> Iterator[str]:
+    levels = [name for layer in LAYERS for name in layer.split()]
+    yield _table(["", "holds", "imports"], [[f"`{_label(name)}`", _summary(name), _imports(name, levels)] for name in levels])
+
+
+def _label(name: str) -> str:
+    return f"{name}/" if (BRIDGE / name).is_dir() else f"{name}.py"
+
+
+def _summary(name: str) -> str:
+    """The first sentence of its docstring."""
+    path = BRIDGE / name / "__init__.py" if (BRIDGE / name).is_dir() else BRIDGE / f"{name}.py"
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    return text.partition(". ")[0].rstrip(".")
+
+
+def _imports(name: str, levels: list[str]) -> str:
+    paths = sorted((BRIDGE / name).rglob("*.py")) if (BRIDGE / name).is_dir() else [BRIDGE / f"{name}.py"]
+    parts = [full.split(".") for path in paths for full in imports(path)]
+    found = {part[1] for part in parts if part[0] == "meshbridge" and len(part) > 1} - {name}
+    return ", ".join(f"`{other}`" for other in levels if other in found)
+
+
+def _stage_rows() -> Iterator[str]:
+    passes: dict[str, list[str]] = {}
+    for step in pipeline.PIPELINES["exported"]:
+        passes.setdefault(_folder(step), []).append(f"`{step.name}`")
+    rows = [
+        [f"**{stage}**", what, f"{who or f'`{folder}/`'}{': ' if folder else ''}{', '.join(passes.get(folder, []))}"]
+        for stage, (folder, what, who) in STAGES.items()
+    ]
+    yield _table(["stage", "IR", "made by"], rows)
+
+
+def _folder(step: Pass) -> str:
+    return type(step).__module__.split(".")[1]
+
+
+def _walk() -> Iterator[str]:
+    texts = _snapshots("exported") | {"decide": _snapshots("annotated")["decide"], "": PROGRAM.read_text()}
+    for stage, (folder, _, _) in STAGES.items():
+        yield f"### {stage.capitalize()}\n\n{REMARKS[stage]}\n\n```mlir\n{_wrapped(texts[folder]).strip()}\n```\n"
+
+
+def _snapshots(emit: str) -> dict[str, str]:
+    """The program as the last pass of each folder leaves it."""
+    module = assembly.read(PROGRAM.read_text(), PROGRAM.name, context())
+    found: dict[str, str] = {}
+
+    def keep(step: Pass, module: ir.Module) -> None:
+        found[_folder(step)] = assembly.write(module)
+
+    pipeline.partition_module(module, emit=emit, on_pass=keep)
+    return found
+
+
+def _wrapped(text: str) -> str:
+    """The same IR with lines that fit on a page: arguments, results and shardings on lines of their own."""
+    wide = re.compile(
+        r"(?<=,) (?=%arg\d+: )|(?<=\)) (?=-> \()|(?= (?:in_shardings|out_shardings|manual_axes)=)|(?<=\}) (?=\(%arg)"
+    )
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 8)
+        parts = wide.split(line) if len(line) > 130 else [line]
+        lines += [parts[0], *(indent + part.strip() for part in parts[1:])]
+    return "\n".join(lines)
+
+
+HEAD = """# Architecture
+
+Written by `python -m tests.architecture` from the code; a test holds this page to it. [CONTRIBUTING.md](../CONTRIBUTING.md) says
+how to change what is drawn here, [references.md](references.md) names the documents that the dialect comes from.
+
+```
+{way}
+```
+
+Between two stages stands the folder whose passes lead from one to the other. Every stage is IR that can be printed, saved and
+continued from. `cost`, `ops`, `resharding`, `analysis`, `dialect` and `ir` are what the stages share, `tools` and `api` what
+people meet. `verify` shares nothing but the door to MLIR with what it checks; `upstream` holds what only LLVM's `mlir-opt` has.
+The formats (jax.export, Shardy, GSPMD, LLVM's spellings) live in a package of their own, `converters/meshbridge_converters/`,
+which imports meshbridge and is found through entry points.
+
+## The folders
+
+`bridge/meshbridge/`, from the top down. Each imports only what stands below it (`tests/test_house.py`).
+"""
+
+STAGES_HEAD = """## The stages
+
+The passes are those of the pipeline `exported`, in order.
+"""
+
+WALK_HEAD = """## The way of one program
+
+`testdata/walkthrough/two_layers.mlir`, as each stage leaves it. `mesh-opt` runs the passes one by one, and `mesh-opt
+--mlir-print-ir-after-all` prints what each does.
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
