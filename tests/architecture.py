@@ -11,23 +11,22 @@ from collections.abc import Iterator
 
 from meshbridge import pipeline
 from meshbridge.dialect import assembly
-from meshbridge.ir.mlir import context, ir
-from meshbridge.ir.passes import Pass
+from meshbridge.ir.mlir import context
 from tests.test_house import BRIDGE, LAYERS, ROOT, imports
 
 PAGE = ROOT / "docs" / "architecture.md"
 PROGRAM = ROOT / "testdata" / "walkthrough" / "two_layers.mlir"
 
 STAGES = {
-    "source": ("", "StableHLO with `sdy.*` or `mhlo.sharding`, or mesh IR in any spelling", "the user"),
-    "annotated": ("read", "StableHLO on global shapes; `mesh.shard` where the user annotated", "a converter"),
-    "legal": ("legalize", "the same, calls inlined; every op has a sharding rule, or is known to have none", ""),
-    "decided": ("decide", "every operand and result has a sharding, every op an option", ""),
-    "partitioned": ("partition", "one device's program: shapes of shards, all communication in `mesh.*` collectives", ""),
-    "optimised": ("collectives", "the same with fewer and smaller collectives", ""),
-    "lowered": ("lowering", "StableHLO collectives: `exported`, which JAX calls, or `local`, which PJRT runs", ""),
+    "source": ("the user", "StableHLO with `sdy.*` or `mhlo.sharding`, or mesh IR in any spelling"),
+    "annotated": ("read", "StableHLO on global shapes; `mesh.shard` where the user annotated"),
+    "legal": ("legalize", "the same, calls inlined; every op has a sharding rule, or is known to have none"),
+    "decided": ("decide", "every operand and result has a sharding, every op an option"),
+    "partitioned": ("partition", "one device's program: shapes of shards, all communication in `mesh.*` collectives"),
+    "optimised": ("collectives", "the same with fewer and smaller collectives"),
+    "lowered": ("lowering", "StableHLO collectives: `exported`, which JAX calls, or `local`, which PJRT runs"),
 }
-"""Each stage: the folder whose passes lead to it, its IR, and who makes it if no pass of a pipeline does."""
+"""Who makes each stage, a folder but for the first, and its IR."""
 
 REMARKS = {
     "source": "Two layers, the batch sharded along `data`, the hidden dimension along `model`; nothing is said of the results.",
@@ -51,8 +50,9 @@ def page() -> str:
 
 def _way() -> str:
     """The stages in a row, the folders between them."""
-    steps = [f"{'─' * 2}{folder}{'─' * 2}► {stage} " if folder else f"{stage} " for stage, (folder, _, _) in STAGES.items()]
-    return f"{''.join(steps[:4]).rstrip()}\n{' ' * 7}{''.join(steps[4:])}──runtime──► results"
+    first, *others = STAGES
+    steps = [first, *(f" ──{STAGES[stage][0]}──► {stage}" for stage in others)]
+    return f"{''.join(steps[:4])}\n{' ' * len(first)}{''.join(steps[4:])} ──runtime──► results"
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
@@ -83,35 +83,27 @@ def _imports(name: str, levels: list[str]) -> str:
 
 
 def _stage_rows() -> Iterator[str]:
-    passes: dict[str, list[str]] = {}
-    for step in pipeline.PIPELINES["exported"]:
-        passes.setdefault(_folder(step), []).append(f"`{step.name}`")
-    rows = [
-        [f"**{stage}**", what, f"{who or f'`{folder}/`'}{': ' if folder else ''}{', '.join(passes.get(folder, []))}"]
-        for stage, (folder, what, who) in STAGES.items()
-    ]
+    rows = []
+    for stage in pipeline.build().stages:
+        who, what = STAGES[stage.name]
+        passes = ", ".join(f"`{step.name}`" for step in stage.passes)
+        rows.append([f"**{stage.name}**", what, f"`{who}/`: {passes}" if passes else who])
     yield _table(["stage", "IR", "made by"], rows)
 
 
-def _folder(step: Pass) -> str:
-    return type(step).__module__.split(".")[1]
-
-
 def _walk() -> Iterator[str]:
-    texts = _snapshots("exported") | {"decide": _snapshots("annotated")["decide"], "": PROGRAM.read_text()}
-    for stage, (folder, _, _) in STAGES.items():
-        yield f"### {stage.capitalize()}\n\n{REMARKS[stage]}\n\n```mlir\n{_wrapped(texts[folder]).strip()}\n```\n"
+    texts = _texts(pipeline.Options()) | {"decided": _texts(pipeline.Options(emit="annotated"))["decided"]}
+    for stage, text in texts.items():
+        yield f"### {stage.capitalize()}\n\n{REMARKS[stage]}\n\n```mlir\n{_wrapped(text).strip()}\n```\n"
 
 
-def _snapshots(emit: str) -> dict[str, str]:
-    """The program as the last pass of each folder leaves it."""
+def _texts(options: pipeline.Options) -> dict[str, str]:
+    """The program at each stage."""
     module = assembly.read(PROGRAM.read_text(), PROGRAM.name, context())
-    found: dict[str, str] = {}
-
-    def keep(step: Pass, module: ir.Module) -> None:
-        found[_folder(step)] = assembly.write(module)
-
-    pipeline.partition_module(module, emit=emit, on_pass=keep)
+    found = {}
+    for stage in pipeline.build(options).stages:
+        pipeline.run(stage.passes, module)
+        found[stage.name] = assembly.write(module) if stage.passes else PROGRAM.read_text()
     return found
 
 

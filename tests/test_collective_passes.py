@@ -8,13 +8,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from collectives.harness import run_local
 
 from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, function_type, ir, main_function
 from meshbridge.lowering.lower_collectives import LowerCollectives
+from tests.collectives.harness import run_local
 
 LIT = Path(__file__).parent / "lit" / "passes"
 PASSES = (

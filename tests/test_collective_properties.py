@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-import collective_programs
 import jax
 import numpy as np
 import pytest
-from collectives.harness import run_local
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +15,8 @@ from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, ir
 from meshbridge.lowering.lower_collectives import LowerCollectives
+from tests import collective_programs
+from tests.collectives.harness import run_local
 
 PASSES: dict[str, tuple[str, ...]] = {
     "all-gather-move-down": ("all_gather",),

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import simulator as sim
-from harness import ELEMENTS, Case, tensor_text
 from hypothesis import strategies as st
-from simulator import Index, Values
 
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from tests import simulator as sim
+from tests.collectives.harness import ELEMENTS, Case, tensor_text
+from tests.simulator import Index, Values
 
 Draw = Callable[[st.SearchStrategy], object]
 

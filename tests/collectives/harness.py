@@ -15,12 +15,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib import xla_client
-from simulator import Values, devices
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir, sdy, stablehlo
 from meshbridge.ir.sharding import Mesh
 from meshbridge.lowering.lower_collectives import LowerCollectives
+from tests.simulator import Values, devices
 
 ELEMENTS = {
     "f32": np.dtype(np.float32),

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import simulator
-from cases import OPERATIONS, Expectation, Member, meshes, rooted
-from harness import Case, run
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from meshbridge.ir.groups import KNOWS_MESH_AXES
 from meshbridge.ir.sharding import Mesh
+from tests import simulator
+from tests.collectives.cases import OPERATIONS, Expectation, Member, meshes, rooted
+from tests.collectives.harness import Case, run
 
 CASES_PER_PROGRAM = 8
 

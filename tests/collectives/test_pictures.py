@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import simulator
-from simulator import Index, Values
+
+from tests import simulator
+from tests.simulator import Index, Values
 
 
 def on_devices(arrays: dict[Index, Sequence[Sequence[int]] | Sequence[int]], dtype: type = np.int8) -> Values:

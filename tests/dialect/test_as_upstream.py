@@ -11,8 +11,7 @@ from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.read import formats
 from meshbridge_converters.llvm import FORMATS_BY_VERSION
-
-from .test_interop import tool
+from tests.dialect.test_interop import tool
 
 PROGRAMS: dict[str, tuple[str, bool]] = {
     "a send without recv": (

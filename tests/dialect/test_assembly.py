@@ -11,8 +11,7 @@ from hypothesis import given
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, split_input, write
 from meshbridge.ir.mlir import ParseError, context, ir, source_location, walk_all
-
-from .programs import FORMS, HEADER, program, random_programs
+from tests.dialect.programs import FORMS, HEADER, program, random_programs
 
 LINES = [pytest.param(line, id=f"{name}-{number}") for name, lines in FORMS.items() for number, line in enumerate(lines)]
 CONTEXT = context()

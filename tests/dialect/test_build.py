@@ -11,8 +11,7 @@ from meshbridge.dialect import build, verifier
 from meshbridge.dialect.assembly import read, write
 from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
-
-from .programs import FORMS, program
+from tests.dialect.programs import FORMS, program
 
 CONTEXT = context()
 M0, MD, DEEP = Mesh("m0", (2, 4)), Mesh("md", (4, DYNAMIC)), Mesh("deep", (2, 2, 4))

@@ -8,8 +8,7 @@ from meshbridge.collectives.canonicalize import Canonicalize, Cse
 from meshbridge.dialect import folds, verifier
 from meshbridge.dialect.assembly import read, write
 from meshbridge.ir.mlir import context, ir, walk_all
-
-from .programs import FORMS, program, random_programs
+from tests.dialect.programs import FORMS, program, random_programs
 
 CONTEXT = context()
 

@@ -12,9 +12,8 @@ from meshbridge import pipeline
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge_converters import llvm
-
-from .programs import FORMS, program
-from .test_interop import VERSIONS, tool
+from tests.dialect.programs import FORMS, program
+from tests.dialect.test_interop import VERSIONS, tool
 
 _TOKEN = re.compile(r"[%@#!^]?[\w$.]+|->|\S|\s+")
 

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from meshbridge.dialect.assembly import read, write
 from meshbridge.ir.mlir import OpError, context
 from meshbridge_converters import llvm
-
-from .programs import FORMS, program, random_programs
+from tests.dialect.programs import FORMS, program, random_programs
 
 VERSIONS = {19: llvm.LLVM_19, 21: llvm.LLVM_21, 22: llvm.LLVM_22}
 CONTEXT = context()

@@ -16,8 +16,7 @@ from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, write
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge_converters import llvm, rfc
-
-from .programs import FORMS, program
+from tests.dialect.programs import FORMS, program
 
 CONTEXT = context()
 TESTDATA = Path(__file__).parents[2] / "testdata"

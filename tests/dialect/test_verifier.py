@@ -7,8 +7,7 @@ import pytest
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import VerifyError, context
-
-from .programs import FORMS, program
+from tests.dialect.programs import FORMS, program
 
 CONTEXT = context()
 T, T2 = "tensor<4x8xf32>", "tensor<2x8xf32>"

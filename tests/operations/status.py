@@ -20,7 +20,7 @@ from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from meshbridge.ops.rule import RULES, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
-from meshbridge.pipeline import PREPARE
+from meshbridge.pipeline import LEGALIZE
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
 
@@ -108,8 +108,8 @@ def _file(registered: Callable[..., Any]) -> str:
 def legalizations() -> dict[str, tuple[str, ...]]:
     """The passes of the legalize stage that rewrite each op, in their order."""
     found: dict[str, list[str]] = {}
-    for step in PREPARE:
-        for name in step.rewrites if isinstance(step, RewritePass) and "legalize" in type(step).__module__ else ():
+    for step in LEGALIZE:
+        for name in step.rewrites if isinstance(step, RewritePass) else ():
             found.setdefault(name, []).append(step.name)
     return {name: tuple(steps) for name, steps in found.items()}
 

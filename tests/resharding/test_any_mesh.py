@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_simulator import run
-from reshard_cases import Array, block, coordinates, shards
 
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding import Options, Plan, bound, plan
+from tests.resharding.plan_simulator import run
+from tests.resharding.reshard_cases import Array, block, coordinates, shards
 
 ONE_OR_TWO = [(7,), (12,), (2, 6), (4, 2), (6, 4), (3, 5)]
 MESHES = [*ONE_OR_TWO, (2, 1, 3), (3, 2, 2), (4, 2, 2), (2, 2, 2, 2), (2, 3, 1, 2, 2), (2, 2, 2, 2, 2)]

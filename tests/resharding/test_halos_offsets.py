@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_simulator import run
-from reshard_cases import Array, block, coordinates
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding import Options, Plan, bound, plan
 from meshbridge.resharding.boxes import buffer_shape
+from tests.resharding.plan_simulator import run
+from tests.resharding.reshard_cases import Array, block, coordinates
 
 UNKNOWN = -1
 

@@ -9,12 +9,12 @@ from math import prod
 import jax
 import numpy as np
 import pytest
-from plan_simulator import run
-from reshard_cases import assert_holds, shards, splits
-from xla import compiled
 
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding import Options, plan
+from tests.resharding.plan_simulator import run
+from tests.resharding.reshard_cases import assert_holds, shards, splits
+from tests.resharding.xla import compiled
 
 EXACT = Options(exact=True)
 

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from reshard_cases import assert_holds, block, coordinates, shards, splits
-from xla import run_on_xla
 
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding import Options, Plan, bound, plan
 from meshbridge.resharding import steps as s
+from tests.resharding.reshard_cases import assert_holds, block, coordinates, shards, splits
+from tests.resharding.xla import run_on_xla
 
 if len(jax.devices("cpu")) < 8:
     pytest.skip("needs XLA_FLAGS=--xla_force_host_platform_device_count=8", allow_module_level=True)

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plan_simulator import run
-from reshard_cases import Array, assert_holds, block, coordinates, shards, splits
 
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding import Options, bound, cost, plan
 from meshbridge.resharding.check import PlanError
 from meshbridge.resharding.check import check as symbolic_check
 from meshbridge.resharding.tiles import TileExchange
+from tests.resharding.plan_simulator import run
+from tests.resharding.reshard_cases import Array, assert_holds, block, coordinates, shards, splits
 
 
 def check(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> None:

@@ -15,10 +15,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from reshard_cases import Array, splits
 
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding import Options, bound, plan
+from tests.resharding.reshard_cases import Array, splits
 
 State = tuple[int | None, ...]
 """Per factor of the tensor, row-major, the factor of the device number that spreads it; 0 is the outermost one."""
