@@ -44,6 +44,14 @@ def test_commands_of_the_readme(exported: export.Exported, tmp_path: Path, monke
         assert COMMANDS[name](arguments) == 0, arguments
 
 
+def test_commands_of_a_day_with_the_code(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    blocks = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text())
+    commands = [shlex.split(line) for _, block in blocks for line in block.splitlines()]
+    assert [COMMANDS[name](arguments) for name, *arguments in commands] == [0, 0]
+    assert "sharding_option" in capfd.readouterr().err
+
+
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the page shows IR as the newest jaxlib prints it")
 def test_architecture_is_up_to_date() -> None:
     assert architecture.PAGE.read_text() == architecture.page(), "write it anew: python -m tests.architecture"
