@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers_attr
-from meshbridge.dialect.ops import AllSliceOp, MeshOp
-from meshbridge.ir.mlir import OpError, ir, walk_all
-from meshbridge.ir.passes import Pass, register
+from meshbridge.dialect.ops import AllSliceOp, MeshOpView
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
-from meshbridge.upstream.index_arithmetic import Arithmetic, Index
+from meshbridge.upstream.index_arithmetic import Arithmetic, Index, IndexLowering
 
 _UNEVEN = "Slicing a tensor with axis size that is not exactly divisible by the mesh process group size is not supported."
 """What upstream's assertion says."""
@@ -19,7 +19,7 @@ _UNEVEN = "Slicing a tensor with axis size that is not exactly divisible by the 
 
 @register
 @dataclass(frozen=True)
-class AllSliceLowering(Pass):
+class AllSliceLowering(IndexLowering):
     """Turns `mesh.all_slice` into `tensor.extract_slice` at this device's place in its group; upstream's pass of this name.
 
     Input:   mesh.mesh @m(shape = 2x4)
@@ -37,26 +37,13 @@ class AllSliceLowering(Pass):
     name: ClassVar[str] = "test-mesh-all-slice-op-lowering"
     also: ClassVar[tuple[str, ...]] = ("test-grid-all-slice-op-lowering",)
 
-    def run(self, module: ir.Module) -> None:
-        """Raises OpError where the mesh is not declared."""
-        meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
-        arithmetic = Arithmetic()
-        with module.context:
-            for op in walk_all(module):
-                if isinstance(view := op.opview, AllSliceOp):
-                    _lower(view, meshes, arithmetic)
+    lowers: ClassVar[type[MeshOpView]] = AllSliceOp
 
-
-def _lower(view: AllSliceOp, meshes: dict[str, Mesh], arithmetic: Arithmetic) -> None:
-    op = view.operation
-    mesh = meshes.get(view.mesh)
-    if mesh is None:
-        raise OpError(op, f"names the mesh @{view.mesh}, which the module does not declare")
-    with ir.InsertionPoint(op), op.location:
-        value = _extract(view, mesh, arithmetic) if view.mesh_axes else op.operands[0]
-        value = _as_type(value, op.results[0].type)
-    op.results[0].replace_all_uses_with(value)
-    op.erase()
+    def lower(self, view: MeshOpView, mesh: Mesh, arithmetic: Arithmetic) -> None:
+        """The slice, of the type that the op has."""
+        assert isinstance(view, AllSliceOp)
+        value = _extract(view, mesh, arithmetic) if view.mesh_axes else view.operation.operands[0]
+        view.operation.results[0].replace_all_uses_with(_as_type(value, view.operation.results[0].type))
 
 
 def _extract(view: AllSliceOp, mesh: Mesh, arithmetic: Arithmetic) -> ir.Value:

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import MeshOp, ProcessMultiIndexOp
-from meshbridge.ir.mlir import OpError, ir, walk_all
-from meshbridge.ir.passes import Pass, register
+from meshbridge.dialect.ops import MeshOpView, ProcessMultiIndexOp
+from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import Mesh
-from meshbridge.upstream.index_arithmetic import Arithmetic
+from meshbridge.upstream.index_arithmetic import Arithmetic, IndexLowering
 
 
 @register
 @dataclass(frozen=True)
-class ProcessMultiIndexLowering(Pass):
+class ProcessMultiIndexLowering(IndexLowering):
     """Computes `mesh.process_multi_index` from `mesh.process_linear_index`; upstream's pass of this name, without `affine`.
 
     Input:   mesh.mesh @m(shape = 2x4)
@@ -28,25 +27,12 @@ class ProcessMultiIndexLowering(Pass):
     name: ClassVar[str] = "test-mesh-process-multi-index-op-lowering"
     also: ClassVar[tuple[str, ...]] = ("test-grid-process-multi-index-op-lowering",)
 
-    def run(self, module: ir.Module) -> None:
-        """Raises OpError where the mesh is not declared."""
-        meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
-        arithmetic = Arithmetic()
-        with module.context:
-            for op in walk_all(module):
-                if isinstance(view := op.opview, ProcessMultiIndexOp):
-                    _lower(view, meshes, arithmetic)
+    lowers: ClassVar[type[MeshOpView]] = ProcessMultiIndexOp
 
-
-def _lower(view: ProcessMultiIndexOp, meshes: dict[str, Mesh], arithmetic: Arithmetic) -> None:
-    op = view.operation
-    mesh = meshes.get(view.mesh)
-    if mesh is None:
-        raise OpError(op, f"names the mesh @{view.mesh}, which the module does not declare")
-    axes = view.axes or tuple(range(mesh.rank))
-    with ir.InsertionPoint(op), op.location:
-        number = build.process_linear_index(mesh)
-        digits = arithmetic.delinearize(number, build.mesh_shape(mesh), min(axes))
-        for result, axis in zip(op.results, axes, strict=True):
+    def lower(self, view: MeshOpView, mesh: Mesh, arithmetic: Arithmetic) -> None:
+        """The digits of the device's number along the op's axes."""
+        assert isinstance(view, ProcessMultiIndexOp)
+        axes = view.axes or tuple(range(mesh.rank))
+        digits = arithmetic.delinearize(build.process_linear_index(mesh), build.mesh_shape(mesh), min(axes))
+        for result, axis in zip(view.operation.results, axes, strict=True):
             result.replace_all_uses_with(arithmetic.value(digits[axis]))
-    op.erase()
