@@ -53,9 +53,13 @@ def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
     """Reads a program from a file of any known format, told by content; `-` is standard input.
 
     `dims` are the sizes of its symbolic dimensions by name, which a `jax.export` artifact may have.
-    Raises ParseError, and MeshError for other sizes than the program needs.
+    Warns of annotations that contradict each other by a ShardingWarning.
+    Raises ParseError, and MeshError for other sizes than the program needs. On a damaged binary MLIR's reader may crash, and the
+    process with it: check files that nobody vouches for with the command `meshbridge convert`, which answers with a diagnostic.
     """
-    return files.read_program(path, dims)
+    program = files.parse_program(files.read_bytes(path), files.display_name(path), dims)
+    files.warn(program)
+    return program
 
 
 def save(program: Program | Exported | ir.Module, path: str) -> None:

@@ -21,18 +21,19 @@ def names() -> list[str]:
     return [MESH, *formats.notations(), *formats.formats()]
 
 
-def read(path: str, kind: str, dims: Mapping[str, int] | None = None) -> Program:
+def read(data: bytes, name: str, kind: str = "auto", dims: Mapping[str, int] | None = None) -> Program:
     """Reads a program that is `kind`, one of `names()` or `auto`, with the sizes `dims` of its symbolic dimensions.
 
-    Raises ParseError for one that is not.
+    Diagnostics call it `name`. Raises ParseError for one that is of another kind.
     """
-    data, name = files.read_bytes(path), files.display_name(path)
     if kind in formats.formats():
         with files.about(name):
             return formats.formats()[kind].open(data, name, context(), dims)
     program = files.parse_program(data, name, dims)
+    if kind == "auto":
+        return program
     notation = formats.find_notation(program.module)
-    if kind != "auto" and kind != (notation.name if notation is not None else MESH):
+    if kind != (notation.name if notation is not None else MESH):
         found = (
             f"it carries {notation.summary}" if notation is not None else "it carries no other shardings than the mesh dialect's"
         )

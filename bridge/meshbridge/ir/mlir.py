@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-# As JAX itself does on import, which may come too late for it: XLA's messages of level INFO are for its developers.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-
 try:
     from jaxlib import _hlo as hlo  # type: ignore[attr-defined]  # XLA's own text; without stubs
 except ImportError:  # where jaxlib 0.9 has it
     from jaxlib import _jax as hlo
+from jaxlib import utils  # type: ignore[attr-defined]  # XLA's own; without stubs
 from jaxlib._jax import mlir as artifacts
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -58,6 +56,9 @@ __all__ = [
     "walk",
     "walk_all",
 ]
+
+if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # JAX sets it, which comes too late for a jaxlib that is loaded
+    utils.absl_set_min_log_level(1)  # without messages of level INFO, which are for XLA's developers
 
 
 class MeshError(ValueError):
@@ -100,6 +101,7 @@ def context() -> ir.Context:
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     ctx = ir.Context()
+    ctx.enable_multithreading(False)  # one function, one thread: there is nothing to share out
     ctx.append_dialect_registry(registry)
     for dialect in (stablehlo, sdy, chlo):
         dialect.register_dialect(ctx)

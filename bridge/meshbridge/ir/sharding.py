@@ -68,6 +68,14 @@ class Mesh:
     digits: tuple[int, ...] = ()
     "How many entries of `shape` each of the user's axes is; empty where all are one."
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.shape, self.axis_names, self.device_ids))
+
+    def __hash__(self) -> int:
+        """Computed once: a mesh is part of most cache keys, and may list thousands of devices."""
+        return self._hash
+
     @property
     def rank(self) -> int:
         return len(self.shape)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
@@ -133,8 +133,10 @@ def _region_names(op: ir.Operation) -> list[object]:
             for region in op.regions for block in region.blocks for inner in block.operations]  # fmt: skip
 
 
-_INTERNED: dict[ShardingRule, ShardingRule] = {}
-"""One object per distinct rule in the process, so that what is memoised by rule serves the next program too."""
+@lru_cache(maxsize=1 << 14)
+def _interned(rule: ShardingRule) -> ShardingRule:
+    """One object per distinct rule, so that caches keyed by rules compare them by identity, also for the next program."""
+    return rule
 
 
 class Interface:
@@ -153,7 +155,7 @@ class Interface:
             for attribute, restrict in RESTRICTIONS.items():
                 if attribute in op.attributes:
                     rule = restrict(op, rule)
-            found = self._memo[key] = _INTERNED.setdefault(rule, rule)
+            found = self._memo[key] = _interned(rule)
         return found
 
 

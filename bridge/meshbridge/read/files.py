@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from meshbridge.dialect import carried
 from meshbridge.dialect.chains import undefined_chains
-from meshbridge.ir.mlir import MeshError, ParseError, context, ir, walk
-from meshbridge.read import encoding, formats
+from meshbridge.ir.mlir import MeshError, ShardingWarning, context
+from meshbridge.read import formats, readable
 from meshbridge.read.formats import Program
-
-READING_SECONDS = 6
-"""How long a binary input may take to read, and a second more for each MiB. A thousand operations take 4 ms."""
 
 
 def read_bytes(path: str) -> bytes:
@@ -36,34 +32,25 @@ def display_name(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
 
-def read_program(path: str, dims: Mapping[str, int] | None = None) -> Program:
-    """The program in a file of any known format, in a new context, with these sizes of its symbols. Warnings are printed.
+def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None) -> Program:
+    """The program that `data` holds, in a new context, with these sizes of its symbols; diagnostics call it `name`.
 
     Raises MeshError.
     """
-    program = parse_program(read_bytes(path), display_name(path), dims)
-    for warning in undefined_chains(program.module):
-        print(program.format.wording(warning), file=sys.stderr)
-    return program
-
-
-def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None) -> Program:
-    """The program that `data` holds, in a new context; diagnostics call it `name`. Raises MeshError."""
     chosen = formats.recognise(data, name)
     with about(name):
-        is_binary = chosen is not formats.TEXT
+        program = chosen.open(data, name, context(), dims)
+        if chosen is not formats.TEXT or readable.is_suspect(data):
+            readable.check(program.module, name)
+        if carried.PREFIX in data:
+            carried.check(program.module)
+        return program
 
-        def read() -> Program:
-            program = chosen.open(data, name, context(), dims)
-            if is_binary or encoding.ESCAPED.search(data.decode()):
-                encoding.check(program.module, name)
-            if carried.PREFIX in data:
-                carried.check(program.module)
-            return program
 
-        if is_binary or _LOCATION_ATTRIBUTE.search(data):
-            _rehearse(lambda: read().module, name, READING_SECONDS + len(data) // 2**20)
-        return read()
+def warn(program: Program) -> None:
+    """Warns of annotations that contradict each other, by a ShardingWarning for each."""
+    for text in undefined_chains(program.module):
+        warnings.warn(ShardingWarning(program.format.wording(text)), stacklevel=3)
 
 
 @contextmanager
@@ -81,40 +68,6 @@ def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
         if text != str(error):
             raise MeshError(text) from error
         raise
-
-
-_LOCATION_ATTRIBUTE = re.compile(rb"^[^#\n].*= *(?:loc\(|#loc)", re.MULTILINE)
-"""Text with a source location as an attribute, over which the bindings end the process."""
-
-
-def _rehearse(read: Callable[[], ir.Module], name: str, seconds: int) -> None:
-    """Reads a file in a child process first: MLIR's bytecode reader can crash on a damaged one, or never come back, and the
-    bindings end the process over attributes that they cannot read.
-
-    A child is only safe while nothing has started threads, which is so until JAX is loaded: always, in a command.
-    Raises ParseError if the child died; whatever else the child found wrong, reading again will find.
-    """
-    if "jax" in sys.modules:
-        return
-    child = os.fork()
-    if child == 0:
-        signal.alarm(seconds)  # ends the process
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-        os._exit(_readable(read))
-    if os.waitpid(child, 0)[1] != 0:
-        raise ParseError(f"{name}: error: damaged input: MLIR's reader crashes or hangs on it, or reads what is not MLIR")
-
-
-def _readable(read: Callable[[], ir.Module]) -> int:
-    """0 where the names and attributes of every op can be read, or a diagnostic says why not."""
-    try:
-        for op in walk(read().operation):
-            _ = op.name, op.location, tuple(op.attributes.items()), [result.type for result in op.results]
-    except (MeshError, ir.MLIRError):
-        return 0
-    except Exception:  # of C++: a length or a string that makes no sense
-        return 1
-    return 0
 
 
 def write_bytes(path: str, data: bytes) -> None:

@@ -228,7 +228,7 @@ def _refuse_done(program: Program, options: argparse.Namespace) -> None:
 
 def _read_for_platform(options: argparse.Namespace) -> Program:
     """The program, for the platform that the options name. Raises MeshError for one that it is not for."""
-    program = files.read_program(options.input, options.dims)
+    program = console.read_program(options.input, options.dims)
     with files.about(files.display_name(options.input), program.format.wording):
         if options.platform is None:
             return program
@@ -274,7 +274,7 @@ def _set_defaults(options: argparse.Namespace, **defaults: object) -> None:
 
 def _read_for_cpu(options: argparse.Namespace) -> Program:
     """The program for virtual devices, which are of the platform `cpu`."""
-    program = files.read_program(options.input, options.dims)
+    program = console.read_program(options.input, options.dims)
     with files.about(files.display_name(options.input), program.format.wording):
         return formats.for_platform(program, "cpu")
 
@@ -284,7 +284,7 @@ def convert(options: argparse.Namespace) -> int:
     kind = formats.formats().get(options.target)
     if kind is not None:
         _check_format(kind, options)
-    program = conversion.read(options.input, options.source, options.dims)
+    program = console.read_program(options.input, options.dims, options.source)
     with files.about(files.display_name(options.input), program.format.wording):
         converted = conversion.convert(program, options.target, closed=options.closed)
         chosen = formats.choose(converted, options.output) if kind is None else converted

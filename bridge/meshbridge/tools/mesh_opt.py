@@ -18,6 +18,7 @@ from meshbridge.ir.passes import Pass
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.tools import console, expectations
+from meshbridge.tools.crash_guard import guarded
 from meshbridge.tools.interface_text import interface_text
 
 SEPARATOR = "// -----\n"
@@ -196,7 +197,8 @@ class _Job:
 
     def convert(self, chunk: bytes, warn: Callable[[str], object]) -> bytes:
         """Reads, runs the passes, and prints one module; `warn` gets the text of each warning."""
-        program = files.parse_program(chunk, self.filename)
+        with guarded(self.filename, len(chunk)):
+            program = files.parse_program(chunk, self.filename)
         with files.about(self.filename, program.format.wording):
             return self._convert(program, lambda text: warn(program.format.wording(text)))
 

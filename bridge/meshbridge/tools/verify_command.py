@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """The body of `meshbridge verify`; returns 0 if the programs are equal, 1 if they differ."""
     if options.after_each_pass and options.partitioned is not None:
         raise console.UsageError("meshbridge verify: error: --after-each-pass partitions SOURCE itself, but PARTITIONED is given")
-    source = files.read_program(options.input, options.dims).module
+    source = console.read_program(options.input, options.dims).module
     if options.after_each_pass:
         return _after_each_pass(source, options)
     if options.partitioned is None:
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         with files.about(files.display_name(options.input)):
             pipeline.partition_module(partitioned)
     else:
-        partitioned = files.read_program(options.partitioned).module
+        partitioned = console.read_program(options.partitioned).module
     with files.about(files.display_name(options.partitioned or options.input)):
         verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
     _print(verdict, options.json)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -265,7 +265,7 @@ _SMALLEST = 1200
 """More than the exponent of any float64 or of its mantissa, subnormal ones included."""
 
 
-@cache
+@lru_cache(maxsize=16)
 def _powers_of_two(prime: int) -> Array:
     half = (prime - 1) // 2
     powers = [pow(2, exponent, prime) for exponent in range(-_SMALLEST, _SMALLEST)]

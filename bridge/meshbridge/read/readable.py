@@ -1,4 +1,5 @@
-"""Names and strings of a program that are not UTF-8: MLIR allows them, its Python bindings raise at each in another way."""
+"""What MLIR allows and its Python bindings cannot read: strings that are not UTF-8, over which they raise at each in another way,
+and attributes that are source locations, over which they end the process."""
 
 from __future__ import annotations
 
@@ -7,18 +8,27 @@ from typing import Any
 
 from meshbridge.ir.mlir import ParseError, ir
 
-ESCAPED = re.compile(r"\\[89A-Fa-f][0-9A-Fa-f]")
+_ESCAPED = re.compile(r"\\[89A-Fa-f][0-9A-Fa-f]")
 """How MLIR text writes a byte that is not ASCII inside of a string."""
 
 _LITERAL = re.compile(r'((?<![%\w.])[\w.]+ = )?"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2})")
+_LOCATION = re.compile(r"(?<![#\w.])([\w.]+|\"\") *= *(?:loc\(|#loc\b|#loc\d)")
+"""An attribute that is a source location; `#loc1 = loc(…)` names one for the locations of ops."""
 
-BINARY = ("backend_config = ",)
+_BINARY = ("backend_config = ",)
 """Attributes that hold bytes, and that nobody here reads as text."""
 
 
+def is_suspect(data: bytes) -> bool:
+    """Whether MLIR text may hold what `check` refuses."""
+    text = data.decode()
+    return bool(_ESCAPED.search(text) or _LOCATION.search(text))
+
+
 def check(module: ir.Module, filename: str) -> None:
-    """Raises ParseError where `module` holds a name, a string or a source location that is not UTF-8."""
+    """Raises ParseError where `module` holds a name, a string or a source location that is not UTF-8, or an attribute that is a
+    source location."""
     printed: Any = module.operation.get_asm(
         binary=True, large_elements_limit=8, print_generic_op_form=True, enable_debug_info=True
     )
@@ -26,10 +36,12 @@ def check(module: ir.Module, filename: str) -> None:
         text = printed.decode()
     except UnicodeDecodeError as error:
         raise ParseError(f"{filename}: error: damaged input: a name in it is not UTF-8: {error.reason}") from None
-    if not ESCAPED.search(text):
+    if _LOCATION.search(text) and (found := _LOCATION.search(_LITERAL.sub(r'\1""', text))):
+        raise ParseError(f"{filename}: error: the attribute '{found[1]}' is a source location, expected one of another kind")
+    if not _ESCAPED.search(text):
         return
     for attribute, literal in _LITERAL.findall(text):
-        if ESCAPED.search(literal) and attribute not in BINARY:
+        if _ESCAPED.search(literal) and attribute not in _BINARY:
             raw = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), literal.encode())
             try:
                 raw.decode()
