@@ -93,8 +93,8 @@ def test_as_a_command(files: dict[str, Path]) -> None:
     lines = done.stdout.decode().splitlines()
     (header,) = [line for line in lines if "meshbridge" in line]
     assert header.split() == ["per", "device", *NAMES]
-    (wire,) = [line for line in lines if "bytes on the wire" in line]
-    assert wire.split()[-3:] == ["448"] * 3  # an all-reduce of 256 bytes over 8 devices
+    (wire,) = [line for line in lines if "wire bytes" in line]
+    assert wire.split()[-6:] == ["448", "B"] * 3  # an all-reduce of 256 bytes over 8 devices
     assert not [line for line in lines if "failed" in line]
 
 

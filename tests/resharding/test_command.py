@@ -43,7 +43,7 @@ def test_pictures_of_what_has_no_grid() -> None:
 
 def test_the_report_compares_with_the_bound() -> None:
     text = run("96x192xf32", "2x3", "[[0],[1]]", "[[1],[0]]", False, False)
-    assert "receives 12288 bytes, lower bound 12288 (at the bound)" in text
+    assert "receives 12.3 KB, lower bound 12.3 KB (at the bound)" in text
     assert "before: [[0], [1]]" in text
 
 

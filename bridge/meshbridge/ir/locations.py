@@ -16,6 +16,7 @@ from meshbridge.ir.mlir import ir
 # Locations are read from their text: their Python classes differ between the versions of jaxlib that we support.
 _FILE = re.compile(r'(?:"(?P<function>[\w.<>]+)"\()?"(?P<file>(?:[^"\\]|\\.)*)":(?P<line>\d+):(?P<column>\d+)')
 _REASON = re.compile(r'loc\(fused<"((?:[^"\\]|\\.)*)">\[')
+_ESCAPED = re.compile(rb"\\([0-9A-F]{2})")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def because(reason: str, location: ir.Location) -> ir.Location:
 def reason_at(op: ir.Operation) -> str:
     """Why `op` is there, if that was written down, else the empty text."""
     found = _REASON.match(str(op.location))
-    return re.sub(r"\\(.)", r"\1", found[1]) if found else ""
+    text = found[1].encode().replace(rb"\\", rb"\5C") if found else b""
+    return _ESCAPED.sub(lambda byte: bytes.fromhex(byte[1].decode()), text).decode()
 
 
 def without_reason(location: ir.Location) -> ir.Location:

@@ -14,7 +14,7 @@ _PARTIAL = {
     "dot": "contracts a split dimension",
     "convolution": "contracts a split dimension",
     "reduce": "reduces a split dimension",
-    "gather": "looks up places in a split dimension",
+    "gather": "looks up rows of a split dimension",
     "scatter": "takes updates that are split over devices",
     "custom_call": "reduces a split dimension, as its rule says,",
     "composite": "reduces a split dimension, as its rule says,",
@@ -32,7 +32,7 @@ class Reasons:
         self._origins: dict[ir.Value, str] = {}
         "For partial values, what made them so."
         self._op: tuple[str, ir.Location] | None = None
-        "Title and location of the op at hand, which its local form may replace."
+        "Title and location of the op at hand, which its SPMD lowering may replace."
         self._carried: str | None = None
         "What made its first partial operand so."
 
@@ -43,17 +43,17 @@ class Reasons:
             partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"
             reason = f"{self._origins.get(value, 'an argument')}: {partial}; {reason}"
         else:
-            reason = f"{reason} but lies {self._text(source)}"
+            reason = f"{reason} but is sharded as {self._text(source)}"
         return because(reason, before.location)
 
     def computes(self, op: ir.Operation, *, exchanges: bool) -> None:
-        """Takes note of `op` before it becomes its local form; if the form may communicate, gives it the reason for that."""
+        """Takes note of `op` before it is lowered; if the lowering may communicate, gives it the reason for that."""
         self._op = (title(op), op.location)
         self._carried = next((self._origins[value] for value in op.operands if value in self._origins), None)
         if "replica_groups" in op.attributes or "source_target_pairs" in op.attributes:
             op.location = because("the program's own", op.location)
         elif exchanges:
-            op.location = because(f"{_call(op)} reads what lies on other devices", op.location)
+            op.location = because(f"{_call(op)} reads elements of other shards", op.location)
 
     def made(self, value: ir.Value, sharding: Sharding, source: ir.Value | None = None) -> None:
         """Takes note of a value: a result of the op at hand, or `source` resharded."""
@@ -70,7 +70,7 @@ class Reasons:
         return f"{_named(name, location)} {_PARTIAL.get(kind, 'computes a term on each device')}"
 
     def _wanted(self, value: ir.Value, before: ir.Operation) -> str:
-        """Who wants `value` to lie in another way, and what the value is there."""
+        """Which op needs `value` in another sharding, and what the value is there."""
         if before.name != "mesh.shard":
             return f"{_operand(before, next((index for index, used in enumerate(before.operands) if used == value), None))} needs"
         if "annotate_for_users" in before.attributes:
@@ -84,18 +84,22 @@ class Reasons:
         return f"the annotation at {location_at(before.location).short} needs"
 
     def _text(self, sharding: Sharding) -> str:
-        """`[{data}, {}] partial sum over {model}`: the axes of each dimension by the user's names."""
-        text = f"[{', '.join(f'{{{self._names(axes)}}}' for axes in sharding.split_axes)}]"
-        return (
-            f"{text} partial {sharding.partial_kind} over {self._names(sharding.partial_axes)}" if sharding.partial_axes else text
-        )
+        """`P("data", None)`, as JAX writes it, and what is partial: the axes of each dimension by the user's names."""
+        text = f"P({', '.join(map(self._entry, sharding.split_axes))})"
+        if sharding.partial_axes:
+            text += f", partial {sharding.partial_kind} over {self._names(sharding.partial_axes)}"
+        return text
+
+    def _entry(self, axes: Axes) -> str:
+        refs = [str(ref) for ref in self.mesh.refs_of(axes)]
+        return f"({', '.join(refs)})" if len(refs) > 1 else refs[0] if refs else "None"
 
     def _names(self, axes: Axes) -> str:
         return ", ".join(self.mesh.labels(axes))
 
 
 def _operand(op: ir.Operation, index: int | None) -> str:
-    """The operand `index` of `op` (None: a value that its region uses from outside), called after what it is there."""
+    """The operand `index` of `op` (None: a value that its region uses from outside), named by its role there."""
     if index is None:
         return f"a value used in {_call(op)}"
     if op.name == "func.return":

@@ -11,11 +11,12 @@ from typing import Any
 from meshbridge.cost.communication import Collective
 from meshbridge.ir.locations import SourceLocation
 from meshbridge.report import Report
+from meshbridge.tools.sizes import size_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
 
-HEADER = ("collective", "axes", "devices", "bytes each", "times", "bytes", "where")
+HEADER = ("collective", "axes", "devices", "each", "executed", "wire bytes", "where")
 TEXT_COLUMNS = {"collective", "axes", "where"}
 
 
@@ -91,7 +92,7 @@ def as_table(report: Report) -> str:
 
 
 def _row(entry: Collective, count: int) -> tuple[str, ...]:
-    numbers = (f"{entry.wire_bytes:,.0f}", f"{count:,}", f"{entry.wire_bytes * count:,.0f}")
+    numbers = (size_text(entry.wire_bytes), f"{count:,}", size_text(entry.wire_bytes * count))
     return (entry.kind, ",".join(entry.axes) or "-", str(entry.group_size), *numbers, str(entry.location))
 
 
@@ -107,9 +108,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 
 
 def _totals(report: Report) -> Iterable[str]:
-    kinds = ", ".join(f"{kind} {wire:,.0f}" for kind, wire in report.bytes_by_kind().items())
+    kinds = ", ".join(f"{kind} {size_text(wire)}" for kind, wire in report.bytes_by_kind().items())
     started = f"{report.executions:,} collective{'' if report.executions == 1 else 's'}"
-    yield f"{report.wire_bytes:,.0f} bytes on the wire per device and run, in {started}{f': {kinds}' if kinds else ''}"
+    yield f"{size_text(report.wire_bytes)} on the wire per device and step, in {started}{f': {kinds}' if kinds else ''}"
     redundant = report.redundant_work
     for unit, kind in (("FLOPs of dot products and convolutions", "contractions"), ("elements of other arithmetic", "elements")):
         device = getattr(report.work, kind)
@@ -119,8 +120,8 @@ def _totals(report: Report) -> Iterable[str]:
             line += f", {more:,.0f} of them redundant ({more / device:.1%})"
         yield line
     memory = report.memory
-    parts = f"arguments {memory.arguments:,.0f}, results {memory.results:,.0f}, temporaries {memory.temporaries:,.0f}"
-    yield f"about {memory.peak:,.0f} bytes of memory per device: {parts}"
+    parts = (f"{part} {size_text(getattr(memory, part))}" for part in ("arguments", "results", "temporaries"))
+    yield f"about {size_text(memory.peak)} of memory per device: {', '.join(parts)}"
 
 
 def _remarks(report: Report) -> Iterable[str]:

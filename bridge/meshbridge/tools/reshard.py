@@ -11,6 +11,7 @@ from meshbridge.resharding.notation import parse_mesh, parse_shape, parse_shardi
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.planner import plan
 from meshbridge.tools.reshard_picture import picture
+from meshbridge.tools.sizes import size_text
 
 
 def run(
@@ -40,9 +41,9 @@ def _report(found: Plan, least: Bound, ran: bool) -> str:
     lines = [
         str(found),
         "",
-        f"busiest device receives {received:.0f} bytes, lower bound {needed:.0f} ({ratio})",
-        f"all devices receive     {found.total_bytes:.0f} bytes, lower bound {least.total:.0f}",
-        f"bytes alive at most     {found.peak_bytes:.0f}, both shards and a buffer of the smaller {found.peak_bound:.0f}",
+        f"busiest device receives {size_text(received)}, lower bound {size_text(needed)} ({ratio})",
+        f"all devices receive     {size_text(found.total_bytes)}, lower bound {size_text(least.total)}",
+        f"memory at most          {size_text(found.peak_bytes)}; both shards and the smaller again {size_text(found.peak_bound)}",
     ]
     if ran:
         lines.append(f"ran on {found.mesh.size} devices: every device holds its shard")

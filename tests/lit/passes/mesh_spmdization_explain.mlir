@@ -6,8 +6,8 @@ mesh.mesh @m(shape = 2x4)
 // CHECK-LABEL: func.func @reasons
 // CHECK:         mesh.all_gather {{.*}} loc(#[[GATHER:.*]])
 // CHECK:         mesh.all_reduce {{.*}} loc(#[[REDUCE:.*]])
-// CHECK-DAG:   #[[GATHER]] = loc(fused<"operand 1 of dot_general at mesh_spmdization_explain.mlir:[[# @LINE + 8]] needs [{1}, {}] but lies [{1}, {0}]">[
-// CHECK-DAG:   #[[REDUCE]] = loc(fused<"dot_general at mesh_spmdization_explain.mlir:[[# @LINE + 7]] contracts a split dimension: partial sum over 1; the annotation at mesh_spmdization_explain.mlir:[[# @LINE + 8]] needs [{}, {}]">[
+// CHECK-DAG:   #[[GATHER]] = loc(fused<"operand 1 of dot_general at mesh_spmdization_explain.mlir:[[# @LINE + 8]] needs P(\221\22, None) but is sharded as P(\221\22, \220\22)">[
+// CHECK-DAG:   #[[REDUCE]] = loc(fused<"dot_general at mesh_spmdization_explain.mlir:[[# @LINE + 7]] contracts a split dimension: partial sum over 1; the annotation at mesh_spmdization_explain.mlir:[[# @LINE + 8]] needs P(None, None)">[
 func.func @reasons(%x: tensor<8x16xf32>, %y: tensor<16x4xf32>) -> tensor<8x4xf32> {
   %columns = mesh.sharding @m split_axes = [[], [1]] : !mesh.sharding
   %rows = mesh.sharding @m split_axes = [[1], [0]] : !mesh.sharding

@@ -16,6 +16,7 @@ from rich.table import Table
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.tools.compare.command import Comparison
 from meshbridge.tools.compare.figures import Figures
+from meshbridge.tools.sizes import size_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -55,17 +56,17 @@ def _difference(value: float | None) -> str:
 def _of_kind(kind: str) -> Row:
     def text(found: Figures) -> str:
         wire = found.bytes_by_kind.get(kind)
-        return "-" if wire is None else f"{wire:,.0f} in {found.count_by_kind[kind]}"
+        return "-" if wire is None else f"{size_text(wire)} in {found.count_by_kind[kind]}"
 
     return Row(f"  {kind}", text)
 
 
-HEAD = (Row("bytes on the wire", lambda found: f"{found.wire_bytes:,.0f}"),)
+HEAD = (Row("wire bytes", lambda found: size_text(found.wire_bytes)),)
 FOOT = (
-    Row("  with reduce-scatters", lambda found: f"{found.scattered_bytes:,.0f}"),
+    Row("  with reduce-scatters", lambda found: size_text(found.scattered_bytes)),
     Row("collectives", lambda found: f"{found.collectives:,}"),
-    Row("  started in one run", lambda found: f"{found.executed_collectives:,}"),
-    Row("temporary bytes", lambda found: f"{found.temporary_bytes:,}"),
+    Row("  executed in one step", lambda found: f"{found.executed_collectives:,}"),
+    Row("temporary bytes", lambda found: size_text(found.temporary_bytes)),
     Row("MFLOP", lambda found: f"{found.flops / 1e6:,.1f}"),
     Row("partition ms", lambda found: _seconds(found.partition_seconds)),
     Row("compile ms", lambda found: _seconds(found.compile_seconds)),

@@ -1,0 +1,25 @@
+"""Sizes for people."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshbridge.tools.sizes import size_text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.7, "1.0 KB"),
+        (98_304, "98.3 KB"),
+        (999_949, "999.9 KB"),
+        (999_951, "1.0 MB"),
+        (29_418_500, "29.4 MB"),
+        (2_500_000_000, "2.5 GB"),
+        (1_234_500_000_000, "1,234.5 GB"),
+    ],
+)
+def test_size_text(size: float, text: str) -> None:
+    assert size_text(size) == text
