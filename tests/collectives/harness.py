@@ -7,7 +7,7 @@ once. Arguments and results are `simulator.Values`; inside, argument k of all de
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,23 +59,31 @@ class Case:
         return text.replace("@mesh", f"@{self.mesh.name}").replace("%_", f"%v{number}_")
 
 
-def run(cases: Sequence[Case], *, form: str = "local", **options: Any) -> list[list[Values]]:
+def _as_it_is(module: ir.Module) -> None:
+    """Changes nothing."""
+
+
+def run(
+    cases: Sequence[Case], *, form: str = "local", first: Callable[[ir.Module], None] = _as_it_is, **options: Any
+) -> list[list[Values]]:
     """Lowers and runs all cases in one program; their meshes must have equally many devices. Per case, its results.
 
-    `form` is an output form of the lowering, or `interpreted`: the local one in StableHLO's interpreter.
+    `form` is an output form of the lowering, or `interpreted`: the local one in StableHLO's interpreter. What comes `first`
+    may change the program before it is lowered.
     """
     program = _Program.of(cases)
     if form == "exported" and program.size > 1:  # on one device nothing is manual, see wrap-local
-        module = lowered(program.exported_text(), LowerCollectives(form="exported", **options))
+        module = lowered(program.exported_text(), LowerCollectives(form="exported", **options), first)
         return program.results(run_exported(module, program.stacked(by="position"), program.size), by="position")
-    module = lowered(program.local_text(), LowerCollectives(form="local", **options))
+    module = lowered(program.local_text(), LowerCollectives(form="local", **options), first)
     execute = run_interpreted if form == "interpreted" else run_local
     return program.results(execute(module, program.stacked(by="device"), program.size), by="device")
 
 
-def lowered(text: str, lowering: LowerCollectives) -> ir.Module:
+def lowered(text: str, lowering: LowerCollectives, first: Callable[[ir.Module], None] = _as_it_is) -> ir.Module:
     """Parses and lowers; then drops the mesh declarations, which XLA cannot read."""
     module = mlir.parse(text, "case.mlir", mlir.context())
+    first(module)
     lowering.run(module)
     for op in list(module.body.operations):
         if op.operation.name == "mesh.mesh":

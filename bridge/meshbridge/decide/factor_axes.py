@@ -10,11 +10,11 @@ from typing import ClassVar
 from meshbridge.decide.build_graph import GraphBuilder
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.propagate import Propagator
-from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import find_mesh
-from meshbridge.dialect.ops import AXIS_DIGITS, MANUAL_AXES, REPLICATED_AXES, MeshOp, ShardingOp
+from meshbridge.dialect.ops import MeshOp
+from meshbridge.dialect.renumber import renumber
 from meshbridge.ir import subaxes
-from meshbridge.ir.mlir import functions_to_partition, ir, walk_all
+from meshbridge.ir.mlir import functions_to_partition, ir
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ops.rule import Interface, ShardingRule
@@ -39,8 +39,7 @@ class FactorAxes(RewritePass):
              %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<2x4xf32>                split as [[0], [1]] from here on
 
     The same devices hold the same shards; only the axis has two names. Which dimensions will be split is read off a first
-    propagation. Rules of custom calls and composites ask for the same by products of factors. Programs with mesh collectives of
-    their own keep their axes.
+    propagation. Rules of custom calls and composites ask for the same by products of factors.
     """
 
     name: ClassVar[str] = "factor-axes"
@@ -50,10 +49,9 @@ class FactorAxes(RewritePass):
         interface = Interface()
         sizes = {size for mesh in _static_meshes(module) for size in mesh.shape if size > 1}
         rules = {interface.rule(op) for op in ops}
-        if not any(_may_cut(rule, size) for rule in rules for size in sizes) or _names_axes_elsewhere(module):
+        if not any(_may_cut(rule, size) for rule in rules for size in sizes):
             return False
-        with ir.Location.unknown():
-            changed = [_factor(module, function, interface) for function in functions_to_partition(module)]
+        changed = [_factor(module, function, interface) for function in functions_to_partition(module)]
         return any(changed)
 
 
@@ -68,12 +66,6 @@ def _may_cut(rule: ShardingRule, size: int) -> bool:
     return any(1 < gcd(rule.loops[loop].size, size) < size for loop in several)
 
 
-def _names_axes_elsewhere(module: ir.Module) -> bool:
-    """Whether axes are named by more than shardings: by collectives, by what asks for coordinates."""
-    silent = {"mesh.mesh", "mesh.sharding", "mesh.shard"}
-    return any(op.name.startswith("mesh.") and op.name not in silent for op in walk_all(module))
-
-
 def _factor(module: ir.Module, function: ir.Operation, interface: Interface) -> bool:
     """Cuts the axes of one function's mesh where its reshapes ask for it."""
     mesh = find_mesh(module, function)
@@ -83,7 +75,7 @@ def _factor(module: ir.Module, function: ir.Operation, interface: Interface) -> 
     Propagator(graph).run("backward-forward")
     cuts = _wanted_cuts(graph)
     if cuts:
-        _rewrite(module, mesh, subaxes.cut(mesh, cuts), cuts)
+        renumber(module, mesh, subaxes.cut(mesh, cuts))
     return bool(cuts)
 
 
@@ -120,30 +112,3 @@ def _cuts_along(axes: Axes, mesh: Mesh, loops: Sequence[int]) -> Iterator[tuple[
                 yield axis, mesh.shape[axis] // left
                 if room > 1:
                     return  # the rest of this loop lies between the two parts
-
-
-def _rewrite(module: ir.Module, before: Mesh, after: Mesh, cuts: Cuts) -> None:
-    """Replaces the mesh by `after`, and its axes everywhere by their parts."""
-    parts: list[Axes] = []
-    for axis in range(before.rank):
-        first = len(parts[-1]) + parts[-1][0] if parts else 0
-        parts.append(tuple(range(first, first + len(cuts.get(axis, ())) + 1)))
-    for op in walk_all(module):
-        if op.name == "mesh.mesh" and MeshOp(op).sym_name == before.name:
-            op.attributes["shape"] = attributes.integers_attr(after.shape)
-            op.attributes[AXIS_DIGITS] = attributes.integers_attr(after.digits)
-        elif op.name == "mesh.sharding" and ShardingOp(op).mesh == before.name:
-            value = ShardingOp(op).value
-            split = tuple(_in_parts(axes, parts) for axes in value.split_axes)
-            op.attributes["split_axes"] = attributes.axis_array_attr(split)
-            if value.partial_axes:
-                op.attributes["partial_axes"] = attributes.axes_attr(_in_parts(value.partial_axes, parts))
-        else:
-            for name in (REPLICATED_AXES, MANUAL_AXES):
-                if name in op.attributes:
-                    axes = _in_parts(attributes.integers(op.attributes[name]), parts)
-                    op.attributes[name] = attributes.axes_attr(axes)
-
-
-def _in_parts(axes: Axes, parts: Sequence[Axes]) -> Axes:
-    return tuple(part for axis in axes for part in parts[axis])

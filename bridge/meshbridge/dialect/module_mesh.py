@@ -19,7 +19,7 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
     """
     declared = _declared(module)
     if len(declared) > 1:
-        named = _named(walk_all(module) if function is None else walk(function))
+        named = named_meshes(walk_all(module) if function is None else walk(function))
         if function is not None and not named:
             return None
         used = {op: mesh for op, mesh in declared.items() if mesh.name in named}
@@ -50,7 +50,7 @@ def _declared(module: ir.Module) -> dict[ir.Operation, Mesh]:
     return {op: MeshOp(op).value for op in found}
 
 
-def _named(ops: Iterable[ir.Operation]) -> set[str]:
+def named_meshes(ops: Iterable[ir.Operation]) -> set[str]:
     """The meshes that ops of the dialect, and boundaries of partitioned functions, name."""
     names: set[str] = set()
     for op in ops:

@@ -8,10 +8,11 @@ from typing import ClassVar
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers_attr
 from meshbridge.dialect.ops import AllSliceOp, MeshOpView
+from meshbridge.ir.index_arithmetic import Arithmetic, Index
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
-from meshbridge.upstream.index_arithmetic import Arithmetic, Index, IndexLowering
+from meshbridge.upstream.index_lowering import IndexLowering
 
 _UNEVEN = "Slicing a tensor with axis size that is not exactly divisible by the mesh process group size is not supported."
 """What upstream's assertion says."""

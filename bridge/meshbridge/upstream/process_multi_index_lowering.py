@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import MeshOpView, ProcessMultiIndexOp
+from meshbridge.ir.index_arithmetic import Arithmetic
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import Mesh
-from meshbridge.upstream.index_arithmetic import Arithmetic, IndexLowering
+from meshbridge.upstream.index_lowering import IndexLowering
 
 
 @register

@@ -49,9 +49,17 @@ func.func @fits(%x: tensor<4x32xf32>, %y: tensor<4x24xf32>) -> (tensor<4x8x4xf32
 
 // -----
 
-// Whoever names axes otherwise than in shardings keeps them.
-// CHECK:         mesh.mesh @m(shape = 4){{$}}
+// Whoever names axes otherwise than in shardings goes along: a coordinate is one along each part.
+// CHECK:         mesh.mesh @m(shape = 2x2) {meshbridge.axis_digits = array<i64: 2>}
 // CHECK-LABEL:   func.func @coordinates
+// CHECK:         %[[PARTS:.*]]:2 = mesh.process_multi_index on @m axes = [0, 1] : index, index
+// CHECK-NEXT:    %[[OUTER:.*]] = arith.muli %[[PARTS]]#0, %{{.*}} : index
+// CHECK-NEXT:    %[[WHOLE:.*]] = arith.addi %[[OUTER]], %[[PARTS]]#1 : index
+// CHECK-NEXT:    return %{{.*}}, %[[WHOLE]]
+// CHECK-LABEL:   func.func @partitioned
+// CHECK-SAME:    meshbridge.split_axes = #mesh.axisarray<{{\[\[}}0, 1]]>
+// CHECK:         mesh.broadcast %{{.*}} on @m mesh_axes = [0, 1] root = [1, 1]
+// CHECK:         "stablehlo.collective_permute"(%{{.*}}) <{channel_handle = {{.*}}, source_target_pairs = dense<{{\[\[}}0, 1], [1, 2], [2, 3], [3, 0]]>
 mesh.mesh @m(shape = 4)
 
 func.func @coordinates(%x: tensor<8xf32>) -> (tensor<2x4xf32>, index) {
@@ -60,4 +68,12 @@ func.func @coordinates(%x: tensor<8xf32>) -> (tensor<2x4xf32>, index) {
   %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<2x4xf32>
   %2 = mesh.process_multi_index on @m axes = [0] : index
   return %1, %2 : tensor<2x4xf32>, index
+}
+
+func.func @partitioned(
+    %x: tensor<2xf32> {meshbridge.global = tensor<8xf32>, meshbridge.mesh = @m, meshbridge.split_axes = #mesh.axisarray<[[0]]>})
+    -> tensor<2xf32> {
+  %0 = mesh.broadcast %x on @m mesh_axes = [0] root = [3] : (tensor<2xf32>) -> tensor<2xf32>
+  %1 = mesh.shift %0 on @m mesh_axes = [0] shift_axis = 0 offset = 1 rotate : tensor<2xf32> -> tensor<2xf32>
+  return %1 : tensor<2xf32>
 }

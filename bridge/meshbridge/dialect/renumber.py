@@ -1,0 +1,191 @@
+"""Parts of mesh axes in place of the axes, wherever a program names them.
+
+Before:  mesh.mesh @m(shape = 4)
+         %1 = mesh.broadcast %0 on @m mesh_axes = [0] root = [3] : (tensor<8xf32>) -> tensor<8xf32>
+After:   mesh.mesh @m(shape = 2x2) {meshbridge.axis_digits = array<i64: 2>}
+         %1 = mesh.broadcast %0 on @m mesh_axes = [0, 1] root = [1, 1] : (tensor<8xf32>) -> tensor<8xf32>
+
+The same devices do the same. A coordinate along an axis becomes one along each of its parts, constant or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from meshbridge.dialect import attributes
+from meshbridge.dialect.module_mesh import named_meshes
+from meshbridge.dialect.ops import (
+    AXIS_DIGITS,
+    BOUNDARY_MESH,
+    BOUNDARY_PARTIAL,
+    BOUNDARY_SPLIT,
+    MANUAL_AXES,
+    OPTION,
+    REPLICATED_AXES,
+    RESULT_SPLIT,
+    MeshOp,
+    ShiftOp,
+)
+from meshbridge.ir.groups import Groups
+from meshbridge.ir.index_arithmetic import Arithmetic, Index
+from meshbridge.ir.mlir import ir, walk
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+
+_OF_MESH_OPS = frozenset({"mesh_axes", "target_axes", "axes", "split_axes", "partial_axes"})
+_CARRIED = frozenset({REPLICATED_AXES, MANUAL_AXES, OPTION, BOUNDARY_SPLIT, BOUNDARY_PARTIAL, RESULT_SPLIT})
+"""Attributes that list mesh axes: of the dialect's operations, and discardable ones."""
+
+_DEVICES = ("root", "source", "destination", "device")
+"""Attributes that list coordinates. Those that are not constant are the last operands."""
+
+
+def renumber(module: ir.Module, before: Mesh, after: Mesh) -> None:
+    """Declares `after`, in which axes of `before` are cut (see `subaxes.cut`), and names its axes where those of `before` are."""
+    renumbering = _Renumbering(before, _parts(before, after), after)
+    with module.context, ir.Location.unknown():
+        for view in list(module.body.operations):
+            if isinstance(view, MeshOp) and view.sym_name == before.name:
+                view.attributes["shape"] = attributes.integers_attr(after.shape)
+                view.attributes[AXIS_DIGITS] = attributes.integers_attr(after.digits)
+            elif before.name in named_meshes(walk(view.operation)):
+                for op in list(walk(view.operation)):
+                    renumbering.operation(op)
+
+
+def _parts(before: Mesh, after: Mesh) -> tuple[Axes, ...]:
+    """Per axis of `before`, the axes of `after` that it consists of."""
+    parts: list[Axes] = []
+    for size in before.shape:
+        first = len(parts[-1]) + parts[-1][0] if parts else 0
+        end = first + 1
+        while after.group_size(range(first, end)) < size:
+            end += 1
+        parts.append(tuple(range(first, end)))
+    return tuple(parts)
+
+
+@dataclass
+class _Renumbering:
+    before: Mesh
+    parts: tuple[Axes, ...]
+    after: Mesh
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    groups: Groups = field(default_factory=Groups)
+
+    def operation(self, op: ir.Operation) -> None:
+        """Renumbers what one operation says; replaces it where it has other operands or results then."""
+        if _mesh_of(op) not in (None, self.before.name):
+            return
+        with ir.InsertionPoint(op), op.location:
+            if op.name in ("mesh.process_multi_index", "mesh.mesh_shape"):
+                self._coordinates(op)
+            elif op.name == ShiftOp.OPERATION_NAME:
+                self._shift(ShiftOp(op))
+            elif op.name.startswith("mesh."):
+                self._mesh_operation(op)
+            else:
+                self._set(op, _CARRIED | {"arg_attrs", "res_attrs"})
+
+    def _set(self, op: ir.Operation, names: Iterable[str]) -> None:
+        for name in names:
+            if name in op.attributes:
+                op.attributes[name] = self._attribute(op.attributes[name])
+
+    def _attribute(self, attr: ir.Attribute) -> ir.Attribute:
+        """A list of axes, one for each dimension, or either for each result; of arguments and results, their attributes."""
+        if isinstance(attr, ir.ArrayAttr):
+            return ir.ArrayAttr.get([self._attribute(entry) for entry in attr])
+        if isinstance(attr, ir.DictAttr):
+            entries = {attr[index].name: attr[index].attr for index in range(len(attr))}
+            if entries.get(BOUNDARY_MESH, self._symbol) != self._symbol:
+                return attr
+            return ir.DictAttr.get({name: self._attribute(e) if name in _CARRIED else e for name, e in entries.items()})
+        if isinstance(attr, ir.DenseI16ArrayAttr):
+            return attributes.axes_attr(self._axes(attributes.integers(attr)))
+        return attributes.axis_array_attr(tuple(map(self._axes, attributes.axis_array(attr))))
+
+    @property
+    def _symbol(self) -> ir.Attribute:
+        return ir.FlatSymbolRefAttr.get(self.before.name)
+
+    def _axes(self, axes: Iterable[int]) -> Axes:
+        return tuple(chain.from_iterable(self.parts[axis] for axis in axes))
+
+    def _sizes(self, axis: int) -> list[int]:
+        return [self.after.shape[part] for part in self.parts[axis]]
+
+    def _mesh_operation(self, op: ir.Operation) -> None:
+        """One whose results stay."""
+        listed = next((name for name in _DEVICES if name in op.attributes), None)
+        if listed is not None or op.name == "mesh.neighbors_linear_indices":
+            self._device(op, listed)
+        else:
+            self._set(op, _OF_MESH_OPS | _CARRIED)
+
+    def _device(self, op: ir.Operation, listed: str | None) -> None:
+        """One that names a device, by its coordinates in its group or on the mesh."""
+        every = tuple(range(self.before.rank))
+        axes = attributes.integers(op.attributes["mesh_axes"]) if "mesh_axes" in op.attributes else every
+        entries = attributes.integers(op.attributes[listed]) if listed else (DYNAMIC,) * len(every)
+        first = len(op.operands) - entries.count(DYNAMIC)
+        known, unknown = list(op.operands)[:first], iter(list(op.operands)[first:])
+        device: list[Index] = []
+        for axis, entry in zip(axes, entries, strict=True):
+            digits = self.arithmetic.delinearize(next(unknown) if entry == DYNAMIC else entry, self._sizes(axis), 0)
+            device += [digits[place] for place in sorted(digits)]
+        values = [digit for digit in device if not isinstance(digit, int)]
+        self._set(op, _OF_MESH_OPS)
+        attrs = {name: op.attributes[name] for name in op.attributes}
+        if listed:
+            attrs[listed] = attributes.integers_attr(digit if isinstance(digit, int) else DYNAMIC for digit in device)
+        if "operandSegmentSizes" in attrs:
+            segments = [*attributes.integers(attrs["operandSegmentSizes"])[:-1], len(values)]
+            attrs["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(segments)
+        _replace(op, op.name, [*known, *values], attrs)
+
+    def _coordinates(self, op: ir.Operation) -> None:
+        """One with a result for each axis, of which each part has its own now."""
+        axes = attributes.integers(op.attributes["axes"]) or tuple(range(self.before.rank))
+        parts = self._axes(axes)
+        attrs = {"mesh": self._symbol, "axes": attributes.axes_attr(parts)}
+        results = iter(ir.Operation.create(op.name, [ir.IndexType.get()] * len(parts), [], attrs).results)
+        for result, axis in zip(op.results, axes, strict=True):
+            digits: Sequence[Index] = [next(results) for _ in self.parts[axis]]
+            is_size = op.name == "mesh.mesh_shape"
+            index = self.arithmetic.product(digits) if is_size else self.arithmetic.linearize(digits, self._sizes(axis))
+            result.replace_all_uses_with(self.arithmetic.value(index))
+        op.erase()
+
+    def _shift(self, op: ShiftOp) -> None:
+        """Neighbours along an axis are none along one of its parts: such a shift is a permute of devices."""
+        axis, size = op.shift_axis, self.before.shape[op.shift_axis]
+        if len(self.parts[axis]) == 1:
+            op.operation.attributes["shift_axis"] = attributes.index_attr(self.parts[axis][0])
+            self._set(op.operation, _OF_MESH_OPS)
+            return
+        targets = [(number + op.offset) % size if op.rotate else number + op.offset for number in range(size)]
+        steps = tuple((number, target) for number, target in enumerate(targets) if 0 <= target < size)
+        if steps:
+            attrs = self.groups.moves(self.before, (axis,), steps)
+            _replace(op.operation, "stablehlo.collective_permute", list(op.operation.operands), attrs)
+        else:  # nobody receives anything, so what a device holds is as good as any
+            op.operation.results[0].replace_all_uses_with(op.input)
+            op.operation.erase()
+
+
+def _mesh_of(op: ir.Operation) -> str | None:
+    """The mesh that an operation names, itself or by its sharding; None for that of its function."""
+    for value in op.operands if op.name in ("mesh.shard", "mesh.shard_shape") else ():
+        if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "mesh.sharding":
+            return _mesh_of(value.owner.operation)
+    name = "mesh" if op.name.startswith("mesh.") else BOUNDARY_MESH
+    return str(ir.FlatSymbolRefAttr(op.attributes[name]).value) if name in op.attributes else None
+
+
+def _replace(op: ir.Operation, name: str, operands: Sequence[ir.Value], attrs: Mapping[str, ir.Attribute]) -> None:
+    made = ir.Operation.create(name, [result.type for result in op.results], operands, dict(attrs))
+    for old, new in zip(op.results, made.results, strict=True):
+        old.replace_all_uses_with(new)
+    op.erase()

@@ -1,0 +1,34 @@
+"""What upstream's lowerings of ops of indices share."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from meshbridge.dialect.ops import MeshOp, MeshOpView
+from meshbridge.ir.index_arithmetic import Arithmetic
+from meshbridge.ir.mlir import OpError, ir, walk_all
+from meshbridge.ir.passes import Pass
+from meshbridge.ir.sharding import Mesh
+
+
+class IndexLowering(Pass):
+    """A pass that computes what one op of the dialect says about indices."""
+
+    lowers: ClassVar[type[MeshOpView]]
+
+    def lower(self, view: MeshOpView, mesh: Mesh, arithmetic: Arithmetic) -> None:
+        """Puts other values in place of the op's results; it is erased after that."""
+        raise NotImplementedError(type(self))
+
+    def run(self, module: ir.Module) -> None:
+        """Raises OpError where the mesh is not declared."""
+        meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
+        arithmetic = Arithmetic()
+        with module.context:
+            for op in walk_all(module):
+                if isinstance(view := op.opview, self.lowers):
+                    if view.mesh not in meshes:
+                        raise OpError(op, f"names the mesh @{view.mesh}, which the module does not declare")
+                    with ir.InsertionPoint(op), op.location:
+                        self.lower(view, meshes[view.mesh], arithmetic)
+                    op.erase()
