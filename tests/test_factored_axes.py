@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import meshbridge
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import communication
+from meshbridge.ir import mlir
 
 HEADS, GROUPS, WIDTH = 8, 2, 8
 """Heads of the queries; heads of keys and values, fewer than the four devices; width of one."""
@@ -97,3 +98,40 @@ def test_results_lie_along_whole_axes(mesh: Mesh) -> None:
     exported = export.export(jax.jit(lambda x: x.reshape(2, 12).T.reshape(24), in_shardings=NamedSharding(mesh, spec[0])))
     executable = meshbridge.compile(exported(jax.ShapeDtypeStruct((24,), jnp.float32)))
     assert executable.jax_mesh.axis_names == mesh.axis_names
+
+
+ASKED = """
+sdy.mesh @m = <["x"=4, "y"=2]>
+func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {}]>}, %y: tensor<8x16xf32> {
+      sdy.sharding = #sdy.sharding<@m, [{"x":(2)2}, {}]>})
+    -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x":(1)2}, {}]>},
+        tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x":(2)2}, {"x":(1)2, "y"}]>},
+        tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"y"}, {"x"}]>}) {
+  %0 = stablehlo.add %x, %y : tensor<8x16xf32>
+  %1 = stablehlo.multiply %x, %y : tensor<8x16xf32>
+  %2 = stablehlo.subtract %x, %y : tensor<8x16xf32>
+  return %0, %1, %2 : tensor<8x16xf32>, tensor<8x16xf32>, tensor<8x16xf32>
+}
+"""
+
+
+def test_a_caller_may_ask_for_sub_axes() -> None:
+    """In what is exported they stand as they are written; a JAX array is on a mesh that has them for axes."""
+    exported = str(meshbridge.partition(mlir.parse(ASKED, "asked.mlir", mlir.context())))
+    assert 'in_shardings=[<@m, [{"x"}, {}], replicated={"y"}>, <@m, [{"x":(2)2}, {}], replicated={"x":(1)2, "y"}>]' in exported
+    assert (
+        'out_shardings=[<@m, [{"x":(1)2}, {}], replicated={"x":(2)2, "y"}>, <@m, [{"x":(2)2}, {"x":(1)2, "y"}]>,'
+        ' <@m, [{"y"}, {"x"}]>]' in exported
+    )
+    executable = meshbridge.compile(mlir.parse(ASKED, "asked.mlir", mlir.context()))
+    x, y = (np.arange(128.0, dtype=np.float32).reshape(8, 16) * sign for sign in (1, -3))
+    results = executable(x, y)
+    for found, expected in zip(results, (x + y, x * y, x - y), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    halves, fourths, plain = (result.sharding for result in results)
+    assert halves.spec == PartitionSpec("x:(1)2", None)
+    assert halves.mesh.axis_names == fourths.mesh.axis_names == ("x:(1)2", "x:(2)2", "y")
+    assert fourths.spec == PartitionSpec("x:(2)2", ("x:(1)2", "y"))
+    assert (plain.spec, plain.mesh.axis_names) == (PartitionSpec("y", "x"), ("x", "y"))
+    rows = {device.id: indices[0] for device, indices in halves.devices_indices_map((8, 16)).items()}
+    assert [rows[device] for device in range(8)] == [slice(0, 4)] * 4 + [slice(4, 8)] * 4

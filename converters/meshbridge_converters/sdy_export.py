@@ -30,6 +30,7 @@ from meshbridge.dialect.ops import (
     PRIORITIES,
     REPLICATED_AXES,
     SOURCE,
+    SOURCE_ATTRIBUTES,
     UNSAID,
     MeshOp,
     ShardingOp,
@@ -47,7 +48,6 @@ from meshbridge_converters.carriers import (
     SHARDING,
 )
 from meshbridge_converters.sdy_attributes import SdyMesh
-from meshbridge_converters.sdy_import import IMPLIED, SOURCE_ATTRIBUTES
 
 Value: TypeAlias = "ir.Value[Any]"
 
@@ -214,7 +214,7 @@ class _Export:
         kept = (REPLICATED_AXES,) if self.closed else (OPEN_DIMS, PRIORITIES, REPLICATED_AXES)
         extras = {name: attrs[name] for name in kept if name in attrs}
         if shard.source == MANUAL and SOURCE_ATTRIBUTES in attrs:
-            implied = attributes.integers(ir.DictAttr(attrs[SOURCE_ATTRIBUTES])[IMPLIED])
+            implied = attributes.integers(ir.DictAttr(attrs[SOURCE_ATTRIBUTES])[REPLICATED_AXES])
             said = set(attributes.integers(extras[REPLICATED_AXES])) - set(implied)
             extras[REPLICATED_AXES] = attributes.axes_attr(sorted(said))
         tensor = tensor_type(shard.value)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
-from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, UNSAID
+from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, SOURCE_ATTRIBUTES, UNSAID
 from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
@@ -37,13 +37,7 @@ from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_
 from meshbridge_converters.invariants import Groups
 from meshbridge_converters.sdy_meshes import Meshes
 
-SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
-"""Discardable attribute of `mesh.shard`: what its source operation said besides the sharding."""
-
 SHARDING_OF_EDGE = CONSTRAINING["sdy.data_flow_edge"]
-
-IMPLIED = "implied_replicated_axes"
-"""Entry of SOURCE_ATTRIBUTES for a manual computation: replicated axes that its sharding leaves unsaid."""
 
 REDUCING = frozenset(
     f"stablehlo.{name}"
@@ -306,7 +300,7 @@ class _Import:
         source: Extras = {SOURCE: ir.StringAttr.get(MANUAL)}
         if implied:
             source[REPLICATED_AXES] = attributes.axes_attr(sorted((*replicated, *implied)))
-            source[SOURCE_ATTRIBUTES] = ir.DictAttr.get({IMPLIED: attributes.axes_attr(implied)})
+            source[SOURCE_ATTRIBUTES] = ir.DictAttr.get({REPLICATED_AXES: attributes.axes_attr(implied)})
         return source
 
     def named_computation(self, site: _Site) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from cases import OPERATIONS
-from harness import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_execution import PHASES, programs
 
 from meshbridge.dialect.ops import MeshOp
 from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.subaxes import cut
+from tests.collectives.cases import OPERATIONS
+from tests.collectives.harness import run
+from tests.collectives.test_execution import PHASES, programs
 
 
 def cut_axes(module: ir.Module) -> None:

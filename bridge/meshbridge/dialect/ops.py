@@ -87,6 +87,10 @@ REPLICATED_AXES = "meshbridge.replicated_axes"
 SOURCE = "meshbridge.source"
 """Discardable attribute of `mesh.shard`: the source operation it stands for, where its place alone does not say so."""
 
+SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
+"""Discardable attribute of `mesh.shard`: what that operation says besides its sharding. Of a manual computation, the
+REPLICATED_AXES that its sharding leaves unsaid."""
+
 UNSAID = "meshbridge.unsaid"
 """Discardable attribute of `mesh.shard`: the operation that it came from says no sharding. It only keeps the place."""
 

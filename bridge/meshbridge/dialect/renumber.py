@@ -25,6 +25,7 @@ from meshbridge.dialect.ops import (
     OPTION,
     REPLICATED_AXES,
     RESULT_SPLIT,
+    SOURCE_ATTRIBUTES,
     MeshOp,
     ShiftOp,
 )
@@ -34,7 +35,7 @@ from meshbridge.ir.mlir import ir, walk
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 
 _OF_MESH_OPS = frozenset({"mesh_axes", "target_axes", "axes", "split_axes", "partial_axes"})
-_CARRIED = frozenset({REPLICATED_AXES, MANUAL_AXES, OPTION, BOUNDARY_SPLIT, BOUNDARY_PARTIAL, RESULT_SPLIT})
+_CARRIED = frozenset({REPLICATED_AXES, MANUAL_AXES, OPTION, BOUNDARY_SPLIT, BOUNDARY_PARTIAL, RESULT_SPLIT, SOURCE_ATTRIBUTES})
 """Attributes that list mesh axes: of the dialect's operations, and discardable ones."""
 
 _DEVICES = ("root", "source", "destination", "device")

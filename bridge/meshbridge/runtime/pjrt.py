@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -74,11 +74,18 @@ class Place:
         """The global shape rounded up to whole shards."""
         return tuple(size * mesh.group_size(axes) for size, axes in zip(self.shard_shape, self.split, strict=True))
 
-    def spec(self, mesh: Mesh, *, in_parts: bool = False) -> PartitionSpec:
-        """The split as JAX writes it, by names of mesh axes; `in_parts` if parts of an axis are axes of their own."""
-        names = [map(mesh.axis_name, axes) if in_parts else mesh.labels(axes) for axes in self.split]
-        unreduced = map(mesh.axis_name, self.partial) if in_parts else mesh.labels(self.partial)
-        return PartitionSpec(*(tuple(each) or None for each in names), unreduced=set(unreduced))
+    def in_parts(self, mesh: Mesh) -> bool:
+        """Whether it is split along a sub-axis, for which a PartitionSpec has no name."""
+        axes = (*self.split, tuple(sorted(self.partial)))
+        return whole_split(mesh, axes) != axes
+
+    def spec(self, mesh: Mesh) -> PartitionSpec:
+        """The split as JAX writes it, by names of mesh axes; of their parts, where it is `in_parts`."""
+        in_parts = self.in_parts(mesh)
+        *names, unreduced = (
+            tuple(map(mesh.axis_name, axes)) if in_parts else mesh.labels(axes) for axes in (*self.split, self.partial)
+        )
+        return PartitionSpec(*(each or None for each in names), unreduced=set(unreduced))
 
 
 _NUMBERS = (bool, int, float, complex)
@@ -116,11 +123,20 @@ class Executable:
     @cached_property
     def jax_mesh(self) -> jax.sharding.Mesh:
         """The devices in mesh order, axes by the user's names."""
+        return self._mesh_of(self.mesh.named_axes)
+
+    @cached_property
+    def _mesh_of_parts(self) -> jax.sharding.Mesh:
+        """The same with sub-axes as axes of their own."""
+        return self._mesh_of([(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)])
+
+    def _mesh_for(self, place: Place) -> jax.sharding.Mesh:
+        return self._mesh_of_parts if place.in_parts(self.mesh) else self.jax_mesh
+
+    def _mesh_of(self, axes: Sequence[tuple[str, int]]) -> jax.sharding.Mesh:
         in_order = np.empty(self.mesh.size, dtype=object)
         for position, device in enumerate(self.mesh.ordered_devices()):
             in_order[position] = self.devices[device]
-        parts = [(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)]
-        axes = parts if self._in_parts else self.mesh.named_axes
         kinds = tuple(AxisType.Explicit if name in self._unreduced else AxisType.Auto for name, _ in axes)
         return jax.sharding.Mesh(in_order.reshape([size for _, size in axes]), [name for name, _ in axes], axis_types=kinds)
 
@@ -130,15 +146,10 @@ class Executable:
         partial = {axis for place in (*self.inputs, *self.outputs) for axis in place.partial}
         return {self.mesh.axis_name(axis) for axis in partial} | set(self.mesh.labels(sorted(partial)))
 
-    @cached_property
-    def _in_parts(self) -> bool:
-        """Whether something is split along a part of an axis, which must then be an axis of its own: JAX knows no others."""
-        places = (*self.inputs, *self.outputs)
-        return any(whole_split(self.mesh, place.split) != place.split for place in places)
-
     def sharding(self, place: Place) -> NamedSharding:
-        """How JAX says where the shards of an argument or result lie."""
-        return NamedSharding(self.jax_mesh, place.spec(self.mesh, in_parts=self._in_parts), memory_kind=place.memory)
+        """How JAX says how an argument or result is sharded. Its PartitionSpecs name whole axes: one that is sharded along the
+        sub-axis `"x":(1)2` is on a mesh whose axes are parts, by the names `x:(1)2` and so on."""
+        return NamedSharding(self._mesh_for(place), place.spec(self.mesh), memory_kind=place.memory)
 
     def hlo_text(self) -> str:
         """The optimised HLO, as XLA runs it."""
@@ -191,12 +202,12 @@ class Executable:
         if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
             return jax.device_put(argument, target)
         value = np.asarray(argument)
-        split = NamedSharding(self.jax_mesh, replace(place, partial=()).spec(self.mesh, in_parts=self._in_parts))
-        coordinates = dict(zip(self.jax_mesh.devices.flat, np.ndindex(self.jax_mesh.devices.shape), strict=True))
-        along = [self.jax_mesh.axis_names.index(name) for name in target.spec.unreduced]
+        mesh, split = self._mesh_for(place), target.spec.update(unreduced=frozenset())
+        coordinates = dict(zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True))
+        along = [mesh.axis_names.index(name) for name in target.spec.unreduced]
         shards = [
             jax.device_put(value[index] if not any(coordinates[device][axis] for axis in along) else value[index] * 0, device)
-            for device, index in split.devices_indices_map(value.shape).items()
+            for device, index in NamedSharding(mesh, split).devices_indices_map(value.shape).items()
         ]
         return jax.make_array_from_single_device_arrays(value.shape, target, shards)
 

@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --split-input-file --factor-axes | filecheck %s
+// RUN: mesh-opt %s --split-input-file --import-shardings --factor-axes | filecheck %s
 
 // Two heads on four devices: the heads take half of the axis, what is inside of a head the other half.
 // CHECK:         mesh.mesh @m(shape = 2x2x2) {meshbridge.axis_digits = array<i64: 1, 2>}
@@ -29,6 +29,22 @@ func.func @merged(%x: tensor<2x2x4x3xf32>) -> tensor<16x3xf32> {
   %s = mesh.sharding @m split_axes = [[0], [1]] : !mesh.sharding
   %1 = mesh.shard %0 to %s annotate_for_users : tensor<16x3xf32>
   return %1 : tensor<16x3xf32>
+}
+
+// -----
+
+// What a manual computation's sharding leaves unsaid of an axis, it leaves unsaid of the parts.
+// CHECK-LABEL:   func.func @manual
+// CHECK:         mesh.shard {{.*}}meshbridge.replicated_axes = array<i16: 1, 2>, {{.*}}source_attributes = {meshbridge.replicated_axes = array<i16: 1, 2>}
+// CHECK:         } {meshbridge.manual_axes = array<i16: 0, 1, 2>, meshbridge.mesh = @m}
+sdy.mesh @m = <["y"=2, "x"=4]>
+
+func.func @manual(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}]>}, %z: tensor<8xf32>) -> (tensor<2x4xf32>, tensor<8xf32>) {
+  %0 = stablehlo.reshape %x : (tensor<8xf32>) -> tensor<2x4xf32>
+  %1 = sdy.manual_computation(%z) in_shardings=[<@m, [{"y", ?}]>] out_shardings=[<@m, [{"y", ?}]>] manual_axes={"y", "x"} (%a: tensor<4xf32>) {
+    sdy.return %a : tensor<4xf32>
+  } : (tensor<8xf32>) -> tensor<8xf32>
+  return %0, %1 : tensor<2x4xf32>, tensor<8xf32>
 }
 
 // -----
