@@ -15,6 +15,7 @@ from jax import lax
 from meshbridge import api, pipeline
 from meshbridge.dialect import build
 from meshbridge.ir import mlir
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.legalize.inline_calls import InlineCalls
@@ -114,7 +115,7 @@ def _annotate(module: ir.Module, mesh: Mesh, draw: random.Random, share: float) 
     """Puts a drawn sharding on a `share` of the arguments and of what the program computes."""
     main = next(view.operation for view in module.body.operations if "main" in str(view.operation.attributes["sym_name"]))
     with module.context, ir.Location.unknown():
-        build.mesh(mesh, ip=ir.InsertionPoint.at_block_begin(module.body))
+        build.mesh(mesh, at=Builder(ir.Location.current, ir.InsertionPoint.at_block_begin(module.body)))
         for block in _blocks(main.regions[0].blocks[0]):
             top = main.regions[0].blocks[0] == block
             places = [(value, ir.InsertionPoint.at_block_begin(block)) for value in block.arguments if top]
@@ -124,9 +125,10 @@ def _annotate(module: ir.Module, mesh: Mesh, draw: random.Random, share: float) 
             for value, ip in places:
                 type_ = value.type
                 if isinstance(type_, ir.RankedTensorType) and type_.rank and draw.random() < share:
-                    sharding = build.sharding(_drawn(draw, mesh, tuple(type_.shape)), ip=ip)
+                    at = Builder(ir.Location.current, ip)
+                    sharding = build.sharding(_drawn(draw, mesh, tuple(type_.shape)), at=at)
                     users = list(value.uses)
-                    held = build.shard(value, sharding, annotate_for_users=draw.random() < 0.3, ip=ip)
+                    held = build.shard(value, sharding, annotate_for_users=draw.random() < 0.3, at=at)
                     for use in users:
                         use.owner.operands[use.operand_number] = held
 

@@ -26,6 +26,7 @@ from meshbridge.dialect.assembly.scanner import Scanner, place
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import AXES, AXIS_ARRAY, KIND, KindSyntax, Mismatch, Syntax, read_kind
 from meshbridge.dialect.ops import MeshOp, PermuteOp, ShardingOp, ShardOp
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import OpError, ParseError, ir, walk, walk_all
 from meshbridge.ir.sharding import Sharding
 from meshbridge.read.formats import Format as FileFormat
@@ -161,9 +162,9 @@ def _permutes_as_gathers(module: ir.Operation) -> None:
             view, mesh = PermuteOp(op), meshes[PermuteOp(op).mesh]
             if not ir.RankedTensorType(view.input.type).rank:
                 raise OpError(op, "of a scalar cannot be written for LLVM, whose collectives have dimensions")
-            at: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
-            whole = build.all_gather(view.input, mesh, mesh_axes=view.mesh_axes, gather_axis=0, **at)
-            own = build.all_slice(whole, mesh, mesh_axes=view.target_axes, slice_axis=0, **at)
+            at = Builder.before(op)
+            whole = build.all_gather(view.input, mesh, mesh_axes=view.mesh_axes, gather_axis=0, at=at)
+            own = build.all_slice(whole, mesh, mesh_axes=view.target_axes, slice_axis=0, at=at)
             op.results[0].replace_all_uses_with(own)
             op.erase()
 
@@ -212,7 +213,7 @@ def _shardings_as_values(module: ir.Module) -> None:
         for op in walk_all(module):
             if op.name == ShardOp.OPERATION_NAME and "shard" in op.attributes:
                 place = ir.InsertionPoint(op)
-                sharding = build.sharding(_sharding_of(op), loc=op.location, ip=place)
+                sharding = build.sharding(_sharding_of(op), at=Builder(op.location, place))
                 attrs = {name: value for name, value in op.attributes.items() if name != "shard"}
                 types = [op.results[0].type]
                 new = ir.Operation.create(op.name, types, [op.operands[0], sharding], attrs, loc=op.location, ip=place)

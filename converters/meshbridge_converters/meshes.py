@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AXIS_DIGITS, AXIS_NAMES, DEVICE_IDS, MeshOp
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge_converters import sdy_attributes
@@ -26,7 +27,7 @@ def declare(mesh: SdyMesh, others: Mapping[str, ir.Attribute], loc: ir.Location,
     A mesh without axes (all of one device, or none in particular) becomes one axis of size 1 without a name: the mesh dialect
     has no mesh of rank 0.
     """
-    op = build.mesh(mesh.value if mesh.value.rank else replace(mesh.value, shape=(1,)), loc=loc, ip=ip)
+    op = build.mesh(mesh.value if mesh.value.rank else replace(mesh.value, shape=(1,)), at=Builder(loc, ip))
     if not mesh.value.rank:
         op.attributes[AXIS_NAMES] = ir.ArrayAttr.get([])
     if mesh.inlined:

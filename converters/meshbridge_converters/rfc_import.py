@@ -19,6 +19,7 @@ from typing import Any
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import OPTION, REQUIRED, RESULT_SPLIT, MeshOp
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
 from meshbridge.ops.equal_shards import set_boundary
@@ -195,18 +196,13 @@ def _annotate(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
     if len(lists) > rank + 1:
         raise OpError(op, f"has {len(lists)} lists of axes, but a tensor of rank {rank} takes {rank + 1} with the partial sum's")
     partial = lists[rank] if len(lists) > rank else ()
-    place = ir.InsertionPoint(op)
-    sharding = build.sharding(Sharding(mesh.name, lists[:rank] or ((),), partial), loc=op.location, ip=place)
+    at = Builder.before(op)
+    sharding = build.sharding(Sharding(mesh.name, lists[:rank] or ((),), partial), at=at)
     for_users = "as_result" in op.attributes and not ir.BoolAttr(op.attributes["as_result"]).value
-    value = build.shard(op.operands[0], sharding, annotate_for_users=for_users, loc=op.location, ip=place)
+    value = build.shard(op.operands[0], sharding, annotate_for_users=for_users, at=at)
     required = "required" not in op.attributes or ir.BoolAttr(op.attributes["required"]).value
     op_of(value).attributes[REQUIRED] = ir.BoolAttr.get(required)
     return value
-
-
-def op_of(value: ir.Value[Any]) -> ir.Operation:
-    """The operation that a result belongs to."""
-    return ir.OpResult(value).owner.operation
 
 
 def _each_dimension(
@@ -234,17 +230,17 @@ def _all_gather(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
     dims = [dim for dim, axes in enumerate(lists) if axes]
     if "tensor_axis" in op.attributes and sorted(_integers(op.attributes["tensor_axis"])) != dims:
         raise OpError(op, f"names the tensor axes {op.attributes['tensor_axis']}, but its mesh_axis those of {dims}")
-    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    at = Builder.before(op)
     return _each_dimension(
-        op, mesh, lists, lambda value, axes, dim: build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim, **where)
+        op, mesh, lists, lambda value, axes, dim: build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim, at=at)
     )
 
 
 def _local_split(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    at = Builder.before(op)
     lists = _lists(op.attributes["sharding"])
     return _each_dimension(
-        op, mesh, lists, lambda value, axes, dim: build.all_slice(value, mesh, mesh_axes=axes, slice_axis=dim, **where)
+        op, mesh, lists, lambda value, axes, dim: build.all_slice(value, mesh, mesh_axes=axes, slice_axis=dim, at=at)
     )
 
 
@@ -261,26 +257,24 @@ def _index(op: ir.Operation, name: str) -> int:
 
 def _all_reduce(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
     axes = _integers(op.attributes["mesh_axis"])
-    place = ir.InsertionPoint(op)
-    return _checked(
-        op, lambda: build.all_reduce(op.operands[0], mesh, mesh_axes=axes, reduction=_reduction(op), loc=op.location, ip=place)
-    )
+    at = Builder.before(op)
+    return _checked(op, lambda: build.all_reduce(op.operands[0], mesh, mesh_axes=axes, reduction=_reduction(op), at=at))
 
 
 def _reduce_scatter(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
     axes, dim = _integers(op.attributes["mesh_axis"]), _index(op, "tensor_axis")
-    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    at = Builder.before(op)
     kind = _reduction(op)
     return _checked(
-        op, lambda: build.reduce_scatter(op.operands[0], mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, **where)
+        op, lambda: build.reduce_scatter(op.operands[0], mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, at=at)
     )
 
 
 def _all_to_all(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
     axes, split, concat = _integers(op.attributes["sharding"]), _index(op, "split_axis"), _index(op, "concat_axis")
-    where: dict[str, Any] = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    at = Builder.before(op)
     return _checked(
-        op, lambda: build.all_to_all(op.operands[0], mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, **where)
+        op, lambda: build.all_to_all(op.operands[0], mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=at)
     )
 
 

@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, SOURCE_ATTRIBUTES, UNSAID
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
@@ -165,18 +166,18 @@ class _Import:
         sharding, extras = self.meshes.annotation(attr, tensor.rank if tensor else 0)
         found = scope.values.get(sharding)
         if found is None:
-            found = scope.values[sharding] = build.sharding(sharding, loc=op.location, ip=scope.top)
+            found = scope.values[sharding] = build.sharding(sharding, at=Builder(op.location, scope.top))
         return found, extras
 
     def annotate_use(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Extras) -> Value:
         """`value` as it is sharded for the use that takes the returned value."""
         sharding, extras = self.sharding(value, attr, site.op, site.scope)
-        return build.shard(value, sharding, annotate_for_users=True, extras=extras | source, loc=site.op.location, ip=ip)
+        return build.shard(value, sharding, annotate_for_users=True, extras=extras | source, at=Builder(site.op.location, ip))
 
     def annotate(self, value: Value, attr: ir.Attribute, site: _Site, ip: ir.InsertionPoint, source: Extras) -> None:
         """Annotates the definition of `value`."""
         sharding, extras = self.sharding(value, attr, site.op, site.scope)
-        build.shard_definition(value, sharding, extras=extras | source, loc=site.op.location, ip=ip)
+        build.shard_definition(value, sharding, extras=extras | source, at=Builder(site.op.location, ip))
 
     def annotate_arguments(self, attrs: Sequence[ir.Attribute | None], site: _Site, source: Extras) -> None:
         """Annotates the arguments of the region of an isolated operation."""
@@ -262,7 +263,7 @@ class _Import:
         sharding, extras = self.sharding(op.operands[0], attr, op, site.scope)
         extras |= _source(op, SHARDING_OF_EDGE) | {UNSAID: ir.UnitAttr.get()}
         ip = ir.InsertionPoint(op)
-        value = build.shard(op.operands[0], sharding, annotate_for_users=True, extras=extras, loc=op.location, ip=ip)
+        value = build.shard(op.operands[0], sharding, annotate_for_users=True, extras=extras, at=Builder(op.location, ip))
         op.results[0].replace_all_uses_with(value)
         self.replaced.append(op)
 

@@ -15,6 +15,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
 from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC, Axes
@@ -92,7 +93,8 @@ def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter
         return value
     if op is None or op.name not in _PASSED or not _leads_to_reduction(value, piece, rewriter, depth):
         mesh = rewriter.meshes[piece.mesh]
-        small = build.all_slice(value, mesh, mesh_axes=piece.mesh_axes, slice_axis=dim, loc=piece.operation.location)
+        at = Builder(piece.operation.location, ir.InsertionPoint.current)
+        small = build.all_slice(value, mesh, mesh_axes=piece.mesh_axes, slice_axis=dim, at=at)
         rewriter.adopt(small)
         return small
     above = integers(op.attributes["permutation"])[dim] if op.name == "stablehlo.transpose" else dim

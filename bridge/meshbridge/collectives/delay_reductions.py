@@ -13,12 +13,13 @@ from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReass
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.spmd import neutral, splat
 
 
 @register
@@ -162,8 +163,7 @@ def _move_behind(found: _Accumulation, rewriter: MeshRewriter) -> None:
     for region in loop.regions:
         region.blocks[0].arguments[number].set_type(type_)
     if not from_nothing or start.type != type_:
-        with ir.InsertionPoint(loop), loop.location:
-            loop.operands[number] = splat(ignored, type_)
+        loop.operands[number] = Builder.before(loop).splat(type_, ignored)
     whole = result.type
     result.set_type(type_)
     with ir.InsertionPoint.after(loop), found.collective.location:

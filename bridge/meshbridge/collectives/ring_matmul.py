@@ -10,13 +10,12 @@ from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, shape_of
-from meshbridge.ir.builder import Emitter, tensor
+from meshbridge.ir.builder import Builder, tensor
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.sizes import type_bytes
-from meshbridge.ops.spmd import splat
 
 
 @register
@@ -109,15 +108,14 @@ def _rewrite(op: ir.Operation, least: int, rewriter: MeshRewriter) -> bool:
 def _turn(ring: _Ring, rewriter: MeshRewriter) -> None:
     """Writes the loop before the product and lets the users of the product use what comes out of it."""
     op, location = ring.dot, ring.gather.operation.location
-    emit = Emitter(op.location, ir.InsertionPoint(op))
+    emit = Builder.before(op)
     placing = _Placing.of(ring)
-    with ir.InsertionPoint(op), op.location:
-        shard = ring.gather.input
-        if rest := ring.axes[1:]:
-            shard = build.all_gather(shard, ring.mesh, mesh_axes=rest, gather_axis=ring.dim, loc=location)
-            rewriter.adopt(shard)
-        start = [emit.scalar(0), _own_number(ring, emit), shard, splat(0, placing.total)]
-        loop = ir.Operation.create("stablehlo.while", [value.type for value in start], start, regions=2)
+    shard = ring.gather.input
+    if rest := ring.axes[1:]:
+        shard = build.all_gather(shard, ring.mesh, mesh_axes=rest, gather_axis=ring.dim, at=Builder(location, emit.ip))
+        rewriter.adopt(shard)
+    start = [emit.scalar(0), _own_number(ring, emit), shard, emit.splat(placing.total, 0)]
+    loop = emit.op("while", [value.type for value in start], start, regions=2)
     _write_condition(loop, ring.count - 1)
     _write_body(loop, ring, placing, location)
     _, block, last, total = loop.results
@@ -126,32 +124,33 @@ def _turn(ring: _Ring, rewriter: MeshRewriter) -> None:
     rewriter.loops.append(loop)
 
 
-def _own_number(ring: _Ring, emit: Emitter) -> ir.Value:
+def _own_number(ring: _Ring, emit: Builder) -> ir.Value:
     """This device's number along the ring, `tensor<i32>`."""
-    own = build.all_slice(emit.iota([ring.count], 0), ring.mesh, mesh_axes=ring.axes[:1], slice_axis=0)
+    own = build.all_slice(emit.iota([ring.count], 0), ring.mesh, mesh_axes=ring.axes[:1], slice_axis=0, at=emit)
     return emit.reshape(own, [])
 
 
-def _block(loop: ir.Operation, region: int) -> tuple[Emitter, list[ir.Value]]:
+def _block(loop: ir.Operation, region: int) -> tuple[Builder, list[ir.Value]]:
     types = [value.type for value in loop.results]
     block = loop.regions[region].blocks.append(*types, arg_locs=[loop.location] * len(types))
-    return Emitter(loop.location, ir.InsertionPoint(block)), list(block.arguments)
+    return Builder(loop.location, ir.InsertionPoint(block)), list(block.arguments)
 
 
 def _write_condition(loop: ir.Operation, trips: int) -> None:
     emit, (trip, *_) = _block(loop, 0)
-    ir.Operation.create("stablehlo.return", [], [emit.compare("LT", trip, emit.scalar(trips))], loc=emit.loc, ip=emit.ip)
+    emit.op("return", [], [emit.compare("LT", trip, trips)])
 
 
 def _write_body(loop: ir.Operation, ring: _Ring, placing: _Placing, location: ir.Location) -> None:
     """The shift stands first, so that what multiplies meanwhile can hide it."""
     emit, (trip, block, shard, total) = _block(loop, 1)
     axis = ring.axes[0]
-    following = build.shift(shard, ring.mesh, mesh_axes=(axis,), shift_axis=axis, offset=1, rotate=True, loc=location, ip=emit.ip)
+    at = Builder(location, emit.ip)
+    following = build.shift(shard, ring.mesh, mesh_axes=(axis,), shift_axis=axis, offset=1, rotate=True, at=at)
     total = placing.add(emit, total, shard, block)
     # Shards move one device on, so the next one to come was one device further back.
-    back = emit.elementwise("remainder", emit.add(block, ring.count - 1), emit.scalar(ring.count))
-    ir.Operation.create("stablehlo.return", [], [emit.add(trip, 1), back, following, total], loc=emit.loc, ip=emit.ip)
+    back = emit.elementwise("remainder", emit.add(block, ring.count - 1), ring.count)
+    emit.op("return", [], [emit.add(trip, 1), back, following, total])
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ class _Placing:
         before = len(batching[0]) + (len(free[0]) if mine == 1 else 0)
         return _Placing(ring, result, None, before + free[mine].index(ring.dim))
 
-    def add(self, emit: Emitter, total: ir.Value, shard: ir.Value, block: ir.Value) -> ir.Value:
+    def add(self, emit: Builder, total: ir.Value, shard: ir.Value, block: ir.Value) -> ir.Value:
         """`total` with the part that `shard`, number `block` of all, gives."""
         ring, begin = self.ring, emit.multiply(block, self.ring.size)
         other = ring.other if self.across is None else emit.dynamic_slice(ring.other, self.across, begin, ring.size)
@@ -195,10 +194,8 @@ class _Placing:
         attrs = dict(ring.dot.attributes.items())
         part = emit.value("dot_general", tensor(shape, self.total.element_type), operands, attrs)
         if self.into is None:
-            return emit.elementwise("add", total, part)
-        zero = emit.scalar(0)
-        starts = [begin if dim == self.into else zero for dim in range(len(shape))]
-        return emit.value("dynamic_update_slice", self.total, [total, part, *starts])
+            return emit.add(total, part)
+        return emit.dynamic_update(total, part, self.into, begin)
 
 
 def _free(shape: Sequence[int], *taken: list[int]) -> list[int]:

@@ -17,6 +17,7 @@ from meshbridge.decide.graph import Graph, Node
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import OPTION
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, REGION_OPS, ir
 from meshbridge.ir.sharding import Sharding, even_split, is_even
 from meshbridge.ir.subaxes import completed_split, whole_split
@@ -42,7 +43,7 @@ class Annotator:
         """The SSA value of a sharding, declared at the top of the function or of the isolated block `home`."""
         found = self._values.get((home, value))
         if found is None:
-            found = self._values[home, value] = build.sharding(value, ip=self._top(home))
+            found = self._values[home, value] = build.sharding(value, at=Builder(ir.Location.current, self._top(home)))
         return found
 
     def _top(self, home: ir.Block | None) -> ir.InsertionPoint:
@@ -94,8 +95,8 @@ class Annotator:
                 self._use(node.op, index, need, node.home)
 
     def _use(self, op: ir.Operation, index: int, need: Sharding, home: ir.Block | None = None) -> None:
-        sharding, place = self.sharding(need, home), ir.InsertionPoint(op)
-        op.operands[index] = build.shard(op.operands[index], sharding, annotate_for_users=True, loc=op.location, ip=place)
+        sharding = self.sharding(need, home)
+        op.operands[index] = build.shard(op.operands[index], sharding, annotate_for_users=True, at=Builder.before(op))
 
     def _definitions(self, block: ir.Block, home: ir.Block | None) -> None:
         """Annotates the arguments of a block and the results of its ops."""
@@ -163,7 +164,7 @@ class Annotator:
         value.replace_all_uses_except(shard.results[0], shard)
         if defined != self.defined[tensor]:
             inside, users = self.sharding(self.defined[tensor], home), list(shard.results[0].uses)
-            further = build.shard(shard.results[0], inside, annotate_for_users=True, loc=loc, ip=ip)
+            further = build.shard(shard.results[0], inside, annotate_for_users=True, at=Builder(loc, ip))
             for use in users:
                 use.owner.operands[use.operand_number] = further
 

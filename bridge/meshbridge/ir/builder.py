@@ -1,6 +1,6 @@
 """Creates StableHLO operations at one insertion point; the result types follow from the operands.
 
-Only what the lowerings need, through `Operation.create`: a generated builder costs ten times as much per operation.
+Only what is needed here, through `Operation.create`: a generated builder costs ten times as much per operation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 from meshbridge.ir.mlir import ir
 
 Shape = Sequence[int]
+Number = int | float
+Operand = ir.Value | Number
+"""A tensor, or a number that stands for a tensor of it."""
 
 
 def tensor(shape: Shape, element: ir.Type) -> ir.RankedTensorType:
@@ -31,6 +34,13 @@ def element_of(value: ir.Value) -> ir.Type:
     return ir.RankedTensorType(value.type).element_type
 
 
+def op_of(value: ir.Value) -> ir.Operation:
+    """The operation that `value` is a result of."""
+    owner = value.owner
+    assert not isinstance(owner, ir.Block), "an argument of a block"
+    return owner.operation
+
+
 def dense(array: np.ndarray[Any, Any]) -> ir.Attribute:
     """`dense<…>` with the array's shape and signless element type."""
     return ir.DenseElementsAttr.get(np.ascontiguousarray(array).data)
@@ -46,36 +56,66 @@ def integer(value: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
+def scalar_attr(number: Number, element: ir.Type) -> ir.Attribute:
+    """`number` as an attribute of element type `element`, integers or floats."""
+    if isinstance(element, ir.IntegerType | ir.IndexType):
+        value = int(number)
+        return ir.IntegerAttr.get(element, value - (1 << 64) if value >= 1 << 63 else value)  # the bindings take signed ones
+    return ir.FloatAttr.get(element, float(number), loc=ir.Location.unknown(element.context))
+
+
 @dataclass(frozen=True)
-class Emitter:
+class Builder:
     """Where new operations go and the source location that they carry."""
 
     loc: ir.Location
     ip: ir.InsertionPoint
 
+    @staticmethod
+    def before(op: ir.Operation) -> Builder:
+        """Writes before `op`, at its source location."""
+        return Builder(op.location, ir.InsertionPoint(op))
+
+    @staticmethod
+    def after(op: ir.Operation) -> Builder:
+        """Writes behind `op`, at its source location."""
+        return Builder(op.location, ir.InsertionPoint.after(op))
+
+    @staticmethod
+    def current() -> Builder:
+        """Writes where the context managers around say."""
+        return Builder(ir.Location.current, ir.InsertionPoint.current)
+
     def op(
         self,
         name: str,
-        result: ir.Type,
+        results: ir.Type | Sequence[ir.Type],
         operands: Sequence[ir.Value],
         attrs: dict[str, ir.Attribute] | None = None,
         regions: int = 0,
     ) -> ir.Operation:
-        """One StableHLO operation with one result."""
-        return ir.Operation.create(
-            f"stablehlo.{name}", [result], operands, attrs or {}, regions=regions, loc=self.loc, ip=self.ip
-        )
+        """One operation, of StableHLO if `name` says no dialect."""
+        full = name if "." in name else f"stablehlo.{name}"
+        types = [results] if isinstance(results, ir.Type) else list(results)
+        return ir.Operation.create(full, types, operands, attrs or {}, regions=regions, loc=self.loc, ip=self.ip)
 
     def value(
         self, name: str, result: ir.Type, operands: Sequence[ir.Value], attrs: dict[str, ir.Attribute] | None = None
     ) -> ir.Value:
-        """The result of one StableHLO operation."""
+        """The result of an operation that has one."""
         created: ir.Value = self.op(name, result, operands, attrs).results[0]
         return created
 
-    def elementwise(self, name: str, *operands: ir.Value) -> ir.Value:
-        """An operation whose result has the type of its operands."""
-        return self.value(name, operands[0].type, operands)
+    def like(self, of: ir.Value, operand: Operand) -> ir.Value:
+        """`operand` in the shape of `of`: a number or a scalar is in every place of it; numbers take its element type too."""
+        if not isinstance(operand, ir.Value):
+            return self.splat(of.type, operand)
+        shape = shape_of(of)
+        return self.broadcast(operand, shape) if shape and not shape_of(operand) else operand
+
+    def elementwise(self, name: str, first: ir.Value, *others: Operand) -> ir.Value:
+        """An operation whose result and operands have one type; `others` may be numbers or scalars."""
+        return self.value(name, first.type, [first, *(self.like(first, other) for other in others)])
 
     def constant(self, type_: ir.Type, attr: ir.Attribute) -> ir.Value:
         """A constant of that type; `attr` are its elements."""
@@ -87,19 +127,43 @@ class Emitter:
 
     def scalar(self, value: int) -> ir.Value:
         """A constant `tensor<i32>`."""
-        element = ir.IntegerType.get_signless(32)
-        type_ = tensor([], element)
-        return self.constant(type_, ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(element, value)))
+        return self.splat(tensor([], ir.IntegerType.get_signless(32)), value)
 
-    def compare(self, direction: str, left: ir.Value, right: ir.Value) -> ir.Value:
-        """Signed integer comparison, `direction` as StableHLO spells it: LT, GE, EQ, …"""
+    def splat(self, type_: ir.Type, number: Number) -> ir.Value:
+        """`number` in every place of a tensor of numbers of any kind."""
+        shaped = ir.RankedTensorType(type_)
+        element = shaped.element_type
+        if isinstance(element, ir.ComplexType):  # the bindings cannot hold a constant of complex numbers
+            part = tensor(shaped.shape, element.element_type)
+            return self.value("complex", type_, [self.splat(part, number), self.splat(part, 0)])
+        return self.constant(type_, ir.DenseElementsAttr.get_splat(shaped, scalar_attr(number, element)))
+
+    def iota(self, shape: Shape, dim: int, element: ir.Type | None = None) -> ir.Value:
+        """The index along `dim` in each place, as i32 if no other element type is given."""
+        type_ = tensor(shape, element or ir.IntegerType.get_signless(32))
+        return self.value("iota", type_, [], {"iota_dimension": integer(dim)})
+
+    def count_from(self, start: ir.Value, size: int) -> ir.Value:
+        """`start : tensor<i32>` and the `size - 1` numbers after it."""
+        return self.add(self.iota([size], 0), start)
+
+    def compare(self, direction: str, left: ir.Value, right: Operand) -> ir.Value:
+        """Elementwise comparison, `direction` as StableHLO spells it: LT, GE, EQ, …"""
         result = tensor(shape_of(left), ir.IntegerType.get_signless(1))
         attr = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
-        return self.value("compare", result, [left, right], {"comparison_direction": attr})
+        return self.value("compare", result, [left, self.like(left, right)], {"comparison_direction": attr})
 
-    def select(self, condition: ir.Value, on_true: ir.Value, on_false: ir.Value) -> ir.Value:
+    def within(self, index: ir.Value, size: int) -> ir.Value:
+        """Which entries of `index` are neither negative nor `size` or more."""
+        return self.elementwise("and", self.compare("GE", index, 0), self.compare("LT", index, size))
+
+    def select(self, condition: ir.Value, on_true: ir.Value, on_false: Operand) -> ir.Value:
         """`condition` is a scalar or has the operands' shape."""
-        return self.value("select", on_true.type, [condition, on_true, on_false])
+        return self.value("select", on_true.type, [condition, on_true, self.like(on_true, on_false)])
+
+    def select_along(self, dim: int, condition: ir.Value, on_true: ir.Value, on_false: Operand) -> ir.Value:
+        """`condition` has one dimension, and decides for all elements that stand at one index of `dim`."""
+        return self.select(self.broadcast(condition, shape_of(on_true), [dim]), on_true, on_false)
 
     def convert(self, value: ir.Value, element: ir.Type) -> ir.Value:
         """`value` with element type `element`; itself where it has that already."""
@@ -113,64 +177,93 @@ class Emitter:
             return value
         return self.value("reshape", tensor(shape, element_of(value)), [value])
 
-    def broadcast(self, value: ir.Value, shape: Shape) -> ir.Value:
-        """A scalar in every place of `shape`."""
+    def transpose(self, value: ir.Value, permutation: Sequence[int]) -> ir.Value:
+        """`value` with its dimensions in the order `permutation`."""
+        shape = shape_of(value)
+        result = tensor([shape[dim] for dim in permutation], element_of(value))
+        return self.value("transpose", result, [value], {"permutation": integers(permutation)})
+
+    def broadcast(self, value: ir.Value, shape: Shape, dims: Sequence[int] = ()) -> ir.Value:
+        """`value` spread over `shape`, of which its own dimensions are `dims`; a scalar stays one."""
         if not shape:
             return value
-        attrs = {"broadcast_dimensions": integers([])}
+        attrs = {"broadcast_dimensions": integers(dims)}
         return self.value("broadcast_in_dim", tensor(shape, element_of(value)), [value], attrs)
 
-    def slice(self, value: ir.Value, dim: int, start: int, size: int) -> ir.Value:
+    def cut(self, value: ir.Value, starts: Shape, limits: Shape, strides: Shape | None = None) -> ir.Value:
+        """Every `strides[d]`-th entry of each dimension from `starts[d]` on, before `limits[d]`."""
+        steps = strides or [1] * len(starts)
+        shape = [-((low - high) // step) for low, high, step in zip(starts, limits, steps, strict=True)]
+        attrs = {"start_indices": integers(starts), "limit_indices": integers(limits), "strides": integers(steps)}
+        return self.value("slice", tensor(shape, element_of(value)), [value], attrs)
+
+    def corner(self, value: ir.Value) -> ir.Value:
+        """The first element, as a scalar."""
+        rank = len(shape_of(value))
+        return self.reshape(self.cut(value, [0] * rank, [1] * rank), [])
+
+    def slice(self, value: ir.Value, dim: int, start: int, size: int, stride: int = 1) -> ir.Value:
         """`size` entries of dimension `dim` from `start` on; `value` itself where that is all."""
         shape = shape_of(value)
         if size == shape[dim]:
             return value
-        starts, limits = [0] * len(shape), list(shape)
-        starts[dim], limits[dim], shape[dim] = start, start + size, size
-        attrs = {"start_indices": integers(starts), "limit_indices": integers(limits), "strides": integers([1] * len(shape))}
-        return self.value("slice", tensor(shape, element_of(value)), [value], attrs)
+        starts, limits, strides = [0] * len(shape), shape, [1] * len(shape)
+        starts[dim], limits[dim], strides[dim] = start, start + (size - 1) * stride + 1, stride
+        return self.cut(value, starts, limits, strides)
+
+    def dynamic_cut(self, value: ir.Value, starts: Sequence[ir.Value], sizes: Shape) -> ir.Value:
+        """`sizes` entries from the run-time indices `starts` on, scalars of one integer type."""
+        return self.value("dynamic_slice", tensor(sizes, element_of(value)), [value, *starts], {"slice_sizes": integers(sizes)})
 
     def dynamic_slice(self, value: ir.Value, dim: int, start: ir.Value, size: int) -> ir.Value:
         """`size` entries of dimension `dim` from the run-time index `start : tensor<i32>` on."""
         shape = shape_of(value)
         shape[dim] = size
-        zero = self.scalar(0) if len(shape) > 1 else start
-        starts = [start if each == dim else zero for each in range(len(shape))]
-        return self.value("dynamic_slice", tensor(shape, element_of(value)), [value, *starts], {"slice_sizes": integers(shape)})
+        return self.dynamic_cut(value, self._starts(dim, start, len(shape)), shape)
 
-    def iota(self, shape: Shape, dim: int) -> ir.Value:
-        """Each place's index along `dim`, as i32."""
-        return self.value("iota", tensor(shape, ir.IntegerType.get_signless(32)), [], {"iota_dimension": integer(dim)})
+    def dynamic_update(self, value: ir.Value, piece: ir.Value, dim: int, start: ir.Value) -> ir.Value:
+        """`value` with `piece` written over it from index `start : tensor<i32>` of dimension `dim` on."""
+        return self.dynamic_paste(value, piece, self._starts(dim, start, len(shape_of(value))))
 
-    def add(self, left: ir.Value, right: int) -> ir.Value:
+    def dynamic_paste(self, value: ir.Value, piece: ir.Value, starts: Sequence[ir.Value]) -> ir.Value:
+        """`value` with `piece` written over it from the run-time indices `starts` on."""
+        return self.value("dynamic_update_slice", value.type, [value, piece, *starts])
+
+    def _starts(self, dim: int, start: ir.Value, rank: int) -> list[ir.Value]:
+        zero = self.scalar(0) if rank > 1 else start
+        return [start if each == dim else zero for each in range(rank)]
+
+    def add(self, left: ir.Value, right: Operand) -> ir.Value:
         """`left + right`; `left` itself where `right` is 0."""
-        return self.elementwise("add", left, self.scalar(right)) if right else left
+        return left if isinstance(right, int) and right == 0 else self.elementwise("add", left, right)
 
-    def multiply(self, left: ir.Value, right: int) -> ir.Value:
+    def subtract(self, left: ir.Value, right: Operand) -> ir.Value:
+        """`left - right`."""
+        return self.elementwise("subtract", left, right)
+
+    def multiply(self, left: ir.Value, right: Operand) -> ir.Value:
         """`left * right`; `left` itself where `right` is 1."""
-        return left if right == 1 else self.elementwise("multiply", left, self.scalar(right))
+        return left if isinstance(right, int) and right == 1 else self.elementwise("multiply", left, right)
 
-    def pad_end(self, value: ir.Value, size: int) -> ir.Value:
-        """A rank-1 tensor with zeros appended up to `size`; `value` itself where it has that size."""
-        (length,) = shape_of(value)
-        if length == size:
+    def clamp(self, low: Operand, value: ir.Value, high: Operand) -> ir.Value:
+        """`value`, but not below `low` nor above `high`."""
+        return self.value("clamp", value.type, [self.like(value, low), value, self.like(value, high)])
+
+    def pad(self, value: ir.Value, fill: Operand, low: Shape, high: Shape, interior: Shape | None = None) -> ir.Value:
+        """`value` with the scalar `fill` around it (elements cut off, where negative) and between its elements."""
+        between = interior or [0] * len(low)
+        sizes = zip(low, shape_of(value), high, between, strict=True)
+        shape = [before + size + max(size - 1, 0) * inner + after for before, size, after, inner in sizes]
+        scalar = fill if isinstance(fill, ir.Value) else self.splat(tensor([], element_of(value)), fill)
+        attrs = {"edge_padding_low": integers(low), "edge_padding_high": integers(high), "interior_padding": integers(between)}
+        return self.value("pad", tensor(shape, element_of(value)), [value, scalar], attrs)
+
+    def pad_along(self, value: ir.Value, dim: int, fill: Operand, low: int, high: int, interior: int = 0) -> ir.Value:
+        """The same for one dimension; `value` itself where nothing is added."""
+        if not (low or high or interior):
             return value
-        low, high, interior = "edge_padding_low", "edge_padding_high", "interior_padding"
-        attrs = {low: integers([0]), high: integers([size - length]), interior: integers([0])}
-        zero = self.splat(tensor([], element_of(value)), 0)
-        return self.value("pad", tensor([size], element_of(value)), [value, zero], attrs)
-
-    def splat(self, type_: ir.RankedTensorType, number: int) -> ir.Value:
-        """`number` in every place of a tensor of numbers of any kind."""
-        element = type_.element_type
-        if isinstance(element, ir.ComplexType):  # the bindings cannot hold a constant of complex numbers
-            part = tensor(type_.shape, element.element_type)
-            return self.value("complex", type_, [self.splat(part, number), self.splat(part, 0)])
-        if isinstance(element, ir.IntegerType):
-            text = str(bool(number)).lower() if element.width == 1 else str(number)
-        else:
-            text = f"{number}.0"
-        return self.constant(type_, ir.Attribute.parse(f"dense<{text}> : {type_}"))
+        edges = [[size if each == dim else 0 for each in range(len(shape_of(value)))] for size in (low, high, interior)]
+        return self.pad(value, fill, *edges)
 
     def concatenate(self, values: Sequence[ir.Value], dim: int) -> ir.Value:
         """`values` one after the other along `dim`; a single one is itself."""
@@ -179,3 +272,26 @@ class Emitter:
         shape = shape_of(values[0])
         shape[dim] = sum(shape_of(value)[dim] for value in values)
         return self.value("concatenate", tensor(shape, element_of(values[0])), values, {"dimension": integer(dim)})
+
+    def barrier(self, value: ir.Value) -> ir.Value:
+        """`value` behind an optimization barrier: XLA makes it before it looks at what is done with it."""
+        return self.value("optimization_barrier", value.type, [value])
+
+    def reduce(self, value: ir.Value, initial: Operand, dim: int, combiner: str) -> ir.Value:
+        """Joins the elements along `dim` by the StableHLO operation `combiner`, beginning with `initial`."""
+        shape, element = shape_of(value), element_of(value)
+        first = initial if isinstance(initial, ir.Value) else self.splat(tensor([], element), initial)
+        result = tensor([*shape[:dim], *shape[dim + 1 :]], element)
+        return self.combining("reduce", result, [value, first], {"dimensions": integers([dim])}, combiner)
+
+    def combining(
+        self, name: str, result: ir.Type, operands: Sequence[ir.Value], attrs: dict[str, ir.Attribute], combiner: str
+    ) -> ir.Value:
+        """An operation whose body joins two scalars by the StableHLO operation `combiner`."""
+        op = self.op(name, result, operands, attrs, regions=1)
+        scalar = tensor([], element_of(operands[0]))
+        block = op.regions[0].blocks.append(scalar, scalar, arg_locs=[self.loc] * 2)
+        inside = Builder(self.loc, ir.InsertionPoint(block))
+        inside.op("return", [], [inside.value(combiner, scalar, list(block.arguments))])
+        made: ir.Value = op.results[0]
+        return made

@@ -1,4 +1,4 @@
-"""Sizes of tensor elements."""
+"""What is known of element types: their size, and the element that a reduction ignores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from math import ceil
 
-from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.mlir import MeshError, ir
 
 _COMPLEX = re.compile(r"complex<(\w+)>")
 
@@ -27,3 +27,37 @@ def element_bytes(dtype: str) -> float:
         raise MeshError(f"elements of {dtype} have no size in bytes")
     bits = int(width.group(1))
     return 0.5 if bits == 4 else float(ceil(bits / 8))
+
+
+def neutral(kind: str, element: ir.Type) -> float | int:
+    """The element that a reduction of `kind` ignores, for an element type."""
+    if kind in ("max", "min"):
+        return _extreme(element, lowest=kind == "max")
+    if kind == "bitwise_and":
+        return (
+            -1
+            if isinstance(element, ir.IntegerType) and element.width > 1 and not element.is_unsigned
+            else _extreme(element, lowest=False)
+        )
+    return 1 if kind == "product" else 0
+
+
+_WITHOUT_INFINITY = {
+    "f4E2M1FN": (-6.0, 6.0),
+    "f8E4M3FN": (-448.0, 448.0),
+    "f8E4M3FNUZ": (-240.0, 240.0),
+    "f8E4M3B11FNUZ": (-30.0, 30.0),
+    "f8E5M2FNUZ": (-57344.0, 57344.0),
+    "f8E8M0FNU": (2.0**-127, 2.0**127),
+}
+"""The smallest and the largest number of float types that have no infinity."""
+
+
+def _extreme(element: ir.Type, *, lowest: bool) -> float | int:
+    if not isinstance(element, ir.IntegerType):
+        low, high = _WITHOUT_INFINITY.get(str(element), (float("-inf"), float("inf")))
+        return low if lowest else high
+    width = int(element.width)
+    if element.is_unsigned or width == 1:
+        return 0 if lowest else (1 << width) - 1
+    return -(1 << (width - 1)) if lowest else (1 << (width - 1)) - 1

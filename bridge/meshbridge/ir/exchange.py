@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshbridge.ir.builder import Emitter, element_of, integer, shape_of, tensor
+from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.mlir import ir
 
 COMBINERS = {
@@ -19,12 +19,12 @@ COMBINERS = {
 
 
 def exchange_over(
-    emit: Emitter, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute]
+    emit: Builder, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute]
 ) -> ir.Value:
     """`stablehlo.all_to_all` between groups of `count` devices, which the attributes `groups` name."""
     whole = shape_of(value)
     if _is_assembled(value):
-        value = emit.value("optimization_barrier", value.type, [value])
+        value = emit.barrier(value)
     if split > concat:  # pieces that are a dimension of their own XLA files without another copy of the shard
         value = emit.reshape(value, [*whole[:split], count, whole[split] // count, *whole[split + 1 :]])
     shape = shape_of(value)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from meshbridge.ir.builder import Emitter, tensor
+from meshbridge.ir.builder import Builder, tensor
 from meshbridge.ir.groups import Form
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh
@@ -25,11 +25,11 @@ class Positions:
     form: Form
     _known: dict[tuple[str, Axes], ir.Value] = field(default_factory=dict)
 
-    def linear(self, mesh: Mesh, emit: Emitter) -> ir.Value:
+    def linear(self, mesh: Mesh, emit: Builder) -> ir.Value:
         """Row-major position of this device in the mesh."""
         return self._once((mesh.name, tuple(range(mesh.rank))), lambda: self._linear(mesh, emit))
 
-    def in_group(self, mesh: Mesh, axes: Axes, emit: Emitter) -> ir.Value:
+    def in_group(self, mesh: Mesh, axes: Axes, emit: Builder) -> ir.Value:
         """Number of this device within its group along `axes`, outer to inner."""
         linear = self.linear(mesh, emit)
         return self._once((mesh.name, axes), lambda: in_group_index(linear, mesh, axes, emit))
@@ -39,7 +39,7 @@ class Positions:
             found = self._known[key] = compute()
         return found
 
-    def _linear(self, mesh: Mesh, emit: Emitter) -> ir.Value:
+    def _linear(self, mesh: Mesh, emit: Builder) -> ir.Value:
         name = "partition_id" if self.form == "exported" else "replica_id"
         i32 = ir.IntegerType.get_signless(32)
         number = emit.value(name, tensor([], ir.IntegerType.get_unsigned(32)), [])
@@ -56,13 +56,13 @@ def strides(mesh: Mesh) -> list[int]:
     return [prod(mesh.shape[axis + 1 :]) for axis in range(mesh.rank)]
 
 
-def in_group_index(linear: ir.Value, mesh: Mesh, axes: Axes, emit: Emitter) -> ir.Value:
+def in_group_index(linear: ir.Value, mesh: Mesh, axes: Axes, emit: Builder) -> ir.Value:
     """The number within its group along `axes` of the device at position `linear`."""
     index: ir.Value | None = None
     for run in _adjacent_runs(axes):
         part = _digits(linear, mesh, run, emit)
         size = mesh.group_size(run)
-        index = part if index is None else emit.elementwise("add", emit.multiply(index, size), part)
+        index = part if index is None else emit.add(emit.multiply(index, size), part)
     return emit.scalar(0) if index is None else index
 
 
@@ -77,13 +77,13 @@ def _adjacent_runs(axes: Axes) -> list[Axes]:
     return runs
 
 
-def _digits(linear: ir.Value, mesh: Mesh, run: Axes, emit: Emitter) -> ir.Value:
+def _digits(linear: ir.Value, mesh: Mesh, run: Axes, emit: Builder) -> ir.Value:
     """(linear / stride) % size of a run of adjacent axes, leaving out what changes nothing."""
     stride, size = strides(mesh)[run[-1]], mesh.group_size(run)
     if size == 1:
         return emit.scalar(0)
     if stride > 1:
-        linear = emit.elementwise("divide", linear, emit.scalar(stride))
+        linear = emit.elementwise("divide", linear, stride)
     if stride * size < mesh.size:
-        linear = emit.elementwise("remainder", linear, emit.scalar(size))
+        linear = emit.elementwise("remainder", linear, size)
     return linear

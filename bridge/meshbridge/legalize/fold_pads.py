@@ -11,6 +11,7 @@ import numpy as np
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops import padded_selections
@@ -18,7 +19,6 @@ from meshbridge.ops.convolutions import convolution_padding, per_dim
 from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.rule import shape_of
 from meshbridge.ops.selections import selected_kind
-from meshbridge.ops.spmd import neutral
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 
 

@@ -8,11 +8,10 @@ from itertools import accumulate
 from typing import ClassVar
 
 from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import compare, splat
-from meshbridge.ops.window_exchange import pad
 
 
 @register
@@ -142,22 +141,15 @@ def _cut(value: ir.Value, along: int) -> _Part:
 
 
 def _selected(op: ir.Operation, parts: list[_Part]) -> ir.Value:
-    along = ir.IntegerAttr(op.attributes["dimension"]).value
-    result = ir.RankedTensorType(op.results[0].type)
-    size = result.shape[along]
-    zero = splat(0, ir.RankedTensorType.get([], result.element_type))
-    line = ir.RankedTensorType.get([size], ir.IntegerType.get_signless(32))
-    place = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
+    emit, along = Builder.before(op), ir.IntegerAttr(op.attributes["dimension"]).value
+    size = shape_of(op.results[0])[along]
     ends = list(accumulate(stop - start for _, start, stop in parts))
     found: ir.Value | None = None
     for (value, _, stop), end in reversed(list(zip(parts, ends, strict=True))):
         low = end - stop  # the part's last element comes before `end`
-        shifted = pad(value, along, zero, low, size - shape_of(value)[along] - low)
-        if found is None:
-            found = shifted
-        else:
-            mask = ir.RankedTensorType.get(result.shape, ir.IntegerType.get_signless(1))
-            before = stablehlo.broadcast_in_dim(mask, compare(place, splat(end, line), "LT"), ir.DenseI64ArrayAttr.get([along]))
-            found = stablehlo.select(before, shifted, found)
+        shifted = emit.pad_along(value, along, 0, low, size - shape_of(value)[along] - low)
+        if found is not None:
+            shifted = emit.select_along(along, emit.compare("LT", emit.iota([size], 0), end), shifted, found)
+        found = shifted
     assert found is not None, "a concatenation has parts"
     return found

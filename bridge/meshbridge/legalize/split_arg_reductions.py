@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from meshbridge.analysis.known_values import Iota, is_splat, known
 from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
-from meshbridge.ops.spmd import neutral, splat
 
 
 @register
@@ -94,8 +95,8 @@ def _two_reductions(op: ir.Operation, kind: str) -> tuple[ir.Value, ir.Value]:
     wins = stablehlo.compare(values, spread, stablehlo.ComparisonDirectionAttr.get("EQ"))
     not_a_number = stablehlo.compare(values, values, stablehlo.ComparisonDirectionAttr.get("NE"))
     last = neutral("min", ir.RankedTensorType(indices.type).element_type)
-    candidates = stablehlo.select(stablehlo.or_(wins, not_a_number), indices, splat(last, indices.type))
-    return best, _reduce(candidates, splat(last, index_init.type), dimension, "min")
+    candidates = stablehlo.select(stablehlo.or_(wins, not_a_number), indices, Builder.current().splat(indices.type, last))
+    return best, _reduce(candidates, Builder.current().splat(index_init.type, last), dimension, "min")
 
 
 def _reduce(value: ir.Value, init: ir.Value, dimension: int, kind: str) -> ir.Value:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from typing import ClassVar
 
 from meshbridge.analysis.known_values import known_integer, known_integers
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import RewritePass, register
 from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import compare, splat
 
 SMALLEST = 1 / 4
 """Part of a tensor that an update must cover. Of a smaller one every device gets all, and writes its part in place."""
@@ -103,27 +103,15 @@ def _replaces(op: ir.Operation) -> bool:
 def _selected(op: ir.Operation, place: _Place) -> ir.Value:
     is_scatter = op.name == "stablehlo.scatter"
     operand, update = op.operands[0], op.operands[2 if is_scatter else 1]
-    whole = ir.RankedTensorType(operand.type)
-    if tuple(shape_of(update)) != place.shape:
-        update = stablehlo.reshape(ir.RankedTensorType.get(list(place.shape), whole.element_type), update)
-    high = [size - start - covered for size, start, covered in zip(whole.shape, place.starts, place.shape, strict=True)]
-    zero = splat(0, ir.RankedTensorType.get([], whole.element_type))
-    placed: ir.Value = stablehlo.pad(update, zero, list(place.starts), high, [0] * len(high))
+    emit, whole = Builder.before(op), shape_of(operand)
+    high = [size - start - covered for size, start, covered in zip(whole, place.starts, place.shape, strict=True)]
+    placed = emit.pad(emit.reshape(update, place.shape), 0, place.starts, high)
     if is_scatter and not _replaces(op):
-        body = op.regions[0].blocks[0].operations[0].operation
-        placed = ir.Operation.create(body.name, [whole], [operand, placed]).results[0]
-    masks = [_inside(whole, dim, start, place.shape[dim]) for dim, start in enumerate(place.starts)]
-    covering = [mask for mask in masks if mask is not None]
-    return stablehlo.select(reduce(stablehlo.and_, covering), placed, operand) if covering else placed
-
-
-def _inside(whole: ir.RankedTensorType, dim: int, start: int, size: int) -> ir.Value | None:
-    """Where in the tensor a dimension's place is one of `size` from `start` on; None if that is everywhere."""
-    length = whole.shape[dim]
-    if size == length:
-        return None
-    line = ir.RankedTensorType.get([length], ir.IntegerType.get_signless(32))
-    place = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
-    inside = stablehlo.and_(compare(place, splat(start, line), "GE"), compare(place, splat(start + size, line), "LT"))
-    mask = ir.RankedTensorType.get(whole.shape, ir.IntegerType.get_signless(1))
-    return stablehlo.broadcast_in_dim(mask, inside, ir.DenseI64ArrayAttr.get([dim]))
+        placed = emit.elementwise(op.regions[0].blocks[0].operations[0].operation.name, operand, placed)
+    covering = []
+    for dim, (start, size) in enumerate(zip(place.starts, place.shape, strict=True)):
+        if size < whole[dim]:
+            position = emit.iota([whole[dim]], 0)
+            inside = emit.elementwise("and", emit.compare("GE", position, start), emit.compare("LT", position, start + size))
+            covering.append(emit.broadcast(inside, whole, [dim]))
+    return emit.select(reduce(partial(emit.elementwise, "and"), covering), placed, operand) if covering else placed

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
-from meshbridge.ir.builder import Emitter
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import OpError, function_type, ir
 from meshbridge.ir.positions import Positions
@@ -109,7 +109,7 @@ class _Walk:
         if mesh is None:
             raise OpError(op, f"names the mesh @{name}, which the module does not declare")
         _check_static(op, mesh)
-        emit = Emitter(op.location, ir.InsertionPoint(op))
+        emit = Builder.before(op)
         return Site(op, mesh, _group_axes(view, mesh), emit, self.groups, positions, self.constants)
 
 

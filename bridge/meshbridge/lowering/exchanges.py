@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp, AllToAllOp, PermuteOp
-from meshbridge.ir.builder import Emitter, element_of, integer, shape_of, tensor
+from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.exchange import exchange_over
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.site import Site, lowers
@@ -51,11 +51,8 @@ def _clamp_start(value: ir.Value, dim: int) -> None:
     start = inner.operands[1 + dim]
     kind = ir.IntegerType(element_of(start))
     bound = min(last, (1 << (kind.width - (not kind.is_unsigned))) - 1)
-    emit = Emitter(inner.location, ir.InsertionPoint(inner))
-    low, high = (
-        emit.constant(start.type, ir.DenseElementsAttr.get_splat(start.type, ir.IntegerAttr.get(kind, n))) for n in (0, bound)
-    )
-    inner.operands[1 + dim] = emit.value("clamp", start.type, [low, start, high])
+    emit = Builder.before(inner)
+    inner.operands[1 + dim] = emit.clamp(0, start, bound)
 
 
 @lowers(AllToAllOp)
@@ -77,7 +74,7 @@ def in_pieces(site: Site, value: ir.Value, piece_of: Callable[[ir.Value], ir.Val
     flat and padded to a multiple of the group; the pieces are gathered into a result of the shape of `value`."""
     emit, shape = site.emit, shape_of(value)
     total = prod(shape)
-    flat = emit.pad_end(emit.reshape(value, [total]), -(-total // site.group_size) * site.group_size)
+    flat = emit.pad_along(emit.reshape(value, [total]), 0, 0, 0, -total % site.group_size)
     return emit.reshape(emit.slice(gather_over(site, piece_of(flat), 0), 0, 0, total), shape)
 
 

@@ -52,17 +52,17 @@ def neighbors_linear_indices(op: NeighborsLinearIndicesOp, site: Site) -> list[i
     emit, axes = site.emit, op.split_axes
     linear = _value(site, linearize(site, device, site.mesh.shape))
     number = _value(site, linearize(site, [device[axis] for axis in axes], [site.mesh.shape[axis] for axis in axes]))
-    stays = emit.elementwise("subtract", linear, _spread(site, number, axes))
+    stays = emit.subtract(linear, _spread(site, number, axes))
     none = emit.scalar(-1)
     neighbours = []
-    for step, beyond in ((-1, emit.compare("EQ", number, emit.scalar(0))), (1, _is_last(site, number, axes))):
-        moved = emit.elementwise("add", stays, _spread(site, emit.add(number, step), axes))
+    for step, beyond in ((-1, emit.compare("EQ", number, 0)), (1, _is_last(site, number, axes))):
+        moved = emit.add(stays, _spread(site, emit.add(number, step), axes))
         neighbours.append(emit.select(beyond, none, moved))
     return neighbours
 
 
 def _is_last(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
-    return site.emit.compare("EQ", number, site.emit.scalar(site.mesh.group_size(axes) - 1))
+    return site.emit.compare("EQ", number, site.mesh.group_size(axes) - 1)
 
 
 def _spread(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
@@ -72,10 +72,10 @@ def _spread(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
     for place, axis in enumerate(axes):
         digit, inner = number, mesh.group_size(axes[place + 1 :])
         if inner > 1:
-            digit = emit.elementwise("divide", digit, emit.scalar(inner))
+            digit = emit.elementwise("divide", digit, inner)
         if place:
-            digit = emit.elementwise("remainder", digit, emit.scalar(mesh.shape[axis]))
-        total = emit.elementwise("add", total, emit.multiply(digit, weights[axis]))
+            digit = emit.elementwise("remainder", digit, mesh.shape[axis])
+        total = emit.add(total, emit.multiply(digit, weights[axis]))
     return total
 
 
@@ -113,8 +113,8 @@ def _extent(site: Site, size: int, axes: Axes, starts: Sequence[int], linear: ir
     piece = -(-size // site.mesh.group_size(axes))
     if size == piece * site.mesh.group_size(axes):
         return _constant(site, size // site.mesh.group_size(axes))
-    left = emit.elementwise("subtract", emit.scalar(size), emit.multiply(number, piece))
-    return emit.value("clamp", left.type, [emit.scalar(0), left, emit.scalar(piece)])
+    left = emit.subtract(emit.scalar(size), emit.multiply(number, piece))
+    return emit.clamp(0, left, piece)
 
 
 def definition_of_sharding(op: ShardShapeOp) -> ShardingOp:

@@ -31,18 +31,15 @@ def linearize(site: Site, index: Sequence[Member], sizes: Sequence[int]) -> Memb
     """Row-major number of a multi-index, computed at run time only where it has to be."""
     number: Member = 0
     for coordinate, size in zip(index, sizes, strict=True):
-        number = number * size if isinstance(number, int) else site.emit.multiply(number, size)
-        number = _plus(site, number, coordinate)
+        if not isinstance(number, int):
+            number = site.emit.add(site.emit.multiply(number, size), coordinate)
+        elif isinstance(coordinate, int):
+            number = number * size + coordinate
+        else:
+            number = site.emit.add(coordinate, number * size)
     return number
-
-
-def _plus(site: Site, left: Member, right: Member) -> Member:
-    if isinstance(left, int):
-        return left + right if isinstance(right, int) else site.emit.add(right, left)
-    return site.emit.add(left, right) if isinstance(right, int) else site.emit.elementwise("add", left, right)
 
 
 def is_member(site: Site, number: Member) -> ir.Value:
     """`tensor<i1>`: whether this device is that member of its group."""
-    other = site.emit.scalar(number) if isinstance(number, int) else number
-    return site.emit.compare("EQ", site.in_group(), other)
+    return site.emit.compare("EQ", site.in_group(), number)

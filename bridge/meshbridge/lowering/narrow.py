@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshbridge.ir.builder import Emitter, element_of, shape_of, tensor
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 
 
@@ -10,11 +10,11 @@ def widen(op: ir.Operation) -> None:
     """Has a collective whose operands or results have elements of two bits work on bytes, between conversions."""
     for index, operand in enumerate(op.operands):
         if _is_narrow(operand):
-            emit = Emitter(op.location, ir.InsertionPoint(op))
+            emit = Builder.before(op)
             op.operands[index] = emit.convert(operand, _byte(operand))
     for result in op.results:
         if _is_narrow(result):
-            emit = Emitter(op.location, ir.InsertionPoint.after(op))
+            emit = Builder.after(op)
             element = element_of(result)
             result.set_type(tensor(shape_of(result), _byte(result)))
             back = emit.op("convert", tensor(shape_of(result), element), [result])

@@ -116,7 +116,5 @@ def _inside(halo: Halo, shape: list[int]) -> ir.Value:
     """Which cells lie inside of the whole tensor along this dimension."""
     emit, site = halo.along.emit, halo.along
     origin = emit.add(emit.multiply(site.in_group(), halo.core), -halo.before)
-    place = emit.elementwise("add", emit.iota(shape, halo.dim), emit.broadcast(origin, shape))
-    low = emit.compare("GE", place, emit.broadcast(emit.scalar(0), shape))
-    high = emit.compare("LT", place, emit.broadcast(emit.scalar(halo.core * halo.shards), shape))
-    return emit.elementwise("and", low, high)
+    inside = emit.within(emit.count_from(origin, shape[halo.dim]), halo.core * halo.shards)
+    return emit.broadcast(inside, shape, [halo.dim])

@@ -10,7 +10,7 @@ As many bytes travel. The element types are those of which all bits but the sign
 
 from __future__ import annotations
 
-from meshbridge.ir.builder import Emitter, element_of, shape_of, tensor
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 
 _WIDTHS = {"f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8E5M2": 8, "f8E4M3": 8, "f8E4M3FN": 8, "f8E3M4": 8}
@@ -21,7 +21,7 @@ def is_orderable(element: ir.Type) -> bool:
     return str(element) in _WIDTHS
 
 
-def as_keys(emit: Emitter, value: ir.Value, combiner: str) -> ir.Value:
+def as_keys(emit: Builder, value: ir.Value, combiner: str) -> ir.Value:
     """Integers in the order of the elements of `value`; a NaN wins whatever `combiner` (`maximum`, `minimum`) looks for."""
     width = _WIDTHS[str(element_of(value))]
     type_ = tensor(shape_of(value), ir.IntegerType.get_signless(width))
@@ -30,12 +30,12 @@ def as_keys(emit: Emitter, value: ir.Value, combiner: str) -> ir.Value:
     return emit.select(emit.compare("NE", value, value), emit.splat(type_, winner), key)
 
 
-def from_keys(emit: Emitter, keys: ir.Value, element: ir.Type) -> ir.Value:
+def from_keys(emit: Builder, keys: ir.Value, element: ir.Type) -> ir.Value:
     """The numbers of type `element` that the keys stand for."""
     return emit.value("bitcast_convert", tensor(shape_of(keys), element), [_mirrored(emit, keys, _WIDTHS[str(element)])])
 
 
-def _mirrored(emit: Emitter, bits: ir.Value, width: int) -> ir.Value:
+def _mirrored(emit: Builder, bits: ir.Value, width: int) -> ir.Value:
     """The bits below the sign turned round where it is set: negative numbers run the other way. Its own inverse."""
     type_ = ir.RankedTensorType(bits.type)
     sign = emit.elementwise("shift_right_arithmetic", bits, emit.splat(type_, width - 1))

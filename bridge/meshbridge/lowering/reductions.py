@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
-from meshbridge.ir.builder import Emitter, element_of, integer, integers, shape_of, tensor
+from meshbridge.ir.builder import element_of, integer, shape_of, tensor
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.exchanges import exchange, in_pieces
@@ -80,38 +81,19 @@ def _reducing(
         keys = _reducing(site, name, as_keys(site.emit, value, combiner), combiner, shape, attrs)
         return from_keys(site.emit, keys, element)
     attrs |= site.groups.collective(site.mesh, site.axes)
-    reduce = site.emit.op(name, tensor(shape, element), [value], attrs, regions=1)
-    _add_body(reduce, combiner, element)
-    total: ir.Value = reduce.results[0]
-    return total
+    return site.emit.combining(name, tensor(shape, element), [value], attrs, combiner)
 
 
 def _exchanged_and_combined(site: Site, value: ir.Value, combiner: str, dim: int) -> ir.Value:
     """A reduce-scatter by hand, of as many bytes: every device receives its piece from all others and combines them itself."""
-    emit, shape, element = site.emit, shape_of(value), element_of(value)
+    emit, shape = site.emit, shape_of(value)
     piece = [*shape[:dim], shape[dim] // site.group_size, *shape[dim + 1 :]]
     received = emit.reshape(exchange(site, value, dim, dim), [*shape[:dim], site.group_size, *piece[dim:]])
-    neutral = emit.splat(tensor([], element), _NEUTRAL[combiner] % 2 ** ir.IntegerType(element).width)
-    reduce = emit.op("reduce", tensor(piece, element), [received, neutral], {"dimensions": integers([dim])}, regions=1)
-    _add_body(reduce, combiner, element)
-    total: ir.Value = reduce.results[0]
-    return total
-
-
-_NEUTRAL = {"and": -1, "or": 0, "xor": 0}
+    return emit.reduce(received, neutral(f"bitwise_{combiner}", element_of(value)), dim, combiner)
 
 
 def _averaged(site: Site, total: ir.Value) -> ir.Value:
-    return site.emit.elementwise("divide", total, site.emit.splat(site.result_type, site.group_size))
-
-
-def _add_body(reduce: ir.Operation, combiner: str, element: ir.Type) -> None:
-    """Gives `reduce` the region that combines two scalars."""
-    scalar = tensor([], element)
-    block = reduce.regions[0].blocks.append(scalar, scalar, arg_locs=[reduce.location] * 2)
-    emit = Emitter(reduce.location, ir.InsertionPoint(block))
-    combined = emit.value(combiner, scalar, list(block.arguments))
-    ir.Operation.create("stablehlo.return", [], [combined], loc=emit.loc, ip=emit.ip)
+    return site.emit.elementwise("divide", total, site.group_size)
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:

@@ -36,7 +36,7 @@ def _tree(site: Site, value: ir.Value, root: int) -> ir.Value:
     while reached < size:
         steps = [((root + k) % size, (root + k + reached) % size) for k in range(min(reached, size - reached))]
         received = site.permute(value, steps)
-        value = emit.select(emit.compare("GE", distance, emit.scalar(reached)), received, value)
+        value = emit.select(emit.compare("GE", distance, reached), received, value)
         reached *= 2
     return value
 
@@ -96,8 +96,8 @@ def _halving_tree(site: Site, value: ir.Value, root: int, dim: int) -> ir.Value:
         half = held // 2
         steps = [((root + k) % size, (root + k + half) % size) for k in range(0, size, held) if k + half < size]
         received = site.permute(emit.slice(value, dim, half * piece, half * piece), steps)
-        place = emit.elementwise("remainder", distance, emit.scalar(held))
+        place = emit.elementwise("remainder", distance, held)
         kept = emit.slice(value, dim, 0, half * piece)
-        value = emit.select(emit.compare("GE", place, emit.scalar(half)), received, kept)
+        value = emit.select(emit.compare("GE", place, half), received, kept)
         held = half
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.builder import Builder, shape_of, tensor
 from meshbridge.ir.mlir import OpError, ir
 
 Constants = dict[ir.Value, int]
@@ -36,7 +36,7 @@ CASTS = frozenset({"arith.index_cast", "arith.extsi", "arith.trunci"})
 COMPARISONS = {0: "EQ", 1: "NE", 2: "LT", 3: "LE", 4: "GT", 5: "GE"}
 """`arith.cmpi` predicates; the unsigned ones (6 to 9) have no counterpart on signless integers."""
 
-FORMS: dict[str, Callable[[ir.Operation, Emitter, Constants], ir.Value]] = {}
+FORMS: dict[str, Callable[[ir.Operation, Builder, Constants], ir.Value]] = {}
 """Operation name to what writes its replacement."""
 
 
@@ -60,7 +60,7 @@ def lower_scalar(op: ir.Operation, constants: Constants) -> bool:
     if any(unknown):
         raise OpError(op, _NO_FORM)
     check_users(op.results)
-    value = FORMS[op.name](op, Emitter(op.location, ir.InsertionPoint(op)), constants)
+    value = FORMS[op.name](op, Builder.before(op), constants)
     op.results[0].replace_all_uses_with(value)
     op.erase()
     return True
@@ -82,7 +82,7 @@ def check_users(values: Iterable[ir.Value]) -> None:
                     raise OpError(user, _NO_FORM)
 
 
-def _constant(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _constant(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     scalar, attr = op.results[0].type, op.attributes["value"]
     type_ = ir.RankedTensorType(tensor_for(scalar))
     number = None if isinstance(scalar, ir.FloatType) else int(ir.IntegerAttr(attr).value)
@@ -96,14 +96,14 @@ def _constant(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value
     return value
 
 
-def _compare(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _compare(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     direction = COMPARISONS.get(int(ir.IntegerAttr(op.attributes["predicate"]).value))
     if direction is None:
         raise OpError(op, "compares unsigned; only signed comparisons have a form in StableHLO here")
     return emit.compare(direction, *op.operands)
 
 
-def _cast(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _cast(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     _refuse_bits(op)
     operand = op.operands[0]
     value = emit.convert(operand, ir.RankedTensorType(tensor_for(op.results[0].type)).element_type)
@@ -112,7 +112,7 @@ def _cast(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
     return value
 
 
-def _elementwise(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _elementwise(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     if op.name not in _BITWISE:
         _refuse_bits(op)
     return emit.elementwise(ELEMENTWISE[op.name], *op.operands)
@@ -128,21 +128,19 @@ def _refuse_bits(op: ir.Operation) -> None:
         raise OpError(op, "computes with i1 as with a number, which has no form in StableHLO")
 
 
-def _select(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _select(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     return emit.select(*op.operands)
 
 
-def _extract(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _extract(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     """A slice of one element at run-time indices."""
     source, *indices = op.operands
     if indices:
-        shape = [1] * len(indices)
-        sizes = {"slice_sizes": integers(shape)}
-        source = emit.value("dynamic_slice", tensor(shape, element_of(source)), [source, *indices], sizes)
+        source = emit.dynamic_cut(source, indices, [1] * len(indices))
     return emit.reshape(source, [])
 
 
-def _from_elements(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _from_elements(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     result = ir.RankedTensorType(op.results[0].type)
     if isinstance(result.element_type, ir.IndexType):
         raise OpError(op, "makes a tensor of indices, which XLA does not know", "cast them with arith.index_cast first")
@@ -152,7 +150,7 @@ def _from_elements(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.
     return emit.reshape(whole, list(result.shape))
 
 
-def _splat(op: ir.Operation, emit: Emitter, constants: Constants) -> ir.Value:
+def _splat(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     return emit.broadcast(op.operands[0], shape_of(op.results[0]))
 
 

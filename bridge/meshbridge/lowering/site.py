@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from meshbridge.dialect.ops import MeshOpView
-from meshbridge.ir.builder import Emitter
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.positions import Positions
@@ -23,7 +23,7 @@ class Site:
     mesh: Mesh
     axes: Axes
     """The axes of the device group from outer to inner."""
-    emit: Emitter
+    emit: Builder
     groups: Groups
     positions: Positions
     constants: dict[ir.Value, int]

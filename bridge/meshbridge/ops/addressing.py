@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import Builder, element_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, splat
+from meshbridge.ops.spmd import SpmdProgram
 
 
 @dataclass(frozen=True)
@@ -92,29 +93,27 @@ class Indices:
     """Start indices as planes, one per component of the index vectors, that walk the batch dimensions (those of the indices
     without the vectors')."""
 
-    def __init__(self, indices: ir.Value, addressing: Addressing) -> None:
+    def __init__(self, indices: ir.Value, addressing: Addressing, emit: Builder) -> None:
         self.addressing = addressing
-        self.type = _wide_enough(ir.RankedTensorType(indices.type).element_type)
+        self.emit = emit
+        self.type = _wide_enough(element_of(indices))
         shape = list(shape_of(indices))
         rank, vector_dim = len(shape), addressing.vector_dim
         self.shape = [size for dim, size in enumerate(shape) if dim != vector_dim]
         "Sizes of the batch dimensions."
         if vector_dim == rank:
-            shape.append(1)
-            indices = stablehlo.reshape(ir.RankedTensorType.get(shape, ir.RankedTensorType(indices.type).element_type), indices)
+            indices = emit.reshape(indices, [*shape, 1])
         elif vector_dim != rank - 1:
             order = [dim for dim in range(rank) if dim != vector_dim] + [vector_dim]
-            indices = stablehlo.transpose(indices, order)
+            indices = emit.transpose(indices, order)
         self.planes = [self._plane(indices, component) for component in range(len(addressing.addressed))]
 
     def _plane(self, indices: ir.Value, component: int) -> ir.Value:
-        shape = self.shape
-        plane = stablehlo.slice(indices, [0] * len(shape) + [component], [*shape, component + 1], [1] * (len(shape) + 1))
-        element = ir.RankedTensorType(indices.type).element_type
-        plane = stablehlo.reshape(ir.RankedTensorType.get(shape, element), plane)
-        if ir.IntegerType(element).is_unsigned and ir.IntegerType(element).width == 64:
-            plane = stablehlo.minimum(plane, splat(1 << 62, plane.type))  # what is that large is out of bounds anyhow
-        return plane if element == self.type else stablehlo.convert(ir.RankedTensorType.get(shape, self.type), plane)
+        plane = self.emit.reshape(self.emit.slice(indices, len(self.shape), component, 1), self.shape)
+        element = ir.IntegerType(element_of(indices))
+        if element.is_unsigned and element.width == 64:
+            plane = self.emit.elementwise("minimum", plane, 1 << 62)  # what is that large is out of bounds anyhow
+        return self.emit.convert(plane, self.type)
 
     def component(self, dim: int) -> int:
         """The component that speaks of operand dimension `dim`."""
@@ -123,57 +122,46 @@ class Indices:
     def clamp(self, shards: Mapping[int, Shard]) -> None:
         """Moves windows that reach outside the whole operand back into it, as gathers do."""
         for dim, shard in shards.items():
-            plane = self.planes[self.component(dim)]
-            last = splat(shard.whole - shard.size, plane.type)
-            self.planes[self.component(dim)] = stablehlo.clamp(splat(0, plane.type), plane, last)
+            component = self.component(dim)
+            self.planes[component] = self.emit.clamp(0, self.planes[component], shard.whole - shard.size)
 
     def fits(self, shards: Mapping[int, Shard]) -> ir.Value:
         """Which windows lie inside the whole operand: those that do not are no part of a scatter."""
-        tests = []
-        for dim, shard in shards.items():
-            plane = self.planes[self.component(dim)]
-            tests.append(compare(plane, splat(0, plane.type), "GE"))
-            tests.append(compare(plane, splat(shard.whole - shard.size, plane.type), "LE"))
-        return reduce(stablehlo.and_, tests)
+        return self._below({dim: shard.whole - shard.size + 1 for dim, shard in shards.items()})
+
+    def _below(self, limits: Mapping[int, int]) -> ir.Value:
+        """Which index vectors are within `limits` by operand dimension."""
+        first, *others = (self.emit.within(self.planes[self.component(dim)], limit) for dim, limit in limits.items())
+        return reduce(partial(self.emit.elementwise, "and"), others, first)
 
     def unfold(self, dim: int, size: int, place: int) -> None:
         """Addresses single elements along operand dimension `dim`, where windows cover `size`: a batch dimension more, number
         `place`, walks them."""
         self.shape.insert(place, size)
-        kept = ir.DenseI64ArrayAttr.get([batch for batch in range(len(self.shape)) if batch != place])
-        spread = ir.RankedTensorType.get(self.shape, self.type)
-        self.planes = [stablehlo.broadcast_in_dim(spread, plane, kept) for plane in self.planes]
+        kept = [batch for batch in range(len(self.shape)) if batch != place]
+        self.planes = [self.emit.broadcast(plane, self.shape, kept) for plane in self.planes]
         component = self.component(dim)
-        step = stablehlo.iota(spread, ir.IntegerAttr.get(_i64(), place))
-        self.planes[component] = stablehlo.add(self.planes[component], step)
+        self.planes[component] = self.emit.add(self.planes[component], self.emit.iota(self.shape, place, self.type))
 
     def drop(self, kept: ir.Value, dim: int, size: int) -> None:
         """Points windows that are not `kept`, which cover `size` along operand dimension `dim`, before its beginning."""
         component = self.component(dim)
-        plane = self.planes[component]
-        self.planes[component] = stablehlo.select(kept, plane, splat(-size, plane.type))
+        self.planes[component] = self.emit.select(kept, self.planes[component], -size)
 
     def shift(self, shards: Mapping[int, Shard], at: SpmdProgram) -> None:
         """Counts from where this device's shard begins."""
         for dim, shard in shards.items():
             component = self.component(dim)
-            start = stablehlo.convert(ir.RankedTensorType.get([], self.type), at.offset(shard.axes, shard.length))
-            self.planes[component] = stablehlo.subtract(self.planes[component], broadcast_scalar(start, tuple(self.shape)))
+            start = self.emit.convert(at.offset(shard.axes, shard.length), self.type)
+            self.planes[component] = self.emit.subtract(self.planes[component], start)
 
     def inside(self, shards: Mapping[int, Shard]) -> ir.Value:
         """Which of the shifted indices fall into this device's shard."""
-        tests = []
-        for dim, shard in shards.items():
-            plane = self.planes[self.component(dim)]
-            tests.append(compare(plane, splat(0, plane.type), "GE"))
-            tests.append(compare(plane, splat(shard.length, plane.type), "LT"))
-        return reduce(stablehlo.and_, tests)
+        return self._below({dim: shard.length for dim, shard in shards.items()})
 
     def joined(self) -> ir.Value:
         """The indices, vectors along the last dimension."""
-        single = ir.RankedTensorType.get([*self.shape, 1], self.type)
-        columns = [stablehlo.reshape(single, plane) for plane in self.planes]
-        return columns[0] if len(columns) == 1 else stablehlo.concatenate(columns, ir.IntegerAttr.get(_i64(), len(self.shape)))
+        return self.emit.concatenate([self.emit.reshape(plane, [*self.shape, 1]) for plane in self.planes], len(self.shape))
 
 
 def _wide_enough(element: ir.Type) -> ir.IntegerType:
@@ -181,7 +169,3 @@ def _wide_enough(element: ir.Type) -> ir.IntegerType:
     integer = ir.IntegerType(element)
     needs_64 = integer.width == 64 or (integer.width == 32 and integer.is_unsigned)
     return ir.IntegerType.get_signless(64 if needs_64 else 32)
-
-
-def _i64() -> ir.Type:
-    return ir.IntegerType.get_signless(64)

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from meshbridge.dialect.attributes import integers_attr
+from meshbridge.ir.builder import element_of, integer, tensor
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, splat, spmd_lowering
-from meshbridge.ops.window_exchange import pad, read_places
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, spmd_lowering
+from meshbridge.ops.window_exchange import read_places
 
 
 @dataclass(frozen=True)
@@ -136,19 +137,18 @@ def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: 
     splits = [tensor_split(dims, option) for dims in rule.operands]
     count = len(spaces)
     padding, dilations = convolution_padding(op, count), per_dim(op, "lhs_dilation", 1, count)
-    with ir.InsertionPoint(op), op.location:
-        zero = splat(0, ir.RankedTensorType.get([], ir.RankedTensorType(image.type).element_type))
-        for index, space in enumerate(spaces):
-            axes = splits[0][space.dims[0]]
-            if not axes:
-                if dilations[index] == 1:  # XLA on CPU misreads negative padding beside none
-                    cut = [min(edge, 0) for edge in padding[index]]
-                    image, padding[index] = pad(image, space.dims[0], zero, *cut), [max(edge, 0) for edge in padding[index]]
-                continue
-            places = read_places(image, space.dims[0], axes, space.reach, zero, at)
-            image, padding[index], dilations[index] = places.value, [places.low, places.high], places.dilation
-            if space.by_kernel and space.sizes[1] % at.mesh.group_size(axes):
-                kernel = mask_padding(kernel, space.dims[1], space.sizes[1], axes, "sum", at)
+    zero = at.emit.splat(tensor([], element_of(image)), 0)
+    for index, space in enumerate(spaces):
+        axes, dim = splits[0][space.dims[0]], space.dims[0]
+        if not axes:
+            if dilations[index] == 1:  # XLA on CPU misreads negative padding beside none
+                low, high = (min(edge, 0) for edge in padding[index])
+                image, padding[index] = at.emit.pad_along(image, dim, zero, low, high), [max(edge, 0) for edge in padding[index]]
+            continue
+        places = read_places(image, dim, axes, space.reach, zero, at)
+        image, padding[index], dilations[index] = places.value, [places.low, places.high], places.dilation
+        if space.by_kernel and space.sizes[1] % at.mesh.group_size(axes):
+            kernel = mask_padding(kernel, space.dims[1], space.sizes[1], axes, "sum", at)
     op.operands[0], op.operands[1] = image, kernel
     pairs: Any = np.array(padding, np.int64).reshape(count, 2)  # any buffer will do; the stubs do not know numpy's
     op.attributes["padding"] = ir.DenseIntElementsAttr.get(pairs)
@@ -164,4 +164,4 @@ def _shrink_groups(op: ir.Operation, rule: ShardingRule, option: Option, at: Spm
     for name, groups in zip(("feature", "batch"), _group_counts(op), strict=True):
         if groups > 1:
             own = -(-groups // at.mesh.group_size(option[0]))  # the last device convolves padding, too
-            op.attributes[f"{name}_group_count"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), own)
+            op.attributes[f"{name}_group_count"] = integer(own)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshbridge.ir.builder import dense
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.builder import dense, element_of
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.option import Option, result_sharding
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
-from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, splat, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, spmd_lowering
 
 
 @sharding_rule_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty")
@@ -43,18 +43,11 @@ def local_iota(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPro
     """Counts from where the shard begins: the local iota plus the shard's offset."""
     result = op.results[0]
     wanted = result_sharding(rule, option, 0, at.mesh)
-    axes = wanted.split_axes[ir.IntegerAttr(op.attributes["iota_dimension"]).value]
+    dim = ir.IntegerAttr(op.attributes["iota_dimension"]).value
     at.define(result, wanted)
-    if not axes:
-        return
-    tensor = ir.RankedTensorType(result.type)
-    dimension = ir.IntegerAttr(op.attributes["iota_dimension"]).value
-    with ir.InsertionPoint.after(op), op.location:
-        start = stablehlo.convert(ir.RankedTensorType.get([], tensor.element_type), at.offset(axes, tensor.shape[dimension]))
-        shifted = stablehlo.add(result, broadcast_scalar(start, tuple(tensor.shape)))
-    shape = at.global_shape(result)
-    result.replace_all_uses_except(shifted, shifted.owner.operation)
-    at.adopt(shifted, shape, wanted)
+    if axes := wanted.split_axes[dim]:
+        start = at.emit.convert(at.offset(axes, shape_of(result)[dim]), element_of(result))
+        at.amend(result, lambda counted: at.emit.add(counted, start))
 
 
 @sharding_rule_of("stablehlo.rng_bit_generator")
@@ -87,16 +80,10 @@ def local_random_numbers(op: ir.Operation, rule: ShardingRule, option: Option, a
     result = op.results[0]
     wanted = result_sharding(rule, option, 0, at.mesh)
     at.define(result, wanted)
-    tensor = ir.RankedTensorType(result.type)
     copies = tuple(
         axis for axis, size in enumerate(at.mesh.shape) if size > 1 and axis not in wanted.used_axes and axis not in at.manual
     )
-    with op.location:
-        with ir.InsertionPoint(op):
-            op.operands[2] = stablehlo.constant(dense(np.array(tensor.shape, np.int64)))
-        if not copies:
-            return
-        with ir.InsertionPoint.after(op):
-            drawn = stablehlo.select(at.is_first(copies), result, splat(0, tensor))
-    result.replace_all_uses_except(drawn, drawn.owner.operation)
-    at.adopt(drawn, at.global_shape(result), replace(wanted, partial_axes=copies))
+    op.operands[2] = at.emit.constant(op.operands[2].type, dense(np.array(shape_of(result), np.int64)))
+    if copies:
+        partial = replace(wanted, partial_axes=copies)
+        at.amend(result, lambda drawn: at.emit.select(at.is_first(copies), drawn, 0), partial)

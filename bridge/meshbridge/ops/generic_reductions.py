@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.builder import Builder, element_of, tensor
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.option import Option, result_sharding, tensor_split
 from meshbridge.ops.reach import Shares
 from meshbridge.ops.rule import Exchange, ShardingRule, shape_of
-from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, splat
+from meshbridge.ops.spmd import SpmdProgram
 
 Slices = list[ir.Value]
 """The values of a variadic reduction."""
@@ -63,12 +64,11 @@ def reduce_shards(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
     major = next(dim for dim in dims if split[dim])
     body = op.regions[0].blocks[0]
     values = list(op.operands)[:count]
-    with ir.InsertionPoint(op), op.location:
-        for dim in reversed(dims[dims.index(major) :]):
-            if split[dim]:
-                values = _gathered(body, values, dim, whole[dim], split[dim], at)
-            if dim != major:
-                values = _halved(body, values, dim)
+    for dim in reversed(dims[dims.index(major) :]):
+        if split[dim]:
+            values = _gathered(body, values, dim, whole[dim], split[dim], at)
+        if dim != major:
+            values = _halved(body, values, dim, at.emit)
     for index, value in enumerate(values):
         op.operands[index] = value
     for index, result in enumerate(op.results):
@@ -77,69 +77,48 @@ def reduce_shards(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
 
 def _gathered(body: ir.Block, values: Slices, dim: int, size: int, axes: Axes, at: SpmdProgram) -> Slices:
     """One slice for each device whose shard of `dim`, of `size` elements in all, is not padding alone."""
-    length = shape_of(values[0])[dim]
-    filled = None if size % at.mesh.group_size(axes) == 0 else _filled(length, size, axes, at)
-    slices = _halved(body, values, dim, filled)
-    gathered = (build.all_gather(value, at.mesh, mesh_axes=axes, gather_axis=dim) for value in slices)
-    return [_rows(value, dim, 0, -(-size // length)) for value in gathered]
+    emit, length = at.emit, shape_of(values[0])[dim]
+    filled = None
+    if size % at.mesh.group_size(axes):  # rows that are no padding: tensor<length x i1>, true ones first
+        filled = emit.compare("LT", emit.count_from(at.offset(axes, length), length), size)
+    slices = _halved(body, values, dim, emit, filled)
+    gathered = (build.all_gather(value, at.mesh, mesh_axes=axes, gather_axis=dim, at=emit) for value in slices)
+    return [emit.slice(value, dim, 0, -(-size // length)) for value in gathered]
 
 
-def _filled(length: int, size: int, axes: Axes, at: SpmdProgram) -> ir.Value:
-    """Which rows of the shard are no padding: tensor<length x i1>, true ones first."""
-    line = ir.RankedTensorType.get([length], ir.IntegerType.get_signless(32))
-    places = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
-    position = stablehlo.add(places, broadcast_scalar(at.offset(axes, length), (length,)))
-    return compare(position, splat(size, line), "LT")
-
-
-def _halved(body: ir.Block, values: Slices, dim: int, filled: ir.Value | None = None) -> Slices:
+def _halved(body: ir.Block, values: Slices, dim: int, emit: Builder, filled: ir.Value | None = None) -> Slices:
     """Joins rows 2i and 2i+1 until one is left; a row that has no partner, or one of padding, stays as it is."""
     while (rows := shape_of(values[0])[dim]) > 1:
-        even = rows - rows % 2
-        first, second = ([_rows(value, dim, start, even, 2) for value in values] for start in (0, 1))
-        joined = _applied(body, first, second)
+        pairs = rows // 2
+        first, second = ([emit.slice(value, dim, start, pairs, 2) for value in values] for start in (0, 1))
+        joined = _applied(body, first, second, emit)
         if filled is not None:
-            partner = _rows(filled, 0, 1, even, 2)
-            joined = [_chosen(partner, dim, new, old) for new, old in zip(joined, first, strict=True)]
-            filled = _rows(filled, 0, 0, rows, 2)
+            partner = emit.slice(filled, 0, 1, pairs, 2)
+            joined = [emit.select_along(dim, partner, new, old) for new, old in zip(joined, first, strict=True)]
+            filled = emit.slice(filled, 0, 0, rows - pairs, 2)
         if rows % 2:
-            along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-            rest = [_rows(value, dim, even, rows) for value in values]
-            joined = [stablehlo.concatenate(pair, along) for pair in zip(joined, rest, strict=True)]
+            rest = [emit.slice(value, dim, rows - 1, 1) for value in values]
+            joined = [emit.concatenate(pair, dim) for pair in zip(joined, rest, strict=True)]
         values = joined
     return values
 
 
-def _rows(value: ir.Value, dim: int, low: int, high: int, stride: int = 1) -> ir.Value:
-    shape = shape_of(value)
-    if (low, high, stride) == (0, shape[dim], 1):
-        return value
-    starts, ends, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[dim], ends[dim], strides[dim] = low, high, stride
-    cut: ir.Value = stablehlo.slice(value, starts, ends, strides)
-    return cut
-
-
-def _chosen(rows: ir.Value, dim: int, there: ir.Value, elsewhere: ir.Value) -> ir.Value:
-    bits = ir.RankedTensorType.get(list(shape_of(there)), ir.IntegerType.get_signless(1))
-    mask = stablehlo.broadcast_in_dim(bits, rows, ir.DenseI64ArrayAttr.get([dim]))
-    value: ir.Value = stablehlo.select(mask, there, elsewhere)
-    return value
-
-
-def _applied(body: ir.Block, first: Sequence[ir.Value], second: Sequence[ir.Value]) -> Slices:
+def _applied(body: ir.Block, first: Sequence[ir.Value], second: Sequence[ir.Value], emit: Builder) -> Slices:
     """The body, which is written for scalars, on whole tensors."""
     shape = shape_of(first[0])
     known: dict[ir.Value, ir.Value] = dict(zip(body.arguments, [*first, *second], strict=True))
     *ops, last = [view.operation for view in body.operations]
+
+    def spread(value: ir.Value) -> ir.Value:
+        """What stands for a scalar of the body, or of what is around it."""
+        return known.get(value) or emit.broadcast(value, shape)
+
     for op in ops:
         if op.name == "stablehlo.constant":
-            scalar = op.clone().operation.results[0]
-            known[op.results[0]] = broadcast_scalar(scalar, shape)
+            type_ = ir.RankedTensorType(op.results[0].type)
+            known[op.results[0]] = emit.broadcast(emit.constant(type_, op.attributes["value"]), shape)
             continue
-        types = [ir.RankedTensorType.get(list(shape), ir.RankedTensorType(result.type).element_type) for result in op.results]
-        attributes = {named: op.attributes[named] for named in op.attributes}
-        operands = [known.get(operand) or broadcast_scalar(operand, shape) for operand in op.operands]  # or one from outside
-        made = ir.Operation.create(op.name, types, operands, attributes)
+        types = [tensor(shape, element_of(result)) for result in op.results]
+        made = emit.op(op.name, types, [spread(operand) for operand in op.operands], dict(op.attributes.items()))
         known.update(zip(op.results, made.results, strict=True))
-    return [known.get(value) or broadcast_scalar(value, shape) for value in last.operands]
+    return [spread(value) for value in last.operands]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from math import prod
 
 from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Split
 from meshbridge.ops.addressing import Addressing, Indices, Shard, of_gather, of_scatter
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reductions import body_kind, once_per_group
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, splat, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
 
 
 class _Maps:
@@ -77,7 +78,7 @@ def gather(op: ir.Operation) -> ShardingRule:
     maps.free("")
     maps.follow()
     # Bits have no sum: one shard holds the element, the others hold false.
-    is_bits = str(ir.RankedTensorType(op.results[0].type).element_type) == "i1"
+    is_bits = str(element_of(op.results[0])) == "i1"
     maps.windows("bitwise_or" if is_bits else "sum")
     return maps.build.rule([tuple(maps.operand), tuple(maps.indices)], [tuple(maps.result)])
 
@@ -127,13 +128,12 @@ def local_gather(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
         return
     wide = [dim for dim, shard in shards.items() if shard.size > 1]
     finer = how.elementwise_along(wide, len(shape_of(op.results[0])))
-    with ir.InsertionPoint(op), op.location:
-        indices = Indices(op.operands[1], how)
-        indices.clamp(shards)
-        _unfold(indices, how, finer, wide)
-        indices.shift(shards, at)
-        inside = indices.inside(shards)
-        op.operands[1] = indices.joined()
+    indices = Indices(op.operands[1], how, at.emit)
+    indices.clamp(shards)
+    _unfold(indices, how, finer, wide)
+    indices.shift(shards, at)
+    inside = indices.inside(shards)
+    op.operands[1] = indices.joined()
     _look_up(op, finer, wide)
     default_lowering(op, rule, option, at)
     _mask_result(op, inside, finer, at)
@@ -173,14 +173,8 @@ def _forget(op: ir.Operation, *promises: str) -> None:
 def _mask_result(op: ir.Operation, inside: ir.Value, how: Addressing, at: SpmdProgram) -> None:
     """Puts zeros where the index lies in another shard."""
     result = op.results[0]
-    tensor = ir.RankedTensorType(result.type)
-    bits = ir.RankedTensorType.get(tensor.shape, ir.IntegerType.get_signless(1))
-    with ir.InsertionPoint.after(op), op.location:
-        mask = stablehlo.broadcast_in_dim(bits, inside, ir.DenseI64ArrayAttr.get(how.batch_dims(tensor.rank)))
-        masked = stablehlo.select(mask, result, splat(0, tensor))
-    shape, sharding = at.global_shape(result), at.shardings[result]
-    result.replace_all_uses_except(masked, masked.owner.operation)
-    at.adopt(masked, shape, sharding)
+    shape = shape_of(result)
+    at.amend(result, lambda found: at.emit.select(at.emit.broadcast(inside, shape, how.batch_dims(len(shape))), found, 0))
 
 
 @spmd_lowering("stablehlo.scatter")
@@ -192,14 +186,12 @@ def local_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
     shards = _shards(op.operands[0], how, rule.operands[0], rule.operands[count + 1], split, at)
     reduced = [(loop, axes) for loop, axes in zip(rule.loops, option, strict=True) if loop.reduction and axes]
     if shards:
-        with ir.InsertionPoint(op), op.location:
-            _update_shard(op, how, shards, at)
+        _update_shard(op, how, shards, at)
     if reduced:
         if any(loop.size % at.mesh.group_size(axes) for loop, axes in reduced):
             _forget(op, "indices_are_sorted", "unique_indices")  # the padding of uneven shards points anywhere
         axes = tuple(sorted(axis for _, taken in reduced for axis in taken))
-        with ir.InsertionPoint(op), op.location:
-            op.operands[0] = once_per_group(op.operands[0], reduced[0][0].reduction, axes, at)
+        op.operands[0] = once_per_group(op.operands[0], reduced[0][0].reduction, axes, at)
     default_lowering(op, rule, option, at)
 
 
@@ -208,7 +200,7 @@ def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], a
     count = len(op.results)
     wide = {dim: shard for dim, shard in shards.items() if shard.size > 1}
     finer = how.elementwise_along(wide, len(shape_of(op.operands[count + 1])))
-    indices = Indices(op.operands[count], how)
+    indices = Indices(op.operands[count], how, at.emit)
     if wide:  # a window that does not fit into the whole operand is skipped whole
         dim = min(wide)
         indices.drop(indices.fits(wide), dim, wide[dim].size)
@@ -219,8 +211,7 @@ def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], a
         # XLA makes dynamic slices of a scatter of one update, and joins them with the one that cuts the shard out: an index out
         # of the shard's bounds would then read from another shard.
         for index in range(count):
-            kept = ir.Operation.create("stablehlo.optimization_barrier", [op.operands[index].type], [op.operands[index]])
-            op.operands[index] = kept.results[0]
+            op.operands[index] = at.emit.barrier(op.operands[index])
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     op.attributes["scatter_dimension_numbers"] = stablehlo.ScatterDimensionNumbers.get(
         update_window_dims=[along for _, along in finer.window],

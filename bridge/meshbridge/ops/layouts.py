@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshbridge.analysis.known_values import Splat, known
-from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.elementwise import ELEMENTWISE
@@ -40,9 +40,6 @@ def filled(value: ir.Value, target: Sharding, before: ir.Operation, at: SpmdProg
     shape = at.global_shape(value)
     if 0 in shape:
         return at.reshard(value, target, before)
-    emit = Emitter(before.location, ir.InsertionPoint(before))
-    ones, zeros = [1] * len(shape_of(value)), [0] * len(shape_of(value))
-    attrs = {"start_indices": integers(zeros), "limit_indices": integers(ones), "strides": integers(ones)}
-    first = emit.value("slice", tensor(ones, element_of(value)), [value], attrs)
-    made = emit.broadcast(emit.reshape(first, []), buffer_shape(shape, at.mesh, target))
+    emit = Builder.before(before)
+    made = emit.broadcast(emit.corner(value), buffer_shape(shape, at.mesh, target))
     return at.adopt(made, shape, target)

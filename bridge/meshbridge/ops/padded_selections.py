@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import element_of
-from meshbridge.ir.mlir import COMPOSITE, ir, stablehlo
+from meshbridge.ir.builder import Builder, element_of
+from meshbridge.ir.elements import neutral
+from meshbridge.ir.mlir import COMPOSITE, ir
 from meshbridge.ops.composites import COMPOSITES, composite_body
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import ShardingRule, shape_of
 from meshbridge.ops.selections import scattered_shard, selected_kind, selection_nest, split_windows
-from meshbridge.ops.spmd import SpmdProgram, neutral, replace_result, splat
+from meshbridge.ops.spmd import SpmdProgram, replace_result
 from meshbridge.ops.window_attributes import WindowDim, window_dims
-from meshbridge.ops.window_exchange import pad
 
 NAME = "meshbridge.padded_selection"
 """What the composite is called."""
@@ -75,13 +75,10 @@ def make_body(
     block = function.regions[0].blocks.append(*types, arg_locs=[selection.location] * 3)
     x, source, initial = block.arguments
     shape = shape_of(x)
-    with ir.InsertionPoint(block), selection.location:
-        least = splat(neutral(selected_kind(selection), element_of(x)), initial.type)
-        padded = stablehlo.pad(x, least, list(low), list(high), [0] * len(shape))
-        selected = _with_operands(selection, (padded, source, initial))
-        ends = [start + size for start, size in zip(low, shape, strict=True)]
-        cut = stablehlo.slice(selected.results[0], list(low), ends, [1] * len(shape))
-        ir.Operation.create("func.return", [], [cut])
+    emit = Builder(selection.location, ir.InsertionPoint(block))
+    padded = emit.pad(x, neutral(selected_kind(selection), element_of(x)), low, high)
+    selected = _with_operands(selection, (padded, source, initial), emit)
+    emit.op("func.return", [], [emit.cut(selected.results[0], low, [sum(each) for each in zip(low, shape, strict=True)])])
     return function
 
 
@@ -112,36 +109,31 @@ def _local(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram
     """Selects numbers of places, those of the padding among them; dimensions that lie whole on each device are padded and cut."""
     found = PaddedSelection.of(op)
     split = split_windows(rule, option, found.windows)
-    with ir.InsertionPoint(op), op.location:
-        if split:
-            selection = _with_operands(found.selection, op.operands)
-            shard = scattered_shard(selection, found.windows, split, at, selects_padding=True)
-            selection.erase()
-        else:
-            shard = _padded_and_cut(op, found)
+    if split:
+        selection = _with_operands(found.selection, op.operands, at.emit)
+        shard = scattered_shard(selection, found.windows, split, at, selects_padding=True)
+        selection.erase()
+    else:
+        shard = _padded_and_cut(op, found, at.emit)
     replace_result(op, rule, option, shard, at)
 
 
-def _with_operands(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:
-    """A copy of `op` at the current insertion point."""
-    copy = op.clone().operation
+def _with_operands(op: ir.Operation, operands: Sequence[ir.Value], emit: Builder) -> ir.Operation:
+    """A copy of `op` on other operands."""
+    copy = op.clone(emit.ip).operation
     for index, operand in enumerate(operands):
         copy.operands[index] = operand
     return copy
 
 
-def _padded_and_cut(op: ir.Operation, found: PaddedSelection) -> ir.Value:
+def _padded_and_cut(op: ir.Operation, found: PaddedSelection, emit: Builder) -> ir.Value:
     """The body of a composite on shapes of shards."""
     operand, source, initial = op.operands
-    shape, padded = shape_of(operand), operand
-    least = splat(neutral(selected_kind(found.selection), element_of(operand)), initial.type)
-    for dim, (low, high) in enumerate(zip(found.low, found.high, strict=True)):
-        padded = pad(padded, dim, least, low, high)
-    selection = _with_operands(found.selection, (padded, source, initial))
+    padded = emit.pad(operand, neutral(selected_kind(found.selection), element_of(operand)), found.low, found.high)
+    selection = _with_operands(found.selection, (padded, source, initial), emit)
     selection.results[0].set_type(padded.type)
-    ends = [start + size for start, size in zip(found.low, shape, strict=True)]
-    cut: ir.Value = stablehlo.slice(selection.results[0], list(found.low), ends, [1] * len(shape))
-    return cut
+    ends = [sum(each) for each in zip(found.low, shape_of(operand), strict=True)]
+    return emit.cut(selection.results[0], found.low, ends)
 
 
 COMPOSITES.add(NAME, (_loops, _local))

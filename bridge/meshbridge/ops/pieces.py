@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.builder import element_of
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
-from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, default_lowering, replace_result, splat, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, replace_result, spmd_lowering
 from meshbridge.ops.window_exchange import cut_window, read_places, read_window
 
 
@@ -30,7 +31,7 @@ def slice_(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared, a single element cut out is a sum."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
     build = RuleBuilder()
-    kind = joining_kind(ir.RankedTensorType(op.results[0].type).element_type)
+    kind = joining_kind(element_of(op.results[0]))
     if 0 in result:
         return build.rule([((),) * len(source)], [((),) * len(result)])
     dims = [build.loop(old, kind) if new == 1 != old else build.loop(new) for old, new in zip(source, result, strict=True)]
@@ -55,32 +56,25 @@ def local_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPr
     source, kept = at.global_shape(value), shape_of(result)
     split = tensor_split(rule.operands[0], option)
     starts, limits, strides = (list(integers(op.attributes[f"{name}"])) for name in ("start_indices", "limit_indices", "strides"))
-    found = value
-    with ir.InsertionPoint(op), op.location:
-        for dim, reach in enumerate(_slice_reaches(op, source, kept)):
-            if not split[dim]:
-                continue
-            if source[dim] == kept[dim]:
-                limits[dim] = shape_of(found)[dim]
-            elif kept[dim] == 1:
-                found = element_or_zero(found, dim, split[dim], starts[dim], at)
-                starts[dim], limits[dim], strides[dim] = 0, 1, 1
-            else:
-                found = read_window(found, dim, split[dim], reach, None, at)
-                starts[dim], limits[dim] = 0, shape_of(found)[dim]
-        found = stablehlo.slice(found, starts, limits, strides)
-    replace_result(op, rule, option, found, at)
+    for dim, reach in enumerate(_slice_reaches(op, source, kept)):
+        if not split[dim]:
+            continue
+        if source[dim] == kept[dim]:
+            limits[dim] = shape_of(value)[dim]
+        elif kept[dim] == 1:
+            value = element_or_zero(value, dim, split[dim], starts[dim], at)
+            starts[dim], limits[dim], strides[dim] = 0, 1, 1
+        else:
+            value = read_window(value, dim, split[dim], reach, None, at)
+            starts[dim], limits[dim] = 0, shape_of(value)[dim]
+    replace_result(op, rule, option, at.emit.cut(value, starts, limits, strides), at)
 
 
 def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: SpmdProgram) -> ir.Value:
     """Element `index` of the whole dimension on the device that holds it, zero on the others."""
     shard = shape_of(value)[dim]
-    low, high = [0] * len(shape_of(value)), list(shape_of(value))
-    low[dim], high[dim] = index % shard, index % shard + 1
-    element = stablehlo.slice(value, low, high, [1] * len(low))
-    number = at.group_index(axes)
-    is_here = compare(number, splat(index // shard, number.type), "EQ")
-    return stablehlo.select(is_here, element, splat(0, element.type))
+    is_here = at.emit.compare("EQ", at.group_index(axes), index // shard)
+    return at.emit.select(is_here, at.emit.slice(value, dim, index % shard, 1), 0)
 
 
 @sharding_rule_of("stablehlo.pad")
@@ -119,19 +113,17 @@ def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
     source, result = at.global_shape(found), shape_of(op.results[0])
     split = tensor_split(rule.results[0], option)
     low, high, interior = (list(integers(op.attributes[name])) for name in _PADDING)
-    with ir.InsertionPoint(op), op.location:
-        for dim, reach in enumerate(_pad_reaches(op, source, result)):
-            if not split[dim] or reach is None:
-                continue
-            if source[dim] == 1:
-                found = cut_window(found, dim, split[dim], reach, value, at)
-                low[dim] = high[dim] = interior[dim] = 0
-            else:
-                places = read_places(found, dim, split[dim], reach, value, at)
-                found = places.value
-                low[dim], high[dim], interior[dim] = places.low, places.high, places.dilation - 1
-        found = stablehlo.pad(found, value, low, high, interior)
-    replace_result(op, rule, option, found, at)
+    for dim, reach in enumerate(_pad_reaches(op, source, result)):
+        if not split[dim] or reach is None:
+            continue
+        if source[dim] == 1:
+            found = cut_window(found, dim, split[dim], reach, value, at)
+            low[dim] = high[dim] = interior[dim] = 0
+        else:
+            places = read_places(found, dim, split[dim], reach, value, at)
+            found = places.value
+            low[dim], high[dim], interior[dim] = places.low, places.high, places.dilation - 1
+    replace_result(op, rule, option, at.emit.pad(found, value, low, high, interior), at)
 
 
 @sharding_rule_of("stablehlo.concatenate")
@@ -164,32 +156,26 @@ def local_concatenate(op: ir.Operation, rule: ShardingRule, option: Option, at: 
         default_lowering(op, rule, option, at)
         return
     reaches = _concatenate_reaches(op, along, [at.global_shape(value)[along] for value in op.operands])
-    with ir.InsertionPoint(op), op.location:
-        found: ir.Value | None = None
-        for value, reach in reversed(list(zip(op.operands, reaches, strict=True))):
-            if not reach.source:
-                continue
-            if reach.source > 1:
-                window = read_window(value, along, axes, reach, None, at)
-            else:
-                shape = shape_of(value)
-                shape = (*shape[:along], reach.window(at.mesh.group_size(axes)).length, *shape[along + 1 :])
-                tensor = ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
-                window = stablehlo.broadcast_in_dim(tensor, value, ir.DenseI64ArrayAttr.get(range(len(shape))))
-            found = window if found is None else _before(reach.low + reach.source, window, found, along, axes, at)
-        assert found is not None, "a split dimension has elements"
+    found: ir.Value | None = None
+    for value, reach in reversed(list(zip(op.operands, reaches, strict=True))):
+        if not reach.source:
+            continue
+        if reach.source > 1:
+            window = read_window(value, along, axes, reach, None, at)
+        else:
+            shape = shape_of(value)
+            shape = (*shape[:along], reach.window(at.mesh.group_size(axes)).length, *shape[along + 1 :])
+            window = at.emit.broadcast(value, shape, range(len(shape)))
+        found = window if found is None else _before(reach.low + reach.source, window, found, along, axes, at)
+    assert found is not None, "a split dimension has elements"
     replace_result(op, rule, option, found, at)
 
 
 def _before(limit: int, left: ir.Value, right: ir.Value, dim: int, axes: Axes, at: SpmdProgram) -> ir.Value:
     """The elements of `left` at places of the whole dimension below `limit`, those of `right` behind."""
-    shape = shape_of(left)
-    line = ir.RankedTensorType.get([shape[dim]], ir.IntegerType.get_signless(32))
-    place = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
-    border = stablehlo.subtract(splat(limit, ir.RankedTensorType.get([], line.element_type)), at.offset(axes, shape[dim]))
-    before = compare(place, broadcast_scalar(border, (shape[dim],)), "LT")
-    kind = ir.RankedTensorType.get(list(shape), ir.IntegerType.get_signless(1))
-    return stablehlo.select(stablehlo.broadcast_in_dim(kind, before, ir.DenseI64ArrayAttr.get([dim])), left, right)
+    emit, length = at.emit, shape_of(left)[dim]
+    position = emit.count_from(at.offset(axes, length), length)
+    return emit.select_along(dim, emit.compare("LT", position, limit), left, right)
 
 
 @sharding_rule_of("stablehlo.reverse")
@@ -212,8 +198,7 @@ def local_reverse(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
     """The shard that stands at the other end, reversed."""
     split = tensor_split(rule.operands[0], option)
     whole = at.global_shape(op.operands[0])
-    with ir.InsertionPoint(op), op.location:
-        for dim in integers(op.attributes["dimensions"]):
-            if split[dim]:
-                op.operands[0] = read_window(op.operands[0], dim, split[dim], _reversed(whole[dim]), None, at)
+    for dim in integers(op.attributes["dimensions"]):
+        if split[dim]:
+            op.operands[0] = read_window(op.operands[0], dim, split[dim], _reversed(whole[dim]), None, at)
     default_lowering(op, rule, option, at)

@@ -8,6 +8,7 @@ is resharded before it is placed away, and after it has come back.
 
 from __future__ import annotations
 
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import call_target, ir, is_custom_call
 from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.option import Option
@@ -36,9 +37,7 @@ def placed_away(value: ir.Value) -> ir.Operation | None:
 def place_again(op: ir.Operation, value: ir.Value, before: ir.Operation) -> ir.Value:
     """`value` where `op` places its operand."""
     attrs = {name: op.attributes[name] for name in op.attributes}
-    ip = ir.InsertionPoint(before)
-    made: ir.Value = ir.Operation.create(op.name, [value.type], [value], attrs, loc=op.location, ip=ip).results[0]
-    return made
+    return Builder(op.location, ir.InsertionPoint(before)).value(op.name, value.type, [value], attrs)
 
 
 def as_held(op: ir.Operation, rule: ShardingRule, held: Sharding | None) -> Option | None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.builder import element_of
+from meshbridge.ir.elements import neutral
+from meshbridge.ir.exchange import COMBINERS
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.generic_reductions import gathered_slices, reduce_shards, splittable_dims
 from meshbridge.ops.option import Option, result_sharding
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
-from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, default_lowering, neutral, splat, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
 
-KINDS = {
-    "add": "sum",
-    "maximum": "max",
-    "minimum": "min",
-    "multiply": "product",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-}
+KINDS = {combiner: kind for kind, combiner in COMBINERS.items() if kind != "average"}
 """The reduction kind that a body of one StableHLO op computes."""
 
 KINDS_OF_BITS = {"sum": "bitwise_or", "max": "bitwise_or", "product": "bitwise_and", "min": "bitwise_and"}
@@ -66,10 +61,10 @@ def once_per_group(value: ir.Value, kind: str, axes: Axes, at: SpmdProgram) -> i
     What enters a reduction that is finished over `axes` must enter it once: adding a `reduce`'s initial value on every shard
     would count it several times.
     """
-    ignored = neutral(kind, ir.RankedTensorType(value.type).element_type)
+    ignored = neutral(kind, element_of(value))
     if not axes or kind in IDEMPOTENT or is_splat(value, ignored):
         return value
-    return stablehlo.select(at.is_first(axes), value, splat(ignored, value.type))
+    return at.emit.select(at.is_first(axes), value, ignored)
 
 
 @spmd_lowering("stablehlo.reduce")
@@ -88,32 +83,21 @@ def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
         computed = result_sharding(rule, option, 0, at.mesh)
         carried = at.shardings[op.operands[0]].partial_axes
         axes = tuple(sorted({*computed.partial_axes, *carried}))
-        with ir.InsertionPoint(op), op.location:
-            for index in range(count, 2 * count):
-                op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
+        for index in range(count, 2 * count):
+            op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
         default_lowering(op, rule, option, at)
     if count > 1 or all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
         return
     if kind := body_kind(op):
         _combine_after(op, kind, at)
     else:
-        with ir.InsertionPoint(op), op.location:
-            op.operands[0] = stablehlo.OptimizationBarrierOp([op.operands[0]]).results[0]
+        op.operands[0] = at.emit.barrier(op.operands[0])
 
 
 def _combine_after(op: ir.Operation, kind: str, at: SpmdProgram) -> None:
     """Reduces from the neutral element of `kind`, and combines what comes out with the initial value."""
-    result, initial = op.results[0], op.operands[1]
-    ignored = neutral(kind, ir.RankedTensorType(initial.type).element_type)
-    if is_splat(initial, ignored):
-        return
-    users = [(use.owner, use.operand_number) for use in result.uses]
-    with ir.InsertionPoint(op), op.location:
-        op.operands[1] = splat(ignored, initial.type)
-    with ir.InsertionPoint.after(op), op.location:
-        spread = broadcast_scalar(initial, shape_of(result))
-        name = next(name for name, known in KINDS.items() if known == kind)
-        combined = ir.Operation.create(f"stablehlo.{name}", [result.type], [result, spread]).results[0]
-    for user, index in users:
-        user.operands[index] = combined
-    at.adopt(combined, at.global_shape(result), at.shardings[result])
+    initial = op.operands[1]
+    ignored = neutral(kind, element_of(initial))
+    if not is_splat(initial, ignored):
+        op.operands[1] = at.emit.splat(initial.type, ignored)
+        at.amend(op.results[0], lambda reduced: at.emit.elementwise(COMBINERS[kind], reduced, initial))

@@ -7,32 +7,22 @@ another one, or outside of the whole tensor, where an element may hold the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
 import numpy as np
 
-from meshbridge.dialect.attributes import integers_attr
-from meshbridge.ir.builder import Emitter, element_of
+from meshbridge.ir.builder import Builder, element_of, integers, tensor
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Numbers, Reach
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
-from meshbridge.ops.spmd import (
-    SpmdProgram,
-    broadcast_scalar,
-    compare,
-    default_lowering,
-    neutral,
-    replace_result,
-    splat,
-    spmd_lowering,
-)
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, replace_result, spmd_lowering
 from meshbridge.ops.window_attributes import WindowDim, window_dims
-from meshbridge.ops.window_exchange import own_entry, pad, read_window
+from meshbridge.ops.window_exchange import own_entry, read_window
 
 _LOSES = {"GE": "max", "GT": "max", "LE": "min", "LT": "min"}
 """The reduction whose neutral element no comparison prefers to another, by the comparison's direction."""
@@ -86,9 +76,7 @@ def local_select_and_scatter(op: ir.Operation, rule: ShardingRule, option: Optio
     if not split:
         default_lowering(op, rule, option, at)
         return
-    with ir.InsertionPoint(op), op.location:
-        scattered = scattered_shard(op, windows, split, at)
-    replace_result(op, rule, option, scattered, at)
+    replace_result(op, rule, option, scattered_shard(op, windows, split, at), at)
 
 
 def split_windows(rule: ShardingRule, option: Option, windows: list[WindowDim]) -> dict[int, Axes]:
@@ -105,14 +93,14 @@ def scattered_shard(
     With `selects_padding` the padding is elements, of the value that the selection likes least, which a window may select.
     StableHLO's padding is never selected.
     """
-    operand, source, initial = op.operands
+    emit, (operand, source, initial) = at.emit, op.operands
     sizes, counts = at.global_shape(operand), at.global_shape(source)
     numbering = _Numbering(shape_of(operand), selects_padding, at)
-    fill = splat(neutral(selected_kind(op), element_of(operand)) if selects_padding else 0, initial.type)
+    fill = emit.splat(initial.type, neutral(selected_kind(op), element_of(operand)) if selects_padding else 0)
     lines, strays = [], {}
     for dim, window in enumerate(windows):
         if dim not in split:
-            operand = pad(operand, dim, fill, window.low, window.high)
+            operand = emit.pad_along(operand, dim, fill, window.low, window.high)
             lines.append(numbering.line(dim, _Run((), np.array([-window.low]), shape_of(operand)[dim], numbering.shard[dim])))
             continue
         axes, devices = split[dim], at.mesh.group_size(split[dim])
@@ -123,12 +111,11 @@ def scattered_shard(
         rows = _Run(axes, reach.window(devices).starts(devices), shape_of(source)[dim], counts[dim])
         if rows.leaves:
             strays[dim] = numbering.strays(rows)
-    numbers = _selected(
-        op, operand, numbering.joined(lines), [window.size for window in windows], [each.stride for each in windows]
-    )
+    extents, strides = [window.size for window in windows], [window.stride for window in windows]
+    numbers = _selected(op, operand, numbering.joined(lines), extents, strides, emit)
     for dim, line in strays.items():
-        numbers = stablehlo.maximum(numbers, _along(dim, line, shape_of(numbers)))
-    return _scatter(op, numbers, source, initial, numbering.shard)
+        numbers = emit.elementwise("maximum", numbers, emit.broadcast(line, shape_of(numbers), [dim]))
+    return _scatter(op, numbers, source, initial, numbering.shard, emit)
 
 
 @dataclass(frozen=True)
@@ -147,10 +134,7 @@ class _Run:
 
     def places(self, at: SpmdProgram) -> ir.Value:
         """Their indices in the whole tensor."""
-        emit = Emitter(ir.Location.current, ir.InsertionPoint.current)
-        return emit.elementwise(
-            "add", emit.iota([self.length], 0), emit.broadcast(own_entry(self.begins, self.axes, at), [self.length])
-        )
+        return at.emit.count_from(own_entry(self.begins, self.axes, at), self.length)
 
 
 @dataclass(frozen=True)
@@ -169,46 +153,38 @@ class _Numbering:
 
     def line(self, dim: int, run: _Run) -> ir.Value:
         """What a dimension adds to the number of each of its places."""
-        own, places = self.shard[dim], run.places(self.at)
-        index = stablehlo.subtract(places, broadcast_scalar(self.at.offset(run.axes, own), (run.length,))) if run.axes else places
-        line = stablehlo.convert(ir.RankedTensorType.get([run.length], self.element), index)
-        line = stablehlo.multiply(line, splat(prod(self.shard[dim + 1 :]), line.type))
-        line = stablehlo.select(_within(index, own), line, splat(prod(self.shard), line.type))
+        emit, own, places = self.at.emit, self.shard[dim], run.places(self.at)
+        index = emit.subtract(places, self.at.offset(run.axes, own)) if run.axes else places
+        line = emit.multiply(emit.convert(index, self.element), prod(self.shard[dim + 1 :]))
+        line = emit.select(emit.within(index, own), line, prod(self.shard))
         if self.selects_padding or not run.leaves:
             return line
-        return stablehlo.select(_within(places, run.size), line, splat(-len(self.shard) * prod(self.shard), line.type))
+        return emit.select(emit.within(places, run.size), line, -len(self.shard) * prod(self.shard))
 
     def strays(self, rows: _Run) -> ir.Value:
         """The number of another shard's places for windows that the program does not have, -1 for the others."""
-        line = ir.RankedTensorType.get([rows.length], self.element)
-        return stablehlo.select(_within(rows.places(self.at), rows.size), splat(-1, line), splat(prod(self.shard), line))
+        emit = self.at.emit
+        none = emit.splat(tensor([rows.length], self.element), -1)
+        return emit.select(emit.within(rows.places(self.at), rows.size), none, prod(self.shard))
 
     def joined(self, lines: list[ir.Value]) -> ir.Value:
         """The number of every place."""
         shape = tuple(shape_of(line)[0] for line in lines)
-        first, *others = (_along(dim, line, shape) for dim, line in enumerate(lines))
-        return reduce(stablehlo.add, others, first)
+        first, *others = (self.at.emit.broadcast(line, shape, [dim]) for dim, line in enumerate(lines))
+        return reduce(self.at.emit.add, others, first)
 
 
-def _within(index: ir.Value, size: int) -> ir.Value:
-    """Whether indices are neither negative nor `size` or more."""
-    return stablehlo.and_(compare(index, splat(0, index.type), "GE"), compare(index, splat(size, index.type), "LT"))
-
-
-def _along(dim: int, line: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """A tensor that changes along one dimension only."""
-    return stablehlo.broadcast_in_dim(ir.RankedTensorType.get(shape, element_of(line)), line, ir.DenseI64ArrayAttr.get([dim]))
-
-
-def _selected(op: ir.Operation, operand: ir.Value, numbers: ir.Value, sizes: list[int], strides: list[int]) -> ir.Value:
+def _selected(
+    op: ir.Operation, operand: ir.Value, numbers: ir.Value, sizes: list[int], strides: list[int], emit: Builder
+) -> ir.Value:
     """The number of the place that each window selects, by the body that `op` gives up; negative if it has none to select."""
-    scalars = [ir.RankedTensorType.get([], element_of(value)) for value in (operand, numbers)]
+    scalars = [tensor([], element_of(value)) for value in (operand, numbers)]
     counts = [(length - size) // stride + 1 for length, size, stride in zip(shape_of(operand), sizes, strides, strict=True)]
-    pooled = ir.Operation.create(
-        "stablehlo.reduce_window",
-        [ir.RankedTensorType.get(counts, scalar.element_type) for scalar in scalars],
-        [operand, numbers, splat(0, scalars[0]), splat(-1, scalars[1])],
-        {"window_dimensions": integers_attr(sizes), "window_strides": integers_attr(strides)},
+    pooled = emit.op(
+        "reduce_window",
+        [tensor(counts, scalar.element_type) for scalar in scalars],
+        [operand, numbers, emit.splat(scalars[0], 0), emit.splat(scalars[1], -1)],
+        {"window_dimensions": integers(sizes), "window_strides": integers(strides)},
         regions=1,
     )
     _number_selection(op.regions[0].blocks[0], pooled.regions[0], scalars)
@@ -221,25 +197,24 @@ def _number_selection(block: ir.Block, region: ir.Region, scalars: list[ir.Ranke
     of them may not be selected."""
     block.append_to(region)
     left, other = block.arguments
-    left_number, right, right_number = (block.add_argument(kind, ir.Location.current) for kind in (scalars[1], *scalars))
+    end = list(block.operations)[-1].operation
+    left_number, right, right_number = (block.add_argument(kind, end.location) for kind in (scalars[1], *scalars))
     other.replace_all_uses_with(right)
     block.erase_argument(1)
-    end = list(block.operations)[-1].operation
-    with ir.InsertionPoint(end):
-        zero = splat(0, scalars[1])
-        there = [compare(number, zero, "GE") for number in (left_number, right_number)]
-        chosen = stablehlo.and_(there[0], stablehlo.or_(end.operands[0], stablehlo.not_(there[1])))
-        pairs = ((left, right), (left_number, right_number))
-        stablehlo.return_([stablehlo.select(chosen, *pair) for pair in pairs])
+    emit = Builder.before(end)
+    there = [emit.compare("GE", number, 0) for number in (left_number, right_number)]
+    beaten = emit.elementwise("or", end.operands[0], emit.elementwise("not", there[1]))
+    chosen = emit.elementwise("and", there[0], beaten)
+    emit.op("return", [], [emit.select(chosen, *pair) for pair in ((left, right), (left_number, right_number))])
     end.erase()
 
 
-def _scatter(op: ir.Operation, numbers: ir.Value, source: ir.Value, initial: ir.Value, shard: tuple[int, ...]) -> ir.Value:
+def _scatter(
+    op: ir.Operation, numbers: ir.Value, source: ir.Value, initial: ir.Value, shard: tuple[int, ...], emit: Builder
+) -> ir.Value:
     """The shard that the body of `op` makes of what goes to each number; StableHLO skips those out of bounds."""
-    count, element = prod(shape_of(numbers)), element_of(source)
-    number, flat = element_of(numbers), ir.RankedTensorType.get([prod(shard)], element)
-    indices = stablehlo.reshape(ir.RankedTensorType.get([count, 1], number), numbers)
-    updates = stablehlo.reshape(ir.RankedTensorType.get([count], element), source)
+    count = prod(shape_of(numbers))
+    flat = emit.broadcast(initial, [prod(shard)])
     dimensions = stablehlo.ScatterDimensionNumbers.get(
         update_window_dims=[],
         inserted_window_dims=[0],
@@ -248,13 +223,7 @@ def _scatter(op: ir.Operation, numbers: ir.Value, source: ir.Value, initial: ir.
         scattered_dims_to_operand_dims=[0],
         index_vector_dim=1,
     )
-    scattered = ir.Operation.create(
-        "stablehlo.scatter",
-        [flat],
-        [broadcast_scalar(initial, (prod(shard),)), indices, updates],
-        {"scatter_dimension_numbers": dimensions},
-        regions=1,
-    )
+    operands = [flat, emit.reshape(numbers, [count, 1]), emit.reshape(source, [count])]
+    scattered = emit.op("scatter", flat.type, operands, {"scatter_dimension_numbers": dimensions}, regions=1)
     op.regions[1].blocks[0].append_to(scattered.regions[0])
-    shaped: ir.Value = stablehlo.reshape(ir.RankedTensorType.get(list(shard), element), scattered.results[0])
-    return shaped
+    return emit.reshape(scattered.results[0], shard)

@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 from meshbridge.dialect import build
+from meshbridge.ir.builder import Builder, element_of, integer, integers, tensor
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.option import Option, result_sharding, tensor_split
 from meshbridge.ops.reach import Shares
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
 from meshbridge.ops.shapes import passing
-from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, default_lowering, mask_padding, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, spmd_lowering
 
 
 @sharding_rule_of("stablehlo.sort")
@@ -51,31 +52,29 @@ def local_top_k(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPr
         default_lowering(op, rule, option, at)
         return
     length, size = shape_of(operand)[dim], at.global_shape(operand)[dim]
-    with ir.InsertionPoint(op), op.location:
-        if size % at.mesh.group_size(axes):
-            operand = mask_padding(operand, dim, size, axes, "max", at)
-        values, places = _largest(operand, min(_count(op), length))
-        places = stablehlo.add(places, broadcast_scalar(at.offset(axes, length), shape_of(places)))
-        candidates, origins = (build.all_gather(part, at.mesh, mesh_axes=axes, gather_axis=dim) for part in (values, places))
-        best, chosen = _largest(candidates, _count(op))
-        results = (best, _pick(origins, chosen))
+    if size % at.mesh.group_size(axes):
+        operand = mask_padding(operand, dim, size, axes, "max", at)
+    values, places = _largest(operand, min(_count(op), length), at.emit)
+    places = at.emit.add(places, at.offset(axes, length))
+    parts = (build.all_gather(part, at.mesh, mesh_axes=axes, gather_axis=dim, at=at.emit) for part in (values, places))
+    candidates, origins = parts
+    best, chosen = _largest(candidates, _count(op), at.emit)
+    results = (best, _pick(origins, chosen, at.emit))
     for index, (old, new) in enumerate(zip(op.results, results, strict=True)):
         at.adopt(new, at.global_shape(old), result_sharding(rule, option, index, at.mesh))
         old.replace_all_uses_with(new)
     op.erase()
 
 
-def _largest(value: ir.Value, count: int) -> tuple[ir.Value, ir.Value]:
+def _largest(value: ir.Value, count: int, emit: Builder) -> tuple[ir.Value, ir.Value]:
     """The `count` largest elements along the last dimension and their places."""
     shape = [*shape_of(value)[:-1], count]
-    places = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(32))
-    types = [ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type), places]
-    attributes: dict[str, ir.Attribute] = {"k": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), count)}
-    found = ir.Operation.create("chlo.top_k", types, [value], attributes)
+    types = [tensor(shape, element) for element in (element_of(value), ir.IntegerType.get_signless(32))]
+    found = emit.op("chlo.top_k", types, [value], {"k": integer(count)})
     return found.results[0], found.results[1]
 
 
-def _pick(values: ir.Value, places: ir.Value) -> ir.Value:
+def _pick(values: ir.Value, places: ir.Value, emit: Builder) -> ir.Value:
     """What `values` has at `places` along the last dimension."""
     rank = len(shape_of(values))
     batch = list(range(rank - 1))
@@ -87,5 +86,5 @@ def _pick(values: ir.Value, places: ir.Value) -> ir.Value:
         start_index_map=[rank - 1],
         index_vector_dim=rank,
     )
-    picked: ir.Value = stablehlo.gather(values, places, numbers, [1] * rank)
-    return picked
+    attrs = {"dimension_numbers": numbers, "slice_sizes": integers([1] * rank)}
+    return emit.value("gather", tensor(shape_of(places), element_of(values)), [values, places], attrs)

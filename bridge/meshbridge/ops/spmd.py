@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from meshbridge import resharding
 from meshbridge.dialect import build
-from meshbridge.ir.builder import Emitter
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
+from meshbridge.ir.elements import neutral
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
 from meshbridge.ops.linear import carried_axes
@@ -32,6 +33,7 @@ spmd_lowering = SPMD_LOWERINGS.register
 
 def lower_op(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Turns `op` into what it becomes on shards and records the shardings of its results."""
+    at.emit = Builder.before(op)
     if at.reasons is not None:
         at.reasons.computes(op, exchanges=op.name in SPMD_LOWERINGS)
     SPMD_LOWERINGS.get(op.name, default_lowering)(op, rule, option, at)
@@ -60,7 +62,9 @@ class SpmdProgram:
         self.reasons: Reasons | None = None
         "Where the reasons of communication are written down, if anybody wants them."
         self._global = global_shapes
-        self._entry = ir.InsertionPoint.at_block_begin(entry)
+        self._top = Builder(ir.Location.unknown(entry.owner.context), ir.InsertionPoint.at_block_begin(entry))
+        self.emit = self._top
+        "Where the lowering of the op at hand writes: before the op, unless it says otherwise."
         self._indices: dict[Axes, ir.Value] = {}
         self.manual: Axes = ()
         "Axes of the manual computations around: values differ along them although no sharding says so."
@@ -96,8 +100,7 @@ class SpmdProgram:
         found = self._types.get(key)
         if found is None:
             whole = ir.RankedTensorType(value.type)
-            shape = local_shape(tuple(whole.shape), self.mesh, split)
-            found = self._types[key] = ir.RankedTensorType.get(list(shape), whole.element_type, loc=ir.Location.unknown())
+            found = self._types[key] = tensor(local_shape(tuple(whole.shape), self.mesh, split), whole.element_type)
         return found
 
     def buffer_type(self, value: ir.Value, sharding: Sharding) -> ir.Type:
@@ -106,8 +109,7 @@ class SpmdProgram:
         found = self._types.get(key)
         if found is None:
             whole = ir.RankedTensorType(value.type)
-            shape = buffer_shape(tuple(whole.shape), self.mesh, sharding)
-            found = self._types[key] = ir.RankedTensorType.get(list(shape), whole.element_type, loc=ir.Location.unknown())
+            found = self._types[key] = tensor(buffer_shape(tuple(whole.shape), self.mesh, sharding), whole.element_type)
         return found
 
     def define(self, value: ir.Value, sharding: Sharding) -> None:
@@ -129,6 +131,15 @@ class SpmdProgram:
             self.reasons.made(value, sharding)
         return value
 
+    def amend(self, result: ir.Value, make: Callable[[ir.Value], ir.Value], sharding: Sharding | None = None) -> None:
+        """Has the users of `result` take what `make` writes behind its op, in the same sharding unless another one is given."""
+        users = [(use.owner, use.operand_number) for use in result.uses]
+        self.emit = Builder.after(op_of(result))
+        made = make(result)
+        for user, index in users:
+            user.operands[index] = made
+        self.adopt(made, self.global_shape(result), sharding or self.shardings[result])
+
     def reshard(self, value: ir.Value, target: Sharding, before: ir.Operation) -> ir.Value:
         """`value` as `target`: what an earlier use has made, or new collectives before an op."""
         source = self.shardings[value]
@@ -148,17 +159,17 @@ class SpmdProgram:
             return result
         dtype = str(ir.RankedTensorType(value.type).element_type)
         location = before.location if self.reasons is None else self.reasons.to_reshard(value, source, target, before)
+        emit = Builder(location, ir.InsertionPoint(before))
         if 0 in shape:
-            element = ir.RankedTensorType(value.type).element_type
-            with ir.InsertionPoint(before), location:  # no element to move
-                result = splat(0, ir.RankedTensorType.get(buffer_shape(shape, self.mesh, target), element))
+            empty = tensor(buffer_shape(shape, self.mesh, target), element_of(value))
+            result = emit.splat(empty, 0)  # no element to move
         elif grows_halos(source, target, self.resharding):
-            result = grow_halos(value, shape, self.mesh, target, loc=location, ip=ir.InsertionPoint(before))
+            result = grow_halos(value, shape, self.mesh, target, emit)
         elif self.manual:
-            result = self._reshard_inside(value, shape, dtype, target, before, location)
+            result = self._reshard_inside(value, shape, dtype, target, emit)
         else:
             plan = resharding.plan(shape, dtype, self.mesh, source, target, self.resharding)
-            result = resharding.emit(plan, value, self.mesh, loc=location, ip=ir.InsertionPoint(before))
+            result = resharding.emit(plan, value, self.mesh, emit)
         self._resharded[-1][value, target] = self.adopt(result, shape, target)
         if self.reasons is not None:
             self.reasons.made(result, target, value)
@@ -171,9 +182,7 @@ class SpmdProgram:
             if next(iter(op.results[0].uses), None) is None:
                 op.erase()
 
-    def _reshard_inside(
-        self, value: ir.Value, shape: tuple[int, ...], dtype: str, target: Sharding, before: ir.Operation, location: ir.Location
-    ) -> ir.Value:
+    def _reshard_inside(self, value: ir.Value, shape: tuple[int, ...], dtype: str, target: Sharding, emit: Builder) -> ir.Value:
         """Reshards within a manual computation: a dimension in front that the manual axes split keeps plans from taking what
         stands along them for copies of one value.
         """
@@ -191,16 +200,12 @@ class SpmdProgram:
 
         whole = (count, *shape)
         plan = resharding.plan(whole, dtype, self.mesh, deeper(self.shardings[value]), deeper(target), self.resharding)
-        element = ir.RankedTensorType(value.type).element_type
-        before_it = ir.InsertionPoint(before)
-        with before_it, location:
-            value = stablehlo.reshape(ir.RankedTensorType.get([1, *ir.RankedTensorType(value.type).shape], element), value)
-            moved = resharding.emit(plan, value, self.mesh, loc=location, ip=before_it)
-            return stablehlo.reshape(ir.RankedTensorType.get(list(ir.RankedTensorType(moved.type).shape[1:]), element), moved)
+        moved = resharding.emit(plan, emit.reshape(value, [1, *shape_of(value)]), self.mesh, emit)
+        return emit.reshape(moved, shape_of(moved)[1:])
 
     def shifted(self, piece: tuple[ir.Value, int, int, int], axis: int, distance: int) -> ir.Value:
         """The elements `start` … `start + size` of dimension `dim` that the device `distance` further along a mesh axis holds of
-        `piece`, which is (value, dim, start, size); undefined where there is none, at the current insertion point.
+        `piece`, which is (value, dim, start, size); undefined where there is none.
 
         A piece that was fetched before is there already. One whose other half was, from devices at the other end of the axis,
         comes with it: the two shifts become a rotation.
@@ -211,15 +216,12 @@ class SpmdProgram:
                 found: ir.Value | None = made.get((piece, axis, other))
                 if found is not None:
                     if other != distance:
-                        shift = found.owner
-                        assert not isinstance(shift, ir.Block)
-                        shift.attributes["rotate"] = ir.UnitAttr.get()
+                        op_of(found).attributes["rotate"] = ir.UnitAttr.get()
                         made[piece, axis, distance] = found
                     return found
         value, dim, start, size = piece
-        emit = Emitter(ir.Location.current, ir.InsertionPoint.current)
-        cut = emit.slice(value, dim, start, size)
-        moved = build.shift(cut, self.mesh, mesh_axes=(axis,), shift_axis=axis, offset=-distance)
+        cut = self.emit.slice(value, dim, start, size)
+        moved = build.shift(cut, self.mesh, mesh_axes=(axis,), shift_axis=axis, offset=-distance, at=self.emit)
         self._shifts[-1][piece, axis, distance] = moved
         return moved
 
@@ -230,107 +232,26 @@ class SpmdProgram:
         """
         found = self._indices.get(axes)
         if found is None:
-            with self._entry, ir.Location.unknown():
-                i32 = ir.IntegerType.get_signless(32)
-                count = self.mesh.group_size(axes)
-                numbers = stablehlo.iota(ir.RankedTensorType.get([count], i32), ir.IntegerAttr.get(_i64(), 0))
-                own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0)
-                found = self._indices[axes] = stablehlo.reshape(ir.RankedTensorType.get([], i32), own)
+            numbers = self._top.iota([self.mesh.group_size(axes)], 0)
+            own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0, at=self._top)
+            found = self._indices[axes] = self._top.reshape(own, [])
         return found
 
     def offset(self, axes: Axes, size: int) -> ir.Value:
         """Where this device's shard of `size` elements begins in a dimension split along `axes`: tensor<i32>."""
-        return stablehlo.multiply(
-            self.group_index(axes), splat(size, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
-        )
+        return self.emit.multiply(self.group_index(axes), size)
 
     def is_first(self, axes: Axes) -> ir.Value:
         """Whether this device is the first of its group along `axes`: tensor<i1>."""
-        index = self.group_index(axes)
-        return compare(index, splat(0, index.type), "EQ")
-
-
-def _i64() -> ir.Type:
-    return ir.IntegerType.get_signless(64)
-
-
-def splat(value: float | int, of: ir.Type) -> ir.Value:
-    """A constant tensor of type `of` whose elements are all `value`."""
-    tensor = ir.RankedTensorType(of)
-    if isinstance(tensor.element_type, ir.ComplexType):  # the bindings cannot hand a complex attribute to Python
-        part = ir.RankedTensorType.get(tensor.shape, ir.ComplexType(tensor.element_type).element_type)
-        return stablehlo.complex(splat(value, part), splat(0, part))
-    return stablehlo.constant(ir.DenseElementsAttr.get_splat(tensor, scalar_attr(value, tensor.element_type)))
-
-
-def scalar_attr(value: float | int, element: ir.Type) -> ir.Attribute:
-    """`value` as an attribute of element type `element` (integers and floats)."""
-    if isinstance(element, ir.IntegerType | ir.IndexType):
-        number = int(value)
-        return ir.IntegerAttr.get(element, number - (1 << 64) if number >= 1 << 63 else number)  # the bindings take signed ones
-    return ir.FloatAttr.get(element, float(value))
-
-
-def neutral(kind: str, element: ir.Type) -> float | int:
-    """The element that a reduction of `kind` ignores, for an element type."""
-    if kind in ("max", "min"):
-        return _extreme(element, lowest=kind == "max")
-    if kind == "bitwise_and":
-        return (
-            -1
-            if isinstance(element, ir.IntegerType) and element.width > 1 and not element.is_unsigned
-            else _extreme(element, lowest=False)
-        )
-    return 1 if kind == "product" else 0
-
-
-_WITHOUT_INFINITY = {
-    "f4E2M1FN": (-6.0, 6.0),
-    "f8E4M3FN": (-448.0, 448.0),
-    "f8E4M3FNUZ": (-240.0, 240.0),
-    "f8E4M3B11FNUZ": (-30.0, 30.0),
-    "f8E5M2FNUZ": (-57344.0, 57344.0),
-    "f8E8M0FNU": (2.0**-127, 2.0**127),
-}
-"""The smallest and the largest number of float types that have no infinity."""
-
-
-def _extreme(element: ir.Type, *, lowest: bool) -> float | int:
-    if not isinstance(element, ir.IntegerType):
-        low, high = _WITHOUT_INFINITY.get(str(element), (float("-inf"), float("inf")))
-        return low if lowest else high
-    width = int(element.width)
-    if element.is_unsigned or width == 1:
-        return 0 if lowest else (1 << width) - 1
-    return -(1 << (width - 1)) if lowest else (1 << (width - 1)) - 1
+        return self.emit.compare("EQ", self.group_index(axes), 0)
 
 
 def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at: SpmdProgram) -> ir.Value:
     """`value` with the neutral element of `kind` wherever its dimension `dim`, of global `size` and split along `axes`,
     is padding."""
-    tensor = ir.RankedTensorType(value.type)
-    i32, i1 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(1)
-    length = tensor.shape[dim]
-    line = ir.RankedTensorType.get([length], i32)
-    position = stablehlo.add(
-        stablehlo.iota(line, ir.IntegerAttr.get(_i64(), 0)), broadcast_scalar(at.offset(axes, length), (length,))
-    )
-    inside = compare(position, splat(size, line), "LT")
-    mask = stablehlo.broadcast_in_dim(ir.RankedTensorType.get(tensor.shape, i1), inside, ir.DenseI64ArrayAttr.get([dim]))
-    return stablehlo.select(mask, value, splat(neutral(kind, tensor.element_type), tensor))
-
-
-def compare(left: ir.Value, right: ir.Value, direction: str) -> ir.Value:
-    """Elementwise comparison of two tensors."""
-    return stablehlo.compare(left, right, stablehlo.ComparisonDirectionAttr.get(direction))
-
-
-def broadcast_scalar(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    """A rank-0 tensor spread over `shape`; the value itself for rank 0."""
-    if not shape:
-        return value
-    element = ir.RankedTensorType(value.type).element_type
-    return stablehlo.broadcast_in_dim(ir.RankedTensorType.get(list(shape), element), value, ir.DenseI64ArrayAttr.get([]))
+    emit, length = at.emit, shape_of(value)[dim]
+    inside = emit.compare("LT", emit.count_from(at.offset(axes, length), length), size)
+    return emit.select_along(dim, inside, value, neutral(kind, element_of(value)))
 
 
 def replace_result(op: ir.Operation, rule: ShardingRule, option: Option, value: ir.Value, at: SpmdProgram) -> None:

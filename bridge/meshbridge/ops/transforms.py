@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import Emitter
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
@@ -44,22 +44,13 @@ def local_fft(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
     XLA on CPU lets a transform take on the order in memory that a collective beside it needs (an all-gather along a dimension
     wants that dimension outermost), and then refuses to run it. A tensor of one dimension has only one order.
     """
-    operand, result = op.operands[0], op.results[0]
-    with ir.InsertionPoint(op), op.location:
-        op.operands[0] = at.adopt(_row_major(operand), at.global_shape(operand), at.shardings[operand])
+    operand = op.operands[0]
+    op.operands[0] = at.adopt(_row_major(operand, at.emit), at.global_shape(operand), at.shardings[operand])
     default_lowering(op, rule, option, at)
-    users = [(use.owner, use.operand_number) for use in result.uses]
-    with ir.InsertionPoint.after(op), op.location:
-        ordered = at.adopt(_row_major(result), at.global_shape(result), at.shardings[result])
-    for user, index in users:
-        user.operands[index] = ordered
+    at.amend(op.results[0], lambda result: _row_major(result, at.emit))
 
 
-def _row_major(value: ir.Value) -> ir.Value:
+def _row_major(value: ir.Value, emit: Builder) -> ir.Value:
     """`value` by way of one dimension."""
     shape = shape_of(value)
-    if len(shape) < 2:
-        return value
-    emit = Emitter(ir.Location.current, ir.InsertionPoint.current)
-    line = emit.reshape(value, [prod(shape)])
-    return emit.reshape(emit.value("optimization_barrier", line.type, [line]), shape)
+    return emit.reshape(emit.barrier(emit.reshape(value, [prod(shape)])), shape) if len(shape) > 1 else value

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshbridge.dialect import build
-from meshbridge.ir.builder import Emitter, element_of, shape_of
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.builder import element_of, shape_of, tensor
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.reach import Covered, Numbers, Reach, Window
 from meshbridge.ops.rounds import Round, rounds
-from meshbridge.ops.spmd import SpmdProgram, broadcast_scalar, compare, splat
+from meshbridge.ops.spmd import SpmdProgram
 from meshbridge.resharding.place import Place
 from meshbridge.resharding.steps import axis_digits
 
@@ -29,8 +29,7 @@ def read_window(
 ) -> ir.Value:
     """This device's window of dimension `dim` of a tensor, of which `value` is the shard along `axes`.
 
-    What lies outside of the whole tensor reads as the scalar `fill`; None if nobody looks at it. Works at the current insertion
-    point and location.
+    What lies outside of the whole tensor reads as the scalar `fill`; None if nobody looks at it.
     """
     count = at.mesh.group_size(axes)
     window = reach.window(count)
@@ -44,8 +43,8 @@ def cut_window(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Val
     window = reach.window(count)
     size, starts = shape_of(value)[dim], window.starts(count)
     low, high = max(0, -int(starts.min())), max(0, int(starts.max()) + window.length - size)
-    widened = pad(value, dim, fill, low, high)
-    return _emitter().dynamic_slice(widened, dim, own_entry(starts + low, axes, at), window.length)
+    widened = at.emit.pad_along(value, dim, fill, low, high)
+    return at.emit.dynamic_slice(widened, dim, own_entry(starts + low, axes, at), window.length)
 
 
 @dataclass(frozen=True)
@@ -65,40 +64,26 @@ def read_places(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Va
     window, span = reach.window(count), reach.span(count)
     if not window.length:
         shape = shape_of(value)
-        return Places(broadcast_scalar(fill, (*shape[:dim], span, *shape[dim + 1 :])))
+        return Places(at.emit.broadcast(fill, (*shape[:dim], span, *shape[dim + 1 :])))
     found = read_window(value, dim, axes, reach, fill, at)
     if window.lead is not None:
         spread = (window.length - 1) * reach.dilation + 1
         return Places(found, window.lead, span - window.lead - spread, reach.dilation)
-    widened = pad(found, dim, fill, 0, reach.dilation - 1, reach.dilation - 1)
-    widened = pad(widened, dim, fill, 0, max(0, span + reach.dilation - 1 - shape_of(widened)[dim]))
-    return Places(_emitter().dynamic_slice(widened, dim, own_entry(window.leads(count), axes, at), span))
-
-
-def pad(value: ir.Value, dim: int, fill: ir.Value, low: int, high: int, interior: int = 0) -> ir.Value:
-    """`value` with `fill` around (elements cut off, where negative) and between the elements of one dimension."""
-    if not (low or high or interior):
-        return value
-    edges = [[0] * len(shape_of(value)) for _ in range(3)]
-    for edge, size in zip(edges, (low, high, interior), strict=True):
-        edge[dim] = size
-    return stablehlo.pad(value, fill, *edges)
+    widened = at.emit.pad_along(found, dim, fill, 0, reach.dilation - 1, reach.dilation - 1)
+    widened = at.emit.pad_along(widened, dim, fill, 0, max(0, span + reach.dilation - 1 - shape_of(widened)[dim]))
+    return Places(at.emit.dynamic_slice(widened, dim, own_entry(window.leads(count), axes, at), span))
 
 
 def own_entry(numbers: Numbers, axes: Axes, at: SpmdProgram) -> ir.Value:
     """This device's entry of a list with one number for each device of a group along `axes`: tensor<i32>."""
-    emit = _emitter()
+    emit = at.emit
     steps = np.diff(numbers)
     if not steps.any():
         return emit.scalar(int(numbers[0]))
     if (steps == steps[0]).all():
         return emit.add(emit.multiply(at.group_index(axes), int(steps[0])), int(numbers[0]))
-    own = build.all_slice(emit.table(numbers), at.mesh, mesh_axes=axes, slice_axis=0)
+    own = build.all_slice(emit.table(numbers), at.mesh, mesh_axes=axes, slice_axis=0, at=emit)
     return emit.reshape(own, [])
-
-
-def _emitter() -> Emitter:
-    return Emitter(ir.Location.current, ir.InsertionPoint.current)
 
 
 @dataclass(frozen=True)
@@ -115,7 +100,7 @@ class _Site:
 
     def halo(self, value: ir.Value, fill: ir.Value | None) -> ir.Value:
         """Pieces of the shards in order of their distance, the nearest before first."""
-        emit, window, shard = _emitter(), self.window, self.shard
+        emit, window, shard = self.at.emit, self.window, self.shard
         start = int(window.starts(1)[0])
         moving = {int(each.senders[0] - each.receivers[0]): each for each in self._rounds() if each.moves}
         is_even = self.count * shard == self.size
@@ -124,7 +109,7 @@ class _Site:
             low, high = max(start - distance * shard, 0), min(start + window.length - distance * shard, shard)
             if fill is not None and distance and distance not in moving:  # outside of the tensor everywhere
                 shape = shape_of(value)
-                pieces.append(broadcast_scalar(fill, (*shape[: self.dim], high - low, *shape[self.dim + 1 :])))
+                pieces.append(emit.broadcast(fill, (*shape[: self.dim], high - low, *shape[self.dim + 1 :])))
                 continue
             piece = self._from(value, low, high, distance, moving.get(distance))
             if distance and fill is not None and is_even:
@@ -136,13 +121,13 @@ class _Site:
     def assembled(self, value: ir.Value, fill: ir.Value | None) -> ir.Value:
         """Pieces written into a buffer, which is longer than the window where a piece is longer than what is read of it. Who gets
         none in a round writes back what it has."""
-        emit, dim, found = _emitter(), self.dim, self._rounds()
+        emit, dim, found = self.at.emit, self.dim, self._rounds()
         low = max((-int(each.put.min()) for each in found), default=0)
         high = max((int(each.put.max()) + each.width for each in found), default=0) - self.window.length
         low, high = max(low, 0), max(high, 0)
         shape = shape_of(value)
         shape[dim] = low + self.window.length + high
-        buffer = emit.broadcast(emit.splat(ir.RankedTensorType.get([], element_of(value)), 0), shape)
+        buffer = emit.splat(tensor(shape, element_of(value)), 0)
         for each in found:
             piece = self._cut(value, each)
             if each.moves:
@@ -155,10 +140,8 @@ class _Site:
                 receives[each.receivers] = 1
                 flag = own_entry(receives, self.axes, self.at)
                 kept = emit.dynamic_slice(buffer, dim, own, each.width)
-                piece = emit.select(emit.compare("EQ", flag, emit.scalar(1)), piece, kept)
-            zero = emit.scalar(0)
-            place = [own if other == dim else zero for other in range(len(shape))]
-            buffer = emit.value("dynamic_update_slice", buffer.type, [buffer, piece, *place])
+                piece = emit.select(emit.compare("EQ", flag, 1), piece, kept)
+            buffer = emit.dynamic_update(buffer, piece, dim, own)
         window = emit.slice(buffer, dim, low, self.window.length)
         starts = self.window.starts(self.count)
         outside = bool(starts.min() < 0 or starts.max() + self.window.length > self.size)
@@ -169,7 +152,7 @@ class _Site:
 
     def _cut(self, value: ir.Value, each: Round) -> ir.Value:
         """The piece that this device sends, or keeps."""
-        emit = _emitter()
+        emit = self.at.emit
         if len(set(each.taken.tolist())) == 1:
             return emit.slice(value, self.dim, int(each.taken[0]), each.width)
         offsets = np.zeros(self.count, np.int64)
@@ -180,30 +163,21 @@ class _Site:
         """The elements from `low` to `high` of the shard `distance` further along; anything where there is none."""
         if distance and each is not None and len(self.axes) == 1 and len(each.receivers) == self.count - abs(distance):
             return self.at.shifted((value, self.dim, low, high - low), self.axes[0], distance)
-        piece = _emitter().slice(value, self.dim, low, high - low)
+        piece = self.at.emit.slice(value, self.dim, low, high - low)
         return piece if not distance or each is None else self._permuted(piece, each)
 
     def _permuted(self, piece: ir.Value, each: Round) -> ir.Value:
-        place = Place(self.at.mesh, _emitter())
+        place = Place(self.at.mesh, self.at.emit)
         pairs = list(zip(each.senders.tolist(), each.receivers.tolist(), strict=True))
         return place.permute(piece, place.everywhere(axis_digits(self.at.mesh, self.axes), pairs))
 
     def _keep_inside(self, piece: ir.Value, distance: int, fill: ir.Value) -> ir.Value:
         """`fill` on devices that have no neighbour at that distance."""
-        index = self.at.group_index(self.axes)
         edge, direction = (-distance, "GE") if distance < 0 else (self.count - distance, "LT")
-        inside = compare(index, splat(edge, index.type), direction)
-        return stablehlo.select(inside, piece, broadcast_scalar(fill, tuple(shape_of(piece))))
+        return self.at.emit.select(self.at.emit.compare(direction, self.at.group_index(self.axes), edge), piece, fill)
 
     def _masked(self, found: ir.Value, fill: ir.Value) -> ir.Value:
         """`fill` wherever the window lies outside of the tensor."""
-        emit = _emitter()
-        shape = shape_of(found)
         start = own_entry(self.window.starts(self.count), self.axes, self.at)
-        place = emit.elementwise("add", emit.iota([self.window.length], 0), emit.broadcast(start, [self.window.length]))
-        line = place.type
-        inside = emit.elementwise("and", compare(place, splat(0, line), "GE"), compare(place, splat(self.size, line), "LT"))
-        mask = stablehlo.broadcast_in_dim(
-            ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(1)), inside, ir.DenseI64ArrayAttr.get([self.dim])
-        )
-        return stablehlo.select(mask, found, broadcast_scalar(fill, tuple(shape)))
+        inside = self.at.emit.within(self.at.emit.count_from(start, self.window.length), self.size)
+        return self.at.emit.select_along(self.dim, inside, found, fill)

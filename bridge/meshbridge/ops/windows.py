@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.ir.builder import element_of
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach, Shares
 from meshbridge.ops.reductions import body_kind, once_per_group
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.scans import local_scan, scanned_dim
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, neutral, splat, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
 
@@ -67,22 +68,21 @@ def local_reduce_window(op: ir.Operation, rule: ShardingRule, option: Option, at
         return
     windows = window_dims(op, len(source))
     reduced = tuple(axis for loop, axes in zip(rule.loops, option, strict=True) if loop.reduction for axis in axes)
-    with ir.InsertionPoint(op), op.location:
-        for dim, axes in enumerate(split):
-            window = windows[dim]
-            if not axes or window.is_single:
-                continue
-            if rule.loops[rule.operands[0][dim][0]].reduction:
-                windows[dim] = WindowDim(shape_of(op.operands[0])[dim])
-                continue
-            reach = _reach(window, source[dim], result[dim])
-            for index in range(count):
-                initial = op.operands[count + index]
-                fill = splat(neutral(kind, element_of(initial)), initial.type) if kind else initial
-                places = read_places(op.operands[index], dim, axes, reach, fill, at)
-                op.operands[index] = places.value
-            windows[dim] = replace(window, low=places.low, high=places.high, base=places.dilation)
-        for index in range(count, 2 * count):
-            op.operands[index] = once_per_group(op.operands[index], kind, tuple(sorted(reduced)), at)
+    for dim, axes in enumerate(split):
+        window = windows[dim]
+        if not axes or window.is_single:
+            continue
+        if rule.loops[rule.operands[0][dim][0]].reduction:
+            windows[dim] = WindowDim(shape_of(op.operands[0])[dim])
+            continue
+        reach = _reach(window, source[dim], result[dim])
+        for index in range(count):
+            initial = op.operands[count + index]
+            fill = at.emit.splat(initial.type, neutral(kind, element_of(initial))) if kind else initial
+            places = read_places(op.operands[index], dim, axes, reach, fill, at)
+            op.operands[index] = places.value
+        windows[dim] = replace(window, low=places.low, high=places.high, base=places.dilation)
+    for index in range(count, 2 * count):
+        op.operands[index] = once_per_group(op.operands[index], kind, tuple(sorted(reduced)), at)
     set_window_dims(op, windows)
     default_lowering(op, rule, option, at)

@@ -13,6 +13,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import MANUAL_AXES, OPTION
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import COMPOSITE, OpError, functions_to_partition, ir, walk, walk_all
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Mesh, Sharding
@@ -126,14 +127,12 @@ def _manual_axes_around(op: ir.Operation) -> frozenset[int]:
 def _annotate_arguments(body: ir.Operation, rule: ShardingRule, option: Option, mesh: Mesh) -> list[ir.Operation]:
     """Gives the arguments the shardings that the rule asks of the operands."""
     block = body.regions[0].blocks[0]
-    place = ir.InsertionPoint.at_block_begin(block)
+    at = Builder(ir.Location.current, ir.InsertionPoint.at_block_begin(block))
     made = []
     for argument, dims in zip(block.arguments, rule.operands, strict=True):
         if isinstance(argument.type, ir.RankedTensorType):
-            sharding = build.sharding(needed_sharding(dims, option, mesh.name), ip=place)
-            shard = ir.Operation.create("mesh.shard", [argument.type], [argument, sharding], ip=place)
-            argument.replace_all_uses_except(shard.results[0], shard)
-            made.append(shard)
+            sharding = build.sharding(needed_sharding(dims, option, mesh.name), at=at)
+            made.append(op_of(build.shard_definition(argument, sharding, at=at)))
     return made
 
 
@@ -142,17 +141,16 @@ def _annotate_results(body: ir.Operation, rule: ShardingRule, option: Option, me
     split reduction leaves."""
     *_, last = body.regions[0].blocks[0].operations
     terminator = last.operation
-    place = ir.InsertionPoint(terminator)
+    at = Builder.before(terminator)
     partial = {}
     for index, value in enumerate(list(terminator.operands)):
         if isinstance(value.type, ir.RankedTensorType):
             computed = result_sharding(rule, option, index, mesh)
-            attributes: dict[str, ir.Attribute] = {} if computed.partial_axes else {"annotate_for_users": ir.UnitAttr.get()}
-            operands = [value, build.sharding(computed, ip=place)]
-            shard = ir.Operation.create("mesh.shard", [value.type], operands, attributes, ip=place)
-            terminator.operands[index] = shard.results[0]
+            sharding = build.sharding(computed, at=at)
+            shard = build.shard(value, sharding, annotate_for_users=not computed.partial_axes, at=at)
+            terminator.operands[index] = shard
             if computed.partial_axes:
-                partial[shard] = computed
+                partial[op_of(shard)] = computed
     return partial
 
 
@@ -165,4 +163,4 @@ def _take_back(partial: dict[ir.Operation, Sharding], graph: Graph, settled: lis
     }
     for shard, wanted in partial.items():
         if computed.get(graph.tensor_of[shard.operands[0]]) != wanted:
-            shard.operands[1] = build.sharding(wanted.without_partial(), ip=ir.InsertionPoint(shard))
+            shard.operands[1] = build.sharding(wanted.without_partial(), at=Builder.before(shard))

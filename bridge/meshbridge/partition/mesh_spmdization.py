@@ -9,6 +9,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import find_mesh, sharding_on
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import (
     BARRIER,
     COMPOSITE,
@@ -228,7 +229,7 @@ class _FunctionPartitioner:
     def _name_sharding(self, op: ir.Operation) -> None:
         """The sharding of a value, which after partitioning no annotation says any more."""
         sharding = self.at.shardings[op.operands[0]]
-        op.results[0].replace_all_uses_with(build.sharding(sharding, loc=op.location, ip=ir.InsertionPoint(op)))
+        op.results[0].replace_all_uses_with(build.sharding(sharding, at=Builder.before(op)))
         op.erase()
 
     def _finish(self, op: ir.Operation) -> list[Sharding]:
@@ -281,12 +282,12 @@ class _FunctionPartitioner:
             description = rule.loops[loop]
             is_uneven = axes and description.reduction and description.size % self.mesh.group_size(axes)
             if is_uneven and op.name not in _LOOK_UPS and loop not in exchanged:
-                with ir.InsertionPoint(op), op.location:
-                    for index, dims in enumerate(rule.operands):
-                        if (loop,) in dims:
-                            value, dim = op.operands[index], dims.index((loop,))
-                            masked = mask_padding(value, dim, description.size, axes, description.reduction, self.at)
-                            op.operands[index] = self.at.adopt(masked, self.at.global_shape(value), self.at.shardings[value])
+                self.at.emit = Builder.before(op)
+                for index, dims in enumerate(rule.operands):
+                    if (loop,) in dims:
+                        value, dim = op.operands[index], dims.index((loop,))
+                        masked = mask_padding(value, dim, description.size, axes, description.reduction, self.at)
+                        op.operands[index] = self.at.adopt(masked, self.at.global_shape(value), self.at.shardings[value])
 
     def _gather_captured(self, op: ir.Operation) -> bool:
         """Makes whole what the regions of an op without a rule use from outside."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 
 from meshbridge.dialect import build
-from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.resharding import emit_factors
@@ -25,16 +24,14 @@ from meshbridge.resharding.steps import Digits, Step
 from meshbridge.resharding.tiles import TileExchange
 
 
-def emit(
-    plan: Plan, value: ir.Value, mesh: Mesh, *, loc: ir.Location | None = None, ip: ir.InsertionPoint | None = None
-) -> ir.Value:
-    """Builds the steps of `plan` at `loc` and `ip` (the current ones if None).
+def emit(plan: Plan, value: ir.Value, mesh: Mesh, at: Builder | None = None) -> ir.Value:
+    """Builds the steps of `plan` (where the context managers say if `at` is None).
 
     `value` is the local shard of `plan.source`, the result that of `plan.target`. Raises MeshError if the shape is another one.
     """
     if tuple(shape_of(value)) != plan.start:
         raise MeshError(f"the plan starts from a shard of shape {list(plan.start)}, found {value.type}")
-    site = Site(mesh, Emitter(loc or ir.Location.current, ip or ir.InsertionPoint.current))
+    site = Site(mesh, at or Builder.current())
     for step in plan.steps:
         value = _emit_step(step, value, site)
     return value
@@ -45,7 +42,7 @@ class Site:
     """Where steps are written, and what several of them share."""
 
     mesh: Mesh
-    emit: Emitter
+    emit: Builder
     _place: Place | None = field(default=None)
 
     @property
@@ -54,11 +51,6 @@ class Site:
         if self._place is None:
             self._place = Place(self.mesh, self.emit)
         return self._place
-
-    @property
-    def at(self) -> dict[str, Any]:
-        """Location and insertion point as the builders take them."""
-        return {"loc": self.emit.loc, "ip": self.emit.ip}
 
     def axes(self, digits: Digits) -> Axes | None:
         """The mesh axes that `digits` spell, if they do."""
@@ -78,28 +70,18 @@ def _reshape(step: s.Reshape, value: ir.Value, site: Site) -> ir.Value:
 
 @_emit_step.register
 def _transpose(step: s.Transpose, value: ir.Value, site: Site) -> ir.Value:
-    attrs = {"permutation": integers(step.permutation)}
-    return site.emit.value("transpose", tensor(step.shape, element_of(value)), [value], attrs)
+    return site.emit.transpose(value, step.permutation)
 
 
 @_emit_step.register
 def _pad(step: s.Pad, value: ir.Value, site: Site) -> ir.Value:
     high = [after - before - low for after, before, low in zip(step.shape, shape_of(value), step.low, strict=True)]
-    attrs = {
-        "edge_padding_low": integers(step.low),
-        "edge_padding_high": integers(high),
-        "interior_padding": integers([0] * len(high)),
-    }
-    zero = site.emit.splat(tensor([], element_of(value)), 0)
-    return site.emit.value("pad", tensor(step.shape, element_of(value)), [value, zero], attrs)
+    return site.emit.pad(value, 0, step.low, high)
 
 
 @_emit_step.register
 def _crop(step: s.Crop, value: ir.Value, site: Site) -> ir.Value:
-    limits = [start + size for start, size in zip(step.start, step.shape, strict=True)]
-    ones = integers([1] * len(limits))
-    attrs = {"start_indices": integers(step.start), "limit_indices": integers(limits), "strides": ones}
-    return site.emit.value("slice", tensor(step.shape, element_of(value)), [value], attrs)
+    return site.emit.cut(value, step.start, [start + size for start, size in zip(step.start, step.shape, strict=True)])
 
 
 _IDENTITY = {"sum": 0, "product": 1, "bitwise_xor": 0}
@@ -110,43 +92,43 @@ _IDENTITY = {"sum": 0, "product": 1, "bitwise_xor": 0}
 def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
     if step.kind not in _IDENTITY:
         return value
-    first = site.emit.compare("EQ", site.place.group(step.digits), site.emit.scalar(0))
-    return site.emit.select(first, value, site.emit.splat(ir.RankedTensorType(value.type), _IDENTITY[step.kind]))
+    first = site.emit.compare("EQ", site.place.group(step.digits), 0)
+    return site.emit.select(first, value, _IDENTITY[step.kind])
 
 
 @_emit_step.register
 def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.slice_over(step, value, site.place)
-    return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, **site.at)
+    return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, at=site.emit)
 
 
 @_emit_step.register
 def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.gather_over(step, value, site.place)
-    return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, **site.at)
+    return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, at=site.emit)
 
 
 @_emit_step.register
 def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
     axes = site.axes(step.digits)
     assert axes is not None, f"{step} reduces over a part of an axis"
-    return build.all_reduce(value, site.mesh, mesh_axes=axes, reduction=step.kind, **site.at)
+    return build.all_reduce(value, site.mesh, mesh_axes=axes, reduction=step.kind, at=site.emit)
 
 
 @_emit_step.register
 def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.reduce_scatter_over(step, value, site.place)
-    return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, **site.at)
+    return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, at=site.emit)
 
 
 @_emit_step.register
 def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
         return emit_factors.exchange_over(step.digits, step.split, step.concat, value, site.place)
-    return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, **site.at)
+    return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, at=site.emit)
 
 
 @_emit_step.register
@@ -154,7 +136,7 @@ def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
     sources, targets = site.axes(step.sources), site.axes(step.targets)
     if sources is None or targets is None:
         return emit_factors.permute_over(step, value, site.place)
-    return build.permute(value, site.mesh, mesh_axes=sources, target_axes=targets, **site.at)
+    return build.permute(value, site.mesh, mesh_axes=sources, target_axes=targets, at=site.emit)
 
 
 @_emit_step.register
@@ -167,7 +149,7 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     """One dynamic slice, one permute and one dynamic update a round."""
     emit, place = site.emit, site.place
     sent, filed = step.piece(tuple(shape_of(value)), step.split), step.piece(step.shape, step.concat)
-    result = emit.broadcast(emit.splat(tensor([], element_of(value)), 0), step.shape)
+    result = emit.splat(tensor(step.shape, element_of(value)), 0)
     devices = np.arange(site.mesh.size)
     moved: ir.Value | None = None
     for turn in step.rounds:
@@ -177,8 +159,7 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
             put[concat] = emit.multiply(place.rotated([step.targets[i]], [shift]), filed[concat])
         if moved is not None:
             taken[step.split[0]] = place.after(taken[step.split[0]], moved)
-        attrs = {"slice_sizes": integers(sent)}
-        moved = emit.value("dynamic_slice", tensor(sent, element_of(value)), [value, *taken], attrs)
+        moved = emit.dynamic_cut(value, taken, sent)
         moved = place.permute(moved, np.stack([step.sender(devices, turn), devices], axis=1))
-        result = emit.value("dynamic_update_slice", result.type, [result, emit.reshape(moved, filed), *put])
+        result = emit.dynamic_paste(result, emit.reshape(moved, filed), put)
     return result

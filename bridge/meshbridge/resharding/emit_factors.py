@@ -64,5 +64,5 @@ def reduce_scatter_over(step: s.ReduceScatter, value: ir.Value, place: Place) ->
         total = piece if total is None else emit.elementwise(COMBINERS[step.kind], total, piece)
     assert total is not None
     if step.kind == "average":
-        return emit.elementwise("divide", total, emit.splat(ir.RankedTensorType(total.type), count))
+        return emit.elementwise("divide", total, count)
     return total

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbridge.ir.builder import Emitter, element_of, integers, shape_of, tensor
+from meshbridge.ir.builder import element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.resharding.overlaps import Numbers
 from meshbridge.resharding.place import Place
@@ -32,7 +32,7 @@ class _Exchange:
         self.place = place
         self.emit = place.emit
         self.table = _Table(place, step)
-        self.result = self.emit.broadcast(self.emit.splat(tensor([], element_of(value)), 0), step.shape)
+        self.result = self.emit.splat(tensor(step.shape, element_of(value)), 0)
         self.arrived: ir.Value | None = None
 
     def written(self) -> ir.Value:
@@ -78,19 +78,14 @@ class _Exchange:
         cut = [dim for dim, size in enumerate(shape_of(self.value)) if shape[dim] < size]
         if self.arrived is not None and cut:
             taken[cut[0]] = self.place.after(taken[cut[0]], self.arrived)
-        return _slice(self.emit, self.value, taken, shape)
+        return self.emit.dynamic_cut(self.value, taken, shape)
 
     def _put(self, tiles: Tiles, shape: Shape, shift: list[int], tile: ir.Value) -> None:
         """`tile` written into the result on the devices that receive it."""
         emit, put = self.emit, self.table.offsets(tiles.receivers, tiles.put, shift)
         if len(tiles) < self.table.devices:
-            tile = emit.select(self.table.any_of(tiles.receivers), tile, _slice(emit, self.result, put, shape))
-        self.result = emit.value("dynamic_update_slice", self.result.type, [self.result, tile, *put])
-
-
-def _slice(emit: Emitter, value: ir.Value, starts: list[ir.Value], shape: Shape) -> ir.Value:
-    attrs = {"slice_sizes": integers(shape)}
-    return emit.value("dynamic_slice", tensor(shape, element_of(value)), [value, *starts], attrs)
+            tile = emit.select(self.table.any_of(tiles.receivers), tile, emit.dynamic_cut(self.result, put, shape))
+        self.result = emit.dynamic_paste(self.result, tile, put)
 
 
 class _Table:
@@ -115,7 +110,7 @@ class _Table:
         """Whether this device is one of `devices`."""
         column = np.zeros(self.devices, np.int64)
         column[devices] = 1
-        return self.place.emit.compare("EQ", self._column(column), self.place.emit.scalar(1))
+        return self.place.emit.compare("EQ", self._column(column), 1)
 
     def _column(self, values: Numbers) -> ir.Value:
         """This device's entry of `values`."""

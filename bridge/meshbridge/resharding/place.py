@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshbridge.ir.builder import Emitter, dense, element_of, integers, shape_of, tensor
+from meshbridge.ir.builder import Builder, dense, element_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.resharding.steps import Digit, Digits
@@ -24,7 +24,7 @@ Pairs = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 class Place:
     """This device's position in `mesh`. Everything is `tensor<i32>`."""
 
-    def __init__(self, mesh: Mesh, emit: Emitter) -> None:
+    def __init__(self, mesh: Mesh, emit: Builder) -> None:
         self.mesh = mesh
         self.emit = emit
         number = emit.value("partition_id", tensor([], ir.IntegerType.get_unsigned(32)), [])
@@ -47,10 +47,10 @@ class Place:
         for digit, shift in zip(digits, shifts, strict=True):
             value = self.linear
             if digit.stride > 1:
-                value = emit.elementwise("divide", value, emit.scalar(digit.stride))
+                value = emit.elementwise("divide", value, digit.stride)
             value = emit.add(value, shift % digit.radix)
-            value = emit.elementwise("remainder", value, emit.scalar(digit.radix))
-            index = value if index is None else emit.elementwise("add", emit.multiply(index, digit.radix), value)
+            value = emit.elementwise("remainder", value, digit.radix)
+            index = value if index is None else emit.add(emit.multiply(index, digit.radix), value)
         return emit.scalar(0) if index is None else index
 
     def after(self, index: ir.Value, value: ir.Value) -> ir.Value:
@@ -60,16 +60,11 @@ class Place:
         of its own. A number that is added on devices that do not exist is a dependence that it keeps.
         """
         emit = self.emit
-        first = emit.reshape(self._corner(value), [])
+        first = emit.corner(value)
         if isinstance(element_of(first), ir.ComplexType):
             first = emit.value("real", tensor([], ir.ComplexType(element_of(first)).element_type), [first])
-        never = emit.compare("GE", self.partition, emit.scalar(self.mesh.size))
-        return emit.elementwise("add", index, emit.select(never, emit.convert(first, element_of(index)), emit.scalar(0)))
-
-    def _corner(self, value: ir.Value) -> ir.Value:
-        ones = [1] * len(shape_of(value))
-        attrs = {"start_indices": integers([0] * len(ones)), "limit_indices": integers(ones), "strides": integers(ones)}
-        return self.emit.value("slice", tensor(ones, element_of(value)), [value], attrs)
+        never = emit.compare("GE", self.partition, self.mesh.size)
+        return emit.add(index, emit.select(never, emit.convert(first, element_of(index)), 0))
 
     def everywhere(self, digits: Digits, pairs: Pairs | Sequence[tuple[int, int]]) -> Pairs:
         """Pairs of numbers along `digits` as pairs of devices, in every group."""

@@ -15,10 +15,10 @@ import numpy as np
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.boundary import is_partitioned
 from meshbridge.ir import mlir
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import MeshError, ir, stablehlo
 from meshbridge.legalize.strip_shardings import StripShardings
 from meshbridge.ops.reductions import body_kind
-from meshbridge.ops.spmd import neutral
 from meshbridge.read import formats
 from meshbridge.runtime import pjrt
 

@@ -12,7 +12,7 @@ from meshbridge import api
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT
 from meshbridge.ir import mlir
-from meshbridge.ir.builder import Emitter
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MeshError, func, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.lowering.lower_collectives import LowerCollectives
@@ -120,8 +120,8 @@ def program(plan: Plan) -> ir.Module:
         block = main.operation.regions[0].blocks.append(argument, arg_locs=[ir.Location.unknown()])
         end = buffer_shape(plan.shape, plan.mesh, plan.target)
         with ir.InsertionPoint(block) as ip:
-            at = Emitter(ir.Location.current, ip)
-            result = emit(plan, at.reshape(block.arguments[0], plan.start), plan.mesh)
+            at = Builder(ir.Location.current, ip)
+            result = emit(plan, at.reshape(block.arguments[0], plan.start), plan.mesh, at)
             func.ReturnOp([at.reshape(result, (1, *end))])
         main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get([argument], [_tensor((1, *end), plan)]))
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([_boundary(plan, plan.start)])

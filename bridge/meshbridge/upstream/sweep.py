@@ -17,6 +17,7 @@ from typing import Any
 
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import MeshOp, ShardingOp, ShardOp
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
 from meshbridge.ops.option import Option, axes_by_loop, tensor_split
@@ -203,10 +204,9 @@ class Sweeper:
         self._redirect(operand, before, [(user, index) for user, index in self._uses[operand] if user == op])
 
     def _insert(self, value: Value, sharding: Sharding, op: ir.Operation, ip: ir.InsertionPoint, *, for_users: bool) -> _Shard:
-        named = build.sharding(sharding, loc=op.location, ip=ip)
-        attributes: dict[str, ir.Attribute] = {"annotate_for_users": ir.UnitAttr.get()} if for_users else {}
-        shard = ir.Operation.create(ShardOp.OPERATION_NAME, [value.type], [value, named], attributes, loc=op.location, ip=ip)
-        return _Shard(shard, value, sharding, for_users)
+        at = Builder(op.location, ip)
+        made = build.shard(value, build.sharding(sharding, at=at), annotate_for_users=for_users, at=at)
+        return _Shard(op_of(made), value, sharding, for_users)
 
     def _redirect(self, value: Value, shard: _Shard, readers: list[tuple[ir.Operation, int]]) -> None:
         """`readers` of `value` read the result of `shard`, a reader of it too, from now on."""

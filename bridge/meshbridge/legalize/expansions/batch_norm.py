@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.expansions.einsum import sum_over
 from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import splat
 
 
 class _Features:
@@ -28,11 +28,11 @@ class _Features:
 
     def mean(self, value: ir.Value) -> ir.Value:
         total = self.total(value)
-        return stablehlo.divide(total, splat(self.count, total.type))
+        return stablehlo.divide(total, Builder.current().splat(total.type, self.count))
 
     def deviation(self, variance: ir.Value) -> ir.Value:
         """The standard deviation, never zero."""
-        return stablehlo.sqrt(stablehlo.add(variance, splat(self.epsilon, variance.type)))
+        return stablehlo.sqrt(stablehlo.add(variance, Builder.current().splat(variance.type, self.epsilon)))
 
     def normalised(self, scale: ir.Value, offset: ir.Value, mean: ir.Value, variance: ir.Value) -> ir.Value:
         centred = stablehlo.subtract(self.operand, self.spread(mean))
@@ -65,11 +65,11 @@ def expand_gradient(op: ir.Operation) -> list[ir.Value]:
     grad_offset = features.total(cotangent)
     products = features.total(stablehlo.multiply(cotangent, centred))
     grad_scale = stablehlo.divide(products, deviation)
-    count = splat(features.count, operand.type)
-    along_centre = stablehlo.divide(products, stablehlo.add(variance, splat(features.epsilon, variance.type)))
+    count = Builder.current().splat(operand.type, features.count)
+    along_centre = stablehlo.divide(products, stablehlo.add(variance, Builder.current().splat(variance.type, features.epsilon)))
     inner = stablehlo.subtract(
         stablehlo.subtract(stablehlo.multiply(count, cotangent), features.spread(grad_offset)),
         stablehlo.multiply(centred, features.spread(along_centre)),
     )
-    share = stablehlo.divide(scale, stablehlo.multiply(deviation, splat(features.count, deviation.type)))
+    share = stablehlo.divide(scale, stablehlo.multiply(deviation, Builder.current().splat(deviation.type, features.count)))
     return [stablehlo.multiply(features.spread(share), inner), grad_scale, grad_offset]

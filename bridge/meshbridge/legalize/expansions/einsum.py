@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import compare, splat
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _diagonal(tensor: Labelled) -> Labelled:
     numbers = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
     first = tensor.labels.index(tensor.labels[repeated])
     places = [stablehlo.iota(numbers, dim) for dim in (first, repeated)]
-    kept = stablehlo.select(compare(places[0], places[1], "EQ"), tensor.value, splat(0, kind))
+    kept = stablehlo.select(Builder.current().compare("EQ", places[0], places[1]), tensor.value, Builder.current().splat(kind, 0))
     labels = tensor.labels[:repeated] + tensor.labels[repeated + 1 :]
     return _diagonal(Labelled(sum_over(kept, [repeated]), labels))
 
@@ -94,7 +94,7 @@ def sum_over(value: ir.Value, dims: Sequence[int]) -> ir.Value:
     kind = ir.RankedTensorType(value.type)
     scalar = ir.RankedTensorType.get([], kind.element_type)
     result = ir.RankedTensorType.get([size for dim, size in enumerate(kind.shape) if dim not in dims], kind.element_type)
-    reduce = stablehlo.ReduceOp([result], [value], [splat(0, scalar)], ir.DenseI64ArrayAttr.get(sorted(dims)))
+    reduce = stablehlo.ReduceOp([result], [value], [Builder.current().splat(scalar, 0)], ir.DenseI64ArrayAttr.get(sorted(dims)))
     with ir.InsertionPoint(reduce.operation.regions[0].blocks.append(scalar, scalar)):
         block = reduce.operation.regions[0].blocks[0]
         stablehlo.return_([stablehlo.add(*block.arguments)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import compare, splat
 
 
 def expand_scan(op: ir.Operation) -> list[ir.Value]:
@@ -17,24 +17,24 @@ def expand_scan(op: ir.Operation) -> list[ir.Value]:
     made, _ = integers(op.attributes["resultSegmentSizes"])
     along = ir.IntegerAttr(op.attributes["dimension"]).value
     inputs, carried = list(op.operands)[:count], list(op.operands)[count:]
-    outputs = [splat(0, result.type) for result in list(op.results)[:made]]
+    outputs = [Builder.current().splat(result.type, 0) for result in list(op.results)[:made]]
     length = ir.IntegerAttr(op.attributes["scan_dim_size"]).value if not inputs else shape_of(inputs[0])[along]
     number = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
 
-    start = [splat(0, number), *inputs, *outputs, *carried]
+    start = [Builder.current().splat(number, 0), *inputs, *outputs, *carried]
     types = [value.type for value in start]
     loop = ir.Operation.create("stablehlo.while", types, start, regions=2)
     condition, body = (region.blocks.append(*types, arg_locs=[op.location] * len(types)) for region in loop.regions)
     with ir.InsertionPoint(condition):
-        stablehlo.return_([compare(condition.arguments[0], splat(length, number), "LT")])
+        stablehlo.return_([Builder.current().compare("LT", condition.arguments[0], Builder.current().splat(number, length))])
     counter, *rest = body.arguments
     sources, written, state = rest[:count], rest[count : count + made], rest[count + made :]
     with ir.InsertionPoint(body):
-        place = stablehlo.subtract(splat(length - 1, number), counter) if _is_reverse(op) else counter
+        place = stablehlo.subtract(Builder.current().splat(number, length - 1), counter) if _is_reverse(op) else counter
         slices = [_taken(source, place, along) for source in sources]
         yielded = _moved(op.regions[0].blocks[0], [*slices, *state], body)
         puts = [_put(*pair, place, along) for pair in zip(written, yielded[:made], strict=True)]
-        following = stablehlo.add(counter, splat(1, number))
+        following = stablehlo.add(counter, Builder.current().splat(number, 1))
         stablehlo.return_([following, *sources, *puts, *yielded[made:]])
     results: list[ir.Value] = [*loop.results]
     return results[1 + count :]
@@ -55,7 +55,7 @@ def _moved(scanned: ir.Block, arguments: Sequence[ir.Value], into: ir.Block) -> 
 
 
 def _starts(place: ir.Value, along: int, rank: int) -> list[ir.Value]:
-    zero = splat(0, place.type)
+    zero = Builder.current().splat(place.type, 0)
     return [place if dim == along else zero for dim in range(rank)]
 
 

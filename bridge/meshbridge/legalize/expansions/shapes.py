@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import splat
 
 
 def expand_broadcast(op: ir.Operation) -> list[ir.Value]:
@@ -58,13 +58,13 @@ def expand_constant_like(op: ir.Operation) -> list[ir.Value]:
     value = op.attributes["value"]
     if not isinstance(value, ir.IntegerAttr | ir.FloatAttr):
         raise OpError(op, f"has the value {value}, expected an integer or a float")
-    return [splat(value.value, op.results[0].type)]
+    return [Builder.current().splat(op.results[0].type, value.value)]
 
 
 def expand_dimension_size(op: ir.Operation) -> list[ir.Value]:
     """Sizes are known when a program is partitioned."""
     dim = ir.IntegerAttr(op.attributes["dimension"]).value
-    return [splat(shape_of(op.operands[0])[dim], op.results[0].type)]
+    return [Builder.current().splat(op.results[0].type, shape_of(op.operands[0])[dim])]
 
 
 def expand_index_select(op: ir.Operation) -> list[ir.Value]:
