@@ -13,7 +13,6 @@ from typing import Any, Literal, cast, get_args, get_type_hints
 
 from meshbridge.collectives import OptimizeCollectives
 from meshbridge.collectives.canonicalize import Simplify
-from meshbridge.decide.factor_axes import FactorAxes
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.boundary import is_partitioned
@@ -50,7 +49,6 @@ LEGALIZE: tuple[Pass, ...] = (
     FoldPads(),
     JoinSlices(),
     SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
-    FactorAxes(),
 )
 
 Emit = Literal["annotated", "mesh", "local", "exported"]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from meshbridge.decide.annotate import Annotator
 from meshbridge.decide.assign import Assigner, Assignment
 from meshbridge.decide.build_graph import GraphBuilder
+from meshbridge.decide.cut_axes import wanted_cuts
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.refine import refine
 from meshbridge.decide.unreduced import carry_declarations
 from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.mlir import OpError, ShardingWarning, ir, walk
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.subaxes import cut
 from meshbridge.ops.rule import Interface
 
 
@@ -26,14 +29,31 @@ def complete(
 
     Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
     """
+    for graph in _propagated(list(functions), module, interface):
+        for text in graph.warnings:
+            warnings.warn(text, ShardingWarning, stacklevel=2)
+        if moves:
+            refine(graph, moves)
+        write(graph, only_moves=only_moves)
+
+
+def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface) -> list[Graph]:
+    """The graphs of the functions that name a mesh, in which the user's annotations have been propagated.
+
+    Where that meets a reshape which an axis fits only in part, the axis is cut in the module, and propagation starts anew.
+    """
+    graphs: list[Graph] = []
     for function in functions:
         mesh = find_mesh(module, function)
         if mesh is not None:
             _refuse_unknown_sizes(function, mesh)
             graph = GraphBuilder(function, mesh, interface).build()
-            for text in graph.warnings:
-                warnings.warn(text, ShardingWarning, stacklevel=2)
-            complete_graph(graph, moves=moves, only_moves=only_moves)
+            propagate(graph)
+            if cuts := wanted_cuts(graph):
+                renumber(module, mesh, cut(mesh, cuts))
+                return _propagated(functions, module, interface)
+            graphs.append(graph)
+    return graphs
 
 
 def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
@@ -49,12 +69,14 @@ def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
                 raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
 
 
-def complete_graph(graph: Graph, *, moves: int, only_moves: bool) -> list[Assignment]:
-    """Annotates one function, of which the graph has been built; returns what was decided for its nodes."""
+def propagate(graph: Graph) -> None:
+    """Propagates the user's annotations to a fixed point."""
     carry_declarations(graph)
     Propagator(graph).run("backward-forward")
-    if moves:
-        refine(graph, moves)
+
+
+def write(graph: Graph, *, only_moves: bool) -> list[Assignment]:
+    """Annotates one function as its graph says; returns what was decided for its nodes."""
     settler = Assigner(graph)
     settled = settler.run()
     Annotator(graph, settler.defined, only_moves=only_moves).run(settled)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.decide.assign import Assignment
 from meshbridge.decide.build_graph import GraphBuilder
-from meshbridge.decide.complete import complete_graph
+from meshbridge.decide.complete import propagate, write
 from meshbridge.decide.graph import Graph
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array, integers
@@ -105,7 +105,8 @@ class _Expander:
         taken = _annotate_arguments(body, rule, option, self.mesh)
         partial = _annotate_results(body, rule, option, self.mesh)
         graph = GraphBuilder(body, self.mesh, self.interface, body_within=manual).build()
-        settled = complete_graph(graph, moves=0, only_moves=True)  # between ends that are given there is little to refine
+        propagate(graph)
+        settled = write(graph, only_moves=True)  # between ends that are given there is little to refine
         _take_back(partial, graph, settled)
         for shard in taken:  # where the body will stand, others use these values too
             shard.attributes["annotate_for_users"] = ir.UnitAttr.get()

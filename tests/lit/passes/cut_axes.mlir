@@ -1,9 +1,10 @@
-// RUN: mesh-opt %s --split-input-file --import-shardings --factor-axes | filecheck %s
+// RUN: mesh-opt %s --split-input-file --import-shardings --sharding-propagation | filecheck %s
 
 // Two heads on four devices: the heads take half of the axis, what is inside of a head the other half.
 // CHECK:         mesh.mesh @m(shape = 2x2x2) {meshbridge.axis_digits = array<i64: 1, 2>}
 // CHECK-LABEL:   func.func @heads
 // CHECK:         mesh.sharding @m split_axes = {{\[\[}}0], [1, 2]] : !mesh.sharding
+// CHECK:         stablehlo.reshape %{{.*}} {meshbridge.sharding_option = #mesh.axisarray<{{\[\[}}0], [1], [2]]>}
 // CHECK:         mesh.shard {{.*}} {meshbridge.replicated_axes = array<i16: 1, 2>} : tensor<6xf32>
 mesh.mesh @m(shape = 2x4)
 
@@ -21,7 +22,8 @@ func.func @heads(%x: tensor<4x32xf32>, %y: tensor<6xf32>) -> (tensor<4x2x16xf32>
 // A merge asks as a split does, and one axis may be cut twice. Axes behind it are counted on.
 // CHECK:         mesh.mesh @m(shape = 2x2x2x3) {meshbridge.axis_digits = array<i64: 3, 1>, meshbridge.axis_names = ["x", "y"]}
 // CHECK-LABEL:   func.func @merged
-// CHECK:         mesh.sharding @m split_axes = {{\[\[}}0, 1, 2], [3]] : !mesh.sharding
+// CHECK:         %[[RESULT:.*]] = mesh.sharding @m split_axes = {{\[\[}}0, 1, 2], [3]] : !mesh.sharding
+// CHECK:         stablehlo.reshape %{{.*}} {meshbridge.sharding_option = #mesh.axisarray<{{\[\[}}0], [1], [2], [3]]>}
 mesh.mesh @m(shape = 8x3) {meshbridge.axis_names = ["x", "y"]}
 
 func.func @merged(%x: tensor<2x2x4x3xf32>) -> tensor<16x3xf32> {
@@ -71,7 +73,7 @@ func.func @fits(%x: tensor<4x32xf32>, %y: tensor<4x24xf32>) -> (tensor<4x8x4xf32
 // CHECK:         %[[PARTS:.*]]:2 = mesh.process_multi_index on @m axes = [0, 1] : index, index
 // CHECK-NEXT:    %[[OUTER:.*]] = arith.muli %[[PARTS]]#0, %{{.*}} : index
 // CHECK-NEXT:    %[[WHOLE:.*]] = arith.addi %[[OUTER]], %[[PARTS]]#1 : index
-// CHECK-NEXT:    return %{{.*}}, %[[WHOLE]]
+// CHECK:         return %{{.*}}, %[[WHOLE]]
 // CHECK-LABEL:   func.func @partitioned
 // CHECK-SAME:    meshbridge.split_axes = #mesh.axisarray<{{\[\[}}0, 1]]>
 // CHECK:         mesh.broadcast %{{.*}} on @m mesh_axes = [0, 1] root = [1, 1]

@@ -1,0 +1,61 @@
+"""Where mesh axes are to be cut into parts: where a reshape cuts a dimension inside an axis, as for two heads on four devices.
+
+    mesh.mesh @m(shape = 4)
+    %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+    %0 = mesh.shard %x to %s : tensor<8xf32>
+    %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<2x4xf32>
+==>
+    mesh.mesh @m(shape = 2x2) {meshbridge.axis_digits = array<i64: 2>}
+    %s = mesh.sharding @m split_axes = [[0, 1]] : !mesh.sharding
+    …                                                                 and %1 can be sharded as [[0], [1]]
+
+The same devices hold the same shards, so that those of a reshape stay where they are. Rules of custom calls and composites ask
+for the same by products of factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import gcd
+
+from meshbridge.decide.graph import Graph
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ops.sharding_rules import RULED
+
+Cuts = dict[int, list[int]]
+"""Per axis, after which products of sizes it is cut, from outer to inner."""
+
+
+def wanted_cuts(graph: Graph) -> Cuts:
+    """The cuts that the reshapes and the rules of `graph` ask for, as far as they go together."""
+    cuts: Cuts = {}
+    for node in graph.nodes:
+        if node.op.name != "stablehlo.reshape" and node.op.name not in RULED:
+            continue
+        for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
+            for axes, loops in zip(graph.tensors[tensor].split if tensor >= 0 else (), dims, strict=True):
+                if axes and len(loops) > 1:
+                    for axis, after in _cuts_along(axes, graph.mesh, [node.rule.loops[loop].size for loop in loops]):
+                        known = cuts.setdefault(axis, [])
+                        if after not in known and all(after % other == 0 or other % after == 0 for other in known):
+                            known.append(after)
+    return {axis: sorted(found) for axis, found in cuts.items()}
+
+
+def _cuts_along(axes: Axes, mesh: Mesh, loops: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where axes that split one dimension are to be cut so that they fill its loops from the outermost on."""
+    inner = iter(loops)
+    room = next(inner)
+    for axis in axes:
+        left = mesh.shape[axis]
+        while left > 1:
+            if room == 1:
+                room = next(inner, 0)
+            part = gcd(left, room)
+            if room == 0 or part == 1:
+                return
+            room, left = room // part, left // part
+            if left > 1:
+                yield axis, mesh.shape[axis] // left
+                if room > 1:
+                    return  # the rest of this loop lies between the two parts
