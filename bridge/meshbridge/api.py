@@ -63,7 +63,7 @@ def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
 
 
 def save(program: Program | Exported | ir.Module, path: str) -> None:
-    """Writes a program in the format that the suffix of `path` asks for, else in the one that it came in; whole or not at all.
+    """Writes a program in the format that the suffix of `path` asks for, else in its own. Files are complete or absent.
 
     Raises MeshError.
     """
@@ -72,7 +72,7 @@ def save(program: Program | Exported | ir.Module, path: str) -> None:
 
 
 def compile(program: Any, *arguments: Any, devices: Sequence[Any] | None = None, **named: Any) -> Executable:
-    """Compiles what `partition` takes, at any stage up to the local form, for PJRT devices: all of JAX's by default.
+    """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: all of JAX's by default.
 
     As many are used as the mesh has. What is given is left as it is. A jitted function is traced with `arguments` and `named`;
     an artifact for several platforms is compiled for the devices' own.

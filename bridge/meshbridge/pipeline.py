@@ -246,7 +246,7 @@ _FUNCTION_PIPELINE = re.compile(r"\s*func\.func\s*\(([^()]*)\)\s*(?:,|$)")
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
     """`a,b{option=value other=value}`, bare or within `builtin.module(…)`, as mlir-opt writes pipelines.
 
-    `func.func(a,b)` is `a,b`: every pass here runs on the module and turns to its functions itself.
+    `func.func(a,b)` is `a,b`: every pass here runs on the module and finds its functions itself.
     Raises MeshError for an unknown pass or option.
     """
     inner = re.fullmatch(r"\s*builtin\.module\s*\((.*)\)\s*", text, re.S)

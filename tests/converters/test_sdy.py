@@ -311,5 +311,5 @@ def test_group_across_manual_computations() -> None:
 @pytest.mark.parametrize("used", [[], [AxisRef("x", 0, 2)], [AxisRef("x", 2, 4)], [AxisRef("x", -1, 2)]])
 def test_axes_that_only_bytecode_can_say_are_refused(used: list[AxisRef]) -> None:
     size = 4 if used else 0
-    with pytest.raises(ValueError, match=rf'axis "x"={size} cannot be cut from -?\d+ to \d+, expected sizes from 1 on'):
+    with pytest.raises(ValueError, match=rf'axis "x"={size} cannot have a sub-axis from -?\d+ to \d+, expected sizes from 1 on'):
         factor([("x", size)], used)

@@ -192,7 +192,7 @@ def _arrays(text: str) -> tuple[Array, ...]:
 
 
 def _closing(text: str, opening: int) -> int:
-    """The place behind the parenthesis that closes the one at `opening`."""
+    """The position behind the parenthesis that closes the one at `opening`."""
     depth = 0
     for place in _PARENTHESES.finditer(text, opening):
         depth += 1 if place.group() == "(" else -1

@@ -149,11 +149,11 @@ def _results(computation: Computation, op: Instruction) -> list[str | None]:
 
 
 _VIEWS = frozenset({"bitcast", "copy", "reshape", "transpose", "convert"})
-"""Instructions that keep a value whole: what slices their result slices their operand."""
+"""Instructions that keep all elements of a value: what slices their result slices their operand."""
 
 
 def _only_sliced(module: HloModule, computation: Computation, name: str, most: float) -> bool:
-    """Whether every reader of a value takes a slice of at most `most` bytes of it, at a place that it computes."""
+    """Whether every reader of a value takes a slice of at most `most` bytes of it, at a position that it computes."""
     readers = computation.users[name]
     return bool(readers) and all(_slices(module, computation, reader, name, most) for reader in readers)
 

@@ -15,7 +15,7 @@ WIRE_BYTES: dict[str, Callable[[int, float], float]] = {
     "collective-broadcast": lambda n, size: size * (n - 1) / n,
     "collective-permute": lambda n, size: size,
 }
-"""Bytes on the wire per device from (devices in a group, bytes of the whole local buffer), by HLO's name of the kind.
+"""Bytes on the wire per device from (devices in a group, bytes of the larger local buffer), by HLO's name of the kind.
 
 The buffer is the larger side: an all-gather's result, a reduce-scatter's operand. A permute's size counts only the devices
 that send to another one: the caller scales it by their fraction.

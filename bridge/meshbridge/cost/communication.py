@@ -23,7 +23,7 @@ from meshbridge.ir.sizes import tensor_bytes
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of the program. Bytes are those of one device and execution; `executions` counts the trips of its loops."""
+    """One collective of the program. Bytes are those of one device and one execution; a step executes it `executions` times."""
 
     kind: str
     "The operation's name in the mesh dialect, or in StableHLO where the dialect has none, without its prefix."

@@ -1,6 +1,6 @@
 """What a program computes: floating-point operations of its contractions, and elements that its other arithmetic makes.
 
-Counted from the operations as they stand: on global shapes for the whole program, on local shapes for one device.
+Counted from the operations as they stand: on global shapes for the program, on shapes of shards for one device.
 """
 
 from __future__ import annotations

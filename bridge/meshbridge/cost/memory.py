@@ -1,12 +1,12 @@
-"""How much memory one device needs: a walk over the local program that keeps account of which values are alive.
+"""How much memory one device needs: which values are alive, op by op of one device's program.
 
 The estimate is of what XLA does with the program, without asking it. Buffers are taken in program order, each from the operation
 that fills it to the last one that reads it, with three exceptions:
 
 - What a loop over its readers would compute on the way has no buffer: broadcasts, iotas, constants, views, and a value of
   elementwise or rearranging operations with one reader that does the like. Its operands live until that reader runs instead.
-- A result takes the place of an operand of its size that nobody reads afterwards, where the operation allows it.
-- Values that a loop carries have one buffer for all its turns.
+- A result reuses the buffer of an operand of its size that is not read afterwards, where the operation allows it.
+- Values that a loop carries have one buffer for all its iterations.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Memory:
 
     @property
     def peak(self) -> float:
-        """All three together: arguments are not given up, and results have their own place."""
+        """All three together: arguments are not donated, and results have their own buffers."""
         return self.arguments + self.results + self.temporaries
 
 
@@ -74,7 +74,7 @@ def memory(function: ir.Operation) -> Memory:
 class _Block:
     """The values alive in one block, beside those of the blocks around it.
 
-    `owned` are values that live outside, in buffers that this block may write over; `given` those whose place stands outside.
+    `owned` are values that live outside, in buffers that this block may write over; `given` those whose buffer is the caller's.
     """
 
     def __init__(self, operations: Sequence[ir.Operation], owned: Iterable[ir.Value], given: set[ir.Value]) -> None:
@@ -89,7 +89,7 @@ class _Block:
         self.sources = {value: found for op in operations for value, found in self._computed_on_the_way(op)}
         "For values without a buffer, what must live instead."
         self.moved: dict[ir.Value, int] = {}
-        "For values that are read on the way at other places than the result has, the last position where that happens."
+        "For values that are read on the way at other positions than the result has, the last position where that happens."
         in_place = {value for op in operations if op.name in ELEMENTWISE | _VIEWS for value in op.results}
         for value in reversed(self.sources):
             last = self.last.get(value, 0)

@@ -33,7 +33,7 @@ PREFIX = b"meshbridge."
 
 
 def check(module: ir.Module) -> None:
-    """Raises VerifyError where `module` carries an attribute of another kind than its name promises."""
+    """Raises VerifyError where `module` carries an attribute of another kind than its name says."""
     for op in walk(module.operation):
         for name, attr in _attributes(op):
             if name in _KINDS:

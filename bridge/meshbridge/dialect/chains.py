@@ -3,8 +3,8 @@
 %1 = mesh.shard %0 to %a : tensor<4x8xf32>
 %2 = mesh.shard %1 to %b : tensor<4x8xf32>         warning: the definition of %0 has two shardings
 
-They are worth a warning and no error: LLVM reads such programs, and its own tests hold some. Here each annotation stands for
-a step of its own, so that the value is resharded from one to the next. A `mesh.shard` that a converter has put in the place of
+They are worth a warning and no error: LLVM reads such programs, and its own tests hold some. Here each annotation is
+a step of its own, so that the value is resharded from one to the next. A `mesh.shard` that a converter has written for
 an operation (`meshbridge.source`: a sharding constraint of JAX, say) is such a step in the program already.
 """
 

@@ -35,7 +35,7 @@ def fold(module: ir.Module) -> bool:
 
 
 class _Facts:
-    """Constants, shards and meshes by the value or name that stands for them."""
+    """Constants, shards and meshes by the value or name that refers to them."""
 
     def __init__(self, ops: list[ir.Operation]) -> None:
         self.constants: dict[ir.Value[Any], int] = {}

@@ -66,14 +66,14 @@ def named_meshes(ops: Iterable[ir.Operation]) -> set[str]:
 def sharding_on(mesh: Mesh, op: ir.Operation) -> Sharding:
     """The sharding that a `mesh.sharding` declares, on `mesh`.
 
-    Raises OpError if it lies on another mesh, or has halo sizes or offsets that only a run knows.
+    Raises OpError if it is on another mesh, or has halo sizes or offsets that only a run knows.
     """
     sharding = ShardingOp(op).value
     if DYNAMIC in (*sharding.halo_sizes, *sharding.offsets):
         raise OpError(op, "has halo sizes or offsets that only a run knows, expected constants")
     if sharding.mesh != mesh.name:
         if not sharding.is_replicated and not _is_of_one_device(sharding.mesh, op):
-            raise OpError(op, f"lies on the mesh @{sharding.mesh}, but the program is partitioned on @{mesh.name}")
+            raise OpError(op, f"is on the mesh @{sharding.mesh}, but the program is partitioned on @{mesh.name}")
         return Sharding(mesh.name, ((),) * len(sharding.split_axes))
     return sharding
 

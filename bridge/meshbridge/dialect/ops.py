@@ -85,14 +85,14 @@ REPLICATED_AXES = "meshbridge.replicated_axes"
 """Discardable attribute of `mesh.shard`: mesh axes that must not split the value, open dimensions or not."""
 
 SOURCE = "meshbridge.source"
-"""Discardable attribute of `mesh.shard`: the source operation it stands for, where its place alone does not say so."""
+"""Discardable attribute of `mesh.shard`: the source operation that it was made from, where its position alone does not say so."""
 
 SOURCE_ATTRIBUTES = "meshbridge.source_attributes"
 """Discardable attribute of `mesh.shard`: what that operation says besides its sharding. Of a manual computation, the
 REPLICATED_AXES that its sharding leaves unsaid."""
 
 UNSAID = "meshbridge.unsaid"
-"""Discardable attribute of `mesh.shard`: the operation that it came from says no sharding. It only keeps the place."""
+"""Discardable attribute of `mesh.shard`: the operation that it was made from gives no sharding. It only keeps the position."""
 
 REQUIRED = "meshbridge.required"
 """Discardable attribute of `mesh.shard`: what the RFC's annotation says, false for a hint that the compiler may disregard."""
@@ -101,13 +101,13 @@ OPTION = "meshbridge.sharding_option"
 """Discardable attribute of a payload op: the mesh axes of each of its loops (the RFC, ShardingOption)."""
 
 BOUNDARY_GLOBAL = "meshbridge.global"
-"""Attribute of an argument or result of a partitioned function: the type of the whole tensor."""
+"""Attribute of an argument or result of a partitioned function: the type of the global tensor."""
 
 BOUNDARY_MESH = "meshbridge.mesh"
-"""Attribute of an argument or result of a partitioned function: the mesh that it lies on."""
+"""Attribute of an argument or result of a partitioned function: the mesh that it is sharded on."""
 
 BOUNDARY_SPLIT = "meshbridge.split_axes"
-"""Attribute of an argument or result of a partitioned function: how its shards make up the whole."""
+"""Attribute of an argument or result of a partitioned function: how its shards make up the global tensor."""
 
 BOUNDARY_PARTIAL = "meshbridge.partial_axes"
 """Beside it where the devices along these axes hold the terms of a sum: JAX's `unreduced`."""

@@ -79,7 +79,7 @@ def _check_not_decreasing(offsets: tuple[int, ...]) -> None:
 
 
 def offsets_by_dimension(offsets: tuple[int, ...], split: Split, mesh: Mesh) -> Iterator[tuple[int, ...]]:
-    """The flat list of `sharded_dims_offsets` cut into one list per split dimension."""
+    """The flat list of `sharded_dims_offsets` as one list per split dimension."""
     start = 0
     for axes in split:
         if axes:

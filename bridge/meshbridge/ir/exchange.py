@@ -39,7 +39,7 @@ _REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose", "stablehlo
 
 
 def _is_assembled(value: ir.Value) -> bool:
-    """Whether `value` is padded or put together, and rearranged at most: XLA would send the parts instead of pieces of the whole,
+    """Whether `value` is padded or put together, and rearranged at most: XLA would send the parts, not pieces of the result,
     and refuse them where it has chosen other orders in memory for them."""
     while not isinstance(owner := value.owner, ir.Block):
         op = owner.operation

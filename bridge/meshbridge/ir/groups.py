@@ -1,6 +1,6 @@
 """Device groups as XLA reads them: replica groups, source-target pairs and channel handles.
 
-A device's number in a group is its *logical* number: its place in XLA's device assignment, `partition_id` in the exported form
+A device's number in a group is its *logical* number: its position in XLA's device assignment, `partition_id` in the exported form
 and `replica_id` in the local one. `Mesh.device_ids` holds those same numbers, as `sdy.mesh`'s `device_ids` do: the device at
 row-major position p of the mesh is logical device `device_ids[p]`. Which hardware a logical device is, the device assignment
 alone decides, in both forms: `jax.jit` takes it from the devices of its mesh, a PJRT client from CompileOptions.

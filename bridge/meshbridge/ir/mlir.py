@@ -162,7 +162,7 @@ def source_location(op: ir.Operation) -> str:
 
 
 def has_no_regions(view: ir.OpView) -> bool:
-    """Whether ops of this class never have a region. False promises nothing: many ops share the class of the unregistered."""
+    """Whether ops of this class never have a region. False says nothing: many ops share the class of the unregistered."""
     kind = type(view)
     return kind is not ir.OpView and kind._ODS_REGIONS == (0, True)
 
@@ -210,7 +210,7 @@ REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if", MAN
 """Ops whose regions hold tensors to be sharded (the bodies of reducers and comparators hold scalars)."""
 
 BARRIER = "stablehlo.optimization_barrier"
-"""Hands each operand on as the result of its number; how one lies says nothing of the others."""
+"""Hands each operand on as the result of its number; the sharding of one says nothing of the others."""
 
 
 def call_target(op: ir.Operation) -> str:
@@ -230,7 +230,7 @@ def title(op: ir.Operation) -> str:
 
 def functions_to_partition(module: ir.Module) -> list[ir.Operation]:
     """The functions of a module that have a body, without those that custom calls and composites name: a comparator is the same
-    on every device, and a composite is split as a whole.
+    on every device, and a composite is sharded as one op.
 
     Raises OpError for one of several blocks: control flow between blocks says nothing about shardings.
     """

@@ -24,7 +24,7 @@ class Pass:
     """The option that may be given without its name: `--mesh-specialize=m=4x2`."""
 
     def run(self, module: ir.Module) -> bool | None:
-        """Changes `module` in place; False promises that there was nothing to change, and nothing need be verified.
+        """Changes `module` in place; False says that there was nothing to change, so that nothing need be verified.
 
         Raises MeshError with a located diagnostic where the module cannot be handled.
         """

@@ -20,7 +20,7 @@ from meshbridge.ir.sharding import Axes, Mesh
 
 @dataclass
 class Positions:
-    """This device's indices, computed once per block: one is emitted where it is first needed and stands for all later uses."""
+    """This device's indices, computed once per block: one is emitted where it is first needed and serves all later uses."""
 
     form: Form
     _known: dict[tuple[str, Axes], ir.Value] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 Legalization, the rewrites of collectives and the folds of mesh ops are tables of patterns. A pattern looks at one op, changes the
 program if it can, and says so. Users and producers come from the IR itself; ops are changed where they stand. What is no longer
-used is erased at the end, so that no op goes away while a pattern still looks at it.
+used is erased at the end, so that no op goes away while a pattern still reads it.
 """
 
 from __future__ import annotations

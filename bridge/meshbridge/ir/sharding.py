@@ -143,7 +143,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How one tensor lies on a mesh. `split_axes` has one entry per dimension of the tensor (see `padded`).
+    """How one tensor is sharded on a mesh. `split_axes` has one entry per dimension of the tensor (see `padded`).
 
     `halo_sizes` and `offsets` are flat, as in the dialect's spec; entries may be DYNAMIC.
     """
@@ -189,7 +189,7 @@ class Sharding:
 
 
 def replicated(mesh: Mesh, rank: int) -> Sharding:
-    """Every device holds the whole tensor."""
+    """Replicated: every device holds the tensor."""
     return Sharding(mesh.name, ((),) * rank)
 
 

@@ -1,8 +1,8 @@
-"""Cuts the axes of meshes into sub-axes, and tells splits along whole axes from those along parts.
+"""Meshes with sub-axes, and splits along axes, told from those along sub-axes.
 
-Shardy can use a part of an axis: `"x":(2)4` is the sub-axis of `"x"` that lies inside the first factor 2 and has size 4. The mesh
+Shardy can use a part of an axis: `"x":(2)4` is the sub-axis of `"x"` inside the first factor 2 and has size 4. The mesh
 dialect numbers axes, so a mesh on which `"x":(1)2` of an axis of size 8 is used has two axes for `x`, of sizes 2 and 4: see
-`Mesh.digits`. The RFC's virtual axis is the same idea. A module may come with sub-axes, or get them where a reshape cuts a
+`Mesh.digits`. The RFC's virtual axis is the same idea. A module may come with sub-axes, or get them where a reshape needs a
 dimension inside an axis.
 """
 
@@ -47,7 +47,9 @@ def _parts(mesh: Mesh, axis: int, cuts: Iterable[int]) -> list[int]:
     name, size = mesh.axis_name(axis), mesh.shape[axis]
     bounds = sorted({1, size, *cuts})
     if bounds[0] < 1 or bounds[-1] > size:  # bytecode can say what sdy's text cannot
-        raise ValueError(f'axis "{name}"={size} cannot be cut from {bounds[0]} to {bounds[-1]}, expected sizes from 1 on')
+        raise ValueError(
+            f'axis "{name}"={size} cannot have a sub-axis from {bounds[0]} to {bounds[-1]}, expected sizes from 1 on'
+        )
     for outer, inner in pairwise(bounds):
         if inner % outer:
             raise ValueError(f'no factorisation of axis "{name}"={size} has sub-axes that end at {outer} and at {inner}')

@@ -1,1 +1,1 @@
-"""Reading and writing programs: file formats, sharding notations, and the pass that turns shardings into annotations."""
+"""Reading and writing programs: file formats, sharding notations, and the pass that imports shardings as annotations."""

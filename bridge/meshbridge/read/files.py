@@ -1,4 +1,4 @@
-"""Files that programs are read from and written to: `-` for standard streams, whole outputs or none."""
+"""Files that programs are read from and written to: `-` for standard streams, complete outputs or none."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def warn(program: Program) -> None:
 
 @contextmanager
 def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
-    """Names the input in diagnostics that speak of the module as a whole and so have no place in it; `wording` puts them into
+    """Names the input in diagnostics that speak of the module and so have no line in it; `wording` puts them into
     the terms of the input's spelling (see `formats.Format`)."""
     try:
         yield
@@ -71,7 +71,7 @@ def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
 
 
 def write_bytes(path: str, data: bytes) -> None:
-    """Writes a file whole or not at all: beside its place first, then renamed. `-` is standard output.
+    """Writes a file completely or not at all: under another name first, then renamed. `-` is standard output.
 
     Raises MeshError, also for data that is no text where standard output is a terminal.
     """

@@ -1,6 +1,6 @@
 """The registry of file formats and sharding notations: the mesh side meets its converters here, and only here.
 
-A *format* is how a program lies in a file (MLIR text, bytecode, a `jax.export` artifact); it is recognised by content.
+A *format* is how a program is written in a file (MLIR text, bytecode, a `jax.export` artifact); it is recognised by content.
 A *notation* is how a StableHLO module carries shardings (`sdy`, `mhlo.sharding`); it is turned into mesh IR and back.
 
 Both come from the entry-point group `meshbridge.converters`: an entry point names a Format or a Notation, so that anyone can
@@ -69,7 +69,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Format:
-    """How a program lies in a file.
+    """How a program is written in a file.
 
     `detect` looks at the content. `read(data, filename, context)` raises ParseError. `write` gives the file's content;
     `suffixes` are the file names that ask for it where the input's own format does not decide. `is_spelling`: it is text of
@@ -110,7 +110,7 @@ class Format:
 class Notation:
     """How a StableHLO module carries shardings.
 
-    `detect` says whether a module uses it, `to_mesh` turns it into annotated mesh IR in place, `from_mesh(module, closed)` back;
+    `detect` says whether a module uses it, `to_mesh` makes it annotated mesh IR in place, `from_mesh(module, closed)` goes back;
     `closed` writes every sharding as final, so that nobody decides further.
     `wrap_local`, where the notation has the means, makes one callable program on global shapes out of a lowered local one.
     """

@@ -1,6 +1,6 @@
 """Plans between aligned shardings: slices, one reduction, one exchange at the smallest size, one all-gather.
 
-Each digit of the device number is a link from the position it spreads in the source to the one it spreads in the target, so the
+Each digit of the device number is a link from the position it shards in the source to the one it shards in the target, so the
 links form disjoint paths and cycles. A path's type says what to do:
 
     starts at no position, ends at a local one      slice the last position by the first digit (reduce-scatter a partial digit)
@@ -8,8 +8,8 @@ links form disjoint paths and cycles. A path's type says what to do:
     starts and ends at local positions              all-to-all
     starts and ends at none, or a cycle             nothing, or a permute where two digits or more move
 
-Paths of several digits are *twisted*: their digits shift by one place, which is a permute, alone or fused with the all-to-all.
-Every byte that moves belongs to the receiver's target shard and moves once, which is the lower bound.
+Paths of several digits are *twisted*: each of their digits takes the position of the next, which is a permute, alone or fused
+with the all-to-all. Every byte that is sent belongs to the receiver's target shard and is sent once, which is the lower bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Recipe:
     "Twisted paths and all-to-alls in one exchange of n permutes, at the bound; otherwise a permute and an all-to-all."
 
     apart: bool = False
-    "One all-gather for each run of positions, the last the largest, so that no whole target is transposed in the end."
+    "One all-gather for each run of positions, the last the largest, so that the target is not transposed in the end."
 
     spread: bool = False
     "Scatter the partial digits that the target does not use, divide the reduction among copies, and gather in the end."
@@ -45,7 +45,7 @@ class _Exchange:
     sources: list[Digit] = field(default_factory=list)
     targets: list[Digit] = field(default_factory=list)
     moved: list[tuple[Position, Position, int]] = field(default_factory=list)
-    "Local-to-local paths: the position they leave, the one they enter, and the place of their first digit in `sources`."
+    "Local-to-local paths: the position they leave, the one they enter, and the index of their first digit in `sources`."
     relabelled: Labels = field(default_factory=dict)
     "What the twisted positions are labelled with after the relabelling alone."
 
@@ -100,7 +100,7 @@ def _gather(buffer: LocalBuffer, labels: Labels, recipe: Recipe) -> None:
 
 
 def _entries(labels: Labels, goal: Labels) -> Labels:
-    """The local end of every path that starts at no position, with the digit that shall cut it: the first of the path."""
+    """The local end of every path that starts at no position, with the digit that it is sliced along: the first of the path."""
     entered = {digit: position for position, digit in goal.items()}
     held = set(labels.values())
     entries: Labels = {}
@@ -114,7 +114,7 @@ def _entries(labels: Labels, goal: Labels) -> Labels:
 
 
 def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kind: str) -> None:
-    """Slices first, so that less is reduced. An axis of which a digit has no place to be scattered to is reduced whole."""
+    """Slices first, so that less is reduced. An axis of which a digit has no position to be scattered to is all-reduced."""
     waiting = {digit.axis for digit in partial if digit not in entries.values()}
     cut, scattered, late = dict[Position, Digits](), dict[Position, Digits](), dict[Position, Digits]()
     for position, digit in entries.items():
@@ -129,7 +129,7 @@ def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kin
 
 
 def _with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
-    """Cuts a place for each of `digits` out of the largest local remainder that it divides, and enters it there.
+    """Makes a position for each of `digits` out of the largest local remainder that it divides, and enters it there.
 
     A digit for which there is none goes without.
     """

@@ -25,8 +25,8 @@ class Bound:
 def bound(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> Bound:
     """The lower bound between two shardings: the elements of the target shard that the device does not own in the source.
 
-    Halos of the source count where a dimension lies alike on both sides, and are not trusted otherwise. Where the value becomes
-    partial, every device counts as if it needed its shard.
+    Halos of the source count where a dimension is sharded alike on both sides, not otherwise. Where the value becomes partial,
+    every device counts as if it needed its shard.
 
     Of a partial source with n terms, every element takes n-1 transfers before anybody holds it, and then one for each holder; one
     less, if any of those has a term of it to begin with. Only the sum over devices has a bound then, and the busiest device

@@ -16,7 +16,7 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True)
 class DimLayout:
-    """How one tensor dimension lies on the mesh. Block b of the devices along `axes` owns the elements `owned[b]` and keeps
+    """How one tensor dimension is sharded on the mesh. Block b of the devices along `axes` owns the elements `owned[b]` and keeps
     `kept[b]`, halo included; element i is at index `i - origin[b]` of a local buffer of `local` elements."""
 
     axes: Axes

@@ -1,4 +1,4 @@
-"""One leg: the ways from one sharding to another without stopping between."""
+"""The plans of one leg, from one sharding to another without a sharding in between."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _halo_starts(source: Sharding) -> Shape:
 
 
 def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Steps]:
-    """Plans by digits, the pad of an uneven whole source before them, the crop of an uneven whole target behind them."""
+    """Plans by digits, a pad of an uneven replicated source before them, a crop of an uneven replicated target behind."""
     whole = _padded_shape(shape, mesh, source, target)
     alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole is not None else None
     if whole is None or alignment is None:
@@ -113,7 +113,7 @@ def _transposes_a_gathered_buffer(steps: Sequence[Step]) -> bool:
 
 
 def _relabelled(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
-    """One permute, if both sides cut every dimension into as many blocks: the blocks change places whole."""
+    """One permute, if both sides have as many blocks in every dimension: each block goes to one device."""
     splits = (source.split_axes, target.split_axes)
     if any(mesh.group_size(before) != mesh.group_size(after) for before, after in zip(*splits, strict=True)):
         return ()
@@ -125,7 +125,7 @@ def _relabelled(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) ->
 
 
 def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:
-    """The shape with every dimension padded so that both shardings cut it evenly where they cut it; None if they pad unlike."""
+    """The shape with every dimension padded so that both shardings divide it evenly; None if they pad it unlike."""
     padded = []
     for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
         sizes = {-(-size // n) * n for n in (mesh.group_size(before), mesh.group_size(after)) if n > 1}

@@ -23,9 +23,9 @@ __all__ = ["PlanError", "check"]
 
 
 def check(plan: Plan) -> None:
-    """Raises PlanError if the steps of `plan` do not turn every source shard into the target shard of the same device."""
+    """Raises PlanError if the steps of `plan` do not make the target shard of every device of the source shards."""
     if 0 in plan.shape:
-        return  # no element can stand in the wrong place
+        return  # no element can have the wrong position
     state = _State(plan, plan.source, None, list(axis_digits(plan.mesh, plan.source.partial_axes)))
     try:
         for step in plan.steps:
@@ -42,7 +42,7 @@ def check(plan: Plan) -> None:
 
 @dataclass
 class _State:
-    """Where the elements stand: in the shards of a sharding, or in a place that only factors describe."""
+    """Where the elements are: in the shards of a sharding, or at positions that only factors describe."""
 
     plan: Plan
     held: Sharding | None
@@ -75,7 +75,7 @@ class _State:
         self.held, self.moved = sharding, None
 
     def idle(self, digits: s.Digits) -> None:
-        """Checks that nothing is partial over any of `digits`: terms of different sums must not change places."""
+        """Checks that nothing is partial over any of `digits`: partial values of different sums must not be exchanged."""
         if any(overlap(digit, other) for digit in digits for other in self.partial):
             raise PlanError(f"a step moves values along {digits}, over some of which they are partial")
 
@@ -104,7 +104,7 @@ def _resize(step: s.Pad | s.Crop, state: _State) -> None:
     for dim, (before, after) in enumerate(zip(factors.shape, step.shape, strict=True)):
         if before != after:
             if factors.canonical()[0][dim] != ((Factor(dim, 1, before),) if before > 1 else ()) or dim in spread:
-                raise PlanError(f"dimension {dim} is resized while it is not whole")
+                raise PlanError(f"dimension {dim} is resized while it is sharded")
             if isinstance(step, s.Crop) and after < state.plan.shape[dim]:
                 raise PlanError(f"a crop of dimension {dim} loses elements")
             factors.dims[dim] = [Factor(dim, 1, after)]

@@ -83,7 +83,7 @@ class _Boxes:
                 start, stop = ends(b.kept)
                 wanted = wanted * (stop - start)[self._block(b.axes, np.arange(self.devices))]
             elif a != b:
-                raise PlanError(f"dimension {dim} lies differently in the target, and its tiles do not say so")
+                raise PlanError(f"dimension {dim} is sharded differently in the target, and its tiles do not say so")
             else:
                 wanted = wanted * b.local
             boxes.append(self._interval(dim, a, b))

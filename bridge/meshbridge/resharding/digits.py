@@ -1,7 +1,7 @@
 """Writes two shardings of one tensor in a common number system, if they have one.
 
 Every tensor dimension becomes a list of *positions*, outer to inner; at each position the source and the target each either hold
-a digit of the device's number (the position is spread over devices) or nothing (it is local). Two shardings are *aligned* if at
+a digit of the device's number (the position is sharded along it) or nothing (it is local). Two shardings are *aligned* if at
 every position both have the same radix. Over axes whose sizes are powers of one prime all are; 2-way against 3-way is not.
 """
 
@@ -49,10 +49,10 @@ class _Cuts:
 
     dims: list[set[int]]
     places: dict[int, list[tuple[int, int]]]
-    "Mesh axis to its places: tensor dimension, and the product of the axes outside it there."
+    "Mesh axis to where it shards: tensor dimension, and the product of the axes outside it there."
 
     def settle(self, mesh: Mesh) -> bool:
-        """Carries every cut inside an axis from one of its places to the other until nothing changes; False if unaligned."""
+        """Carries every bound of a digit inside an axis from one side to the other until nothing changes; False if unaligned."""
         changed = True
         while changed:
             changed = False
@@ -68,7 +68,7 @@ class _Cuts:
         return True
 
     def within(self, mesh: Mesh, axis: int) -> list[int]:
-        """The cuts of an axis, relative to its outer end."""
+        """The bounds of an axis's digits, relative to its outer end."""
         inside = {1, mesh.shape[axis]}
         for dim, start in self.places.get(axis, [])[:1]:
             inside |= {cut // start for cut in self.dims[dim] if start <= cut <= start * mesh.shape[axis]}

@@ -1,6 +1,6 @@
 """Collectives over factors of mesh axes, which no mesh operation names: StableHLO's, with their device groups written out.
 
-Groups are partition ids, as in the exported form; lowering to the local form turns them into replicas.
+Groups are partition ids, as in the form `exported`; lowering to `local` makes them replicas.
 """
 
 from __future__ import annotations

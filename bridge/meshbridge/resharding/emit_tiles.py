@@ -19,7 +19,7 @@ from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 
 def exchange_tiles(step: TileExchange, value: ir.Value, place: Place) -> ir.Value:
-    """The buffer of the target, zeros where no tile lies."""
+    """The buffer of the target, zeros where there is no tile."""
     return _Exchange(step, value, place).written()
 
 

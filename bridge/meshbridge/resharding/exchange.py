@@ -24,9 +24,9 @@ from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 @lru_cache(maxsize=1024)
 def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, tight: bool = False) -> TileExchange:
-    """The exchange that turns the buffers of `source` into those of `target`, partial axes aside.
+    """The exchange that makes the buffers of `target` of those of `source`, partial axes aside.
 
-    `tight` leaves the padding of dimensions that lie alike before and after behind too, at the price of more tile shapes.
+    `tight` leaves the padding of dimensions that are sharded alike before and after behind too, at the price of more tile shapes.
     """
     before, after = layout(shape, mesh, source), layout(shape, mesh, target)
     pairs = list(zip(before, after, strict=True))
@@ -38,7 +38,7 @@ def tile_exchange(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, 
 
 
 def lean(exchange: TileExchange, before: int) -> TileExchange:
-    """The same with large tiles cut into pieces, such that beside both shards there is never more than a buffer of the smaller.
+    """The same with large tiles in pieces, such that beside both shards there is never more than a buffer of the smaller.
 
     `before` is the number of elements of the source's buffer.
     """
@@ -53,7 +53,7 @@ def lean(exchange: TileExchange, before: int) -> TileExchange:
 
 
 def _cut(tiles: Tiles, most: int) -> Round:
-    """A round of one shape in pieces, cut along the longest dimension, of which two have `most` elements, or one slice each."""
+    """A round of one shape in pieces along the longest dimension, of which two have `most` elements, or one slice each."""
     size = max(tiles.shape)
     length = max(1, most // (2 * tiles.volume // size))
     return Round((tiles,), tiles.volume, local=False, pieces=-(-size // length))
@@ -108,7 +108,7 @@ class _Search:
         return block
 
     def _senders(self) -> Numbers:
-        """For every tile a device that holds it: the receiver itself, else one of the holders, in turn."""
+        """For every tile a device that holds it: the receiver itself, else one of the holders, each as often."""
         fixed = [axis for dim in self.met for axis in dim.source_axes]
         holder = np.zeros(len(self.receivers), np.int64)
         for dim, entry in zip(self.met, self.entries, strict=True):
@@ -136,7 +136,7 @@ class _Search:
 
 
 def _in_turn(volumes: Numbers, holders: Numbers, nearest: Numbers, receivers: Numbers, copies: int) -> Numbers:
-    """Which copy of its holder sends each tile: the receiver's nearest where that keeps them equally busy, else each in turn."""
+    """Which copy of its holder sends each tile: the receiver's nearest where that keeps them equally busy, else each as often."""
     if not len(volumes):
         return nearest
     order = sorted_by(volumes, holders, nearest, receivers)
@@ -163,7 +163,7 @@ def _changes(*columns: Numbers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_
 
 
 def _rounds(search: _Search) -> Iterator[Round]:
-    """The tiles that move, by volume and colour, the largest first; then those that stay."""
+    """The tiles that are sent, by volume and colour, the largest first; then those that stay."""
     stays = search.senders == search.receivers
     moving, staying = np.flatnonzero(~stays), np.flatnonzero(stays)
     colours = np.zeros(len(search.receivers), np.int64)

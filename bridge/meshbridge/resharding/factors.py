@@ -1,7 +1,7 @@
 """Where every element of a tensor stands, as factors: what symbolic execution moves about.
 
 A factor of radix r and stride t along a tensor dimension adds `t * value` to the index along it. The value is a digit of the
-index into the local buffer, or, where the factor is spread, a digit of the device number.
+index into the local buffer, or, where the factor is sharded, a digit of the device number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Factor:
     def split(self, outer: int) -> tuple[Factor, Factor]:
         """The factor as one of radix `outer` and one inside it."""
         if self.radix % outer:
-            raise PlanError(f"a factor of {self.radix} is cut into pieces of {outer}")
+            raise PlanError(f"a factor of {self.radix} is divided into pieces of {outer}")
         inner = self.radix // outer
         return Factor(self.dim, self.stride * inner, outer), Factor(self.dim, self.stride, inner)
 
@@ -38,14 +38,14 @@ class Factor:
 def split_digit(digit: Digit, outer: int) -> tuple[Digit, Digit]:
     """The digit as one of radix `outer` and one inside it."""
     if digit.radix % outer:
-        raise PlanError(f"{digit} is cut into pieces of {outer}")
+        raise PlanError(f"{digit} is divided into pieces of {outer}")
     inner = digit.radix // outer
     return Digit(digit.axis, outer, digit.stride * inner), Digit(digit.axis, inner, digit.stride)
 
 
 @dataclass
 class Factors:
-    """The factors of one tensor: per dimension of the local buffer from outer to inner, and those that are spread."""
+    """The factors of one tensor: per dimension of the local buffer from outer to inner, and those that are sharded (`spread`)."""
 
     dims: list[list[Factor]]
     spread: list[tuple[Factor, Digit]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Factors:
         return tuple(prod(factor.radix for factor in factors) for factors in self.dims)
 
     def canonical(self) -> tuple[tuple[tuple[Factor, ...], ...], tuple[tuple[Factor, Digit], ...]]:
-        """The same for all ways to write the same thing: adjacent factors that continue each other become one."""
+        """The same for all factors that mean the same: adjacent ones that continue each other become one."""
         return tuple(tuple(_merged(factors)) for factors in self.dims), tuple(_merged_spread(self.spread))
 
     def reshape(self, shape: Shape) -> None:
@@ -90,12 +90,12 @@ class Factors:
             raise PlanError(f"a reshape to {list(shape)} loses {waiting}")
 
     def scatter(self, dim: int, digits: Digits) -> list[tuple[Factor, Digit]]:
-        """Takes the outer factors of `dim` away, one for each of `digits`, and returns what they are to be spread over."""
+        """Takes the outer factors of `dim` away, one for each of `digits`, and returns what is to be sharded along them."""
         waiting, taken = _merged(self.dims[dim])[::-1], []
         for digit in digits:
             while digit.radix > 1:
                 if not waiting:
-                    raise PlanError(f"dimension {dim} is too small to be cut by {digits}")
+                    raise PlanError(f"dimension {dim} is too small to be sharded along {digits}")
                 factor = waiting.pop()
                 if factor.radix > digit.radix:
                     factor, rest = factor.split(digit.radix)
@@ -106,18 +106,18 @@ class Factors:
         return taken
 
     def release(self, digits: Digits) -> list[Factor]:
-        """Takes the factors that are spread over `digits`, in that order; each digit must spread some."""
+        """Takes the factors that are sharded along `digits`, in that order; each digit must shard some."""
         found = []
         for digit in digits:
             inside = [(f, d) for f, d in self._cut_at(digit) if _contains(digit, d)]
             if prod(d.radix for _, d in inside) != digit.radix:
-                raise PlanError(f"{digit} does not spread what a step gathers over it")
+                raise PlanError(f"nothing is sharded along {digit}, over which a step gathers")
             self.spread = [each for each in self.spread if each not in inside]
             found += [factor for factor, _ in sorted(inside, key=lambda each: -each[1].stride)]
         return found
 
     def _cut_at(self, digit: Digit) -> list[tuple[Factor, Digit]]:
-        """`spread`, with every entry cut where `digit` begins and ends."""
+        """`spread`, with every entry divided where `digit` begins and ends."""
         for bound in (digit.stride, digit.stride * digit.radix):
             cut: list[tuple[Factor, Digit]] = []
             for factor, each in self.spread:
@@ -130,7 +130,7 @@ class Factors:
         return self.spread
 
     def _renumber(self, sources: Digits, targets: Digits) -> None:
-        """The same where the digits of the two lists have different radices; those that spread nothing stand at the end."""
+        """The same where the digits of the two lists have different radices; those that shard nothing come last."""
         used = [digit for digit in sources if any(overlap(digit, each) for _, each in self._cut_at(digit))]
         block = Factors([self.release(tuple(used))])
         count, taken = prod(digit.radix for digit in used), list[Digit]()
@@ -141,7 +141,7 @@ class Factors:
         self.spread += block.scatter(0, tuple(taken))
 
     def relabel(self, sources: Digits, targets: Digits) -> None:
-        """What was spread over `sources` is spread over `targets`: numbers along both lists, outer to inner, correspond."""
+        """What was sharded along `sources` is sharded along `targets`: numbers along both lists, outer to inner, correspond."""
         if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
             self._renumber(sources, targets)
             return

@@ -13,7 +13,7 @@ from meshbridge.resharding.plan import Options
 
 
 def grows_halos(source: Sharding, target: Sharding, options: Options) -> bool:
-    """Whether `target` is the plain `source` with halos around it. Plans that are to be `exact` send less: no cell that lies
+    """Whether `target` is the plain `source` with halos around it. Plans that are to be `exact` send less: no element that is
     outside of the tensor."""
     return source.is_plain and bool(target.halo_sizes) and replace(target, halo_sizes=()) == source and not options.exact
 

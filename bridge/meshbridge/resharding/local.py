@@ -120,12 +120,12 @@ class LocalBuffer:
         self._take(s.AllGather(self._resized(dim, multiply=s.group_size(digits)), digits, dim), order)
 
     def runs(self, absent: list[Position]) -> list[list[Position]]:
-        """Positions that are not in the buffer, in order, cut where one of the buffer's comes between."""
+        """Positions that are not in the buffer, in order, divided where one of the buffer's comes between."""
         ordered = sorted([*absent, *(each for each in self.order if each.radix > 1)], key=lambda position: position.order)
         return [list(run) for missing, run in itertools.groupby(ordered, key=absent.__contains__) if missing]
 
     def all_to_all(self, moves: Sequence[tuple[Position, Position, Digits]]) -> None:
-        """For each (left, entered, digits): the digits leave position `left`, which becomes local, and spread `entered`."""
+        """For each (left, entered, digits): the digits leave position `left`, which becomes local, and shard `entered`."""
         by_entered = {entered: (left, digits) for left, entered, digits in moves}
         run = self.bring_together(list(by_entered))
         first = self.order.index(run[0])
@@ -149,8 +149,8 @@ class LocalBuffer:
         self._take(step, [*rest[:inserted], *left, *rest[inserted:]])
 
     def rounds(self, sources: Digits, targets: Digits, moved: Sequence[tuple[Position, Position, int]]) -> None:
-        """An exchange in rounds. For each (left, entered, place) in `moved`, the position `left` becomes local, `entered` spread,
-        and the digit at `place` of the sources rotates."""
+        """An exchange in rounds. For each (left, entered, place) in `moved`, `left` becomes local, `entered` sharded, and
+        the digit at `place` of the sources rotates."""
         entered = [self.order.index(position) for _, position, _ in moved]
         left = [position for position, _, _ in moved]
         rest = [position for i, position in enumerate(self.order) if i not in entered]

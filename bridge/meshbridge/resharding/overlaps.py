@@ -33,7 +33,7 @@ class Overlaps:
 
 
 def overlaps(before: DimLayout, after: DimLayout) -> Overlaps:
-    """Where the elements that the target's blocks keep come from: the blocks that own them, or, if both lie alike, themselves."""
+    """Where the elements that the target's blocks keep come from: the blocks that own them, or themselves if both are alike."""
     starts, stops = ends(after.kept)
     if before == after:
         first, last = np.arange(len(starts)), np.arange(len(starts)) + 1
@@ -74,7 +74,7 @@ def expanded(first: Numbers, count: Numbers) -> Numbers:
 def sorted_by(*columns: Numbers) -> Numbers:
     """The order of rows of numbers of 0 or more by these columns, the first one first; rows that are equal in any order.
 
-    One column that stands for all is sorted in a fifth of the time, if their values fit into it.
+    One column of combined keys is sorted in a fifth of the time, if their values fit into it.
     """
     widths = [int(column.max(initial=0)) + 1 for column in columns]
     if prod(widths) >= 2**62:

@@ -38,7 +38,7 @@ class Options:
 
     @property
     def slack(self) -> int:
-        """`scratch`, or what stands for it."""
+        """`scratch`, or its default."""
         return self.scratch if self.scratch is not None else 0 if self.exact else 1 << 18
 
 
@@ -47,7 +47,7 @@ DEFAULTS = Options()
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps that turn the local shard of `source` into the local shard of `target`. All bytes are per device."""
+    """The steps from a device's shard of `source` to its shard of `target`. All bytes are per device."""
 
     shape: Shape
     dtype: str

@@ -1,7 +1,7 @@
 """Chooses a plan: every way known for a pair of shardings, and the cheapest of them.
 
 A *route* (`routes`) is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one
-piece (`ways`), by digits where the shards are aligned and by tiles where they are not.
+piece (`candidates`), by digits where the shards are aligned and by tiles where they are not.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 
 def _folded(shape: Shape, source: Sharding, target: Sharding) -> tuple[Shape, Sharding, Sharding]:
     """The same tensor with all dimensions that neither side splits as one, the last: it moves alike, and is known already more
-    often. Where a sum is pending, such a dimension may yet be scattered."""
+    often. Where the value is partial, such a dimension may yet be scattered."""
     before, after = (sharding.padded(len(shape)).split_axes for sharding in (source, target))
     touched = [dim for dim, sides in enumerate(zip(before, after, strict=True)) if any(sides)]
     rest = prod(size for dim, size in enumerate(shape) if dim not in touched)

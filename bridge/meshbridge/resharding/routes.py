@@ -1,4 +1,4 @@
-"""The ways round: shardings to pass through where one leg does not do, or costs more launches than a small tensor is worth."""
+"""Plans of several legs: shardings in between where one leg has no plan, or costs more launches than a small tensor is worth."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _growing_halo(target: Sharding) -> Route:
 
 
 def _between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Route]:
-    """Nothing, the value reduced first, or the dimensions that differ whole."""
+    """Nothing, the value reduced first, or the dimensions that differ replicated."""
     yield ()
     reduced, _ = reduced_axes(source, target)
     if reduced:
@@ -63,7 +63,7 @@ def _between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> It
 
 
 def _reduced(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Sharding]:
-    """The value whole where it lies, or scattered along one dimension; before, the copies of an unaligned one may divide it."""
+    """The value reduced where it is, or scattered along one dimension; before, the copies of an unaligned one may divide it."""
     kept = tuple(axis for axis in source.partial_axes if axis not in reduced)
     whole = replace(source, partial_axes=kept)
     yield whole

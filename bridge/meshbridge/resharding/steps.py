@@ -170,7 +170,7 @@ class Crop(Step):
 
 @dataclass(frozen=True)
 class Mask(Step):
-    """From whole to partial: the devices whose `digits` are not all zero take the identity of the reduction."""
+    """From reduced to partial: the devices whose `digits` are not all zero take the neutral element of the reduction."""
 
     digits: Digits
     kind: str
@@ -251,7 +251,7 @@ class AllToAll(Collective):
 
 @dataclass(frozen=True)
 class Permute(Collective):
-    """Relabels whole buffers: each device receives from the one whose number along `sources` is the receiver's along `targets`.
+    """Relabels buffers: each device receives from the one whose number along `sources` is the receiver's along `targets`.
 
     Both lists hold the same digits in different orders.
     """
@@ -274,9 +274,9 @@ class Rounds(Step):
     """An all-to-all and a relabelling in one, as many permutes as the all-to-all has devices, no byte moved twice.
 
     In round t device r gets from device s with `sources[i](s) = targets[i](r)`, plus digit i of t modulo the radix at the places
-    i in `rotating`. Each rotating digit cuts a dimension in `split` into as many pieces as its radix is, and the sender sends the
-    one that the receiver's rotating targets number; the receiver files it along the dimensions in `concat` of the new buffer, by
-    the sender's rotating sources.
+    i in `rotating`. Each rotating digit divides a dimension in `split` into as many pieces as its radix is. The sender sends
+    the one that the receiver's rotating targets number; the receiver files it along the dimensions in `concat` of the new
+    buffer, by the sender's rotating sources.
     """
 
     sources: Digits
@@ -317,7 +317,7 @@ class Rounds(Step):
         return float(elements)
 
     def total(self, elements: int, devices: int) -> float:
-        # Only round 0 of the untwisted places leaves anything where it is, and there only devices whose twisted digits agree.
+        # Only round 0 of the untwisted positions leaves anything where it is, and there only devices whose twisted digits agree.
         twisted = [i for i, pair in enumerate(zip(self.sources, self.targets, strict=True)) if pair[0] != pair[1]]
         same = still(tuple(self.sources[i] for i in twisted), tuple(self.targets[i] for i in twisted), devices)
         return elements * (devices - same / self.collectives)

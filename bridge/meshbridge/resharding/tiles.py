@@ -51,11 +51,11 @@ class Round:
     "Elements of each tile."
     local: bool
     pieces: int = 1
-    "Permutes that the round takes: the tiles of one of several pieces have one shape and are cut along their longest dimension."
+    "Permutes that the round takes: tiles in several pieces have one shape, and are divided along its longest dimension."
 
     @property
     def longest(self) -> int:
-        """The dimension along which the tiles are cut into pieces."""
+        """The dimension along which the tiles are divided into pieces."""
         shape = self.tiles[0].shape
         return shape.index(max(shape)) if shape else 0
 
@@ -78,7 +78,7 @@ class Round:
 @dataclass(frozen=True, eq=False)
 class TileExchange(Step):
     """All rounds, those that move something first, the largest tiles before the others. Devices are numbered along `digits`,
-    which are whole mesh axes in mesh order."""
+    which are mesh axes, not sub-axes, in mesh order."""
 
     source: Sharding
     target: Sharding

@@ -38,7 +38,7 @@ MEMORY_KIND = "mhlo.memory_kind"
 
 @dataclass(frozen=True)
 class Place:
-    """One argument or result: its global shape, its shards' shape, and how the shards lie on the mesh."""
+    """One argument or result: its global shape, its shards' shape, and its sharding."""
 
     shape: tuple[int, ...]
     shard_shape: tuple[int, ...]
@@ -249,7 +249,7 @@ def whole(array: jax.Array) -> np.ndarray[Any, Any]:
 
 
 def load(program: formats.Program, available: Sequence[Any]) -> Executable:
-    """Compiles a program in the local form for the first of the `available` devices, as many as its mesh has.
+    """Compiles a program in the form `local` for the first of the `available` devices, as many as its mesh has.
 
     Changes its module. Raises MeshError for one that needs more devices than there are, or that XLA refuses.
     """
@@ -301,7 +301,7 @@ def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:
 
 
 def boundary(module: ir.Module) -> tuple[list[Place], list[Place]]:
-    """The arguments and results of the program's entry point; those of a program that is not partitioned lie whole.
+    """The arguments and results of the program's entry point; those of a program that is not partitioned are replicated.
 
     Raises OpError for a type that no array has.
     """

@@ -1,4 +1,4 @@
-"""What the commands share: one diagnostic for what goes wrong, `-` for standard streams, whole outputs or none.
+"""What the commands share: one diagnostic for what goes wrong, `-` for standard streams, complete outputs or none.
 
 Exit status 1 is for bad input, 2 for a command line that does not say what to do.
 """

@@ -21,7 +21,7 @@ _DIAGNOSTIC = re.compile(r"^(?P<file>.*?)(?::(?P<line>\d+):(?P<column>\d+))?: (?
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One line of a diagnostic; `line` is None where it has no place in the file."""
+    """One line of a diagnostic; `line` is None where it names no line of the file."""
 
     kind: str
     line: int | None
@@ -92,7 +92,7 @@ def diagnostics(text: str) -> list[Diagnostic]:
 def mismatches(expected: Sequence[Expectation], found: Sequence[Diagnostic]) -> list[str]:
     """What differs: diagnostics that nothing expects, and expectations that nothing meets.
 
-    A note that nothing expects is no mismatch, as in mlir-opt only errors and warnings must all be foreseen.
+    A note that nothing expects is no mismatch, as in mlir-opt only errors and warnings must all be expected.
     """
     open_expectations = list(expected)
     complaints: list[str] = []

@@ -21,7 +21,7 @@ TEXT_COLUMNS = {"collective", "axes", "where"}
 
 
 def as_json(report: Report) -> str:
-    """The whole report as docs/report.md describes it; collectives in program order."""
+    """The report as docs/report.md describes it; collectives in program order."""
     counts = report.count_by_kind()
     whole = {
         "schema": SCHEMA,

@@ -1,4 +1,4 @@
-"""Pictures of who holds what, as the spec draws them: the tensor cut into blocks, in each block the devices that hold it.
+"""Pictures of who holds what, as the spec draws them: the tensor in blocks, in each block the devices that hold it.
 
 A device is written by its coordinates on the mesh, `01` on a small one, `0,11` where an axis has more than ten. A tensor that is
 split along more than two dimensions is drawn as a table.

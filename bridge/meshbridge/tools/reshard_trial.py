@@ -33,7 +33,7 @@ REDUCE: dict[str, np.ufunc] = {
     "bitwise_or": np.bitwise_or,
     "bitwise_xor": np.bitwise_xor,
 }
-"""Kind of a partial value to what makes it whole; an average is divided in the end."""
+"""Kind of a partial value to what reduces it; an average is divided in the end."""
 
 
 def try_on_devices(plan: Plan) -> None:
@@ -98,7 +98,7 @@ def _is_equal(found: Array, wanted: Array, rounded: bool) -> bool:
 
 
 def _box(shape: Shape, mesh: Mesh, sharding: Sharding, device: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """What a device holds, as indices into its buffer and into the whole tensor."""
+    """What a device holds, as indices into its buffer and into the global tensor."""
     here, there = [], []
     for dim in layout(shape, mesh, sharding):
         block = group_index(axis_digits(mesh, dim.axes), device)

@@ -1,7 +1,7 @@
 """The mesh dialect's text: `read` and `write` MLIR whose mesh operations stand in the dialect's own syntax.
 
-The bindings know the mesh dialect only in generic form, so reading rewrites each mesh operation into generic form at the place
-where it stands and lets MLIR parse the whole; printing goes the other way. Both are driven by one table (`formats`), the
+The bindings know the mesh dialect only in generic form, so reading rewrites each mesh operation into generic form where
+it stands and lets MLIR parse the module; printing goes the other way. Both are driven by one table (`formats`), the
 counterpart of upstream's `assemblyFormat`.
 """
 

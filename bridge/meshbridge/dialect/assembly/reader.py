@@ -197,7 +197,7 @@ class _Rewriter:
     def _end_of_quotation(self, clear: int, position: int) -> int:
         """Where the comment or string around `position` ends, 0 if there is none. Neither crosses a line.
 
-        `clear` lies before `position`, on its line, outside of both.
+        `clear` is before `position`, on its line, outside of both.
         """
         if "//" not in (line := self.text[clear:position]) and '"' not in line:
             return 0

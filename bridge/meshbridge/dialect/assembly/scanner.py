@@ -1,4 +1,4 @@
-"""A cursor over MLIR text that skips blanks and comments, steps over balanced brackets and types, and fails at an exact place."""
+"""A cursor over MLIR text that skips blanks and comments, steps over balanced brackets and types, and locates its errors."""
 
 from __future__ import annotations
 

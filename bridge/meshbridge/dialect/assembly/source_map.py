@@ -104,7 +104,7 @@ _FOLLOWED = re.compile(r"[ \t})]*(?!loc\(|//)[\w%\"]")
 def parse_module(source: SourceMap, rewritten: str, ctx: ir.Context) -> ir.Module:
     """Parses the rewritten text.
 
-    Raises ParseError whose places are those of the original.
+    Raises ParseError with source locations of the original.
     """
     with ctx:
         try:

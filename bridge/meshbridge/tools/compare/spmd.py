@@ -1,6 +1,6 @@
 """A program on global shapes, compiled by XLA for several devices and partitioned on the way by the partitioner of one's choice.
 
-XLA says itself in which tiles it takes the arguments and leaves the results; numpy cuts and joins them.
+XLA says itself in which tiles it takes the arguments and leaves the results; numpy slices and joins them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Tiles:
-    """How one array is cut: tiles per dimension (the last ones may stick out), and for each device the number of its tile."""
+    """How one array is sharded: tiles per dimension (the last ones may stick out), and for each device the number of its tile."""
 
     counts: tuple[int, ...]
     tile_of: tuple[int, ...]
@@ -68,7 +68,7 @@ def tiles(sharding: Any, rank: int, devices: int) -> Tiles:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program; called with whole arrays, it gives whole arrays."""
+    """A compiled program; called with global arrays, it gives global arrays."""
 
     loaded: Any
     devices: tuple[Any, ...]
@@ -98,7 +98,7 @@ class Compiled:
         return results
 
     def join(self, results: Sequence[Sequence[jax.Array]]) -> list[Array]:
-        """The results that `execute` gave, whole."""
+        """The results that `execute` gave, as global arrays."""
         shardings = self.loaded.get_output_shardings() or [None] * len(self.outputs)
         return [
             tiles(sharding, len(place.shape), len(self.devices)).join([np.asarray(tile) for tile in held], place.shape)

@@ -26,7 +26,7 @@ WIDTH = 160
 
 
 def as_json(comparison: Comparison) -> str:
-    """The whole comparison as docs/report.md describes it."""
+    """The comparison as docs/report.md describes it."""
     head = {"schema": SCHEMA, "devices": comparison.devices, "reference": comparison.reference, "remark": comparison.remark}
     contestants = {name: _plain(asdict(found)) for name, found in comparison.figures.items()}
     return json.dumps(head | {"contestants": contestants}, indent=2, allow_nan=False)
