@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
+from meshbridge import pipeline
 from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.read import formats
 from meshbridge.runtime.pjrt import Executable
+from meshbridge.tools import cli
 
 X = np.arange(128, dtype=np.float32).reshape(8, 16)
 
@@ -87,6 +90,58 @@ def test_save_takes_what_partition_gives(artifact: export.Exported, tmp_path: Pa
         )
     meshbridge.save(meshbridge.partition(module_of(artifact)), str(tmp_path / "module.mlir"))
     assert "sdy.manual_computation" in (tmp_path / "module.mlir").read_text()
+
+
+def test_options_are_those_of_the_command(artifact: export.Exported, jitted: Any, tmp_path: Path) -> None:
+    """By the same names, with the same defaults; what is given is left as it is."""
+    partition, report = (_choices(command) for command in ("partition", "report"))
+    assert set(partition) == {"emit", *meshbridge.api.Keywords.__annotations__}
+    for command, choices in ((meshbridge.partition, partition), (meshbridge.report, report)):
+        names = set(inspect.signature(command).parameters) | set(meshbridge.api.Keywords.__annotations__)
+        assert set(choices) <= names
+    for name, (values, default) in partition.items():
+        assert default == getattr(pipeline.Options(), name)
+        for value in values:
+            pipeline.Options(**{name: value})  # raises for one that it does not know
+    before = text(artifact)
+    assert "mesh.all_reduce" in str(meshbridge.partition(artifact, emit="mesh"))
+    assert "mesh.all_reduce" in str(meshbridge.partition(jitted, X, 2.0, emit="mesh", collectives="off", resharding="exact"))
+    saved_as_text = meshbridge.partition(saved(artifact, tmp_path), emit="annotated")
+    assert b"mesh.shard" in saved_as_text.serialize()
+    assert text(artifact) == before
+    with pytest.raises(MeshError, match=r"error: resharding is 'fastest', expected one of cheapest, exact"):
+        meshbridge.partition(artifact, resharding="fastest")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="colectives"):
+        meshbridge.partition(artifact, colectives="off")  # type: ignore[call-overload]
+
+
+def _choices(command: str) -> dict[str, tuple[list[str], str]]:
+    """The options of a command that have choices: these, and the default."""
+    parser = next(iter(cli._parser()._subparsers._group_actions)).choices[command]  # type: ignore[union-attr, index]
+    return {action.dest: (list(action.choices), action.default) for action in parser._actions if action.choices}
+
+
+def test_arguments_that_a_function_takes_by_name(mesh: jax.sharding.Mesh) -> None:
+    """Also one that is called like an option."""
+    rows = NamedSharding(mesh, P("data"))
+    function = jax.jit(lambda x, emit: jax.lax.with_sharding_constraint(x, rows).sum() * emit)
+    kwargs = {"emit": 2.0}
+    assert meshbridge.partition(function, X, kwargs=kwargs).in_tree == jax.tree.structure(((X,), kwargs))
+    assert meshbridge.report(function, X, kwargs=kwargs).wire_bytes > 0
+    assert meshbridge.convert(function, X, kwargs=kwargs, to="mesh").serialize()
+    np.testing.assert_allclose(meshbridge.compile(function, X, kwargs=kwargs)(X, emit=2.0), 2 * X.sum())
+
+
+def test_convert_says_the_same_in_another_notation(artifact: export.Exported, tmp_path: Path) -> None:
+    before = text(artifact)
+    assert b"mhlo.sharding" in meshbridge.convert(module_of(artifact), to="gspmd").serialize()
+    assert b"mesh.shard" in meshbridge.convert(artifact, to="mesh").serialize()
+    closed = meshbridge.convert(artifact, to="sdy", closed=True)
+    meshbridge.save(closed, tmp_path / "closed.jax_export")
+    assert meshbridge.load(tmp_path / "closed.jax_export").format.name == "jax-export"
+    assert text(artifact) == before
+    with pytest.raises(MeshError, match=r"error: unknown kind 'klingon', expected one of mesh, "):
+        meshbridge.convert(artifact, to="klingon")
 
 
 @pytest.mark.parametrize("call", [meshbridge.partition, meshbridge.report, meshbridge.compile])

@@ -80,25 +80,44 @@ from meshbridge.ir.mlir import ir
 jitted = jax.jit(lambda x: x)
 
 def kinds(artifact: export.Exported, loaded: meshbridge.Program, module: ir.Module) -> None:
-    reveal_type(meshbridge.partition(artifact))
-    reveal_type(meshbridge.partition(jitted, 1.0))
-    reveal_type(meshbridge.partition(jitted.lower(1.0)))
-    reveal_type(meshbridge.partition(loaded))
-    reveal_type(meshbridge.partition(module))
-    meshbridge.partition(artifact, 1.0)
+    reveal_type(meshbridge.partition(artifact))  # Exported
+    reveal_type(meshbridge.partition(artifact, resharding="exact", collectives="ring"))  # Exported
+    reveal_type(meshbridge.partition(artifact, emit="mesh"))  # Module
+    reveal_type(meshbridge.partition(jitted, 1.0))  # Exported
+    reveal_type(meshbridge.partition(jitted, kwargs={"x": 1.0}, replica_groups="mesh-axes"))  # Exported
+    reveal_type(meshbridge.partition(jitted, 1.0, emit="local"))  # Module
+    reveal_type(meshbridge.partition(jitted.lower(1.0)))  # Module
+    reveal_type(meshbridge.partition(loaded, emit="annotated"))  # Program
+    reveal_type(meshbridge.partition(module))  # Module
+    reveal_type(meshbridge.report(jitted, 1.0, resharding="exact"))  # Report
+    reveal_type(meshbridge.compile(module, collectives="off"))  # Executable
+    reveal_type(meshbridge.convert(artifact, to="gspmd"))  # Program
+    meshbridge.partition(3)  # refused
+    meshbridge.report(3)  # refused
+    meshbridge.compile(3)  # refused
+    meshbridge.convert(3, to="sdy")  # refused
+    meshbridge.save(3, "file")  # refused
+    meshbridge.partition(artifact, 1.0)  # refused
+    meshbridge.partition(artifact, resharding="fastest")  # refused
+    meshbridge.partition(artifact, emit="poem")  # refused
+    meshbridge.partition(jitted, x=1.0)  # refused
+    meshbridge.report(artifact, colectives="off")  # refused
 """
 
 
 @pytest.mark.slow
 def test_types_that_mypy_sees(tmp_path: Path) -> None:
-    """The types of our own and of JAX are followed here, as they are for users; `make lint` does not follow JAX's."""
+    """The types of our own and of JAX are followed here, as they are for users; `make lint` does not follow JAX's.
+
+    What mypy says of every line is what the line's comment says: the type, or that the line is an error.
+    """
     (tmp_path / "program.py").write_text(TYPES)
     settings = "[mypy]\n[mypy-jax.*,meshbridge.*]\nfollow_imports = silent\n[mypy-jaxlib.*]\nignore_missing_imports = True\n"
     (tmp_path / "mypy.ini").write_text(settings)
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "program.py"]
     environment = os.environ | {"MYPYPATH": f"{ROOT / 'bridge'}:{ROOT / 'converters'}"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    found = re.findall(r'Revealed type is "(?:\w+\.)*(\w+)"', done.stdout)
-    assert found == ["Exported", "Exported", "Module", "Program", "Module"], done.stdout
-    (error,) = [line for line in done.stdout.splitlines() if ": error: " in line]
-    assert "No overload variant" in error or "Argument 1" in error
+    found = dict(re.findall(r'program.py:(\d+): note: Revealed type is "(?:\w+\.)*(\w+)"', done.stdout))
+    found |= dict.fromkeys(re.findall(r"program.py:(\d+): error: ", done.stdout), "refused")
+    expected = {str(number): line.split("  # ")[1] for number, line in enumerate(TYPES.splitlines(), 1) if "  # " in line}
+    assert found == expected, done.stdout

@@ -54,6 +54,7 @@ LAYERS = (
     "dialect",
     "verify",
     "ir",
+    "text",
 )
 """The folders and files of the package, each of which imports only what stands below it."""
 

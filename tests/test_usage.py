@@ -109,8 +109,8 @@ def test_meshbridge_refuses(line: str, folder: Path, monkeypatch: pytest.MonkeyP
 OF_INPUT = {
     "partition done.mlir --resharding exact": "done.mlir: error: --resharding has no effect on a program that is partitioned",
     "report done.mlir --resharding exact": "done.mlir: error: --resharding has no effect on a program that is partitioned",
-    "partition text --platform cpu": "text: error: --platform has no effect on a program that is not for several platforms",
-    "report artifact --platform cpu": "artifact: error: --platform has no effect on a program that is not for several platforms",
+    "partition text --platform cpu": "text: error: a platform has no effect on a program that is not for several platforms",
+    "report artifact --platform cpu": "artifact: error: a platform has no effect on a program that is not for several platforms",
     "report several --platform cuda": "several: error: the artifact is for the platforms tpu, cpu, not for cuda",
     "partition text --dims b=8": "text: error: expected a program with symbolic dimensions to give sizes",
     "convert artifact --to sdy --binary": "artifact: error: --binary has no effect on a serialized jax.export artifact",

@@ -90,7 +90,7 @@ def test_partition(name: str) -> None:
     if jax.__version_info__ < (0, 10) and any(map(is_key, jax.tree.leaves((program.given, program.named)))):
         pytest.skip("this jax cannot call an exported function that takes typed keys")
     with within(program):
-        partitioned = meshbridge.partition(program.jitted, *program.arguments, **program.named)
+        partitioned = meshbridge.partition(program.jitted, *program.arguments, kwargs=program.named)
         called = jax.jit(meshbridge.compile(original))(*fresh(program.given), **fresh(program.given_named))
     check_same(called, expected(name))
     assert (partitioned.in_tree, partitioned.out_tree) == (original.in_tree, original.out_tree)

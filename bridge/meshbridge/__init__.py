@@ -11,7 +11,7 @@ Every error that the user can repair is a `MeshError`, a ValueError whose text i
 
 from importlib.metadata import version
 
-from meshbridge.api import compile, load, partition, report, save
+from meshbridge.api import compile, convert, load, partition, report, save
 from meshbridge.ir.mlir import MeshError, OpError, ParseError, ShardingWarning, VerifyError
 from meshbridge.ops.rule_notation import LoopsAndMaps
 from meshbridge.ops.sharding_rules import register_sharding_rule
@@ -29,6 +29,7 @@ __all__ = [
     "VerifyError",
     "__version__",
     "compile",
+    "convert",
     "load",
     "partition",
     "register_sharding_rule",

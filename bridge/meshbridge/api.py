@@ -1,12 +1,21 @@
-"""What meshbridge does for Python callers; `meshbridge` itself has all of it by name."""
+"""What meshbridge does for Python callers; `meshbridge` itself has all of it by name.
+
+Options are keywords, named as those of the commands. A function that `jax.jit` made gets the arguments that it is traced with by
+position; those that it takes by name are in `kwargs`, where no option can be meant.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
-from meshbridge import pipeline
+from meshbridge import conversion, pipeline
+from meshbridge.ir.groups import Spelling
 from meshbridge.ir.mlir import context, ir
+from meshbridge.partition.mesh_spmdization import Resharding
+from meshbridge.pipeline import Collectives, Emit, Options
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.report import Report, partition_and_report
@@ -17,39 +26,99 @@ if TYPE_CHECKING:
 
     from meshbridge.runtime.pjrt import Executable
 
+    Source: TypeAlias = Program | Exported | Lowered | ir.Module
+    Named: TypeAlias = Mapping[str, Any] | None
+
+
+class Keywords(TypedDict, total=False):
+    """How programs are partitioned; `meshbridge.pipeline.Options` says what each option means."""
+
+    resharding: Resharding
+    collectives: Collectives
+    replica_groups: Spelling
+
 
 @overload
-def partition(program: Program) -> Program: ...
+def partition(program: Program, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[Keywords]) -> Program: ...
 @overload
-def partition(program: Exported) -> Exported: ...
+def partition(
+    program: Exported, *, emit: Literal["exported"] = ..., platform: str | None = ..., **options: Unpack[Keywords]
+) -> Exported: ...
 @overload
-def partition(program: Wrapped, *arguments: Any, **named: Any) -> Exported: ...
+def partition(
+    program: Wrapped,
+    *arguments: Any,
+    kwargs: Named = ...,
+    emit: Literal["exported"] = ...,
+    platform: str | None = ...,
+    **options: Unpack[Keywords],
+) -> Exported: ...
 @overload
-def partition(program: ir.Module | Lowered) -> ir.Module: ...  # type: ignore[overload-cannot-match]  # where JAX is not followed
-def partition(program: Any, *arguments: Any, **named: Any) -> Any:
+def partition(
+    program: ir.Module | Lowered | Exported, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[Keywords]
+) -> ir.Module: ...
+@overload
+def partition(
+    program: Wrapped,
+    *arguments: Any,
+    kwargs: Named = ...,
+    emit: Emit,
+    platform: str | None = ...,
+    **options: Unpack[Keywords],
+) -> ir.Module: ...
+def partition(
+    program: Any,
+    *arguments: Any,
+    kwargs: Named = None,
+    emit: Emit = "exported",
+    platform: str | None = None,
+    **options: Unpack[Keywords],
+) -> Any:
     """Partitions a program: the same function for its caller, every collective explicit inside.
 
     What is given is left as it is. An Exported or a Program gives a new one of its kind, an MLIR module or a
     `jax.stages.Lowered` a new module (global shapes outside, one manual computation over all mesh axes inside). A function that
-    `jax.jit` made is exported for `arguments` and `named`, which may be `jax.ShapeDtypeStruct`s, and gives an Exported.
+    `jax.jit` made is exported for `arguments` and `kwargs`, which may be `jax.ShapeDtypeStruct`s, and gives an Exported.
     Shardings of an Exported's arguments and results that were open are filled in with what was decided.
 
-    Raises MeshError with a located diagnostic.
+    With another form to `emit`, an Exported or a function gives a module, and a Program one of MLIR text.
+    `platform` chooses one of several that an Exported is for.
+
+    Raises MeshError with a located diagnostic, also for an option that cannot have its value.
     """
-    opened = formats.unpack(program, context(), arguments, named)
-    pipeline.partition_module(opened.module)
-    return opened if isinstance(program, Program) else formats.pack(opened)
+    opened = formats.choose_platform(formats.unpack(program, context(), arguments, kwargs), platform)
+    pipeline.partition_module(opened.module, Options(emit=emit, **options))
+    if isinstance(program, Program):
+        return opened if emit == "exported" else replace(opened, format=formats.TEXT)
+    return formats.pack(opened) if emit == "exported" else opened.module
 
 
-def report(program: Any, *arguments: Any, **named: Any) -> Report:
+def report(
+    program: Source | Wrapped,
+    *arguments: Any,
+    kwargs: Named = None,
+    platform: str | None = None,
+    resharding: Resharding = "cheapest",
+    collectives: Collectives = "on",
+) -> Report:
     """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs.
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError.
     """
-    return partition_and_report(formats.unpack(program, context(), arguments, named).module, pipeline.Options(emit="mesh"))[0]
+    opened = formats.choose_platform(formats.unpack(program, context(), arguments, kwargs), platform)
+    return partition_and_report(opened.module, Options(emit="mesh", resharding=resharding, collectives=collectives))[0]
 
 
-def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
+def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:
+    """The same program in the format `to`, or with its shardings in that notation: one of `meshbridge.conversion.names()`.
+
+    It takes what `partition` takes, and leaves it as it is. `closed` decides every sharding first and writes it as final.
+    Raises MeshError for what `to` cannot say.
+    """
+    return conversion.convert(formats.unpack(program, context(), arguments, kwargs), to, closed=closed)
+
+
+def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None) -> Program:
     """Reads a program from a file of any known format, told by content; `-` is standard input.
 
     `dims` are the sizes of its symbolic dimensions by name, which a `jax.export` artifact may have.
@@ -57,24 +126,31 @@ def load(path: str, dims: Mapping[str, int] | None = None) -> Program:
     Raises ParseError, and MeshError for other sizes than the program needs. On a damaged binary MLIR's reader may crash, and the
     process with it: check files that nobody vouches for with the command `meshbridge convert`, which answers with a diagnostic.
     """
-    program = files.parse_program(files.read_bytes(path), files.display_name(path), dims)
+    name = os.fspath(path)
+    program = files.parse_program(files.read_bytes(name), files.display_name(name), dims)
     files.warn(program)
     return program
 
 
-def save(program: Program | Exported | ir.Module, path: str) -> None:
+def save(program: Program | Exported | ir.Module, path: str | os.PathLike[str]) -> None:
     """Writes a program in the format that the suffix of `path` asks for, else in its own. Files are complete or absent.
 
     Raises MeshError.
     """
-    chosen = formats.choose(formats.unpack(program, context()), path)
-    files.write_bytes(path, chosen.format.write(chosen))
+    name = os.fspath(path)
+    files.write_bytes(name, formats.choose(formats.unpack(program, context()), name).serialize())
 
 
-def compile(program: Any, *arguments: Any, devices: Sequence[Any] | None = None, **named: Any) -> Executable:
+def compile(
+    program: Source | Wrapped,
+    *arguments: Any,
+    kwargs: Named = None,
+    devices: Sequence[Any] | None = None,
+    **options: Unpack[Keywords],
+) -> Executable:
     """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: all of JAX's by default.
 
-    As many are used as the mesh has. What is given is left as it is. A jitted function is traced with `arguments` and `named`;
+    As many are used as the mesh has. What is given is left as it is. A jitted function is traced with `arguments` and `kwargs`;
     an artifact for several platforms is compiled for the devices' own.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are.
     """
@@ -83,8 +159,8 @@ def compile(program: Any, *arguments: Any, devices: Sequence[Any] | None = None,
     from meshbridge.runtime import pjrt
 
     available = tuple(devices if devices is not None else jax.devices())
-    opened = formats.unpack(program, context(), arguments, named)
+    opened = formats.unpack(program, context(), arguments, kwargs)
     if available:
         opened = formats.for_platform(opened, pjrt.platform(available[0]))
-    pipeline.partition_module(opened.module, pipeline.Options(emit="local"))
+    pipeline.partition_module(opened.module, Options(emit="local", **options))
     return pjrt.load(opened, available)

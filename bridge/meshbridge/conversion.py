@@ -1,4 +1,4 @@
-"""`meshbridge convert`: the same program in another format, or with its shardings in another notation."""
+"""The same program in another format, or with its shardings in another notation."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def convert(program: Program, kind: str, *, closed: bool = False) -> Program:
     """`program` as `kind`, one of `names()`; its module is changed in place.
 
     `closed` decides every tensor's sharding first and writes it down as final.
-    Raises MeshError for what `kind` cannot say.
+    Raises MeshError for what `kind` cannot say, and for one that is none.
     """
+    if kind not in names():
+        raise MeshError(f"error: unknown kind '{kind}', expected one of {', '.join(names())}")
     chosen = formats.formats().get(kind)
     if chosen is not None and not chosen.is_spelling:
         return replace(program, format=chosen)

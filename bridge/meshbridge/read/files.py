@@ -12,7 +12,7 @@ from pathlib import Path
 
 from meshbridge.dialect import carried
 from meshbridge.dialect.chains import undefined_chains
-from meshbridge.ir.mlir import MeshError, ShardingWarning, context
+from meshbridge.ir.mlir import MeshError, ParseError, ShardingWarning, context
 from meshbridge.read import formats, readable
 from meshbridge.read.formats import Program
 
@@ -39,12 +39,26 @@ def parse_program(data: bytes, name: str, dims: Mapping[str, int] | None = None)
     """
     chosen = formats.recognise(data, name)
     with about(name):
-        program = chosen.open(data, name, context(), dims)
+        with _bindings_errors(name):
+            program = chosen.open(data, name, context(), dims)
         if chosen is not formats.TEXT or readable.is_suspect(data):
             readable.check(program.module, name)
         if carried.PREFIX in data:
             carried.check(program.module)
         return program
+
+
+@contextmanager
+def _bindings_errors(name: str) -> Iterator[None]:
+    """Turns what MLIR's bindings raise over a damaged binary into diagnostics."""
+    try:
+        yield
+    except MeshError:
+        raise
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{name}: error: damaged input: a name in it is not UTF-8: {error.reason}") from None
+    except (ValueError, IndexError, OverflowError, MemoryError):
+        raise ParseError(f"{name}: error: damaged input: a number in it asks for more memory than there is") from None
 
 
 def warn(program: Program) -> None:

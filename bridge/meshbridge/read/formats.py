@@ -66,6 +66,10 @@ class Program:
     envelope: object = None
     calling: Calling | None = None
 
+    def serialize(self) -> bytes:
+        """The content of a file that holds the program in its format. Raises MeshError for what the format cannot say."""
+        return self.format.write(self)
+
 
 @dataclass(frozen=True)
 class Format:
@@ -281,6 +285,16 @@ def for_platform(program: Program, platform: str) -> Program:
     Its module may be changed in place. Raises MeshError where that platform is not one of several.
     """
     return program if program.format.for_platform is None else program.format.for_platform(program, platform)
+
+
+def choose_platform(program: Program, platform: str | None) -> Program:
+    """`program` for one platform of several. Raises MeshError for one that is not for several, and for none of them."""
+    if platform is None:
+        return program
+    chosen = for_platform(program, platform)
+    if chosen is program:
+        raise MeshError("error: a platform has no effect on a program that is not for several platforms")
+    return chosen
 
 
 def choose(program: Program, filename: str) -> Program:

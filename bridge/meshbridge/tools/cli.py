@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
 from meshbridge.dialect.boundary import is_partitioned
@@ -18,7 +18,7 @@ from meshbridge.read.formats import Program
 from meshbridge.report import Report, partition_and_report
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.tools import console, report_text, verify_command
+from meshbridge.tools import console, verify_command
 from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
@@ -60,10 +60,7 @@ def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None
     _add_input(parser)
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
-    parser.add_argument("--emit", choices=get_args(pipeline.Emit), default="exported", help="how far to go (default: exported)")
-    _add_resharding(parser)
-    _add_collectives(parser)
-    parser.add_argument("--replica-groups", choices=("dense", "mesh-axes"), default="dense", help="how to write device groups")
+    _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
     parser.add_argument("--timing", action="store_true", help="print on standard error how long each pass took")
     parser.add_argument("--report", action="store_true", help="say what the program communicates, and why, beside the output")
     parser.add_argument("--json", action="store_true", help="the report for programs instead of people")
@@ -96,8 +93,7 @@ def _add_report(commands: argparse._SubParsersAction[console.Parser]) -> None:
     parser = commands.add_parser("report", allow_abbrev=False, help="say what a partitioned program communicates, and why")
     _add_input(parser)
     _add_platform(parser)
-    _add_resharding(parser)
-    _add_collectives(parser)
+    _add_options(parser, "resharding", "collectives")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=report)
 
@@ -141,13 +137,24 @@ def _add_run_inputs(parser: console.Parser) -> None:
     source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
 
 
-def _add_resharding(parser: console.Parser) -> None:
-    parser.add_argument("--resharding", choices=("cheapest", "exact"), default="cheapest", help="exact: the fewest bytes, always")
+_HELP = {
+    "emit": "how far to go",
+    "resharding": "exact: the fewest bytes, always",
+    "collectives": "make collectives fewer and smaller; ring: multiply shards as they come around, instead of gathering them",
+    "replica_groups": "how to write device groups",
+}
 
 
-def _add_collectives(parser: console.Parser) -> None:
-    text = "make collectives fewer and smaller; ring: multiply shards as they come around, instead of gathering them"
-    parser.add_argument("--collectives", choices=("on", "off", "ring"), default="on", help=text)
+def _add_options(parser: console.Parser, *names: str) -> None:
+    """Options of the pipeline by their names there, with the values and defaults that they have there."""
+    kinds = get_type_hints(pipeline.Options)
+    for name in names:
+        flag, default = _flag(name), getattr(pipeline.DEFAULTS, name)
+        parser.add_argument(flag, choices=get_args(kinds[name]), default=default, help=f"{_HELP[name]} (default: {default})")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _add_platform(parser: console.Parser) -> None:
@@ -197,10 +204,10 @@ def partition(options: argparse.Namespace) -> int:
         _refuse_done(program, options)
         found, timings = _partition(program.module, options)
         chosen = formats.choose(_presentable(program, options.emit), options.output)
-        data = chosen.format.write(chosen)
+        data = chosen.serialize()
     files.write_bytes(options.output, data)
     if found is not None:  # beside a program on standard output, the report would spoil it
-        print(_report_text(found, options.json), file=sys.stderr if options.output == "-" else sys.stdout)
+        print(found.to_json() if options.json else found.table(), file=sys.stderr if options.output == "-" else sys.stdout)
     if options.timing:
         for timing in timings:
             print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
@@ -209,15 +216,13 @@ def partition(options: argparse.Namespace) -> int:
 
 def _partition(module: ir.Module, options: argparse.Namespace) -> tuple[Report | None, list[pipeline.Timing]]:
     """Partitions in place as the options say, with a report if they ask for one."""
-    names = ("emit", "resharding", "collectives", "replica_groups")
-    how = pipeline.Options(**{name: getattr(options, name) for name in names})
+    how = pipeline.Options(**{name: value for name, value in vars(options).items() if name in _HELP})
     return partition_and_report(module, how) if options.report else (None, pipeline.partition_module(module, how))
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
     """The options of a command by name, those that stand at their default as False."""
-    known: dict[str, object] = {"resharding": "cheapest", "collectives": "on", "replica_groups": "dense"}
-    return {f"--{name.replace('_', '-')}": value != known.get(name) and value for name, value in vars(options).items()}
+    return {_flag(name): value != getattr(pipeline.DEFAULTS, name, None) and value for name, value in vars(options).items()}
 
 
 def _refuse_done(program: Program, options: argparse.Namespace) -> None:
@@ -230,16 +235,7 @@ def _read_for_platform(options: argparse.Namespace) -> Program:
     """The program, for the platform that the options name. Raises MeshError for one that it is not for."""
     program = console.read_program(options.input, options.dims)
     with files.about(files.display_name(options.input), program.format.wording):
-        if options.platform is None:
-            return program
-        chosen = formats.for_platform(program, options.platform)
-        if chosen is program:
-            raise MeshError("error: --platform has no effect on a program that is not for several platforms")
-        return chosen
-
-
-def _report_text(found: Report, as_json: bool) -> str:
-    return report_text.as_json(found) if as_json else report_text.as_table(found)
+        return formats.choose_platform(program, options.platform)
 
 
 def _presentable(program: Program, emit: str) -> Program:
@@ -288,7 +284,7 @@ def convert(options: argparse.Namespace) -> int:
     with files.about(files.display_name(options.input), program.format.wording):
         converted = conversion.convert(program, options.target, closed=options.closed)
         chosen = formats.choose(converted, options.output) if kind is None else converted
-        data = (_binary(chosen) if options.binary else chosen).format.write(chosen)
+        data = (_binary(chosen) if options.binary else chosen).serialize()
     files.write_bytes(options.output, data)
     return 0
 
@@ -323,7 +319,7 @@ def report(options: argparse.Namespace) -> int:
         _refuse_done(program, options)
         how = pipeline.Options(emit="mesh", resharding=options.resharding, collectives=options.collectives)
         found, _ = partition_and_report(module, how)
-    print(_report_text(found, options.json))
+    print(found.to_json() if options.json else found.table())
     return 0
 
 

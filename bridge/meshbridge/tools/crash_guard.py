@@ -56,8 +56,10 @@ def guarded(name: str, size: int) -> Iterator[None]:
     with _stderr_held_back() as stderr:
 
         def end(_: int) -> None:
-            os.write(stderr, diagnostic)
-            os._exit(1)
+            try:
+                os.write(stderr, diagnostic)
+            finally:  # where the reader has left a Python exception pending, the call above ends in a SystemError
+                os._exit(1)
 
         with _handled_by(end):
             signal.setitimer(signal.ITIMER_PROF, READING_SECONDS + size // 2**20)

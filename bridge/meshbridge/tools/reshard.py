@@ -10,8 +10,8 @@ from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.notation import parse_mesh, parse_shape, parse_sharding, sharding_text
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.planner import plan
+from meshbridge.text import size_text
 from meshbridge.tools.reshard_picture import picture
-from meshbridge.tools.sizes import size_text
 
 
 def run(

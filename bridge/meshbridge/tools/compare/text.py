@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from meshbridge.analysis.ring import WIRE_BYTES
+from meshbridge.text import size_text
 from meshbridge.tools.compare.command import Comparison
 from meshbridge.tools.compare.figures import Figures
-from meshbridge.tools.sizes import size_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""

@@ -1,0 +1,36 @@
+"""What people read: tables, and sizes of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from io import StringIO
+
+
+def size_text(size: float) -> str:
+    """`260 B`, `98.3 KB`, `1,234.5 GB`: bytes up to 1,000, then one decimal in KB, MB or GB."""
+    if size < 999.5:
+        return f"{size:.0f} B"
+    for unit in ("KB", "MB"):
+        size /= 1000
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:,.1f} GB"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str]) -> list[str]:
+    """The lines of a table, the header first: columns as wide as their widest entry, to the right but for those in `left`."""
+    from rich.console import Console  # a tenth of a second, which only what prints a table needs
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for name in header:
+        drawn.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    for row in rows:
+        drawn.add_row(*row)
+    out = StringIO()
+    Console(file=out, width=_WIDEST, color_system=None, highlight=False, markup=False, emoji=False).print(drawn)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+_WIDEST = 10_000
+"""Columns beyond which a table is cut: the reader's terminal wraps lines, and a file has no width."""
