@@ -74,7 +74,7 @@ class Report(Communication):
         return _table(self)
 
     def to_json(self) -> str:
-        """The whole report as docs/report.md describes it; collectives in program order."""
+        """The report as docs/report.md describes it; collectives in program order."""
         return _json(self)
 
 
