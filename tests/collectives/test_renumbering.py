@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.subaxes import cut
 from tests.collectives.cases import OPERATIONS
 from tests.collectives.harness import run
-from tests.collectives.test_execution import PHASES, programs
+from tests.collectives.test_execution import PHASES, SPELLINGS, programs
 
 
 def cut_axes(module: ir.Module) -> None:
@@ -30,6 +30,7 @@ def cut_axes(module: ir.Module) -> None:
 @given(data=st.data())
 def test_operation_goes_along(operation: str, form: str, data: st.DataObject) -> None:
     program = data.draw(programs(operation, form))
-    found = run([each.case for each in program], form=form, first=cut_axes)
+    spelling = data.draw(st.sampled_from(SPELLINGS))
+    found = run([each.case for each in program], form=form, first=cut_axes, replica_groups=spelling)
     for expectation, results in zip(program, found, strict=True):
         expectation.check(results)

@@ -103,7 +103,7 @@ class _Renumbering:
             if entries.get(BOUNDARY_MESH, self._symbol) != self._symbol:
                 return attr
             return ir.DictAttr.get({name: self._attribute(e) if name in _CARRIED else e for name, e in entries.items()})
-        if isinstance(attr, ir.DenseI16ArrayAttr):
+        if isinstance(attr, ir.DenseI16ArrayAttr | ir.DenseI64ArrayAttr):
             return attributes.axes_attr(self._axes(attributes.integers(attr)))
         return attributes.axis_array_attr(tuple(map(self._axes, attributes.axis_array(attr))))
 

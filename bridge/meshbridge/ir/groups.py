@@ -117,7 +117,10 @@ def _channel() -> ir.Attribute:
 
 
 def _mesh_axes(mesh: Mesh, axes: Axes) -> ir.Attribute:
-    """`#stablehlo.replica_group_mesh_axes` with the mesh written inside, so that it needs no symbol; axes go by `axis_name`."""
+    """`#stablehlo.replica_group_mesh_axes` with the mesh written inside, so that it needs no symbol.
+
+    Parts of an axis are axes of that mesh: portable artifacts (as of jaxlib 0.10) take no sub-axes here.
+    """
     if not KNOWS_MESH_AXES:
         raise MeshError("<module>: error: replica_groups=mesh-axes needs jaxlib 0.10 or newer; this one writes them dense only")
     sizes = ", ".join(f"#stablehlo.mesh_axis<name = {_name(mesh, axis)}, size = {size}>" for axis, size in enumerate(mesh.shape))
