@@ -165,7 +165,7 @@ def test_wrong_numbers_are_shown() -> None:
 
 
 def test_what_we_refuse_fails_and_shows_the_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The number of a device has no meaning where a program computes on whole tensors."""
+    """The number of a device has no meaning where a program computes on global tensors."""
     path = tmp_path / "program.mlir"
     path.write_text("""
     sdy.mesh @m = <["x"=2]>

@@ -181,7 +181,7 @@ class _Export:
             return f"{{maximal device={devices[0]}}}" if devices else "{replicated}"
         devices_in_mesh = prod(size for _, size in axes)
         if devices_in_mesh > MAX_DEVICES:
-            raise OpError(op, f"lies on a mesh of {devices_in_mesh} devices, expected at most {MAX_DEVICES} in GSPMD")
+            raise OpError(op, f"is on a mesh of {devices_in_mesh} devices, expected at most {MAX_DEVICES} in GSPMD")
         self.devices = max(self.devices, devices_in_mesh)
         _refuse(op, attr)
         if where in self.named:

@@ -74,7 +74,7 @@ class _Importer:
             raise OpError(
                 op,
                 f"carries a sharding that is manual along the mesh axes {axes}, but stands in no manual region along just these",
-                hint="a manual region lies between custom calls of SPMDFullToShardShape and SPMDShardToFullShape",
+                hint="a manual region is between custom calls of SPMDFullToShardShape and SPMDShardToFullShape",
             )
         return self.writer.sharding(op, one, rank, opened)
 

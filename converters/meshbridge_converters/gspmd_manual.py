@@ -12,7 +12,7 @@
       sdy.return %2
     }
 
-GSPMD has no region: the body is what lies between the calls. Computations whose bodies share an operation are one.
+GSPMD has no region: the body is what is between the calls. Computations whose bodies share an operation are one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LITERALS = ("stablehlo.constant", "stablehlo.iota")
 
 
 def fold(survey: Survey, writer: Writer) -> None:
-    """Makes an `sdy.manual_computation` of each manual region, inner ones first. The `@Sharding` calls at its borders go.
+    """Makes an `sdy.manual_computation` of each manual region, inner ones first. The `@Sharding` calls at its ends go.
 
     Raises OpError for a region that is not closed: a call that opens one and is never closed, a value from outside that is not
     a literal, shardings or manual axes that the calls do not say.
@@ -83,7 +83,7 @@ class _Border:
 
 @dataclass
 class _Folder:
-    """GSPMD's calls that are left, by result. Folding a region takes those at its borders away."""
+    """GSPMD's calls that are left, by result. Folding a region takes those at its ends away."""
 
     writer: Writer
     constraints: dict[Value, ir.Operation]
@@ -184,7 +184,7 @@ class _Folder:
         return _Border(exit_.operands[0], sharding, axes, call)
 
     def _manual_axes(self, op: ir.Operation, borders: Iterable[_Border]) -> ir.Attribute:
-        """The axes that the region makes manual, on which all its borders must agree."""
+        """The axes that the region makes manual, on which all its arguments and results must agree."""
         found = {border.axes for border in borders if border.axes is not None}
         if len(found) != 1:
             listed = " and ".join(str(self.writer.in_order(axes)) for axes in found) or "none"

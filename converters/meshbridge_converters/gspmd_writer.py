@@ -1,4 +1,4 @@
-"""GSPMD's annotations as sdy shardings: the meshes that they lie on, and what each says over its mesh (`Writer`)."""
+"""GSPMD's annotations as sdy shardings: the meshes that they are on, and what each says over its mesh (`Writer`)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Writer:
         return name
 
     def _mesh(self, tiling: Tiling) -> tuple[str, tuple[tuple[str, int], ...]]:
-        """The symbol and the axes of the mesh that `tiling` lies on."""
+        """The symbol and the axes of the mesh that `tiling` is on."""
         return (self.symbol, self.axes) if tiling.mesh is None else (self.named[tiling.mesh], tiling.mesh.axes)
 
     def manual_axes(self, tiling: Tiling) -> frozenset[str]:

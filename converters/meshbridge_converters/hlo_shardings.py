@@ -323,7 +323,7 @@ def _named(reader: _Reader) -> Tiling:
         _check_order(kind, subgroups[kind], mesh)
     split = tuple(refs for refs, _ in dims)
     if any(ref.size is not None for ref in subgroups.get("manual", ())):
-        raise ValueError("a part of an axis is manual, expected whole axes")
+        raise ValueError("a sub-axis is manual, expected axes")
     for refs in (*split, *subgroups.values()):
         _check_fused(refs)
     _check_disjoint([ref for refs in (*split, *subgroups.values()) for ref in refs], mesh)

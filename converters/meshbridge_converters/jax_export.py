@@ -42,7 +42,7 @@ class _Whole(bytes):
 def detect(data: bytes) -> bool:
     """Whether `data` starts like the flatbuffer of an artifact: a root table with a format version and a module in it.
 
-    The table stands at the front, so that this also recognises an artifact that is cut off later on.
+    The table stands at the front, so that this also recognises an artifact that is truncated later on.
     """
     try:
         (table,) = struct.unpack_from("<I", data, 0)
@@ -57,7 +57,7 @@ def detect(data: bytes) -> bool:
 def deserialize(data: bytes, filename: str) -> Exported:
     """The artifact that `data` holds.
 
-    Raises ParseError for one that is damaged or cut off.
+    Raises ParseError for one that is damaged or truncated.
     """
     from jax import export
 

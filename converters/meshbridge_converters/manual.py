@@ -52,7 +52,7 @@ def wrap_manual(module: ir.Module) -> None:
     Arguments and results keep their attributes and locations and get `sdy.sharding` in place of `meshbridge.*`; every mesh is an
     `sdy.mesh` again. A module without a mesh is left as it is.
 
-    Raises OpError where an argument or result does not say how it is sharded or lies in unequal shards, or where they lie on
+    Raises OpError where an argument or result does not say how it is sharded or has unequal shards, or where they are on
     different meshes.
     """
     with module.context, ir.Location.unknown():
@@ -126,13 +126,13 @@ def _boundary(main: ir.Operation, where: str, local: ir.Type, attrs: dict[str, i
 
 
 def _the_mesh(main: ir.Operation, boundaries: Iterable[_Boundary], known: Mapping[str, SdyMesh]) -> SdyMesh:
-    """The one mesh of the program; a program that has no tensors at its boundary lies on the first."""
+    """The one mesh of the program; a program that has no tensors at its boundary is on the first."""
     names = {boundary.sharding.mesh: None for boundary in boundaries if boundary.sharding is not None}
     if len(names) > 1:
         raise OpError(main, f"has arguments and results on several meshes: {', '.join(f'@{name}' for name in names)}")
     name = next(iter(names or known))
     if name not in known:
-        raise OpError(main, f"lies on the unknown mesh @{name}")
+        raise OpError(main, f"is on the unknown mesh @{name}")
     return known[name]
 
 
@@ -145,7 +145,7 @@ def _check_even(main: ir.Operation, boundary: _Boundary, mesh: SdyMesh) -> None:
         raise OpError(
             main,
             f"has an argument or result of shape {list(shape)} in shards that are not equal, split_axes = {axis_lists(split)}",
-            hint="the callable form needs equal shards at the boundary; the local form does not",
+            hint="the form 'exported' needs equal shards at the boundary; the form 'local' does not",
         )
 
 

@@ -1,8 +1,8 @@
 """The coarsest mesh of axes that expresses all tilings of a module.
 
 A tile assignment puts device numbers on a grid of tiles. Walking along one dimension of that grid, a mesh shows as steps of
-constant stride: in `devices=[4,2]<=[2,4]T(1,0)` dimension 0 walks 4 devices with stride 1, dimension 1 walks 2 with stride 4.
-Each such walk is a sub-axis of the line of all devices. Cutting the line where some walk starts or ends, and nowhere else, gives
+constant stride: in `devices=[4,2]<=[2,4]T(1,0)` dimension 0 has 4 devices with stride 1, dimension 1 has 2 with stride 4.
+Each such run is a sub-axis of the line of all devices. Dividing the line where some run starts or ends, and nowhere else, gives
 the coarsest mesh: 2x4 here.
 
 The line is 0, 1, 2, … if that expresses all tilings; otherwise it is the order in which one of the tilings lists the devices,
@@ -22,7 +22,7 @@ from meshbridge.ir.subaxes import factor
 from meshbridge_converters.hlo_shardings import Tiling
 
 LINE = ""
-"""The name of the axis of all devices, before it is cut."""
+"""The name of the axis of all devices, before it is divided."""
 
 Grid = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -37,7 +37,7 @@ class Placed:
 
 @dataclass
 class InferredMesh:
-    """The mesh: `shape`, the devices in row-major order, and where each tiling lies on it."""
+    """The mesh: `shape`, the devices in row-major order, and the sharding of each tiling on it."""
 
     line: tuple[int, ...]
     factored: Mesh
@@ -53,7 +53,7 @@ class InferredMesh:
         return () if self.line == tuple(range(len(self.line))) else self.line
 
     def place(self, tiling: Tiling) -> Placed:
-        """Where a tiling that the mesh was inferred from lies on it."""
+        """The sharding on the mesh of a tiling that it was inferred from."""
         dims = [tuple(axis for ref in refs for axis in self.factored.axes_of(ref)) for refs in self.walks[tiling]]
         rank = len(tiling.tiles)
         kinds = [kind for kind, _ in tiling.subgroups]
@@ -104,9 +104,9 @@ def _on_line(tiled: Sequence[Tiling], line: tuple[int, ...]) -> InferredMesh:
 
 
 def _walks(tiling: Tiling, position: Grid) -> list[list[AxisRef]]:
-    """Per dimension of the grid, the sub-axes of the line that it walks along, outer to inner.
+    """Per dimension of the grid, the sub-axes of the line that it is sharded along, outer to inner.
 
-    Raises ValueError where a dimension does not walk with constant strides, or the dimensions are not independent.
+    Raises ValueError where a dimension has no constant strides, or the dimensions are not independent.
     """
     grid = position[list(tiling.devices)].reshape((*tiling.tiles, *(size for _, size in tiling.subgroups)))
     for dim, (kind, _) in enumerate(tiling.subgroups, len(tiling.tiles)):
@@ -124,7 +124,7 @@ def _walks(tiling: Tiling, position: Grid) -> list[list[AxisRef]]:
 
 
 def _strides(walk: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Size and stride of each factor of a walk that starts at 0, outer to inner; None where it has no constant strides."""
+    """Size and stride of each factor of a run that starts at 0, outer to inner; None where it has no constant strides."""
     if len(walk) == 1:
         return []
     stride, size = walk[1] - walk[0], 1

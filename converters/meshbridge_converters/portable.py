@@ -34,7 +34,7 @@ def _diagnostics(ctx: ir.Context) -> Iterator[list[str]]:
 
 
 def deserialize(data: bytes, filename: str, ctx: ir.Context) -> ir.Module:
-    """The StableHLO module of an artifact. Raises ParseError, also for an artifact that is cut off."""
+    """The StableHLO module of an artifact. Raises ParseError, also for an artifact that is truncated."""
     with _diagnostics(ctx) as messages:
         try:
             module = stablehlo.deserialize_portable_artifact(ctx, data)

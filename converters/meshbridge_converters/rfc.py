@@ -12,7 +12,7 @@ reads as, and is written from,
       %0 = mesh.shard %arg0 to %sharding : tensor<8xf32>
 
 A function whose tensors carry `#mesh.shard` encodings is the RFC's materialized form: it is read as one on local shapes, and
-written from one that says how its values lie (see `rfc_materialized`).
+written from one that says how its values are sharded (see `rfc_materialized`).
 """
 
 from __future__ import annotations

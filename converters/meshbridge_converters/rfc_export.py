@@ -94,7 +94,7 @@ class _Exporter:
         elif op.name.startswith("mesh.") and self._partitioned_on is None:
             raise OpError(
                 op,
-                "cannot be written in the RFC's spelling, which types collectives by whole tensors and their encodings",
+                "cannot be written in the RFC's spelling, which types collectives by global tensors and their encodings",
                 hint="write the program before mesh-spmdization, or say mesh-spmdization=materialized",
             )
         elif OPTION in op.attributes:

@@ -1,10 +1,10 @@
-"""From a partitioned function to the RFC's materialized form: whole types, with encodings where devices hold shards.
+"""From a partitioned function to the RFC's materialized form: global types, with encodings where devices hold shards.
 
 Input:   %1 = mesh.all_gather %0 on @mesh0 mesh_axes = [0] gather_axis = 0 : tensor<4xf32> -> tensor<8xf32>
 Output:  %1 = mesh.all_gather %0 {mesh_axis = [[0]], tensor_axis = [0]} : tensor<8xf32, #mesh.shard<[[0]]>> -> tensor<8xf32>
 
-The boundary says how arguments lie, `meshbridge.result_split_axes` how the results of payload ops do, and collectives say what
-they change. Types become whole first, which MLIR verifies, and receive their encodings when the payload is mhlo.
+The boundary has the shardings of arguments, `meshbridge.result_split_axes` those of the results of payload ops, and collectives
+say what they change. Types become global first, which MLIR verifies, and receive their encodings when the payload is mhlo.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from meshbridge.dialect.ops import (
 from meshbridge.ir.mlir import OpError, function_type, ir, walk
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Split
 
-_HINT = "mesh-spmdization=materialized writes down how every result lies"
+_HINT = "mesh-spmdization=materialized writes down the sharding of every result"
 _OTHERWISE = "the spelling `mesh` says whatever one device computes"
 _BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
 CONSTANTS = ("stablehlo.constant", "mhlo.constant")
@@ -108,7 +108,7 @@ def _padded(lists: Split, rank: int) -> Split:
 
 
 class Materializer:
-    """Gives one partitioned function whole types and the RFC's collectives."""
+    """Gives one partitioned function global types and the RFC's collectives."""
 
     def __init__(self, function: ir.Operation, mesh: Mesh) -> None:
         self._function = function
@@ -117,7 +117,7 @@ class Materializer:
         self._hint = _HINT
 
     def run(self) -> None:
-        """Rewrites the collectives and makes all types whole; `encode` finishes once the payload is mhlo.
+        """Rewrites the collectives and makes all types global; `encode` adds the encodings once the payload is mhlo.
 
         Raises OpError at an operation that the materialized form cannot say.
         """
@@ -167,7 +167,7 @@ class Materializer:
             if op.name in CONSTANTS:
                 retype_constant(op, self._whole(op, op.results[0].type, self._lists[op.results[0]]))
         elif len(op.results) and any(self._lists.get(operand) for operand in op.operands):
-            raise OpError(op, "computes on shards, and nothing says how its result lies", self._hint)
+            raise OpError(op, "computes on shards, and nothing gives the sharding of its result", self._hint)
         if op.name == "stablehlo.while":
             held = [self._lists.get(result, ()) for result in op.results]
             for region in op.regions:
@@ -187,7 +187,7 @@ class Materializer:
         op.erase()
 
     def _whole(self, op: ir.Operation, type_: ir.Type, lists: Split) -> ir.Type:
-        """The whole tensor of which a device holds a shard of `type_`."""
+        """The global tensor of which a device holds a shard of `type_`."""
         if not lists:
             return type_
         tensor = ir.RankedTensorType(type_)
@@ -199,18 +199,18 @@ class Materializer:
         return ir.RankedTensorType.get(shape, tensor.element_type, loc=ir.Location.unknown())
 
     def _verify(self) -> None:
-        """Refuses the first op that computes on shards what whole tensors do not say: by position, or in sizes of its own."""
+        """Refuses the first op that computes on shards what global tensors do not say: by position, or in sizes of its own."""
         for op in sorted(list(walk(self._function))[1:], key=lambda op: len(op.regions) > 0):
             try:
                 op.verify()
             except ir.MLIRError as error:
                 why = "; ".join(diagnostic.message for diagnostic in error.error_diagnostics)
-                rule = f"computes on shards what the RFC's materialized form, on whole tensors, cannot say: {why}"
+                rule = f"computes on shards what the RFC's materialized form, on global tensors, cannot say: {why}"
                 raise OpError(op, rule, self._hint) from None
 
 
 def encode(function: ir.Operation) -> None:
-    """Puts the encodings on the whole types of a function that a Materializer has prepared."""
+    """Puts the encodings on the global types of a function that a Materializer has prepared."""
     types = function_type(function)
     boundary = []
     for side, declared in (("arg_attrs", types.inputs), ("res_attrs", types.results)):
@@ -253,7 +253,7 @@ def _tag(lists: list[Split]) -> dict[str, ir.Attribute]:
 
 
 _Written = tuple[str, dict[str, ir.Attribute], Split]
-"""The RFC's name and attributes of a collective, and how its result lies."""
+"""The RFC's name and attributes of a collective, and the sharding of its result."""
 
 
 def _at(lists: Split, dim: int, axes: Axes) -> Split:
@@ -325,4 +325,4 @@ _COLLECTIVES: dict[str, Callable[[ir.Operation, Split], _Written]] = {
     ReduceScatterOp.OPERATION_NAME: _reduce_scatter,
     AllToAllOp.OPERATION_NAME: _all_to_all,
 }
-"""By name, what the RFC has in place of a collective whose operand lies as the lists say."""
+"""By name, what the RFC has instead of a collective whose operand has these split and partial axes."""

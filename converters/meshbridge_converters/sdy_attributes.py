@@ -38,7 +38,7 @@ class SdyMesh:
 
     @property
     def is_maximal(self) -> bool:
-        """Whether the mesh means one device that holds the whole value. Its shardings have no dimensions, whatever the rank."""
+        """Whether the mesh means one device that holds the value. Its shardings have no dimensions, whatever the rank."""
         return not self.value.rank and bool(self.value.device_ids)
 
 
@@ -60,7 +60,7 @@ def sdy_mesh(symbol: str, attr: ir.Attribute, used: Iterable[AxisRef], inlined: 
 
 
 def mesh_attr(mesh: Mesh) -> ir.Attribute:
-    """The `#sdy.mesh<…>` of a mesh, its axes whole. sdy leaves the device order out where it is 0, 1, 2, …"""
+    """The `#sdy.mesh<…>` of a mesh, its axes without the digits. sdy leaves the device order out where it is 0, 1, 2, …"""
     in_order = bool(mesh.rank) and mesh.device_ids == tuple(range(len(mesh.device_ids)))
     axes = [sdy.MeshAxisAttr.get(name, size) for name, size in mesh.named_axes]
     return sdy.MeshAttr.get(axes, [] if in_order else list(mesh.device_ids))

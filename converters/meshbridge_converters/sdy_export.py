@@ -267,7 +267,7 @@ class _Export:
                 del op.attributes[name]
 
     def _passed_in(self, operand: Value) -> _Shard | None:
-        """The annotation that stands for an entry of `in_shardings`. Others of the same use may follow it."""
+        """The annotation made of an entry of `in_shardings`. Others of the same use may follow it."""
         shard = self.survey.shards.get(operand)
         while shard is not None and shard.for_users and shard.source != MANUAL:
             shard = self.survey.shards.get(shard.value)
@@ -309,7 +309,7 @@ class _Export:
         return UNSAID in shard.op.attributes or self.said.get(shard.value) == shard.sharding
 
     def _operation(self, shard: _Shard) -> ir.Operation:
-        """The sdy operation that `shard` stands for, in its place."""
+        """The sdy operation that `shard` was made of, where it is."""
         name = shard.source if shard.source in (*CONSTRAINING, *EDGES) else CONSTRAINT
         attrs = {} if UNSAID in shard.op.attributes else {CONSTRAINING[name]: self.attribute(shard)}
         if SOURCE_ATTRIBUTES in shard.op.attributes:

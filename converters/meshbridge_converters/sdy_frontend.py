@@ -31,7 +31,7 @@ MANUAL_BODIES = ("xla.sdy.manual_computation_body", "xla.sdy.inlinable_manual_co
 """How the functions are called that hold the bodies of manual computations."""
 
 _ON_OPERATIONS = {"xla.sdy.sharding": SHARDING, "xla.sdy.sharding_rule": "sdy.sharding_rule"}
-"""Strings that stand for an attribute of the operation that carries them."""
+"""Strings that hold an attribute of the operation that carries them."""
 
 MAX_DEPTH = 512
 """How many brackets may be open in a string: MLIR's parser calls itself as deep."""
@@ -70,7 +70,7 @@ def _said(entries: dict[str, ir.Attribute]) -> list[str]:
 def to_operations(module: ir.Module) -> None:
     """Turns strings into attributes of sdy, and custom calls into its operations, in place.
 
-    Raises OpError for a string that is not the attribute that it stands for, one that nothing here reads, and for a manual
+    Raises OpError for a string that is not the attribute that it should be, one that nothing here reads, and for a manual
     computation whose custom calls do not belong together.
     """
     if not is_used(module):
@@ -131,7 +131,7 @@ def _put(attrs: Any, entries: dict[str, ir.Attribute]) -> None:
 
 
 def _parsed(op: ir.Operation, name: str, text: ir.Attribute) -> ir.Attribute:
-    """The attribute that a string stands for. Raises OpError where it stands for none."""
+    """The attribute that a string holds. Raises OpError where it holds none."""
     if not isinstance(text, ir.StringAttr):
         raise OpError(op, f"carries {name} = {text}, expected a string")
     if not text.value or _depth(text.value) > MAX_DEPTH:  # MLIR's parser crashes over either

@@ -15,7 +15,7 @@
       %2 = mesh.shard %1 to %t annotate_for_users {meshbridge.source = "sdy.sharding_constraint"} : tensor<8x4xf32>
       return %2 : tensor<8x4xf32>
 
-A `mesh.shard` without `meshbridge.source` stands for an `sdy.sharding` attribute: on a function argument where it annotates one,
+A `mesh.shard` without `meshbridge.source` was an `sdy.sharding` attribute: on a function argument where it annotates one,
 on a function result where it annotates for the users and feeds the `return`, on an operation otherwise.
 
 Each distinct sharding is one `mesh.sharding` at the top of the function. Operations that sdy alone has stay as they are; the

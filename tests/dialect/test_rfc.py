@@ -87,7 +87,7 @@ func.func @main(%x: tensor<4x8xf32>, %y: tensor<8x8xf32>) -> (tensor<4x8xf32>, t
 
 
 def materialized(text: str) -> ir.Module:
-    """The partitioned program, with how every result lies."""
+    """The partitioned program, with the sharding of every result."""
     module = read(text, "a.mlir", CONTEXT)
     for step in (ShardingPropagation(), MeshSpmdization(materialized=True)):
         step.run(module)
@@ -122,11 +122,11 @@ def test_shards_with_padding_are_refused() -> None:
         ("mesh.all_reduce %x on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>", "its operand is partial along"),
         ("mesh.all_reduce %x on @m mesh_axes = [] : tensor<4xf32> -> tensor<4xf64>", "accumulates in another element type"),
         ("mesh.shift %x on @m mesh_axes = [0] shift_axis = 0 offset = 1 : tensor<4xf32> -> tensor<4xf32>", "has no word for it"),
-        ("stablehlo.slice %x [0:2] : (tensor<4xf32>) -> tensor<2xf32>", "nothing says how its result lies"),
+        ("stablehlo.slice %x [0:2] : (tensor<4xf32>) -> tensor<2xf32>", "nothing gives the sharding of its result"),
         (
             "stablehlo.slice %x [0:2] {meshbridge.result_split_axes = [#mesh.axisarray<[[0]]>]}"
             " : (tensor<4xf32>) -> tensor<2xf32>",
-            "on whole tensors, cannot say",
+            "on global tensors, cannot say",
         ),
     ],
 )
@@ -183,7 +183,7 @@ def test_indices_come_back() -> None:
 REFUSED = [
     ("%s = mesh.sharding @m split_axes = [[0]] halo_sizes = [1, 1] : !mesh.sharding", "has no halo sizes"),
     ("%s = mesh.sharding @m split_axes = [[0]] partial = max[1] : !mesh.sharding", "has no partial max"),
-    ("%s = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4x8xf32> -> tensor<4x8xf32>", "types collectives by whole tensors"),
+    ("%s = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4x8xf32> -> tensor<4x8xf32>", "types collectives by global tensors"),
 ]
 
 

@@ -1,4 +1,5 @@
-"""Collectives that move whole shards: all_gather, all_slice, all_to_all, permute. Group order is that of `mesh_axes`."""
+"""Collectives that exchange shards or slices of them: all_gather, all_slice, all_to_all, permute. Group order is that of
+`mesh_axes`."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def exchange(site: Site, value: ir.Value, split: int, concat: int) -> ir.Value:
 
 
 def in_pieces(site: Site, value: ir.Value, piece_of: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """Splits work on `value` over its group: `piece_of` makes this device's piece of the result out of the whole, which it gets
+    """Splits work on `value` over its group: `piece_of` makes this device's piece of the result out of all, which it gets
     flat and padded to a multiple of the group; the pieces are gathered into a result of the shape of `value`."""
     emit, shape = site.emit, shape_of(value)
     total = prod(shape)

@@ -135,7 +135,7 @@ def sharding_of(op: ShardShapeOp) -> Sharding:
 
 
 def _static_shape(op: ShardShapeOp, site: Site, dynamic: list[ir.Value]) -> list[int]:
-    """The whole tensor's shape, from the dialect's spec's `shape` or LLVM 21's `dims`."""
+    """The global tensor's shape, from the dialect's spec's `shape` or LLVM 21's `dims`."""
     entries = iter(dynamic)
     listed = op.shape or op._axes("dims")
     shape = [site.known(next(entries, size)) if size == DYNAMIC else size for size in listed]

@@ -51,7 +51,7 @@ def update_halo(op: UpdateHaloOp, site: Site) -> list[ir.Value]:
     """Two permutes per dimension, more only for a halo wider than the neighbour's core.
 
     Dimension by dimension, each with the halos of the ones before it, so that corners arrive over two edges. Cells outside of the
-    whole tensor keep what they held.
+    global tensor keep what they held.
     """
     destination = op.operation.operands[0]
     halos = [halo for halo in _halos(op, site) if halo.before + halo.after]
@@ -102,7 +102,7 @@ def _hops(halo: int, core: int) -> list[tuple[int, int]]:
 
 
 def _received(value: ir.Value, core: ir.Value, halo: Halo, hop: int, width: int) -> ir.Value:
-    """The `width` cells of the shard `hop` places before (after, if negative) that lie nearest to this one."""
+    """The `width` elements of the shard `hop` devices before (after, if negative) that are nearest to this one."""
     emit, dim, shards = halo.along.emit, halo.dim, halo.shards
     steps = [(k, k + hop) for k in range(shards) if 0 <= k + hop < shards]
     if not steps:  # farther than the mesh reaches: outside of the tensor everywhere
@@ -113,7 +113,7 @@ def _received(value: ir.Value, core: ir.Value, halo: Halo, hop: int, width: int)
 
 
 def _inside(halo: Halo, shape: list[int]) -> ir.Value:
-    """Which cells lie inside of the whole tensor along this dimension."""
+    """Which elements are inside of the global tensor along this dimension."""
     emit, site = halo.along.emit, halo.along
     origin = emit.add(emit.multiply(site.in_group(), halo.core), -halo.before)
     inside = emit.within(emit.count_from(origin, shape[halo.dim]), halo.core * halo.shards)

@@ -31,7 +31,7 @@ def as_keys(emit: Builder, value: ir.Value, combiner: str) -> ir.Value:
 
 
 def from_keys(emit: Builder, keys: ir.Value, element: ir.Type) -> ir.Value:
-    """The numbers of type `element` that the keys stand for."""
+    """The numbers of type `element` that the keys were made of."""
     return emit.value("bitcast_convert", tensor(shape_of(keys), element), [_mirrored(emit, keys, _WIDTHS[str(element)])])
 
 

@@ -22,7 +22,7 @@ BY_PARTITION = frozenset(
 
 
 def find_replicas(module: ir.Module) -> ir.Operation | None:
-    """The first operation of a partitioned module that numbers devices by replica, as only the local form does."""
+    """The first operation of a partitioned module that numbers devices by replica, as only the form `local` does."""
     for op in walk_all(module):
         if op.name == "stablehlo.replica_id" or (
             op.name in BY_PARTITION and len(op.operands) and "channel_handle" not in op.attributes

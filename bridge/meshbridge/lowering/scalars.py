@@ -46,7 +46,7 @@ def is_scalar(type_: ir.Type) -> bool:
 
 
 def tensor_for(type_: ir.Type) -> ir.Type:
-    """The tensor type that stands for a scalar type."""
+    """The tensor type of a scalar type."""
     return tensor([], ir.IntegerType.get_signless(32) if isinstance(type_, ir.IndexType) else type_)
 
 

@@ -27,7 +27,7 @@ class Site:
     groups: Groups
     positions: Positions
     constants: dict[ir.Value, int]
-    """Scalars known to be constant, by the value that stands for them."""
+    """Scalars known to be constant, by their value in the IR."""
 
     @property
     def group_size(self) -> int:
@@ -59,7 +59,7 @@ OpT = TypeVar("OpT", bound=MeshOpView)
 Lowering = Callable[[OpT, Site], Sequence[ir.Value]]
 
 LOWERINGS: Registry[str, Lowering[Any]] = Registry("lowering")
-"""Operation name to the function that writes its replacement and returns the values that stand for its results."""
+"""Operation name to the function that writes its replacement and returns the values that replace its results."""
 
 
 def lowers(cls: type[OpT]) -> Callable[[Lowering[OpT]], Lowering[OpT]]:

@@ -23,14 +23,14 @@ class Addressing:
     addressed: tuple[int, ...]
     "Per component of an index vector, the operand dimension that it speaks of."
     vector_dim: int
-    "The dimension of the indices along which an index vector lies; their rank if vectors of one component are left implicit."
+    "The dimension of the indices of which an index vector is made; their rank if vectors of one component are left implicit."
     batching: tuple[tuple[int, int], ...]
-    "Pairs of an operand dimension and a dimension of the indices that walk along together."
+    "Pairs of an operand dimension and a dimension of the indices that belong together."
     window: tuple[tuple[int, int], ...]
-    "Pairs of an operand dimension and the dimension of the result (update) along which its part of the window lies."
+    "Pairs of an operand dimension and the dimension of the result (update) that has its part of the window."
 
     def batch_dims(self, rank: int) -> list[int]:
-        """The dimensions of a result (update) of `rank` that walk along the indices', in order."""
+        """The dimensions of a result (update) of `rank` that belong to the indices', in order."""
         along_window = {dim for _, dim in self.window}
         return [dim for dim in range(rank) if dim not in along_window]
 
@@ -120,13 +120,13 @@ class Indices:
         return self.addressing.addressed.index(dim)
 
     def clamp(self, shards: Mapping[int, Shard]) -> None:
-        """Moves windows that reach outside the whole operand back into it, as gathers do."""
+        """Clamps windows that reach outside the global operand into it, as gathers do."""
         for dim, shard in shards.items():
             component = self.component(dim)
             self.planes[component] = self.emit.clamp(0, self.planes[component], shard.whole - shard.size)
 
     def fits(self, shards: Mapping[int, Shard]) -> ir.Value:
-        """Which windows lie inside the whole operand: those that do not are no part of a scatter."""
+        """Which windows are inside the global operand: those that do not are no part of a scatter."""
         return self._below({dim: shard.whole - shard.size + 1 for dim, shard in shards.items()})
 
     def _below(self, limits: Mapping[int, int]) -> ir.Value:

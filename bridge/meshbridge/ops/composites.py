@@ -57,7 +57,7 @@ def composite_body(op: ir.Operation) -> ir.Operation:
         module = module.parent
     name = ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value
     if module is None or name not in (symbols := ir.SymbolTable(module)):
-        raise OpError(op, f"stands for @{name}, which the module does not have")
+        raise OpError(op, f"calls @{name}, which the module does not have")
     return symbols[name].operation
 
 

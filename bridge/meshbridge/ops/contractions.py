@@ -1,4 +1,4 @@
-"""Contractions of whole dimensions: dot_general."""
+"""Contractions: dot_general."""
 
 from __future__ import annotations
 

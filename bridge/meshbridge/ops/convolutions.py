@@ -1,6 +1,6 @@
 """Convolutions, along all their dimensions: batch, features, groups of both, and space, where neighbours exchange halos.
 
-A spatial dimension is walked in one of two ways. Where the result is larger than the kernel, by the result: every device
+A spatial dimension is sharded in one of two ways. Where the result is larger than the kernel, by the result: every device
 convolves the places that its shard's windows cover. Where the kernel is larger (the gradient of a convolution's kernel, for which
 the cotangent is the kernel), by the kernel: every device applies its part of the kernel, and the results add up.
 """
@@ -131,7 +131,7 @@ def convolution(op: ir.Operation) -> ShardingRule:
 
 @spmd_lowering("stablehlo.convolution")
 def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Convolves the places that the shard's windows cover; zeros stand for what is outside of the whole image and kernel."""
+    """Convolves the elements that the shard's windows cover; zeros are outside of the global image and kernel."""
     image, kernel = op.operands
     spaces = _spaces(op, at.global_shape(image), at.global_shape(kernel), at.global_shape(op.results[0]))
     splits = [tensor_split(dims, option) for dims in rule.operands]

@@ -16,7 +16,7 @@ from meshbridge.ops.spmd import SpmdProgram, spmd_lowering
 
 @sharding_rule_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty")
 def creation(op: ir.Operation) -> ShardingRule:
-    """One parallel loop per dimension of the result; the local form slices or offsets the values."""
+    """One parallel loop per dimension of the result; the SPMD lowering slices or offsets the values."""
     build = RuleBuilder()
     dims = tuple(build.loop(size) for size in shape_of(op.results[0]))
     return build.rule([() for _ in op.operands], [dims])
@@ -24,7 +24,7 @@ def creation(op: ir.Operation) -> ShardingRule:
 
 @spmd_lowering("stablehlo.constant", "arith.constant")
 def local_constant(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """A splat is made in the shard's shape; other constants are whole on every device and sliced."""
+    """A splat is made in the shard's shape; other constants are replicated and sliced."""
     result = op.results[0]
     wanted = result_sharding(rule, option, 0, at.mesh)
     value = op.attributes["value"]
@@ -52,7 +52,7 @@ def local_iota(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPro
 
 @sharding_rule_of("stablehlo.rng_bit_generator")
 def random_bits(op: ir.Operation) -> ShardingRule:
-    """One parallel loop per dimension of the bits; the state before and after is whole on every device."""
+    """One parallel loop per dimension of the bits; the state before and after is replicated."""
     build = RuleBuilder()
     bits = tuple(build.loop(size) for size in shape_of(op.results[1]))
     return build.rule([((),)], [((),), bits])
@@ -60,7 +60,7 @@ def random_bits(op: ir.Operation) -> ShardingRule:
 
 @spmd_lowering("stablehlo.rng_bit_generator")
 def local_random_bits(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Which bit comes from which count of the state depends on the algorithm, the backend and the whole shape: each device makes
+    """Which bit comes from which count of the state depends on the algorithm, the backend and the global shape: each device makes
     all of them and keeps its shard, so that they are the bits of the program before."""
     for result in op.results:
         at.define(result, Sharding(at.mesh.name, ((),) * len(shape_of(result))))
@@ -68,7 +68,7 @@ def local_random_bits(op: ir.Operation, rule: ShardingRule, option: Option, at: 
 
 @sharding_rule_of("stablehlo.rng")
 def random_numbers(op: ir.Operation) -> ShardingRule:
-    """One parallel loop per dimension of the result; bounds and shape are whole on every device."""
+    """One parallel loop per dimension of the result; bounds and shape are replicated."""
     build = RuleBuilder()
     return build.rule([(), (), ((),)], [tuple(build.loop(size) for size in shape_of(op.results[0]))])
 

@@ -18,8 +18,8 @@ from meshbridge.ops.spmd import SpmdProgram, replace_result, spmd_lowering
 
 @sharding_rule_of("stablehlo.dynamic_slice")
 def dynamic_slice(op: ir.Operation) -> ShardingRule:
-    """Dimensions that are kept whole pass through (their start is clamped to 0); the others are a sum of what each shard has of
-    the slice. Start indices are scalars."""
+    """Dimensions that are taken entirely pass through (their start is clamped to 0); the others are a sum of what each shard has
+    of the slice. Start indices are scalars."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
     kind = joining_kind(element_of(op.results[0]))
     build = RuleBuilder()
@@ -30,7 +30,7 @@ def dynamic_slice(op: ir.Operation) -> ShardingRule:
 
 @sharding_rule_of("stablehlo.dynamic_update_slice")
 def dynamic_update_slice(op: ir.Operation) -> ShardingRule:
-    """Operand and result share all dimensions, the update those that it covers whole. Start indices are scalars."""
+    """Operand and result share all dimensions, the update those that it covers entirely. Start indices are scalars."""
     update, result = shape_of(op.operands[1]), shape_of(op.results[0])
     build = RuleBuilder()
     dims = tuple(build.loop(size) for size in result)

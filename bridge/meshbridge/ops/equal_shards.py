@@ -59,7 +59,7 @@ def set_results(function: ir.Operation, at: SpmdProgram) -> None:
 def _lists(value: ir.Value, at: SpmdProgram) -> Split:
     """The axes that split each dimension, then the partial ones, without trailing empty lists.
 
-    () for a value that is whole or has no equal shards.
+    () for a value that is replicated or has no equal shards.
     """
     sharding = at.shardings.get(value)
     if sharding is None or sharding.is_replicated or not sharding.is_plain:

@@ -44,7 +44,7 @@ def _is_scalar_op(op: ir.Operation) -> bool:
 
 
 def gathered_slices(op: ir.Operation, dims: list[int], walked: dict[int, tuple[int, ...]]) -> Iterator[Exchange]:
-    """What a split of each of the reduced `dims`, walked by these loops, sends: one slice per device, in which the dimensions
+    """What sharding each of the reduced `dims`, of these loops, sends: one slice per device, in which the dimensions
     minor to it are reduced already."""
     for index in range(len(op.results)):
         tensor = ir.RankedTensorType(op.operands[index].type)
@@ -104,13 +104,13 @@ def _halved(body: ir.Block, values: Slices, dim: int, emit: Builder, filled: ir.
 
 
 def _applied(body: ir.Block, first: Sequence[ir.Value], second: Sequence[ir.Value], emit: Builder) -> Slices:
-    """The body, which is written for scalars, on whole tensors."""
+    """The body, which is written for scalars, on tensors."""
     shape = shape_of(first[0])
     known: dict[ir.Value, ir.Value] = dict(zip(body.arguments, [*first, *second], strict=True))
     *ops, last = [view.operation for view in body.operations]
 
     def spread(value: ir.Value) -> ir.Value:
-        """What stands for a scalar of the body, or of what is around it."""
+        """The tensor of a scalar of the body, or of what is around it."""
         return known.get(value) or emit.broadcast(value, shape)
 
     for op in ops:

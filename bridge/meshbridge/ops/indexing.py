@@ -1,7 +1,7 @@
 """Gather and scatter: embedding look-ups, take_along_axis, batched slices and updates, and the gradients of all.
 
-A dimension that windows cover whole passes through, and so do batch dimensions. A dimension of which windows cover a part may be
-split as well: each device reads (writes) what lies in its shard.
+A dimension that windows cover entirely passes through, and so do batch dimensions. A dimension of which windows cover a part may
+be sharded as well: each device reads (writes) what is in its shard.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Maps:
             self.result[dim] = entry
 
     def windows(self, kind: str) -> None:
-        """Dimensions covered whole pass through; one covered in part has a loop of its own on the operand, joined by `kind`."""
+        """Dimensions covered entirely pass through; one covered in part has a loop of its own on the operand, joined by
+        `kind`."""
         for dim, along in self.how.window:
             if self.how.sizes[dim] == self.shape[dim]:
                 self.operand[dim] = self.result[along] = self.build.loop(self.shape[dim])
@@ -66,7 +67,7 @@ def _whole(op: ir.Operation) -> ShardingRule:
 
 @sharding_rule_of("stablehlo.gather")
 def gather(op: ir.Operation) -> ShardingRule:
-    """Result batch dimensions follow the indices; window dimensions taken whole pass through.
+    """Result batch dimensions follow the indices; window dimensions taken entirely pass through.
 
     An indexed dimension of which less is taken is a sum: each shard looks up what it holds and adds zero elsewhere.
     """
@@ -85,10 +86,10 @@ def gather(op: ir.Operation) -> ShardingRule:
 
 @sharding_rule_of("stablehlo.scatter")
 def scatter(op: ir.Operation) -> ShardingRule:
-    """Window dimensions covered whole pass through; an indexed dimension is parallel (each shard applies the updates that fall
+    """Window dimensions covered entirely pass through; an indexed dimension is parallel (each shard applies the updates that fall
     into it); the updates' own dimensions are reductions of the body's kind, so sharded updates leave a partial result.
 
-    All operands of one scatter lie alike, and so do all updates."""
+    All operands of one scatter are sharded alike, and so are all updates."""
     count = len(op.results)
     indices, update = op.operands[count], op.operands[count + 1]
     how = of_scatter(op)
@@ -105,7 +106,7 @@ def scatter(op: ir.Operation) -> ShardingRule:
 
 
 def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split: Split, at: SpmdProgram) -> dict[int, Shard]:
-    """The split dimensions of `operand` that windows (which walk the loops `windows`) cover in part only."""
+    """The split dimensions of `operand` that windows (of the loops `windows`) cover in part only."""
     local, whole = shape_of(operand), at.global_shape(operand)
     batching = {dim for dim, _ in how.batching}
     return {
@@ -164,14 +165,14 @@ def _look_up(op: ir.Operation, how: Addressing, wide: list[int]) -> None:
 
 
 def _forget(op: ir.Operation, *promises: str) -> None:
-    """Takes back what the program promised of its indices and what may not be true of a shard's."""
+    """Removes what the program asserts of its indices and what may not be true of a shard's."""
     for promise in promises:
         if promise in op.attributes:
             op.attributes[promise] = ir.BoolAttr.get(False)
 
 
 def _mask_result(op: ir.Operation, inside: ir.Value, how: Addressing, at: SpmdProgram) -> None:
-    """Puts zeros where the index lies in another shard."""
+    """Puts zeros where the index is in another shard."""
     result = op.results[0]
     shape = shape_of(result)
     at.amend(result, lambda found: at.emit.select(at.emit.broadcast(inside, shape, how.batch_dims(len(shape))), found, 0))
@@ -196,12 +197,12 @@ def local_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
 
 
 def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], at: SpmdProgram) -> None:
-    """Makes the indices of a scatter speak of this device's shard; what lies in another one falls out of bounds."""
+    """Makes the indices of a scatter refer to this device's shard; those of another one are out of bounds."""
     count = len(op.results)
     wide = {dim: shard for dim, shard in shards.items() if shard.size > 1}
     finer = how.elementwise_along(wide, len(shape_of(op.operands[count + 1])))
     indices = Indices(op.operands[count], how, at.emit)
-    if wide:  # a window that does not fit into the whole operand is skipped whole
+    if wide:  # a window that does not fit into the global operand is skipped entirely
         dim = min(wide)
         indices.drop(indices.fits(wide), dim, wide[dim].size)
     _unfold(indices, how, finer, list(wide))

@@ -19,7 +19,7 @@ Option = tuple[Axes, ...]
 
 @lru_cache(maxsize=1 << 16)
 def tensor_split(dims: Dims, option: Option) -> Split:
-    """How a tensor walked by `dims` is split under `option`; a merged dimension is split by its major loops first."""
+    """How a tensor of the loops `dims` is sharded under `option`; a merged dimension is split by its major loops first."""
     return tuple(
         option[loops[0]] if len(loops) == 1 else tuple(axis for loop in loops for axis in option[loop]) for loops in dims
     )
@@ -27,7 +27,7 @@ def tensor_split(dims: Dims, option: Option) -> Split:
 
 @lru_cache(maxsize=1 << 16)
 def needed_sharding(dims: Dims, option: Option, mesh: str, partial: Axes = ()) -> Sharding:
-    """What an operand walked by `dims` must be resharded to under `option`; a linear op may take it as a partial sum."""
+    """The sharding that an operand of the loops `dims` needs under `option`; a linear op may take it as a partial sum."""
     return Sharding(mesh, tensor_split(dims, option), partial)
 
 
@@ -71,7 +71,7 @@ def axes_by_loop(loops: tuple[int, ...], axes: Axes, rule: ShardingRule, mesh: M
 
 @lru_cache(maxsize=1 << 16)
 def is_legal(rule: ShardingRule, option: Option, mesh: Mesh) -> bool:
-    """Whether there are the axes, none splits two loops or one that stays whole, loops of merged dimensions are split evenly,
+    """Whether there are the axes, none shards two loops or one that must not be, loops of merged dimensions are split evenly,
     major loop first, and what the shards compute is joined in one way."""
     used = [axis for axes in option for axis in axes]
     if len(set(used)) != len(used) or any(option[loop] for loop in rule.whole) or not all(0 <= axis < mesh.rank for axis in used):
@@ -119,8 +119,8 @@ def loop_candidates(rule: ShardingRule, splits: list[tuple[Dims, Split]], mesh: 
 
 
 def movable_axes(rule: ShardingRule, splits: list[tuple[Dims, Split]], mesh: Mesh) -> Iterator[tuple[int, Axes]]:
-    """Loops, each with an axis list that it could take over from dimensions that must be whole: one all-to-all moves the axes,
-    while giving them up takes an all-gather."""
+    """Loops, each with an axis list that it could take over from dimensions that must be replicated: one all-to-all reshards
+    along them, while giving them up takes an all-gather."""
     for dims, split in splits:
         stranded = [axis for loops, axes in zip(dims, split, strict=True) if axes and not loops for axis in axes]
         larger = tuple(axis for axis in stranded if mesh.shape[axis] > 1)

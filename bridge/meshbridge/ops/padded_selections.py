@@ -60,7 +60,8 @@ class PaddedSelection:
 def make_body(
     module: ir.Module, selection: ir.Operation, operand: ir.Type, low: Sequence[int], high: Sequence[int]
 ) -> ir.Operation:
-    """A function that pads, selects and scatters as `selection` does, and cuts the padding off; its operand is of type `operand`.
+    """A function that pads, selects and scatters as `selection` does, and slices the padding off; its operand is of type
+    `operand`.
 
     `selection` has no padding of its own, and its body is a plain comparison.
     """
@@ -106,7 +107,7 @@ def _loops(op: ir.Operation) -> ShardingRule:
 
 
 def _local(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Selects numbers of places, those of the padding among them; dimensions that lie whole on each device are padded and cut."""
+    """Selects numbers of places, those of the padding among them; replicated dimensions are padded and sliced."""
     found = PaddedSelection.of(op)
     split = split_windows(rule, option, found.windows)
     if split:

@@ -1,7 +1,7 @@
-"""Ops that cut tensors and put them together: slice, pad, concatenate, reverse.
+"""Ops that take tensors apart and put them together: slice, pad, concatenate, reverse.
 
 Along a split dimension each device computes its shard of the result from windows of the operands (`reach`), so that a shift by
-one element costs one element on the wire per line. A single element cut out of a split dimension belongs to one device: a
+one element costs one element on the wire per line. A single element of a sharded dimension belongs to one device: a
 sum to which the others add zero.
 """
 
@@ -28,7 +28,7 @@ def joining_kind(element: ir.Type) -> str:
 
 @sharding_rule_of("stablehlo.slice")
 def slice_(op: ir.Operation) -> ShardingRule:
-    """Every dimension is shared, a single element cut out is a sum."""
+    """Every dimension is shared, a single element is a sum."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
     build = RuleBuilder()
     kind = joining_kind(element_of(op.results[0]))
@@ -71,7 +71,7 @@ def local_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPr
 
 
 def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: SpmdProgram) -> ir.Value:
-    """Element `index` of the whole dimension on the device that holds it, zero on the others."""
+    """Element `index` of the global dimension on the device that holds it, zero on the others."""
     shard = shape_of(value)[dim]
     is_here = at.emit.compare("EQ", at.group_index(axes), index // shard)
     return at.emit.select(is_here, at.emit.slice(value, dim, index % shard, 1), 0)
@@ -79,7 +79,7 @@ def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: SpmdP
 
 @sharding_rule_of("stablehlo.pad")
 def pad(op: ir.Operation) -> ShardingRule:
-    """Every dimension is shared; the operand of size 1 along one is whole on every device."""
+    """Every dimension is shared; the operand of size 1 along one is replicated."""
     source, result = shape_of(op.operands[0]), shape_of(op.results[0])
     build = RuleBuilder()
     dims = [build.loop(size) for size in result]
@@ -108,7 +108,7 @@ def _pad_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int])
 
 @spmd_lowering("stablehlo.pad")
 def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """The places that a shard covers: elements and the padding between them and around the whole tensor."""
+    """The places that a shard covers: elements and the padding between them and around the global tensor."""
     found, value = op.operands
     source, result = at.global_shape(found), shape_of(op.results[0])
     split = tensor_split(rule.results[0], option)
@@ -128,7 +128,7 @@ def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
 
 @sharding_rule_of("stablehlo.concatenate")
 def concatenate(op: ir.Operation) -> ShardingRule:
-    """Every dimension is shared; operands of size 1 along the concatenated one are whole on every device."""
+    """Every dimension is shared; operands of size 1 along the concatenated one are replicated."""
     result = shape_of(op.results[0])
     along = ir.IntegerAttr(op.attributes["dimension"]).value
     build = RuleBuilder()
@@ -172,7 +172,7 @@ def local_concatenate(op: ir.Operation, rule: ShardingRule, option: Option, at: 
 
 
 def _before(limit: int, left: ir.Value, right: ir.Value, dim: int, axes: Axes, at: SpmdProgram) -> ir.Value:
-    """The elements of `left` at places of the whole dimension below `limit`, those of `right` behind."""
+    """The elements of `left` at positions of the global dimension below `limit`, those of `right` behind."""
     emit, length = at.emit, shape_of(left)[dim]
     position = emit.count_from(at.offset(axes, length), length)
     return emit.select_along(dim, emit.compare("LT", position, limit), left, right)

@@ -11,8 +11,8 @@ from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_ru
 
 @sharding_rule_of("chlo.ragged_dot")
 def ragged_dot(op: ir.Operation) -> ShardingRule:
-    """Batch and free dimensions are parallel, contracting ones a sum; the ragged dimension and the groups stay whole, since which
-    element belongs to which group is counted along the whole of them."""
+    """Batch and free dimensions are parallel, contracting ones a sum; the ragged dimension and the groups are replicated, since
+    which element belongs to which group is counted along all of them."""
     numbers = _numbers(op)
     left, right, sizes = (shape_of(value) for value in op.operands)
     ragged, groups = numbers["lhs_ragged_dimensions"], numbers["rhs_group_dimensions"]

@@ -99,6 +99,6 @@ class Covered:
 
 @dataclass(frozen=True)
 class Shares:
-    """`length` elements of every other device, which stand for all of its shard: its sum for a scan, its largest for a top-k."""
+    """`length` elements of every other device, a summary of its shard: its sum for a scan, its largest for a top-k."""
 
     length: int = 1

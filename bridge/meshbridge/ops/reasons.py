@@ -37,7 +37,7 @@ class Reasons:
         "What made its first partial operand so."
 
     def to_reshard(self, value: ir.Value, source: Sharding, target: Sharding, before: ir.Operation) -> ir.Location:
-        """The location of collectives that turn `value` from `source` into `target` before an op that needs it so."""
+        """The location of collectives that reshard `value` from `source` to `target` before an op that needs it so."""
         reason = f"{self._wanted(value, before)} {self._text(target)}"
         if set(source.partial_axes) - set(target.partial_axes):
             partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"

@@ -58,7 +58,7 @@ IDEMPOTENT = frozenset(("max", "min", "bitwise_and", "bitwise_or"))
 def once_per_group(value: ir.Value, kind: str, axes: Axes, at: SpmdProgram) -> ir.Value:
     """`value` on the first device of each group along `axes`, the neutral element of `kind` on the others.
 
-    What enters a reduction that is finished over `axes` must enter it once: adding a `reduce`'s initial value on every shard
+    What enters a value that is all-reduced over `axes` must enter it once: adding a `reduce`'s initial value on every shard
     would count it several times.
     """
     ignored = neutral(kind, element_of(value))
@@ -72,7 +72,7 @@ def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
     """Each shard reduces what it holds; the initial value enters on one device of each group, by an op of its own.
 
     XLA takes the initial value of a reduced concatenation, which an all-to-all becomes, in once per piece, and drops it where a
-    piece has one row. A body without neutral element has a barrier instead. Reductions of whole dimensions of size 1 stay as they
+    piece has one row. A body without neutral element has a barrier instead. Reductions of dimensions of size 1 stay as they
     are: XLA drops the initial value whether they are split or not.
     """
     count = len(op.results)

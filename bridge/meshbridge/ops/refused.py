@@ -10,8 +10,8 @@ PLACEMENT = "annotate_device_placement"
 """The call that says in which memory its value is kept. Its operand is its result, and each device keeps its own shard there."""
 
 _EFFECT = "has a side effect that would happen once per device"
-_DEVICE = "says which device runs it, which has no meaning where programs compute on whole tensors"
-_GROUPS = "exchanges shards, which has no meaning where programs compute on whole tensors"
+_DEVICE = "says which device runs it, which has no meaning where programs compute on global tensors"
+_GROUPS = "exchanges shards, which has no meaning where programs compute on global tensors"
 
 REFUSED: dict[str, tuple[str, str]] = {
     **{

@@ -19,7 +19,7 @@ from meshbridge.ops.reach import Covered, Numbers, Reach, Shares, Window
 from meshbridge.ops.rule import ShardingRule
 
 MOST_SHIFTS = 4
-"""Permutes by distance are taken if there are at most so many more than the busiest device's edges need: each of them moves
+"""Permutes by distance are taken if there are at most so many more than the busiest device's edges need: each of them sends
 edges of nearly one length, and their pairs of devices are a shift along the mesh."""
 
 
@@ -91,7 +91,7 @@ def _round(receivers: Numbers, senders: Numbers, begin: Numbers, end: Numbers, s
 def exchanged_bytes(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
     """Bytes that one device receives, on average, while an op runs whose windows reach over the edges of shards.
 
-    Dimensions of one operand are exchanged in turn, each with what has arrived along the ones before.
+    Dimensions of one operand are exchanged one after the other, each with what has arrived along the ones before.
     """
     total = 0.0
     local: dict[tuple[int, tuple[int, ...]], list[int]] = {}

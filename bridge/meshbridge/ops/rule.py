@@ -1,12 +1,12 @@
 """ShardingInterface: what each operation iterates over (the RFC, "ShardingInterface").
 
-A ShardingRule lists an op's loops and says, for every dimension of every operand and result, which loops walk along it:
+A ShardingRule lists an op's loops and says, for every dimension of every operand and result, which loops iterate along it:
 
     stablehlo.dot_general (8x16, 16x32) -> 8x32
     loops: parallel 8, parallel 32, reduction_sum 16       maps: (d0, d2), (d2, d1) -> (d0, d1)
 
-A dimension walked by several loops, major first, is their product (a reshape that merges 8 and 4 has `(0, 1)` on the dimension
-of 32); a dimension walked by none cannot be split. Each op family registers one function under its op names; descriptions are
+A dimension of several loops, major first, is their product (a reshape that merges 8 and 4 has `(0, 1)` on the dimension
+of 32); a dimension of none cannot be sharded. Each op family registers one function under its op names; descriptions are
 memoised by signature, so layer 2 of a model costs what a dictionary look-up costs.
 """
 
@@ -38,7 +38,7 @@ class Exchange:
     """Where `loop` is split, each device receives what its windows `reach` of dimension `dim` of an operand and its shard lacks,
     or the shares of all others.
 
-    The loop is shared with a dimension of another tensor, whose size may differ: each lies in shards of its own length.
+    The loop is shared with a dimension of another tensor, whose size may differ: each has shards of its own length.
     """
 
     loop: int
@@ -47,7 +47,7 @@ class Exchange:
     reach: Reach | Covered | Shares
     shape: tuple[int, ...]
     dtype: str
-    "Shape and element type of the whole operand, or of what a part of the op has left of it before the exchange."
+    "Shape and element type of the global operand, or of what a part of the op has left of it before the exchange."
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ShardingRule:
     has_rule: bool = True
     "False: nothing is known about the op; its operands are gathered and it runs replicated."
     work: int = 1
-    "Iterations of one element of the loops: what is computed along dimensions that no loop walks."
+    "Iterations of one element of the loops: what is computed along dimensions that have no loop."
     is_contraction: bool = False
     "Whether an iteration is a multiply-add on the units that accelerators are made for."
     exchanges: tuple[Exchange, ...] = ()
@@ -72,9 +72,9 @@ class ShardingRule:
     "Loops of which one iteration is several elements of a dimension, as 9 of 18 that a reshape makes 4 of, or that must not be"
     " padded for another reason."
     blocked: tuple[int, ...] = ()
-    "Loops along which a split of one tensor is not carried to the others."
+    "Loops along which a sharding of one tensor is not propagated to the others."
     whole: tuple[int, ...] = ()
-    "Loops that the user does not want to be split."
+    "Loops that the user does not want to be sharded."
 
     @cached_property
     def _hash(self) -> int:
@@ -88,7 +88,7 @@ class ShardingRule:
 
     @cached_property
     def merged_loops(self) -> tuple[int, ...]:
-        """The loops that share a dimension with another one, or with what no loop walks. Padding between two loops would shift
+        """The loops that share a dimension with another one, or with what has no loop. Padding between two loops would shift
         elements, so they split evenly."""
         shared = {loop for dims in (*self.operands, *self.results) for loops in dims if len(loops) > 1 for loop in loops}
         return tuple(sorted({*shared, *self.coarse}))
@@ -165,7 +165,7 @@ def opaque(op: ir.Operation) -> ShardingRule:
 
 
 def unsplittable(values: ir.OpOperandList | ir.OpResultList) -> tuple[Dims, ...]:
-    """Maps in which no dimension is walked by a loop."""
+    """Maps in which no dimension has a loop."""
     return tuple(((),) * rank_of(value) for value in values)
 
 
@@ -189,7 +189,7 @@ class RuleBuilder:
         self.exchanges: list[Exchange] = []
 
     def loop(self, size: int, reduction: str = "") -> tuple[int, ...]:
-        """Adds a loop and returns the map entry of a dimension that it walks; sizes 1 and 0 cannot be split and get no loop."""
+        """Adds a loop and returns the map entry of a dimension along it; sizes 1 and 0 cannot be sharded and get no loop."""
         if size < 2:
             return ()
         self.loops.append(Loop(size, reduction))

@@ -26,8 +26,8 @@ BATCH = "..."
 
 @dataclass(frozen=True)
 class LoopsAndMaps:
-    """A rule as loops and maps: `types` has `parallel`, `reduction_<kind>` or `invalid` (must stay whole) per loop, `maps` says
-    which loop walks each dimension: `(d0, d2), (d2, d1) -> (d0, d1)`; a product of loops is `d0 * 8 + d1`, major first."""
+    """A rule as loops and maps: `types` has `parallel`, `reduction_<kind>` or `invalid` (must be replicated) per loop, `maps`
+    says which loop each dimension has: `(d0, d2), (d2, d1) -> (d0, d1)`; a product of loops is `d0 * 8 + d1`, major first."""
 
     types: Sequence[str]
     maps: str
@@ -83,7 +83,7 @@ _TERM = re.compile(r"\s*(d\d+)\s*(?:\*\s*(\d+))?\s*")
 
 @dataclass(frozen=True)
 class ReadMaps:
-    """What loops and maps say: factors d0, d1, …, with the kinds of those that are reductions, those that stay whole, and the
+    """What loops and maps say: factors d0, d1, …, with the kinds of those that are reductions, those that are replicated, and the
     sizes that strides tell."""
 
     operands: Factors

@@ -1,8 +1,8 @@
 """The gradient of pooling (select_and_scatter): every window selects one of its places, to which its source value goes.
 
 Each device selects in all windows that touch its shard of the operand and scatters into its shard alone. A windowed reduction
-carries the number of its place beside each element: the number, not the element, says whether a place lies in the shard, in
-another one, or outside of the whole tensor, where an element may hold the same value as one inside.
+carries the position of each element beside it: the position, not the element, says whether it is in the shard, in
+another one, or outside of the global tensor, where an element may hold the same value as one inside.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def selected_kind(op: ir.Operation) -> str:
 
 @spmd_lowering("stablehlo.select_and_scatter")
 def local_select_and_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Selects numbers of places, and scatters to those that lie in the shard."""
+    """Selects positions, and scatters to those that are in the shard."""
     windows = window_dims(op, len(shape_of(op.operands[0])))
     split = split_windows(rule, option, windows)
     if not split:
@@ -80,7 +80,7 @@ def local_select_and_scatter(op: ir.Operation, rule: ShardingRule, option: Optio
 
 
 def split_windows(rule: ShardingRule, option: Option, windows: list[WindowDim]) -> dict[int, Axes]:
-    """The dimensions with windows that lie on several devices, and the axes along which they do."""
+    """The dimensions with windows over several shards, and the axes along which they are sharded."""
     split = enumerate(tensor_split(rule.operands[0], option))
     return {dim: axes for dim, axes in split if axes and not windows[dim].is_single}
 
@@ -133,7 +133,7 @@ class _Run:
         return bool(self.begins.min() < 0 or self.begins.max() + self.length > self.size)
 
     def places(self, at: SpmdProgram) -> ir.Value:
-        """Their indices in the whole tensor."""
+        """Their indices in the global tensor."""
         return at.emit.count_from(own_entry(self.begins, self.axes, at), self.length)
 
 

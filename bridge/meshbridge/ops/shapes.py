@@ -23,7 +23,7 @@ def broadcast_in_dim(op: ir.Operation) -> ShardingRule:
 
 @sharding_rule_of("stablehlo.transpose")
 def transpose(op: ir.Operation) -> ShardingRule:
-    """A loop per dimension; the result walks them permuted."""
+    """A loop per dimension; the result has them permuted."""
     build = RuleBuilder()
     operand = tuple(build.loop(size) for size in shape_of(op.operands[0]))
     return build.rule([operand], [tuple(operand[dim] for dim in integers(op.attributes["permutation"]))])
@@ -31,7 +31,7 @@ def transpose(op: ir.Operation) -> ShardingRule:
 
 @sharding_rule_of("stablehlo.reshape")
 def reshape(op: ir.Operation) -> ShardingRule:
-    """Loops are the common factors of both shapes: 32 -> 4x8 has loops 4 and 8, and the operand's dimension walks both."""
+    """Loops are the common factors of both shapes: 32 -> 4x8 has loops 4 and 8, and the operand's dimension has both."""
     build = RuleBuilder()
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if 0 in source:
@@ -48,7 +48,7 @@ def reshape(op: ir.Operation) -> ShardingRule:
 
 
 def _factor(build: RuleBuilder, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[Dims, Dims]:
-    """Cuts both shapes at the products that they share; where the cut is inside both dimensions, the minor rest stays whole."""
+    """Divides both shapes at the products that they share; where one is inside both dimensions, the minor rest is not sharded."""
     maps: tuple[list[list[int]], list[list[int]]] = ([[] for _ in source], [[] for _ in target])
     left = right = 0  # the dimensions in work, minor last; both walked from the major end
     rest = [source[0] if source else 1, target[0] if target else 1]
@@ -84,7 +84,7 @@ def _common_divisor(
     for loop in build.loop(gcd(*rest)):
         maps[0][at[0]].append(loop)
         maps[1][at[1]].append(loop)
-    # What lies minor of the misfit up to the next common boundary cannot be split; after it, factoring starts afresh.
+    # What is minor to the misfit up to the next common boundary cannot be split; after it, factoring starts afresh.
     for left, right in _boundaries(source, target):
         if left > at[0] and right > at[1]:
             tail = _factor(build, source[left:], target[right:])
@@ -114,7 +114,7 @@ def _freeze(maps: list[list[int]]) -> Dims:
 
 
 def passing(op: ir.Operation, passes: Callable[[int], bool]) -> ShardingRule:
-    """All tensors of one rank; dimensions for which `passes` are shared loops, the others stay whole."""
+    """All tensors of one rank; dimensions for which `passes` are shared loops, the others have none."""
     build = RuleBuilder()
     shape = shape_of(op.results[0])
     dims = tuple(build.loop(size) if passes(dim) else () for dim, size in enumerate(shape))

@@ -90,8 +90,8 @@ class Rule:
         return {factor: sizes[factor] for dim, _ in dims for factor in dim}, blocks
 
     def splittable(self, factors: Iterable[str], operands: Factors, results: Factors) -> set[str]:
-        """The `factors` that can be split, which is in all tensors or in none: one that is minor to another that stays whole does
-        not lie in one piece."""
+        """The `factors` that can be split, which is in all tensors or in none: one that is minor to another that cannot be
+        sharded is not contiguous."""
         read, written = _factors(operands), _factors(results)
         found = {
             factor
@@ -152,7 +152,7 @@ def _with_batch(
 def attached_rule(op: ir.Operation) -> Rule | None:
     """The rule that an op carries in its attribute `sdy.sharding_rule`, which MLIR's verifier has checked but for sizes.
 
-    Raises OpError if a factor is larger than a dimension that it walks alone.
+    Raises OpError if a factor is larger than a dimension of which it is the only one.
     """
     if SHARDING_RULE not in op.attributes:
         return None

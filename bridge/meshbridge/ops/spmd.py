@@ -52,7 +52,7 @@ def _computed(op: ir.Operation, rule: ShardingRule, option: Option, index: int, 
 
 
 class SpmdProgram:
-    """The state of partitioning one function: how every value lies, and the reshardings that exist already."""
+    """The state of partitioning one function: the sharding of every value, and the reshardings that exist already."""
 
     def __init__(self, mesh: Mesh, global_shapes: dict[ir.Value, tuple[int, ...]], entry: ir.Block) -> None:
         self.mesh = mesh
@@ -91,7 +91,7 @@ class SpmdProgram:
         return sharding.summed_axes if sharding else ()
 
     def global_shape(self, value: ir.Value) -> tuple[int, ...]:
-        """The shape of the whole tensor of which `value` is a shard."""
+        """The global shape of which `value` is a shard."""
         return self._global[value]
 
     def local_type(self, value: ir.Value, split: Split) -> ir.Type:
@@ -124,7 +124,7 @@ class SpmdProgram:
                 self.reasons.made(value, sharding)
 
     def adopt(self, value: ir.Value, shape: tuple[int, ...], sharding: Sharding) -> ir.Value:
-        """Registers a value made here: a shard, lying as `sharding`, of a tensor of `shape`."""
+        """Registers a value made here: a shard, by `sharding`, of a tensor of global `shape`."""
         self._global[value] = shape
         self.shardings[value] = sharding
         if self.reasons is not None:

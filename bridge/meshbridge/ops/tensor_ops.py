@@ -1,4 +1,4 @@
-"""Ops of the `tensor` dialect that make, cut and retype tensors. What has sizes that are not known stays whole."""
+"""Ops of the `tensor` dialect that make, slice and retype tensors. What has sizes that are not known is replicated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whole(op: ir.Operation) -> ShardingRule:
 
 @sharding_rule_of("tensor.extract_slice")
 def extract_slice(op: ir.Operation) -> ShardingRule:
-    """Dimensions that are kept whole pass through, also where the result leaves out others that are cut to size 1."""
+    """Dimensions that are taken entirely pass through, also where the result leaves out others that are sliced to size 1."""
     if not _is_static(op):
         return opaque(op)
     build = RuleBuilder()
@@ -47,7 +47,7 @@ def _kept(sizes: Sequence[int], result: Sequence[int]) -> list[int]:
 
 @spmd_lowering("tensor.extract_slice")
 def local_extract_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Split dimensions are kept whole: the slice takes all that the shard has of them."""
+    """Of sharded dimensions the slice takes all that the shard has of them."""
     local = zip(rule.operands[0], integers(op.attributes["static_sizes"]), shape_of(op.operands[0]), strict=True)
     op.attributes["static_sizes"] = integers_attr(held if loops else taken for loops, taken, held in local)
     default_lowering(op, rule, option, at)

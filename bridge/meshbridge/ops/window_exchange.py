@@ -29,7 +29,7 @@ def read_window(
 ) -> ir.Value:
     """This device's window of dimension `dim` of a tensor, of which `value` is the shard along `axes`.
 
-    What lies outside of the whole tensor reads as the scalar `fill`; None if nobody looks at it.
+    What is outside of the global tensor reads as the scalar `fill`; None if it is not read.
     """
     count = at.mesh.group_size(axes)
     window = reach.window(count)
@@ -38,7 +38,7 @@ def read_window(
 
 
 def cut_window(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Value, at: SpmdProgram) -> ir.Value:
-    """The same of a tensor that every device holds whole along `dim`."""
+    """The same of a tensor that is replicated along `dim`."""
     count = at.mesh.group_size(axes)
     window = reach.window(count)
     size, starts = shape_of(value)[dim], window.starts(count)
@@ -177,7 +177,7 @@ class _Site:
         return self.at.emit.select(self.at.emit.compare(direction, self.at.group_index(self.axes), edge), piece, fill)
 
     def _masked(self, found: ir.Value, fill: ir.Value) -> ir.Value:
-        """`fill` wherever the window lies outside of the tensor."""
+        """`fill` wherever the window is outside of the tensor."""
         start = own_entry(self.window.starts(self.count), self.axes, self.at)
         inside = self.at.emit.within(self.at.emit.count_from(start, self.window.length), self.size)
         return self.at.emit.select_along(self.dim, inside, found, fill)

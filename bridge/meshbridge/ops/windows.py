@@ -1,6 +1,6 @@
 """Windows: pooling (reduce_window).
 
-Each device reduces the windows of its shard of the result, for which neighbours send it what lies beyond its own edges.
+Each device reduces the windows of its shard of the result, for which a halo exchange brings what is beyond its own edges.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def reduce_window(op: ir.Operation) -> ShardingRule:
 
 @spmd_lowering("stablehlo.reduce_window")
 def local_reduce_window(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """Reduces the places that the shard's windows cover. Outside of the whole tensor stands what the body ignores, as XLA has it,
+    """Reduces the elements that the shard's windows cover. Outside of the global tensor is what the body ignores, as XLA has it,
     or where that is not known the initial value, as StableHLO has it."""
     count, kind = len(op.results), body_kind(op)
     source, result = at.global_shape(op.operands[0]), shape_of(op.results[0])

@@ -1,4 +1,4 @@
-"""A device's own slice of a tensor, cut out by position: no communication, and no mesh op but those that answer with indices."""
+"""A device's own slice of a tensor, by its position: no communication, and no mesh op but those that answer with indices."""
 
 from __future__ import annotations
 

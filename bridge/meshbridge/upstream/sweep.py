@@ -161,7 +161,7 @@ class Sweeper:
         return tuple(loops) if len(set(used)) == len(used) and len(meshes) <= 1 else None
 
     def _wanted(self, rule: ShardingRule, dims: Dims, sharding: Sharding, is_result: bool) -> dict[int, Axes] | None:
-        """What one tensor's sharding asks of the loops; None if a dimension that no loop walks, or not evenly, is split."""
+        """What one tensor's sharding asks of the loops; None if a dimension without a loop, or an uneven one, is sharded."""
         wanted: dict[int, Axes] = {}
         mesh = self.meshes[sharding.mesh]
         for loops, axes in zip(dims, sharding.padded(len(dims)).split_axes, strict=True):
@@ -227,7 +227,7 @@ def _combinations(known: list[_Annotation | None]) -> Iterator[tuple[_Annotation
 
 
 def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_result: bool) -> Sharding:
-    """How a tensor walked by `dims` lies under `option`: a result is partial along the axes of the reductions."""
+    """The sharding of a tensor of the loops `dims` under `option`: a result is partial along the axes of the reductions."""
     split = _without_end(tensor_split(dims, option))
     partial: Axes = ()
     kind = "sum"

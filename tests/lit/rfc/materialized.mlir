@@ -24,7 +24,7 @@
 // MADE: mhlo.constant dense<0.000000e+00> : tensor<2x4x32xf32, #mesh.shard<{{\[\[}}], [], [0{{\]\]}}>>
 // MADE: mesh.reduce_scatter
 
-// UNTOLD: error: 'stablehlo.dot_general' op computes on shards, and nothing says how its result lies
-// UNTOLD: hint: mesh-spmdization=materialized writes down how every result lies
+// UNTOLD: error: 'stablehlo.dot_general' op computes on shards, and nothing gives the sharding of its result
+// UNTOLD: hint: mesh-spmdization=materialized writes down the sharding of every result
 
 // RAN: result 0: float32[2, 4, 8]
