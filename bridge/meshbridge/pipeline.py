@@ -19,17 +19,8 @@ from meshbridge.dialect.boundary import is_partitioned
 from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, OpError, diagnostics_text, ir
 from meshbridge.ir.passes import PASSES, Pass, run_passes
-from meshbridge.legalize.batch_lookups import BatchLookups
-from meshbridge.legalize.complex_constants import ComplexConstants
-from meshbridge.legalize.expand_ops import ExpandOps
-from meshbridge.legalize.fold_cases import FoldCases
-from meshbridge.legalize.fold_pads import FoldPads
 from meshbridge.legalize.inline_calls import InlineCalls
-from meshbridge.legalize.join_slices import JoinSlices
-from meshbridge.legalize.split_arg_reductions import SplitArgReductions
-from meshbridge.legalize.split_constants import SplitConstants
-from meshbridge.legalize.split_transforms import SplitTransforms
-from meshbridge.legalize.static_updates import StaticUpdates
+from meshbridge.legalize.legalize import Legalize
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
@@ -39,16 +30,7 @@ from meshbridge.read.import_shardings import ImportShardings
 
 LEGALIZE: tuple[Pass, ...] = (
     InlineCalls(),
-    FoldCases(),  # a constant may come from a caller
-    ExpandOps(),
-    BatchLookups(),
-    ComplexConstants(),
-    SplitArgReductions(),
-    SplitTransforms(),
-    StaticUpdates(),
-    FoldPads(),
-    JoinSlices(),
-    SplitConstants(),  # before propagation: every use of a constant may then be sharded for itself
+    Legalize(),
 )
 
 Emit = Literal["annotated", "mesh", "local", "exported"]

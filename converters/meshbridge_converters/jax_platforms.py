@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.ir.mlir import function_type, ir, main_function, stablehlo
-from meshbridge.legalize.fold_cases import fold
+from meshbridge.legalize.legalize import Legalize
 
 GLOBAL_CONSTANT = "jax.global_constant"
 """Attribute of arguments that JAX passes through all functions unchanged; its value names the constant."""
@@ -21,7 +21,7 @@ def choose(module: ir.Module, index: int) -> None:
         for view in module.body.operations:
             if view.operation.name == "func.func":
                 _fix_index(view.operation, index, view.operation == main)
-        fold(list(module.body.operations))
+        Legalize(only="fold-cases").run(module)
         module.operation.attributes["jax.uses_shape_polymorphism"] = ir.BoolAttr.get(False)
 
 

@@ -57,6 +57,40 @@ class Reach:
     extent: int = 1
     dilation: int = 1
 
+    @property
+    def fills(self) -> bool:
+        """Whether some elements of the result are none of the operand's: they come before, behind or between these."""
+        first, last = self._places
+        return self.size > 0 and (self.dilation > 1 or first < 0 or last >= self.source)
+
+    @property
+    def _places(self) -> tuple[int, int]:
+        """The first and the last place that is read."""
+        first, last = sorted((-self.low, self.stride * (self.size - 1) - self.low))
+        return first, last + self.extent - 1
+
+    def after(self, inner: Reach) -> Reach | None:
+        """What the result reads of the operand of `inner`, whose result is the operand here; None where no one reach says it.
+
+        Elements that `inner` does not read are read where they are within reach: see `brings_back`.
+        """
+        if self.dilation == 1:
+            low, dilation = inner.stride * self.low + inner.low, inner.dilation
+        elif inner.stride == 1:
+            low, dilation = self.low + self.dilation * inner.low, self.dilation * inner.dilation
+        else:
+            return None
+        return Reach(self.size, inner.source, self.stride * inner.stride, low, self.extent, dilation)
+
+    def brings_back(self, inner: Reach) -> bool:
+        """Whether `self.after(inner)` reads elements that `inner` has cut off, where the result is filled."""
+        first, last = (place // self.dilation for place in self._places)
+        for begin, end in ((first, -1), (inner.size, last)):
+            places = sorted(inner.stride * element - inner.low for element in (begin, end))
+            if begin <= end and places[1] >= 0 and places[0] <= inner.dilation * (inner.source - 1):
+                return True
+        return False
+
     def span(self, count: int) -> int:
         """Places that one of `count` devices reads."""
         return (-(-self.size // count) - 1) * abs(self.stride) + self.extent

@@ -7,6 +7,7 @@ from math import prod
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.expansions.einsum import sum_over
+from meshbridge.legalize.table import replaces
 from meshbridge.ops.rule import shape_of
 
 
@@ -40,13 +41,15 @@ class _Features:
         return stablehlo.add(scaled, self.spread(offset))
 
 
-def expand_inference(op: ir.Operation) -> list[ir.Value]:
+@replaces("stablehlo.batch_norm_inference")
+def expand_batch_norm_inference(op: ir.Operation) -> list[ir.Value]:
     """scale * (operand - mean) / sqrt(variance + epsilon) + offset."""
     _, scale, offset, mean, variance = op.operands
     return [_Features(op).normalised(scale, offset, mean, variance)]
 
 
-def expand_training(op: ir.Operation) -> list[ir.Value]:
+@replaces("stablehlo.batch_norm_training")
+def expand_batch_norm_training(op: ir.Operation) -> list[ir.Value]:
     """The same with the batch's own mean and variance, which are results too."""
     features = _Features(op)
     _, scale, offset = op.operands
@@ -56,7 +59,8 @@ def expand_training(op: ir.Operation) -> list[ir.Value]:
     return [features.normalised(scale, offset, mean, variance), mean, variance]
 
 
-def expand_gradient(op: ir.Operation) -> list[ir.Value]:
+@replaces("stablehlo.batch_norm_grad")
+def expand_batch_norm_gradient(op: ir.Operation) -> list[ir.Value]:
     """The gradients of training for operand, scale and offset."""
     features = _Features(op)
     operand, scale, mean, variance, cotangent = op.operands

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import OpError, ir, stablehlo
+from meshbridge.legalize.table import replaces
 from meshbridge.ops.rule import shape_of
 
 
@@ -18,6 +19,7 @@ class Labelled:
     labels: str
 
 
+@replaces("stablehlo.dot")
 def expand_dot(op: ir.Operation) -> list[ir.Value]:
     """`stablehlo.dot` of vectors and matrices contracts the last dimension with the first."""
     left, right = op.operands
@@ -26,6 +28,7 @@ def expand_dot(op: ir.Operation) -> list[ir.Value]:
     return [product.value]
 
 
+@replaces("stablehlo.einsum", "stablehlo.unary_einsum")
 def expand_einsum(op: ir.Operation) -> list[ir.Value]:
     """`stablehlo.einsum` and `stablehlo.unary_einsum`, ellipses and repeated letters included.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.ir.mlir import CUSTOM_CALL, OpError, call_target, ir
+from meshbridge.legalize.table import replaces
 
 _ATTRIBUTES = "mhlo.attributes"
 _UNARY = "acos acosh asin asinh atanh cosh erf erf_inv sinh tan"
@@ -11,17 +12,15 @@ OLDER_CALLS = {**{f"mhlo.{name}": f"chlo.{name}" for name in _UNARY.split()}, "m
 """The op that a call of each target stands for."""
 
 
-def is_older_call(op: ir.Operation) -> bool:
-    """Whether the op is such a call."""
-    return op.name == CUSTOM_CALL and call_target(op) in OLDER_CALLS
-
-
-def expand_older_call(op: ir.Operation) -> list[ir.Value]:
+@replaces(CUSTOM_CALL)
+def expand_older_calls(op: ir.Operation) -> list[ir.Value] | None:
     """`custom_call @mhlo.erf(%x)` -> `chlo.erf %x`; XLA makes the same of it.
 
     Raises OpError for a top-k of the smallest elements, which CHLO does not have.
     """
-    name = OLDER_CALLS[call_target(op)]
+    name = OLDER_CALLS.get(call_target(op))
+    if name is None:
+        return None
     carried = ir.DictAttr(op.attributes[_ATTRIBUTES]) if _ATTRIBUTES in op.attributes else ir.DictAttr.get({})
     if "largest" in carried and not ir.BoolAttr(carried["largest"]).value:
         raise OpError(op, "takes the smallest elements, which no operation of CHLO does", "negate the operand")

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.legalize.table import replaces
 from meshbridge.ops.rule import shape_of
 
 
+@replaces("chlo.scan")
 def expand_scan(op: ir.Operation) -> list[ir.Value]:
     """A `stablehlo.while` that carries a counter, the inputs, the outputs so far and the scan's own carried values; per iteration
     one slice of each input goes in, and one of each output comes out."""

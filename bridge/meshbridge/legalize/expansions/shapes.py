@@ -5,9 +5,11 @@ from __future__ import annotations
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import OpError, ir, stablehlo
+from meshbridge.legalize.table import replaces
 from meshbridge.ops.rule import shape_of
 
 
+@replaces("stablehlo.broadcast")
 def expand_broadcast(op: ir.Operation) -> list[ir.Value]:
     """`stablehlo.broadcast` puts its dimensions in front."""
     rank, added = len(shape_of(op.operands[0])), len(integers(op.attributes["broadcast_sizes"]))
@@ -23,6 +25,13 @@ def spread(value: ir.Value, shape: tuple[int, ...], dims: range | tuple[int, ...
     return wide
 
 
+_BROADCASTING = (
+    "add and atan2 compare complex divide maximum minimum multiply next_after or polygamma power remainder select shift_left "
+    "shift_right_arithmetic shift_right_logical subtract xor zeta"
+)
+
+
+@replaces(*(f"chlo.broadcast_{name}" for name in _BROADCASTING.split()))
 def expand_broadcasting(op: ir.Operation) -> list[ir.Value]:
     """`chlo.broadcast_add` and its like: operands of a smaller rank lie along `broadcast_dimensions` or the last dimensions."""
     result = shape_of(op.results[0])
@@ -48,11 +57,13 @@ def _as_stablehlo(attribute: ir.Attribute) -> ir.Attribute:
     return ir.Attribute.parse(str(attribute).replace("#chlo<", "#stablehlo<"))
 
 
+@replaces("chlo.constant", "sdy.constant")
 def expand_constant(op: ir.Operation) -> list[ir.Value]:
     """`chlo.constant` is StableHLO's."""
     return [stablehlo.constant(op.attributes["value"])]
 
 
+@replaces("chlo.constant_like")
 def expand_constant_like(op: ir.Operation) -> list[ir.Value]:
     """One number in the shape of the operand."""
     value = op.attributes["value"]
@@ -61,12 +72,14 @@ def expand_constant_like(op: ir.Operation) -> list[ir.Value]:
     return [Builder.current().splat(op.results[0].type, value.value)]
 
 
+@replaces("stablehlo.get_dimension_size")
 def expand_dimension_size(op: ir.Operation) -> list[ir.Value]:
     """Sizes are known when a program is partitioned."""
     dim = ir.IntegerAttr(op.attributes["dimension"]).value
     return [Builder.current().splat(op.results[0].type, shape_of(op.operands[0])[dim])]
 
 
+@replaces("stablehlo.torch_index_select")
 def expand_index_select(op: ir.Operation) -> list[ir.Value]:
     """`stablehlo.torch_index_select` is a gather along one dimension, after some that indices and operand share."""
     operand, indices = op.operands

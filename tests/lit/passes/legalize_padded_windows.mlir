@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --fold-pads | filecheck %s
+// RUN: mesh-opt %s --legalize | filecheck %s
 
 // CHECK-LABEL: func.func @sliced
 // CHECK-NOT:     tensor<9xf32>

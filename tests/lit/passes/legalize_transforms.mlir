@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --split-transforms | filecheck %s
+// RUN: mesh-opt %s --legalize | filecheck %s
 
 // CHECK-LABEL: func.func @main
 // CHECK:         stablehlo.fft %arg0, type = {{ *}}FFT, length = [16] : (tensor<8x16xcomplex<f32>>)

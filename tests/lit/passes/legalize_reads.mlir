@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --join-slices | filecheck %s
+// RUN: mesh-opt %s --legalize | filecheck %s
 
 // A rotation by one element: the last part comes from a pad that lets all but its elements fall off.
 // CHECK-LABEL: func.func @rotated

@@ -1,4 +1,4 @@
-// RUN: mesh-opt --batch-lookups %s | filecheck %s
+// RUN: mesh-opt --legalize %s | filecheck %s
 
 // CHECK-LABEL: func.func @rows
 func.func @rows(%x: tensor<8x16xf32>, %labels: tensor<8xi32>) -> tensor<8xf32> {

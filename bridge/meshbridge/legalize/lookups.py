@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 from meshbridge.analysis.known_values import Iota, known
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ir.passes import RewritePass, register
+from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops.addressing import Addressing, of_gather, of_scatter
 from meshbridge.ops.rule import shape_of
 
 
-@register
-@dataclass(frozen=True)
-class BatchLookups(RewritePass):
+@rewrites("stablehlo.gather", "stablehlo.scatter")
+def batch_lookups(op: ir.Operation, rewriter: Legalizer) -> bool:
     """Makes batching dimensions of the dimensions of a gather or scatter that are indexed by an iota as long as they are.
 
     Input:   %i = stablehlo.concatenate of an iota along dimension 0 and %labels : tensor<8x2xi32>
@@ -23,24 +21,12 @@ class BatchLookups(RewritePass):
              %0 = "stablehlo.gather"(%x, %j) collapsed_slice_dims = [1], operand_batching_dims = [0],
                   start_indices_batching_dims = [0], start_index_map = [1] : …
     """
-
-    name: ClassVar[str] = "batch-lookups"
-
-    rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.gather", "stablehlo.scatter"})
-
-    def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
-        return sum(map(_batch, ops)) > 0
-
-
-def _batch(op: ir.Operation) -> bool:
-    """Rewrites one gather or scatter; False if no component of its indices counts along."""
     is_gather = op.name == "stablehlo.gather"
-    how, place = (of_gather(op), 1) if is_gather else (of_scatter(op), len(op.results))
-    counting = _counting(how, shape_of(op.operands[0]), op.operands[place])
+    how, number = (of_gather(op), 1) if is_gather else (of_scatter(op), len(op.results))
+    counting = _counting(how, shape_of(op.operands[0]), op.operands[number])
     if not counting:
         return False
-    with ir.InsertionPoint(op), op.location:
-        op.operands[place] = _without(op.operands[place], how.vector_dim, set(counting))
+    rewriter.feed(op, number, _without(op.operands[number], how.vector_dim, set(counting)))
     batching = [(how.addressed[component], dim) for component, dim in counting.items()]
     addressed = tuple(dim for component, dim in enumerate(how.addressed) if component not in counting)
     how = replace(how, addressed=addressed, batching=tuple(sorted((*how.batching, *batching))))

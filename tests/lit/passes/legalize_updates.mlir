@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --static-updates | filecheck %s
+// RUN: mesh-opt %s --legalize | filecheck %s
 
 // CHECK-LABEL: func.func @interior
 // CHECK:         %[[PLACED:.*]] = stablehlo.pad %arg1, {{.*}}, low = [1, 2], high = [1, 0], interior = [0, 0]

@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --split-constants | filecheck %s
+// RUN: mesh-opt %s --legalize=split-constants | filecheck %s
 
 // CHECK-LABEL: func.func @main
 // CHECK:         %[[A:.*]] = stablehlo.broadcast_in_dim

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from meshbridge.analysis.known_values import Iota, is_splat, known
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ir.passes import RewritePass, register
+from meshbridge.legalize.table import replaces
 
 
-@register
-@dataclass(frozen=True)
-class SplitArgReductions(RewritePass):
+@replaces("stablehlo.reduce")
+def split_arg_reductions(op: ir.Operation) -> tuple[ir.Value, ir.Value] | None:
     """Takes apart the reduction of (value, index) pairs that `jnp.argmax` and `jnp.argmin` write.
 
     Input:   %i = stablehlo.iota dim = 0 : tensor<64xi32>
@@ -26,19 +22,8 @@ class SplitArgReductions(RewritePass):
 
     The first NaN wins, as in the original; equal elements give the smallest index.
     """
-
-    name: ClassVar[str] = "split-arg-reductions"
-    rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.reduce"})
-
-    def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
-        pairs = [op for op in ops if len(op.results) == 2]
-        found = [(op, kind) for op in pairs if (kind := _kind(op))]
-        for op, kind in found:
-            with ir.InsertionPoint(op), op.location:
-                for result, value in zip(op.results, _two_reductions(op, kind), strict=True):
-                    result.replace_all_uses_with(value)
-            op.erase()
-        return bool(found)
+    kind = _kind(op) if len(op.results) == 2 else ""
+    return _two_reductions(op, kind) if kind else None
 
 
 _KINDS: dict[tuple[str | int, ...], str] = {("compare", "GT", 0, 2): "max", ("compare", "LT", 0, 2): "min"}

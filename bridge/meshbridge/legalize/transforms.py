@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.ir.passes import RewritePass, register
+from meshbridge.legalize.table import replaces
 
 
-@register
-@dataclass(frozen=True)
-class SplitTransforms(RewritePass):
+@replaces("stablehlo.fft")
+def split_transforms(op: ir.Operation) -> list[ir.Value] | None:
     """Turns a transform over k dimensions into k transforms over one.
 
     Input:   %0 = stablehlo.fft %x, type = FFT, length = [8, 16] : tensor<8x16xcomplex<f32>>
@@ -23,17 +19,7 @@ class SplitTransforms(RewritePass):
 
     A transform needs its dimension whole; one over all dimensions at once would need the whole tensor on every device.
     """
-
-    name: ClassVar[str] = "split-transforms"
-    rewrites: ClassVar[frozenset[str]] = frozenset({"stablehlo.fft"})
-
-    def rewrite(self, module: ir.Module, ops: list[ir.Operation]) -> bool:
-        found = [op for op in ops if len(integers(op.attributes["fft_length"])) > 1]
-        for op in found:
-            with ir.InsertionPoint(op), op.location:
-                op.results[0].replace_all_uses_with(_split(op))
-            op.erase()
-        return bool(found)
+    return [_split(op)] if len(integers(op.attributes["fft_length"])) > 1 else None
 
 
 def _split(op: ir.Operation) -> ir.Value:

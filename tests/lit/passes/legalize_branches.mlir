@@ -1,4 +1,4 @@
-// RUN: mesh-opt %s --fold-cases | filecheck %s
+// RUN: mesh-opt %s --legalize=fold-cases | filecheck %s
 
 // Branches that a constant chooses stand in place of the op, also those that a chosen branch chooses.
 // CHECK-LABEL: func.func @chosen(

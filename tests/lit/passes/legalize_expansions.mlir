@@ -1,4 +1,4 @@
-// RUN: mesh-opt --expand-ops %s | filecheck %s
+// RUN: mesh-opt --legalize %s | filecheck %s
 
 // CHECK-LABEL: func.func @dot
 func.func @dot(%a: tensor<8x16xf32>, %b: tensor<16x4xf32>) -> tensor<8x4xf32> {

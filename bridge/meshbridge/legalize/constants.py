@@ -1,0 +1,74 @@
+"""Constants: complex ones in two parts, and one copy per use of whatever costs nothing to make."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.legalize.table import Legalizer, replaces, rewrites
+
+
+@replaces("stablehlo.constant")
+def complex_constants(op: ir.Operation) -> list[ir.Value] | None:
+    """Makes a complex constant out of two real ones. The bindings cannot hand a complex `dense` attribute to Python.
+
+    Input:   %c = stablehlo.constant dense<(0.0, 1.0)> : tensor<8xcomplex<f32>>
+    Output:  %re = stablehlo.constant dense<0.0> : tensor<8xf32>
+             %im = stablehlo.constant dense<1.0> : tensor<8xf32>
+             %c = stablehlo.complex %re, %im : tensor<8xcomplex<f32>>
+    """
+    kind = op.results[0].type
+    if not isinstance(kind, ir.RankedTensorType) or not isinstance(kind.element_type, ir.ComplexType):
+        return None
+    return [stablehlo.complex(*(stablehlo.constant(part) for part in _parts(op)))]
+
+
+_VALUE = re.compile(r"value = (dense<.*>) : tensor<")
+_BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
+_PAIR = re.compile(r"\(([^,()]*),([^,()]*)\)")
+
+
+def _parts(op: ir.Operation) -> list[ir.Attribute]:
+    """The real and the imaginary parts of a complex constant, as `dense` attributes."""
+    tensor = ir.RankedTensorType(op.results[0].type)
+    element = ir.ComplexType(tensor.element_type).element_type
+    part = ir.RankedTensorType.get(list(tensor.shape), element)
+    found = _VALUE.search(str(op.get_asm(print_generic_op_form=True)))
+    assert found is not None, "a constant prints its value"
+    text = found.group(1)
+    if in_bytes := _BYTES.fullmatch(text):  # as large constants print
+        numbers = np.frombuffer(bytes.fromhex(in_bytes.group(1)), f"f{ir.FloatType(element).width // 8}")
+        texts = [f'dense<"0x{numbers[offset::2].tobytes().hex().upper()}">' for offset in (0, 1)]
+    else:
+        texts = [_PAIR.sub(group, text) for group in (r"\1", r"\2")]
+    return [ir.Attribute.parse(f"{text} : {part}") for text in texts]
+
+
+@rewrites("stablehlo.constant", "stablehlo.broadcast_in_dim", "stablehlo.iota")
+def split_constants(op: ir.Operation, rewriter: Legalizer) -> bool:
+    """Gives every use of a splat constant, an iota or a broadcast scalar a copy of its own, so that it can be sharded for itself.
+
+    Input:   %0 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+             "use"(%0), "use"(%0)
+    Output:  %0 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+             %1 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+             "use"(%0), "use"(%1)
+
+    A value that two uses want in different shardings would otherwise be moved between devices.
+    """
+    uses = list(op.results[0].uses)[1:] if _is_free(op) else []
+    for use in uses:
+        copy = op.clone().operation
+        use.owner.operation.operands[use.operand_number] = copy.results[0]
+    return bool(uses)
+
+
+def _is_free(op: ir.Operation) -> bool:
+    if op.name == "stablehlo.constant":
+        value = op.attributes["value"]
+        return ir.RankedTensorType(op.results[0].type).rank > 0 and isinstance(value, ir.DenseElementsAttr) and value.is_splat
+    if op.name == "stablehlo.broadcast_in_dim":
+        return ir.RankedTensorType(op.operands[0].type).rank == 0
+    return op.name == "stablehlo.iota"

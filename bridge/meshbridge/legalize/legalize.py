@@ -1,0 +1,59 @@
+"""`legalize`: the program in ops that have sharding rules, and in the form in which these keep most sharded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.ir.mlir import MeshError, ir, run_stock_passes
+from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.rewrite import rewriting
+from meshbridge.legalize import arg_reductions, branches, constants, lookups, padded_windows, reads, transforms, tuples
+from meshbridge.legalize.expansions import batch_norm, einsum, older_calls, scan, shapes
+from meshbridge.legalize.table import PATTERNS, STATIC_FORMS, Legalizer
+
+FAMILIES = (
+    *(branches, tuples, shapes, einsum, batch_norm, scan, older_calls, lookups, constants, arg_reductions, transforms),
+    *(reads, padded_windows),
+)
+"""The files of patterns, in the order of the table."""
+
+LAST = ("split-constants",)
+"""Patterns for when the others find nothing more: until then readers come and go."""
+
+
+@register
+@dataclass(frozen=True)
+class Legalize(Pass):
+    """Applies the patterns of `legalize.table`, until none finds more to do.
+
+    Input:   %0 = stablehlo.dot %a, %b : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+    Output:  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : …
+
+    What comes out is right for every reader of the program, sharded or not.
+    """
+
+    name: ClassVar[str] = "legalize"
+    main_option: ClassVar[str] = "only"
+    only: str = ""
+    "The one pattern to apply; all of them without it."
+
+    def run(self, module: ir.Module) -> bool:
+        """Raises MeshError for an unknown pattern, and for what no pattern can rewrite."""
+        if self.only and self.only not in PATTERNS:
+            raise MeshError(f"error: unknown pattern '{self.only}', expected one of {', '.join(sorted(PATTERNS))}")
+        chosen = [name for name in PATTERNS if self.only in ("", name)]
+        first = [PATTERNS[name] for name in chosen if name not in LAST]
+        last = [PATTERNS[name] for name in chosen if name in LAST]
+        with rewriting(Legalizer, module) as rewriter:
+            changed = rewriter.apply(first)
+            takes_sizes = any(op.name in STATIC_FORMS for op in rewriter.roots) and not self.only
+            if not changed and not takes_sizes:
+                return rewriter.apply(last)
+        if takes_sizes:
+            run_stock_passes(module, "builtin.module(func.func(stablehlo-canonicalize-dynamism))")
+            with rewriting(Legalizer, module) as rewriter:
+                rewriter.apply(first)
+        with rewriting(Legalizer, module) as rewriter:
+            rewriter.apply(last)
+        return True

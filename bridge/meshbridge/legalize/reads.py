@@ -1,0 +1,268 @@
+"""Ops that only say where each element is read: pads, slices, reversals, concatenations of these, updates at constant places.
+
+What each reads along a dimension is a `Reach`; reaches compose, so that a chain of such ops becomes one op, and pieces that are
+put together become selects between reads of whole tensors. A tensor of another size lies in shards of its own: each op in between
+would move what one op moves once, to the shard where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate
+from math import prod
+
+from meshbridge.analysis.known_values import Splat, known, known_integer, known_integers
+from meshbridge.dialect.attributes import integers
+from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.legalize.table import Legalizer, rewrites
+from meshbridge.ops.reach import Reach
+from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.rule import shape_of
+from meshbridge.ops.spmd import compare, splat
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a tensor holds: elements of `source` by a reach per dimension, and `fill` elsewhere."""
+
+    source: ir.Value
+    reaches: tuple[Reach, ...]
+    fill: ir.Value | None = None
+
+    @property
+    def fills(self) -> bool:
+        """Whether some elements are none of the source's."""
+        return any(reach.fills for reach in self.reaches)
+
+    def after(self, inner: Read) -> Read | None:
+        """This read of what `inner` gives, as one; None if it cannot be said, or both fill with something else."""
+        reaches = [own.after(other) for own, other in zip(self.reaches, inner.reaches, strict=True)]
+        found = tuple(reach for reach in reaches if reach is not None)
+        if len(found) < len(reaches) or (self.fills and inner.fills and not _same(self.fill, inner.fill)):
+            return None
+        return Read(inner.source, found, self.fill if self.fills else inner.fill)
+
+    def brings_back(self, inner: Read) -> bool:
+        """Whether elements that `inner` has cut off are read where this read fills."""
+        return any(own.brings_back(other) for own, other in zip(self.reaches, inner.reaches, strict=True))
+
+    def write(self) -> ir.Value | None:
+        """The one op that reads so, or the source itself; None if there is none, or if nothing of the source is read."""
+        strides, sizes = [reach.stride for reach in self.reaches], [reach.size for reach in self.reaches]
+        lows, dilations = [reach.low for reach in self.reaches], [reach.dilation for reach in self.reaches]
+        if all(reach == Reach(reach.source, reach.source) for reach in self.reaches):
+            return self.source
+        if all(reach in _turns(reach.source) for reach in self.reaches):
+            return stablehlo.reverse(self.source, [dim for dim, stride in enumerate(strides) if stride < 0])
+        if not self.fills and min(strides) > 0:
+            ends = [-low + stride * (size - 1) + 1 for low, stride, size in zip(lows, strides, sizes, strict=True)]
+            return stablehlo.slice(self.source, [-low for low in lows], ends, strides)
+        spans = [dilation * (reach.source - 1) + 1 for reach, dilation in zip(self.reaches, dilations, strict=True)]
+        if set(strides) != {1} or any(low + span <= 0 or low >= size for low, span, size in zip(lows, spans, sizes, strict=True)):
+            return None
+        assert self.fill is not None, "what fills has something to fill with"
+        highs = [size - low - span for size, low, span in zip(sizes, lows, spans, strict=True)]
+        return stablehlo.pad(self.source, self.fill, lows, highs, [dilation - 1 for dilation in dilations])
+
+
+def _same(one: ir.Value | None, other: ir.Value | None) -> bool:
+    if one is None or other is None or one == other:
+        return one == other
+    found = known(one)
+    return isinstance(found, Splat) and found == known(other)
+
+
+def _turns(size: int) -> tuple[Reach, Reach]:
+    """Both directions in which a dimension is read element by element."""
+    return Reach(size, size), Reach(size, size, stride=-1, low=1 - size)
+
+
+def read_of(value: ir.Value) -> Read:
+    """What the op behind `value` reads; the value itself where it is no pad, slice or reversal."""
+    shape, owner = shape_of(value), value.owner
+    reading = None if isinstance(owner, ir.Block) else _READS.get(owner.name)
+    if isinstance(owner, ir.Block) or reading is None or 0 in shape:
+        return Read(value, tuple(Reach(size, size) for size in shape))
+    op = owner.operation
+    source, fill = op.operands[0], op.operands[1] if op.name == "stablehlo.pad" else None
+    sizes = zip(shape, shape_of(source), strict=True)
+    return Read(source, tuple(reading(op, dim, Reach(*pair)) for dim, pair in enumerate(sizes)), fill)
+
+
+def _padded(op: ir.Operation, dim: int, plain: Reach) -> Reach:
+    low, interior = (integers(op.attributes[name])[dim] for name in ("edge_padding_low", "interior_padding"))
+    return replace(plain, low=low, dilation=interior + 1)
+
+
+def _sliced(op: ir.Operation, dim: int, plain: Reach) -> Reach:
+    start, stride = (integers(op.attributes[name])[dim] for name in ("start_indices", "strides"))
+    return replace(plain, low=-start, stride=stride)
+
+
+def _reversed(op: ir.Operation, dim: int, plain: Reach) -> Reach:
+    return _turns(plain.size)[dim in integers(op.attributes["dimensions"])]
+
+
+_READS: dict[str, Callable[[ir.Operation, int, Reach], Reach]] = {
+    "stablehlo.pad": _padded,
+    "stablehlo.slice": _sliced,
+    "stablehlo.reverse": _reversed,
+}
+
+
+@rewrites(*_READS)
+def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
+    """Makes one op of two in a row, where no element that the first cuts off comes back.
+
+    Input:   %0 = stablehlo.slice %x [7:8] : tensor<1xf32>
+             %1 = stablehlo.pad %0, %zero, low = [0], high = [7] : tensor<8xf32>
+    Output:  %1 = stablehlo.pad %x, %zero, low = [-7], high = [7] : tensor<8xf32>
+    """
+    outer, inner = read_of(op.results[0]), read_of(op.operands[0])
+    if inner.source == op.operands[0] or outer.source != op.operands[0] or outer.brings_back(inner):
+        return False
+    both = outer.after(inner)
+    value = both.write() if both is not None else None
+    if value is None:
+        return False
+    rewriter.replace(op, value)
+    return True
+
+
+@rewrites("stablehlo.concatenate")
+def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
+    """Turns a concatenation whose parts are cut from one tensor (`jnp.roll`, wrapped borders) into selects between pads of it.
+
+    Input:   %0 = stablehlo.slice %x [7:8] : tensor<1xf32>
+             %1 = stablehlo.slice %x [0:7] : tensor<7xf32>
+             %2 = stablehlo.concatenate %0, %1, dim = 0 : tensor<8xf32>
+    Output:  %0 = stablehlo.pad %x, %zero, low = [-7], high = [7]
+             %1 = stablehlo.pad %x, %zero, low = [1], high = [-1]
+             %2 = stablehlo.select (stablehlo.iota < 1), %0, %1
+    """
+    along, result = ir.IntegerAttr(op.attributes["dimension"]).value, ir.RankedTensorType(op.results[0].type)
+    parts = [value for value in op.operands if shape_of(value)[along]]
+    sources = [read_of(value).source if _is_cut(value, along) else value for value in parts]
+    times = Counter(sources)
+    if not any(times[source] > 1 and source != value for source, value in zip(sources, parts, strict=True)):
+        return False
+    ends = list(accumulate(shape_of(value)[along] for value in parts))
+    pieces = [_placed(value, result, {along: end - shape_of(value)[along]}) for value, end in zip(parts, ends, strict=True)]
+    found = pieces.pop()
+    for piece, end in reversed(list(zip(pieces, ends, strict=False))):
+        found = stablehlo.select(_inside(result, along, 0, end), piece, found)
+    _replace(op, found, rewriter)
+    return True
+
+
+def _is_cut(value: ir.Value, along: int) -> bool:
+    """Whether `value` is a run of elements of a larger tensor along one dimension."""
+    reaches = read_of(value).reaches
+    others = [reach for dim, reach in enumerate(reaches) if dim != along]
+    run = reaches[along]
+    return (run.stride, run.dilation, run.fills) == (1, 1, False) and all(reach == _turns(reach.source)[0] for reach in others)
+
+
+def _placed(value: ir.Value, result: ir.RankedTensorType, starts: dict[int, int]) -> ir.Value:
+    """A tensor of the type `result` that holds `value` from `starts` on along some dimensions, and anything elsewhere."""
+    zero = splat(0, ir.RankedTensorType.get([], result.element_type))
+    sizes = zip(result.shape, shape_of(value), strict=True)
+    placing = Read(value, tuple(Reach(size, own, low=starts.get(dim, 0)) for dim, (size, own) in enumerate(sizes)), zero)
+    through = placing.after(read_of(value)) if not read_of(value).fills else None
+    placed = (through.write() if through is not None else None) or placing.write()
+    assert placed is not None, "a part of a tensor can be padded to its size"
+    return placed
+
+
+def _inside(result: ir.RankedTensorType, dim: int, start: int, end: int) -> ir.Value:
+    """Where in a tensor of that type the index along `dim` is one from `start` to `end`."""
+    line = ir.RankedTensorType.get([result.shape[dim]], ir.IntegerType.get_signless(32))
+    index = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
+    bounds = [compare(index, splat(start, line), "GE")] if start else []
+    bounds += [compare(index, splat(end, line), "LT")] if end < result.shape[dim] else []
+    mask = ir.RankedTensorType.get(result.shape, ir.IntegerType.get_signless(1))
+    return stablehlo.broadcast_in_dim(mask, reduce(stablehlo.and_, bounds), ir.DenseI64ArrayAttr.get([dim]))
+
+
+def _replace(op: ir.Operation, value: ir.Value, rewriter: Legalizer) -> None:
+    """Lets patterns look at the pads that a select chooses between."""
+    made = rewriter.producer(value)
+    for piece in made.operands if made is not None and made.name == "stablehlo.select" else ():
+        rewriter.adopt(piece)
+    rewriter.replace(op, value)
+
+
+SMALLEST = 1 / 4
+"""Part of a tensor that an update must cover. Of a smaller one every device gets all, and writes its part in place."""
+
+
+@rewrites("stablehlo.scatter", "stablehlo.dynamic_update_slice")
+def select_updates(op: ir.Operation, rewriter: Legalizer) -> bool:
+    """Turns scatters of one window, and dynamic updates, of a large part of a tensor at constant places into selects.
+
+    Input:   %0 = stablehlo.dynamic_update_slice %x, %y, %one : (tensor<8xf32>, tensor<6xf32>, tensor<i32>) -> tensor<8xf32>
+    Output:  %0 = stablehlo.pad %y, %zero, low = [1], high = [1] : tensor<8xf32>
+             %1 = stablehlo.select (1 <= stablehlo.iota < 7), %0, %x
+
+    Neighbours send each other what crosses the edges of shards for a pad. An update that could lie anywhere would have to be
+    whole on every device.
+    """
+    is_scatter = op.name == "stablehlo.scatter"
+    operand, update = op.operands[0], op.operands[2 if is_scatter else 1]
+    whole, result = shape_of(operand), ir.RankedTensorType(operand.type)
+    if len(op.results) != 1 or not whole or 0 in whole or prod(shape_of(update)) < SMALLEST * prod(whole):
+        return False
+    window = _scattered(op, whole) if is_scatter else _updated(op, whole)
+    if window is None:
+        return False
+    shape, starts = window
+    if shape_of(update) != shape:
+        update = stablehlo.reshape(ir.RankedTensorType.get(list(shape), result.element_type), update)
+    placed = _placed(update, result, dict(enumerate(starts)))
+    if is_scatter and not _overwrites(op):
+        body = op.regions[0].blocks[0].operations[0].operation
+        placed = ir.Operation.create(body.name, [result], [operand, placed]).results[0]
+    partly = [dim for dim, size in enumerate(shape) if size < whole[dim]]
+    masks = [_inside(result, dim, starts[dim], starts[dim] + shape[dim]) for dim in partly]
+    _replace(op, stablehlo.select(reduce(stablehlo.and_, masks), placed, operand) if masks else placed, rewriter)
+    return True
+
+
+_Window = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where an update goes: its shape with all dimensions of the operand, and its first element's index along each."""
+
+
+def _updated(op: ir.Operation, operand: tuple[int, ...]) -> _Window | None:
+    """Starts are clamped so that the update fits."""
+    shape = shape_of(op.operands[1])
+    found = [known_integer(start) for start in list(op.operands)[2:]]
+    starts = [start for start in found if start is not None]
+    if len(starts) < len(found):
+        return None
+    return shape, tuple(min(max(start, 0), size - own) for start, size, own in zip(starts, operand, shape, strict=True))
+
+
+def _scattered(op: ir.Operation, operand: tuple[int, ...]) -> _Window | None:
+    """One window, not several; a window that does not fit would be left out."""
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    index, update = known_integers(op.operands[1]), shape_of(op.operands[2])
+    if index is None or list(numbers.input_batching_dims) or len(list(numbers.update_window_dims)) != len(update):
+        return None
+    if not (body_kind(op) or _overwrites(op)):
+        return None
+    starts = [0] * len(operand)
+    for dim, start in zip(numbers.scattered_dims_to_operand_dims, index, strict=True):
+        starts[dim] = start
+    sizes, inserted = iter(update), set(numbers.inserted_window_dims)
+    shape = tuple(1 if dim in inserted else next(sizes) for dim in range(len(operand)))
+    fits = all(0 <= start <= whole - size for start, whole, size in zip(starts, operand, shape, strict=True))
+    return (shape, tuple(starts)) if fits else None
+
+
+def _overwrites(op: ir.Operation) -> bool:
+    """Whether the body of a scatter gives what it is updated with."""
+    block = op.regions[0].blocks[0]
+    return len(block.operations) == 1 and block.operations[0].operation.operands[0] == block.arguments[1]

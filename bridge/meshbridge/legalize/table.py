@@ -1,0 +1,84 @@
+"""The table of legalization patterns: each function below `legalize` enters its own, with the ops that it rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.registry import Registry, docstring
+from meshbridge.ir.rewrite import Pattern, Rewriter
+from meshbridge.ops.elementwise import ELEMENTWISE
+
+STATIC_FORMS = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "dynamic_broadcast_in_dim",
+        "dynamic_conv",
+        "dynamic_gather",
+        "dynamic_iota",
+        "dynamic_pad",
+        "dynamic_reshape",
+        "real_dynamic_slice",
+    )
+)
+"""Ops that take sizes as operands; where these are constants, StableHLO's own pass puts the static op in their place."""
+
+_CREATING = "broadcast_in_dim concatenate constant iota pad reshape reverse slice transpose tuple"
+_DISPENSABLE = ELEMENTWISE | {f"stablehlo.{name}" for name in _CREATING.split()}
+
+
+class Legalizer(Rewriter):
+    """A program on global shapes while it is legalized."""
+
+    def is_root(self, name: str) -> bool:
+        """The ops that some pattern rewrites, and those of STATIC_FORMS."""
+        return name in ROOTS
+
+    def is_dispensable(self, name: str) -> bool:
+        """Pure ops."""
+        return name in _DISPENSABLE
+
+
+PATTERNS: Registry[str, Pattern[Legalizer]] = Registry("pattern", lambda pattern: docstring(pattern.rewrite))
+"""By name, in the order in which they are tried on an op."""
+
+ROOTS: set[str] = set(STATIC_FORMS)
+
+Rewrite = Callable[[ir.Operation, Legalizer], bool]
+Replacement = Callable[[ir.Operation], Sequence[ir.Value] | None]
+
+
+def rewrites(*names: str, readers: frozenset[str] | None = None) -> Callable[[Rewrite], Rewrite]:
+    """Enters a function that changes an op of one of `names`, or a reader of it (see `Pattern`), and says whether it did.
+
+    The pattern is called after the function. The insertion point is before the op that is changed, at its location.
+    """
+
+    def enter(function: Rewrite) -> Rewrite:
+        def rewrite(op: ir.Operation, rewriter: Legalizer) -> bool:
+            with ir.InsertionPoint(op), op.location:
+                return function(op, rewriter)
+
+        rewrite.__doc__ = function.__doc__
+        PATTERNS.add(function.__name__.replace("_", "-"), Pattern(names, rewrite, readers))
+        ROOTS.update(names)
+        return function
+
+    return enter
+
+
+def replaces(*names: str) -> Callable[[Replacement], Replacement]:
+    """Enters a function that gives the values to stand in place of an op's results; None leaves the op as it is."""
+
+    def enter(function: Replacement) -> Replacement:
+        def rewrite(op: ir.Operation, rewriter: Legalizer) -> bool:
+            values = function(op)
+            if values is not None:
+                rewriter.replace(op, *values)
+            return values is not None
+
+        rewrite.__name__, rewrite.__doc__ = function.__name__, function.__doc__
+        rewrites(*names)(rewrite)
+        return function
+
+    return enter
