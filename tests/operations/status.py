@@ -14,13 +14,12 @@ from typing import Any
 from jaxlib.mlir.dialects import chlo, stablehlo
 
 from meshbridge.ir.mlir import REGION_OPS, context, walk_all
-from meshbridge.ir.passes import RewritePass
-from meshbridge.legalize.expand_ops import ExpandOps
 from meshbridge.legalize.inline_calls import InlineCalls
+from meshbridge.legalize.legalize import Legalize
+from meshbridge.legalize.table import PATTERNS, STATIC_FORMS
 from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from meshbridge.ops.rule import RULES, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
-from meshbridge.pipeline import LEGALIZE
 from tests.operations.sample_cases import MESHES, case, is_uneven
 from tests.operations.samples import SAMPLES, Sample
 
@@ -106,11 +105,11 @@ def _file(registered: Callable[..., Any]) -> str:
 
 @cache
 def legalizations() -> dict[str, tuple[str, ...]]:
-    """The passes of the legalize stage that rewrite each op, in their order."""
-    found: dict[str, list[str]] = {}
-    for step in LEGALIZE:
-        for name in step.rewrites if isinstance(step, RewritePass) else ():
-            found.setdefault(name, []).append(step.name)
+    """The patterns of `legalize` that rewrite each op, in their order."""
+    found: dict[str, list[str]] = {name: ["stablehlo-canonicalize-dynamism"] for name in STATIC_FORMS}
+    for pattern, entry in PATTERNS.items():
+        for name in entry.names:
+            found.setdefault(name, []).append(pattern)
     return {name: tuple(steps) for name, steps in found.items()}
 
 
@@ -127,7 +126,7 @@ def _rules(sample: Sample) -> list[ShardingRule]:
     with context() as ctx:
         module = sample.module(ctx)
         InlineCalls().run(module)
-        ExpandOps().run(module)
+        Legalize().run(module)
         ops = walk_all(module)
         direct = [op for op in ops if op.name == sample.op and sample.op in RULES]
         chosen = direct or [op for op in ops if op.name in RULES and "constant" not in op.name]

@@ -12,7 +12,9 @@ from meshbridge import pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
+from meshbridge.legalize.legalize import Legalize
 from meshbridge.legalize.strip_shardings import StripShardings
+from meshbridge.legalize.table import PATTERNS
 from meshbridge.read import formats
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.runtime import pjrt
@@ -39,11 +41,13 @@ def steps() -> tuple[Pass, ...]:
 
 
 def prepared(module: ir.Module) -> Iterator[tuple[str, ir.Module]]:
-    """What each pass makes of a program that was read, and what all make of it together, where that is something new."""
+    """What each pass, each pattern of `legalize`, and all of them make of a program that was read, if it is something new."""
     module = formats.copy_module(module)
     ImportShardings().run(module)
     seen = {_text(module)}
-    for name, passes in (*((step.name, (step,)) for step in steps()), ("all passes", steps())):
+    alone = [step for step in steps() if not isinstance(step, Legalize)]
+    each = [*((step.name, (step,)) for step in alone), *((name, (Legalize(only=name),)) for name in PATTERNS)]
+    for name, passes in (*each, ("all passes", steps())):
         changed = formats.copy_module(module)
         pipeline.run(passes, changed)
         if (text := _text(changed)) not in seen:

@@ -12,7 +12,7 @@ import pytest
 
 import meshbridge
 from meshbridge.ir.mlir import context, parse
-from meshbridge.legalize.expand_ops import ExpandOps
+from meshbridge.legalize.legalize import Legalize
 from meshbridge.ops.refused import INSIDE_ONLY, REFUSED
 from meshbridge.ops.rule import RULES
 from meshbridge.ops.spmd import SPMD_LOWERINGS
@@ -94,7 +94,7 @@ def test_expansion_that_jax_cannot_export() -> None:
     values = [example(rng, shape, dtype) for shape, dtype in sample.operands]
     with context() as ctx:
         module = sample.module(ctx)
-        ExpandOps().run(module)
+        Legalize().run(module)
         (found,) = evaluate(str(module), values)
     np.testing.assert_array_equal(found, sample.oracle(*values))
 

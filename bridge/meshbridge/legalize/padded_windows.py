@@ -11,6 +11,7 @@ import numpy as np
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers_attr
+from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.reads import Read, read_of
 from meshbridge.legalize.table import Legalizer, rewrites
@@ -19,7 +20,6 @@ from meshbridge.ops.convolutions import convolution_padding, per_dim
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.selections import selected_kind
-from meshbridge.ops.spmd import neutral
 from meshbridge.ops.window_attributes import set_window_dims, window_dims
 
 _Padding = tuple[int, int, int]
@@ -29,7 +29,7 @@ _Padding = tuple[int, int, int]
 def _pad_behind(value: ir.Value, fill: float) -> Read | None:
     """The pad that gives `value`, if it pads with that number."""
     read = read_of(value)
-    return read if read.fill is not None and is_splat(read.fill, fill) else None
+    return read if isinstance(read.fill, ir.Value) and is_splat(read.fill, fill) else None
 
 
 def _padding(reach: Reach) -> _Padding:

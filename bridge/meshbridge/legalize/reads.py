@@ -8,20 +8,19 @@ would move what one op moves once, to the shard where it belongs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 
 from meshbridge.analysis.known_values import Splat, known, known_integer, known_integers
-from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.ir.builder import Builder, Operand, shape_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.reductions import body_kind
-from meshbridge.ops.rule import shape_of
-from meshbridge.ops.spmd import compare, splat
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Read:
 
     source: ir.Value
     reaches: tuple[Reach, ...]
-    fill: ir.Value | None = None
+    fill: Operand | None = None
 
     @property
     def fills(self) -> bool:
@@ -49,27 +48,27 @@ class Read:
         """Whether elements that `inner` has cut off are read where this read fills."""
         return any(own.brings_back(other) for own, other in zip(self.reaches, inner.reaches, strict=True))
 
-    def write(self) -> ir.Value | None:
+    def write(self, emit: Builder) -> ir.Value | None:
         """The one op that reads so, or the source itself; None if there is none, or if nothing of the source is read."""
-        strides, sizes = [reach.stride for reach in self.reaches], [reach.size for reach in self.reaches]
-        lows, dilations = [reach.low for reach in self.reaches], [reach.dilation for reach in self.reaches]
-        if all(reach == Reach(reach.source, reach.source) for reach in self.reaches):
+        dims = self.reaches
+        if all(reach == _turns(reach.source)[0] for reach in dims):
             return self.source
-        if all(reach in _turns(reach.source) for reach in self.reaches):
-            return stablehlo.reverse(self.source, [dim for dim, stride in enumerate(strides) if stride < 0])
-        if not self.fills and min(strides) > 0:
-            ends = [-low + stride * (size - 1) + 1 for low, stride, size in zip(lows, strides, sizes, strict=True)]
-            return stablehlo.slice(self.source, [-low for low in lows], ends, strides)
-        spans = [dilation * (reach.source - 1) + 1 for reach, dilation in zip(self.reaches, dilations, strict=True)]
-        if set(strides) != {1} or any(low + span <= 0 or low >= size for low, span, size in zip(lows, spans, sizes, strict=True)):
+        if all(reach in _turns(reach.source) for reach in dims):
+            turned = [dim for dim, reach in enumerate(dims) if reach.stride < 0]
+            return emit.value("reverse", self.source.type, [self.source], {"dimensions": integers_attr(turned)})
+        if not self.fills and all(reach.stride > 0 for reach in dims):
+            ends = [reach.stride * (reach.size - 1) - reach.low + 1 for reach in dims]
+            return emit.cut(self.source, [-reach.low for reach in dims], ends, [reach.stride for reach in dims])
+        ends = [reach.low + reach.dilation * (reach.source - 1) + 1 for reach in dims]
+        empty = any(end <= 0 or reach.low >= reach.size for reach, end in zip(dims, ends, strict=True))
+        if empty or self.fill is None or any(reach.stride != 1 for reach in dims):
             return None
-        assert self.fill is not None, "what fills has something to fill with"
-        highs = [size - low - span for size, low, span in zip(sizes, lows, spans, strict=True)]
-        return stablehlo.pad(self.source, self.fill, lows, highs, [dilation - 1 for dilation in dilations])
+        highs = [reach.size - end for reach, end in zip(dims, ends, strict=True)]
+        return emit.pad(self.source, self.fill, [reach.low for reach in dims], highs, [reach.dilation - 1 for reach in dims])
 
 
-def _same(one: ir.Value | None, other: ir.Value | None) -> bool:
-    if one is None or other is None or one == other:
+def _same(one: Operand | None, other: Operand | None) -> bool:
+    if not isinstance(one, ir.Value) or not isinstance(other, ir.Value) or one == other:
         return one == other
     found = known(one)
     return isinstance(found, Splat) and found == known(other)
@@ -81,10 +80,10 @@ def _turns(size: int) -> tuple[Reach, Reach]:
 
 
 def read_of(value: ir.Value) -> Read:
-    """What the op behind `value` reads; the value itself where it is no pad, slice or reversal."""
+    """What the op behind `value` reads; the value itself where it is no pad, slice or reversal, or of an unknown size."""
     shape, owner = shape_of(value), value.owner
     reading = None if isinstance(owner, ir.Block) else _READS.get(owner.name)
-    if isinstance(owner, ir.Block) or reading is None or 0 in shape:
+    if isinstance(owner, ir.Block) or reading is None or any(size <= 0 for size in shape):
         return Read(value, tuple(Reach(size, size) for size in shape))
     op = owner.operation
     source, fill = op.operands[0], op.operands[1] if op.name == "stablehlo.pad" else None
@@ -125,7 +124,7 @@ def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
     if inner.source == op.operands[0] or outer.source != op.operands[0] or outer.brings_back(inner):
         return False
     both = outer.after(inner)
-    value = both.write() if both is not None else None
+    value = both.write(Builder.before(op)) if both is not None else None
     if value is None:
         return False
     rewriter.replace(op, value)
@@ -143,17 +142,17 @@ def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.pad %x, %zero, low = [1], high = [-1]
              %2 = stablehlo.select (stablehlo.iota < 1), %0, %1
     """
-    along, result = ir.IntegerAttr(op.attributes["dimension"]).value, ir.RankedTensorType(op.results[0].type)
+    emit, along, whole = Builder.before(op), ir.IntegerAttr(op.attributes["dimension"]).value, shape_of(op.results[0])
     parts = [value for value in op.operands if shape_of(value)[along]]
     sources = [read_of(value).source if _is_cut(value, along) else value for value in parts]
     times = Counter(sources)
     if not any(times[source] > 1 and source != value for source, value in zip(sources, parts, strict=True)):
         return False
     ends = list(accumulate(shape_of(value)[along] for value in parts))
-    pieces = [_placed(value, result, {along: end - shape_of(value)[along]}) for value, end in zip(parts, ends, strict=True)]
+    pieces = [_placed(value, whole, {along: end - shape_of(value)[along]}, emit) for value, end in zip(parts, ends, strict=True)]
     found = pieces.pop()
     for piece, end in reversed(list(zip(pieces, ends, strict=False))):
-        found = stablehlo.select(_inside(result, along, 0, end), piece, found)
+        found = emit.select(_inside(whole, along, 0, end, emit), piece, found)
     _replace(op, found, rewriter)
     return True
 
@@ -166,25 +165,22 @@ def _is_cut(value: ir.Value, along: int) -> bool:
     return (run.stride, run.dilation, run.fills) == (1, 1, False) and all(reach == _turns(reach.source)[0] for reach in others)
 
 
-def _placed(value: ir.Value, result: ir.RankedTensorType, starts: dict[int, int]) -> ir.Value:
-    """A tensor of the type `result` that holds `value` from `starts` on along some dimensions, and anything elsewhere."""
-    zero = splat(0, ir.RankedTensorType.get([], result.element_type))
-    sizes = zip(result.shape, shape_of(value), strict=True)
-    placing = Read(value, tuple(Reach(size, own, low=starts.get(dim, 0)) for dim, (size, own) in enumerate(sizes)), zero)
+def _placed(value: ir.Value, whole: Sequence[int], starts: dict[int, int], emit: Builder) -> ir.Value:
+    """A tensor of the shape `whole` that holds `value` from `starts` on along some dimensions, and anything elsewhere."""
+    sizes = enumerate(zip(whole, shape_of(value), strict=True))
+    placing = Read(value, tuple(Reach(size, own, low=starts.get(dim, 0)) for dim, (size, own) in sizes), 0)
     through = placing.after(read_of(value)) if not read_of(value).fills else None
-    placed = (through.write() if through is not None else None) or placing.write()
+    placed = (through.write(emit) if through is not None else None) or placing.write(emit)
     assert placed is not None, "a part of a tensor can be padded to its size"
     return placed
 
 
-def _inside(result: ir.RankedTensorType, dim: int, start: int, end: int) -> ir.Value:
-    """Where in a tensor of that type the index along `dim` is one from `start` to `end`."""
-    line = ir.RankedTensorType.get([result.shape[dim]], ir.IntegerType.get_signless(32))
-    index = stablehlo.iota(line, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0))
-    bounds = [compare(index, splat(start, line), "GE")] if start else []
-    bounds += [compare(index, splat(end, line), "LT")] if end < result.shape[dim] else []
-    mask = ir.RankedTensorType.get(result.shape, ir.IntegerType.get_signless(1))
-    return stablehlo.broadcast_in_dim(mask, reduce(stablehlo.and_, bounds), ir.DenseI64ArrayAttr.get([dim]))
+def _inside(shape: Sequence[int], dim: int, start: int, end: int, emit: Builder) -> ir.Value:
+    """Where in a tensor of that shape the index along `dim` is one from `start` to `end`."""
+    index = emit.iota([shape[dim]], dim=0)
+    bounds = [emit.compare("GE", index, start)] if start else []
+    bounds += [emit.compare("LT", index, end)] if end < shape[dim] else []
+    return emit.broadcast(reduce(partial(emit.elementwise, "and"), bounds), shape, [dim])
 
 
 def _replace(op: ir.Operation, value: ir.Value, rewriter: Legalizer) -> None:
@@ -210,42 +206,40 @@ def select_updates(op: ir.Operation, rewriter: Legalizer) -> bool:
     Neighbours send each other what crosses the edges of shards for a pad. An update that could lie anywhere would have to be
     whole on every device.
     """
-    is_scatter = op.name == "stablehlo.scatter"
+    emit, is_scatter = Builder.before(op), op.name == "stablehlo.scatter"
     operand, update = op.operands[0], op.operands[2 if is_scatter else 1]
-    whole, result = shape_of(operand), ir.RankedTensorType(operand.type)
+    whole = shape_of(operand)
     if len(op.results) != 1 or not whole or 0 in whole or prod(shape_of(update)) < SMALLEST * prod(whole):
         return False
     window = _scattered(op, whole) if is_scatter else _updated(op, whole)
     if window is None:
         return False
     shape, starts = window
-    if shape_of(update) != shape:
-        update = stablehlo.reshape(ir.RankedTensorType.get(list(shape), result.element_type), update)
-    placed = _placed(update, result, dict(enumerate(starts)))
+    placed = _placed(emit.reshape(update, shape), whole, dict(enumerate(starts)), emit)
     if is_scatter and not _overwrites(op):
-        body = op.regions[0].blocks[0].operations[0].operation
-        placed = ir.Operation.create(body.name, [result], [operand, placed]).results[0]
+        placed = emit.elementwise(op.regions[0].blocks[0].operations[0].operation.name, operand, placed)
     partly = [dim for dim, size in enumerate(shape) if size < whole[dim]]
-    masks = [_inside(result, dim, starts[dim], starts[dim] + shape[dim]) for dim in partly]
-    _replace(op, stablehlo.select(reduce(stablehlo.and_, masks), placed, operand) if masks else placed, rewriter)
+    masks = [_inside(whole, dim, starts[dim], starts[dim] + shape[dim], emit) for dim in partly]
+    found = emit.select(reduce(partial(emit.elementwise, "and"), masks), placed, operand) if masks else placed
+    _replace(op, found, rewriter)
     return True
 
 
-_Window = tuple[tuple[int, ...], tuple[int, ...]]
+_Window = tuple[list[int], list[int]]
 """Where an update goes: its shape with all dimensions of the operand, and its first element's index along each."""
 
 
-def _updated(op: ir.Operation, operand: tuple[int, ...]) -> _Window | None:
+def _updated(op: ir.Operation, operand: Sequence[int]) -> _Window | None:
     """Starts are clamped so that the update fits."""
     shape = shape_of(op.operands[1])
     found = [known_integer(start) for start in list(op.operands)[2:]]
     starts = [start for start in found if start is not None]
     if len(starts) < len(found):
         return None
-    return shape, tuple(min(max(start, 0), size - own) for start, size, own in zip(starts, operand, shape, strict=True))
+    return shape, [min(max(start, 0), size - own) for start, size, own in zip(starts, operand, shape, strict=True)]
 
 
-def _scattered(op: ir.Operation, operand: tuple[int, ...]) -> _Window | None:
+def _scattered(op: ir.Operation, operand: Sequence[int]) -> _Window | None:
     """One window, not several; a window that does not fit would be left out."""
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     index, update = known_integers(op.operands[1]), shape_of(op.operands[2])
@@ -257,9 +251,9 @@ def _scattered(op: ir.Operation, operand: tuple[int, ...]) -> _Window | None:
     for dim, start in zip(numbers.scattered_dims_to_operand_dims, index, strict=True):
         starts[dim] = start
     sizes, inserted = iter(update), set(numbers.inserted_window_dims)
-    shape = tuple(1 if dim in inserted else next(sizes) for dim in range(len(operand)))
+    shape = [1 if dim in inserted else next(sizes) for dim in range(len(operand))]
     fits = all(0 <= start <= whole - size for start, whole, size in zip(starts, operand, shape, strict=True))
-    return (shape, tuple(starts)) if fits else None
+    return (shape, starts) if fits else None
 
 
 def _overwrites(op: ir.Operation) -> bool:
