@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args, get_type_hints
 
-from meshbridge.collectives import OptimizeCollectives
 from meshbridge.collectives.canonicalize import Simplify
+from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.boundary import is_partitioned

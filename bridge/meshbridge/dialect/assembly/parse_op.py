@@ -5,20 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from meshbridge.dialect.assembly import values
-from meshbridge.dialect.assembly.formats import (
-    Element,
-    Flag,
-    Format,
-    IndexList,
-    Literal,
-    Operand,
-    Operands,
-    Partial,
-    Symbol,
-    Types,
-    Value,
-)
+from meshbridge.dialect.assembly import formats, values
 from meshbridge.dialect.assembly.scanner import Scanner, Span
 from meshbridge.ir.sharding import DYNAMIC
 
@@ -41,7 +28,7 @@ class _Parsed:
         return [operand for segment in self.operands for operand in segment]
 
 
-def parse_op(scanner: Scanner, name: str, form: Format) -> list[Piece]:
+def parse_op(scanner: Scanner, name: str, form: formats.Format) -> list[Piece]:
     """Reads what follows the operation's name and returns the generic form.
 
     Raises ParseError at the token that does not fit.
@@ -57,18 +44,18 @@ def parse_op(scanner: Scanner, name: str, form: Format) -> list[Piece]:
     return _generic(name, parsed, discardable, types)
 
 
-def _read(element: Element, scanner: Scanner, parsed: _Parsed) -> None:
+def _read(element: formats.Element, scanner: Scanner, parsed: _Parsed) -> None:
     match element:
-        case Literal(text):
+        case formats.Literal(text):
             scanner.expect(text)
-        case Operand(type_, segment):
+        case formats.Operand(type_, segment):
             parsed.operands[segment].append((scanner.match(OPERAND, "an operand"), type_))
-        case Operands(type_, segment):
+        case formats.Operands(type_, segment):
             while not scanner.at("]"):
                 if parsed.operands[segment]:
                     scanner.expect(",")
                 parsed.operands[segment].append((scanner.match(OPERAND, "an operand"), type_))
-        case Symbol(attribute, declares):
+        case formats.Symbol(attribute, declares):
             symbol = scanner.word(_SYMBOL, "a mesh symbol such as @mesh0")
             if scanner.at("::"):
                 scanner.fail(
@@ -76,14 +63,14 @@ def _read(element: Element, scanner: Scanner, parsed: _Parsed) -> None:
                 )
             name = symbol[1:]
             parsed.attributes.append((attribute, (name if name[0] == '"' else f'"{name}"') if declares else symbol))
-        case Value():
+        case formats.Value():
             _read_value(element, scanner, parsed)
-        case Flag(attribute):
+        case formats.Flag(attribute):
             if scanner.accept(attribute):
                 parsed.attributes.append((attribute, ""))
-        case IndexList():
+        case formats.IndexList():
             _read_index_list(element, scanner, parsed)
-        case Partial(keyword):
+        case formats.Partial(keyword):
             if scanner.accept(keyword):
                 scanner.expect("=")
                 kind = values.read_kind(scanner)
@@ -100,7 +87,7 @@ def _clause(keyword: str, optional: bool, scanner: Scanner) -> bool:
     return True
 
 
-def _read_value(element: Value, scanner: Scanner, parsed: _Parsed) -> None:
+def _read_value(element: formats.Value, scanner: Scanner, parsed: _Parsed) -> None:
     if element.keyword and not _clause(element.keyword, element.default is not None, scanner):
         assert element.default is not None
         parsed.attributes.append((element.attribute, element.default))
@@ -108,7 +95,7 @@ def _read_value(element: Value, scanner: Scanner, parsed: _Parsed) -> None:
         parsed.attributes.append((element.attribute, element.syntax.read(scanner)))
 
 
-def _read_index_list(element: IndexList, scanner: Scanner, parsed: _Parsed) -> None:
+def _read_index_list(element: formats.IndexList, scanner: Scanner, parsed: _Parsed) -> None:
     if not _clause(element.keyword, element.default is not None, scanner):
         if element.default:
             parsed.attributes.append((element.attribute, element.default))
@@ -135,16 +122,16 @@ def _attribute_dictionary(scanner: Scanner) -> Span | None:
     return (start + 1, end - 1) if scanner.text[start + 1 : end - 1].strip() else None
 
 
-def _types(scanner: Scanner, form: Format, parsed: _Parsed) -> list[Piece]:
+def _types(scanner: Scanner, form: formats.Format, parsed: _Parsed) -> list[Piece]:
     """The functional type of the generic form."""
-    if form.types is Types.NONE:
+    if form.types is formats.Types.NONE:
         return ["() -> ()"]
     scanner.expect(":")
-    if form.types is Types.FUNCTIONAL:
+    if form.types is formats.Types.FUNCTIONAL:
         if not scanner.at("("):
             scanner.unexpected("the operand types in parentheses")
         return [scanner.type()]
-    if form.types is Types.ONE_TO_ONE:
+    if form.types is formats.Types.ONE_TO_ONE:
         operand = scanner.type()
         scanner.expect("->")
         return ["(", operand, ") -> ", scanner.type()]

@@ -5,20 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from meshbridge.dialect.assembly import values
-from meshbridge.dialect.assembly.formats import (
-    Element,
-    Flag,
-    Format,
-    IndexList,
-    Literal,
-    Operand,
-    Operands,
-    Partial,
-    Symbol,
-    Types,
-    Value,
-)
+from meshbridge.dialect.assembly import formats, values
 from meshbridge.dialect.assembly.scanner import Scanner
 from meshbridge.dialect.assembly.values import Mismatch
 from meshbridge.ir.sharding import DYNAMIC
@@ -27,7 +14,7 @@ Part = str | int
 """Text of the custom form, or the number of an operand of the generic form."""
 
 
-def custom_form(name: str, operand_count: int, rest: str, forms: tuple[Format, ...]) -> list[Part]:
+def custom_form(name: str, operand_count: int, rest: str, forms: tuple[formats.Format, ...]) -> list[Part]:
     """The custom form of `"op"(operands) rest`, where `rest` is ` {attributes} : type`.
 
     Raises Mismatch if no form can say it: the operation then keeps its generic form.
@@ -97,7 +84,7 @@ class _Writer:
     operand_types: list[str]
     result_types: list[str]
 
-    def write(self, form: Format) -> list[Part]:
+    def write(self, form: formats.Format) -> list[Part]:
         segments = self._segments(form)
         parts: list[Part] = [self.name]
         for element in form.elements:
@@ -109,7 +96,7 @@ class _Writer:
             parts.append(f" {{{', '.join(entries)}}}")
         return [*parts, self._types(form)]
 
-    def _segments(self, form: Format) -> list[list[int]]:
+    def _segments(self, form: formats.Format) -> list[list[int]]:
         """The operands' numbers by segment."""
         count = len(self.operand_types)
         if not form.segments:
@@ -134,23 +121,23 @@ class _Writer:
             raise Mismatch(f"operand {number} is not of type {expected}")
         return number
 
-    def _element(self, element: Element, segments: list[list[int]]) -> list[Part]:
+    def _element(self, element: formats.Element, segments: list[list[int]]) -> list[Part]:
         match element:
-            case Literal(text, spaced):
+            case formats.Literal(text, spaced):
                 return [f" {text}" if spaced else text]
-            case Operand(type_, segment):
+            case formats.Operand(type_, segment):
                 return [" ", self._operand(segments[segment], type_)]
-            case Operands(type_, segment):
+            case formats.Operands(type_, segment):
                 return self._joined([self._operand(segments[segment], type_) for _ in list(segments[segment])])
-            case Symbol(attribute, declares):
+            case formats.Symbol(attribute, declares):
                 return [" " + (_as_symbol(self._take(attribute)) if declares else self._take(attribute))]
-            case Value():
+            case formats.Value():
                 return self._value(element)
-            case Flag(attribute):
+            case formats.Flag(attribute):
                 return [f" {attribute}"] if self.attributes.pop(attribute, None) is not None else []
-            case IndexList():
+            case formats.IndexList():
                 return self._index_list(element, segments[element.segment])
-            case Partial():
+            case formats.Partial():
                 return self._partial(element)
 
     @staticmethod
@@ -160,14 +147,14 @@ class _Writer:
             parts += [", ", entry] if number else [entry]
         return parts
 
-    def _value(self, element: Value) -> list[Part]:
+    def _value(self, element: formats.Value) -> list[Part]:
         generic = self._take(element.attribute)
         if generic == element.default:
             return []
         lead = element.lead if element.lead is not None else f" {element.keyword} = " if element.keyword else " "
         return [lead + element.syntax.write(generic)]
 
-    def _index_list(self, element: IndexList, segment: list[int]) -> list[Part]:
+    def _index_list(self, element: formats.IndexList, segment: list[int]) -> list[Part]:
         if element.default == "" and element.attribute not in self.attributes:
             return []
         entries = values.listed(self._take(element.attribute), "i64")
@@ -176,28 +163,28 @@ class _Writer:
         listed = self._joined([self._operand(segment, element.type) if int(e) == DYNAMIC else e for e in entries])
         return [f" {element.keyword} = [", *listed, "]"]
 
-    def _partial(self, element: Partial) -> list[Part]:
+    def _partial(self, element: formats.Partial) -> list[Part]:
         if "partial_axes" not in self.attributes:
             return []
         axes = values.AXES.write(self._take("partial_axes"))
         return [" " + element.template.format(values.written_kind(self._take("partial_type")), axes)]
 
-    def _types(self, form: Format) -> str:
-        if form.types is Types.NONE:
+    def _types(self, form: formats.Format) -> str:
+        if form.types is formats.Types.NONE:
             if self.operand_types or self.result_types:
                 raise Mismatch("the form has no types")
             return ""
         operands, results = ", ".join(self.operand_types), ", ".join(self.result_types)
-        if form.types is Types.FUNCTIONAL:
+        if form.types is formats.Types.FUNCTIONAL:
             return f" : ({operands}) -> {results if len(self.result_types) == 1 else f'({results})'}"
-        if form.types is Types.ONE_TO_ONE:
+        if form.types is formats.Types.ONE_TO_ONE:
             if len(self.operand_types) != 1 or len(self.result_types) != 1:
                 raise Mismatch("the form has one operand and one result")
             return f" : {operands} -> {results}"
         if not self.result_types:
             raise Mismatch("the form has results")
         if (
-            any(isinstance(e, Operand) and e.type is None for e in form.elements)
+            any(isinstance(e, formats.Operand) and e.type is None for e in form.elements)
             and self.operand_types[0] != self.result_types[0]
         ):
             raise Mismatch("the result has another type than the operand")
