@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from meshbridge.ir.digits import group_index
 from meshbridge.resharding import Plan
 from meshbridge.resharding import steps as s
-from meshbridge.resharding.steps import group_index
 from meshbridge.resharding.tiles import TileExchange
 
 Buffers = list[np.ndarray[Any, Any]]

@@ -29,6 +29,7 @@ from meshbridge.dialect.ops import (
     MeshOp,
     ShiftOp,
 )
+from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.index_arithmetic import Arithmetic, Index
 from meshbridge.ir.mlir import ir, walk
@@ -169,7 +170,7 @@ class _Renumbering:
         targets = [(number + op.offset) % size if op.rotate else number + op.offset for number in range(size)]
         steps = tuple((number, target) for number, target in enumerate(targets) if 0 <= target < size)
         if steps:
-            attrs = self.groups.moves(self.before, (axis,), steps)
+            attrs = self.groups.moves(self.before, axis_digits(self.before, (axis,)), steps)
             _replace(op.operation, "stablehlo.collective_permute", list(op.operation.operands), attrs)
         else:  # nobody receives anything, so what a device holds is as good as any
             op.operation.results[0].replace_all_uses_with(op.input)

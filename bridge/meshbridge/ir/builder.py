@@ -221,6 +221,10 @@ class Builder:
         shape[dim] = size
         return self.dynamic_cut(value, self._starts(dim, start, len(shape)), shape)
 
+    def entry(self, table: ir.Value, index: ir.Value) -> ir.Value:
+        """Entry `index : tensor<i32>` of a tensor of one dimension, as a scalar."""
+        return self.reshape(self.dynamic_slice(table, 0, index, 1), [])
+
     def dynamic_update(self, value: ir.Value, piece: ir.Value, dim: int, start: ir.Value) -> ir.Value:
         """`value` with `piece` written over it from index `start : tensor<i32>` of dimension `dim` on."""
         return self.dynamic_paste(value, piece, self._starts(dim, start, len(shape_of(value))))

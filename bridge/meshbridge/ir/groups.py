@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from meshbridge.ir.builder import dense
+from meshbridge.ir.digits import Digits, Numbers, groups_along, whole_axes
 from meshbridge.ir.mlir import MeshError, ir, stablehlo
-from meshbridge.ir.sharding import Axes, Mesh, device_groups
+from meshbridge.ir.sharding import Axes, Mesh
 
 Form = Literal["exported", "local"]
 Spelling = Literal["dense", "mesh-axes"]
 Attributes = dict[str, ir.Attribute]
-Devices = np.ndarray[Any, np.dtype[np.int64]]
 
 Steps = tuple[tuple[int, int], ...]
 """Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
@@ -44,46 +44,51 @@ class Groups:
     collective_broadcast: bool = False
     """Whether the backend has `stablehlo.collective_broadcast`."""
     _written: dict[tuple[Hashable, ...], ir.Attribute] = field(default_factory=dict)
-    _devices: dict[tuple[str, Axes], Devices] = field(default_factory=dict)
+    _devices: dict[tuple[str, Digits], Numbers] = field(default_factory=dict)
 
-    def collective(self, mesh: Mesh, axes: Axes, *, global_ids: bool = True) -> Attributes:
+    def collective(self, mesh: Mesh, digits: Digits, *, global_ids: bool = True) -> Attributes:
         """The attributes that say who takes part. `global_ids` False for the operations that know no such flag."""
-        attrs = self._with_channel("replica_groups", self._once((mesh.name, axes), lambda: self._replica_groups(mesh, axes)))
+        attrs = self._with_channel("replica_groups", self._once((mesh.name, digits), lambda: self._replica_groups(mesh, digits)))
         if self.form == "exported" and global_ids:
             attrs["use_global_device_ids"] = ir.UnitAttr.get()
         return attrs
 
-    def moves(self, mesh: Mesh, axes: Axes, steps: Steps) -> Attributes:
+    def moves(self, mesh: Mesh, digits: Digits, steps: Steps) -> Attributes:
         """The attributes of a collective_permute that takes the same steps in every group."""
 
         def pairs() -> ir.Attribute:
             sources, targets = (list(members) for members in zip(*steps, strict=True))
-            groups = self.devices(mesh, axes)
+            groups = self.devices(mesh, digits)
             return _pairs(groups[:, sources], groups[:, targets])
 
-        return self._with_channel("source_target_pairs", self._once((mesh.name, axes, steps), pairs))
+        return self._with_channel("source_target_pairs", self._once((mesh.name, digits, steps), pairs))
 
-    def relabelling(self, mesh: Mesh, axes: Axes, target_axes: Axes) -> Attributes:
-        """The attributes of a collective_permute from member L along `axes` to member L along `target_axes`."""
+    def relabelling(self, mesh: Mesh, sources: Digits, targets: Digits) -> Attributes:
+        """The attributes of a collective_permute from member L along `sources` to member L along `targets`, the same digits."""
 
         def pairs() -> ir.Attribute:
-            return _pairs(self.devices(mesh, axes), self.devices(mesh, target_axes))
+            return _pairs(self.devices(mesh, sources), self.devices(mesh, targets))
 
-        return self._with_channel("source_target_pairs", self._once((mesh.name, axes, "to", target_axes), pairs))
+        return self._with_channel("source_target_pairs", self._once((mesh.name, sources, "to", targets), pairs))
 
-    def rooted(self, mesh: Mesh, axes: Axes, root: int) -> Attributes:
+    def between(self, mesh: Mesh, senders: Numbers, receivers: Numbers) -> Attributes:
+        """The attributes of a collective_permute between devices named by their row-major numbers."""
+        devices = np.array(mesh.ordered_devices(), np.int64)
+        return self._with_channel("source_target_pairs", _pairs(devices[senders], devices[receivers]))
+
+    def rooted(self, mesh: Mesh, digits: Digits, root: int) -> Attributes:
         """The attributes of a collective_broadcast, whose groups name their root first."""
 
         def groups() -> ir.Attribute:
-            return dense(np.roll(self.devices(mesh, axes), -root, axis=1))
+            return dense(np.roll(self.devices(mesh, digits), -root, axis=1))
 
-        return self._with_channel("replica_groups", self._once((mesh.name, axes, "from", root), groups))
+        return self._with_channel("replica_groups", self._once((mesh.name, digits, "from", root), groups))
 
-    def devices(self, mesh: Mesh, axes: Axes) -> Devices:
-        """Logical devices, one row for each group along `axes`, in group order; see sharding.device_groups."""
-        key = (mesh.name, axes)
+    def devices(self, mesh: Mesh, digits: Digits) -> Numbers:
+        """Logical devices, one row for each group along `digits`, in group order."""
+        key = (mesh.name, digits)
         if (found := self._devices.get(key)) is None:
-            found = self._devices[key] = device_groups(mesh, axes)
+            found = self._devices[key] = np.array(mesh.ordered_devices(), np.int64)[groups_along(mesh, digits)]
         return found
 
     def _once(self, key: tuple[Hashable, ...], write: Callable[[], ir.Attribute]) -> ir.Attribute:
@@ -96,16 +101,16 @@ class Groups:
             return {name: attr}
         return {name: attr, "channel_handle": self._once(("channel",), _channel)}
 
-    def _replica_groups(self, mesh: Mesh, axes: Axes) -> ir.Attribute:
-        """`replica_groups` in the chosen spelling; but a mesh with a device order of its own has dense groups.
+    def _replica_groups(self, mesh: Mesh, digits: Digits) -> ir.Attribute:
+        """`replica_groups` in the chosen spelling; dense for factors of axes, and on a mesh with a device order of its own.
 
         XLA (as of jaxlib 0.10) reads the axes of a `#stablehlo.mesh` and drops its device ids.
         """
-        by_axes = self.spelling == "mesh-axes" and not mesh.device_ids
-        return _mesh_axes(mesh, axes) if by_axes else dense(self.devices(mesh, axes))
+        axes = whole_axes(mesh, digits) if self.spelling == "mesh-axes" and not mesh.device_ids else None
+        return dense(self.devices(mesh, digits)) if axes is None else _mesh_axes(mesh, axes)
 
 
-def _pairs(sources: Devices, targets: Devices) -> ir.Attribute:
+def _pairs(sources: Numbers, targets: Numbers) -> ir.Attribute:
     """`[[source, target], …]`, by source."""
     pairs = np.stack([sources.ravel(), targets.ravel()], axis=1)
     return dense(pairs[pairs[:, 0].argsort()])

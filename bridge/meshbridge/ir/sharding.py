@@ -11,9 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
-
-import numpy as np
 
 DYNAMIC = -(2**63)
 """A size that is only known at run time, as MLIR stores it in static lists."""
@@ -210,14 +207,3 @@ def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:
         next(axes[:count] for count in range(len(axes), -1, -1) if size % mesh.group_size(axes[:count]) == 0)
         for size, axes in zip(shape, split, strict=True)
     )
-
-
-def device_groups(mesh: Mesh, axes: Axes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Device ids, one row for each group along `axes`; a row is in the order of `axes`, outer to inner (the dialect's spec,
-    "Device groups").
-
-    `axes` empty means groups of one device each.
-    """
-    outside = tuple(axis for axis in range(mesh.rank) if axis not in axes)
-    devices = np.array(mesh.ordered_devices(), np.int64).reshape(mesh.shape)
-    return devices.transpose(outside + axes).reshape(-1, mesh.group_size(axes))

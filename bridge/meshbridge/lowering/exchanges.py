@@ -8,6 +8,7 @@ from math import prod
 
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp, AllToAllOp, PermuteOp
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
+from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.exchange import exchange_over
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.site import Site, lowers
@@ -25,7 +26,7 @@ def gather_over(site: Site, value: ir.Value, dim: int) -> ir.Value:
         return value
     shape = shape_of(value)
     shape[dim] *= site.group_size
-    attrs = {"all_gather_dim": integer(dim)} | site.groups.collective(site.mesh, site.axes)
+    attrs = {"all_gather_dim": integer(dim)} | site.groups.collective(site.mesh, site.digits)
     return site.emit.value("all_gather", tensor(shape, element_of(value)), [value], attrs)
 
 
@@ -66,7 +67,7 @@ def all_to_all(op: AllToAllOp, site: Site) -> list[ir.Value]:
 
 def exchange(site: Site, value: ir.Value, split: int, concat: int) -> ir.Value:
     """Piece j of `value` along `split` to device j of the group, the pieces received one after the other along `concat`."""
-    groups = site.groups.collective(site.mesh, site.axes, global_ids=False)
+    groups = site.groups.collective(site.mesh, site.digits, global_ids=False)
     return exchange_over(site.emit, value, split, concat, site.group_size, groups)
 
 
@@ -87,5 +88,5 @@ def permute(op: PermuteOp, site: Site) -> list[ir.Value]:
     order = [[axis for axis in axes if site.mesh.shape[axis] > 1] for axes in (site.axes, op.target_axes)]
     if order[0] == order[1]:
         return [op.input]
-    attrs = site.groups.relabelling(site.mesh, site.axes, op.target_axes)
+    attrs = site.groups.relabelling(site.mesh, site.digits, axis_digits(site.mesh, op.target_axes))
     return [site.emit.value("collective_permute", op.input.type, [op.input], attrs)]

@@ -18,8 +18,9 @@ from meshbridge.dialect.ops import (
     ShardingOp,
     ShardShapeOp,
 )
+from meshbridge.ir.digits import axis_digits, group_size
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.ir.positions import in_group_index, strides
+from meshbridge.ir.positions import number_along
 from meshbridge.ir.sharding import DYNAMIC, Axes, Sharding
 from meshbridge.lowering.members import Member, linearize
 from meshbridge.lowering.site import Site, lowers
@@ -34,7 +35,7 @@ def mesh_shape(op: MeshShapeOp, site: Site) -> list[ir.Value]:
 @lowers(ProcessMultiIndexOp)
 def process_multi_index(op: ProcessMultiIndexOp, site: Site) -> list[ir.Value]:
     """One division and one remainder per axis."""
-    return [site.positions.in_group(site.mesh, (axis,), site.emit) for axis in site.axes]
+    return [site.positions.along(site.mesh, (digit,), site.emit) for digit in site.digits]
 
 
 @lowers(ProcessLinearIndexOp)
@@ -67,15 +68,15 @@ def _is_last(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
 
 def _spread(site: Site, number: ir.Value, axes: Axes) -> ir.Value:
     """What the in-group number along `axes` adds to a linear index: its digits, each times the stride of its axis."""
-    emit, mesh, weights = site.emit, site.mesh, strides(site.mesh)
+    emit, digits = site.emit, axis_digits(site.mesh, axes)
     total = emit.scalar(0)
-    for place, axis in enumerate(axes):
-        digit, inner = number, mesh.group_size(axes[place + 1 :])
+    for index, digit in enumerate(digits):
+        value, inner = number, group_size(digits[index + 1 :])
         if inner > 1:
-            digit = emit.elementwise("divide", digit, inner)
-        if place:
-            digit = emit.elementwise("remainder", digit, mesh.shape[axis])
-        total = emit.add(total, emit.multiply(digit, weights[axis]))
+            value = emit.elementwise("divide", value, inner)
+        if index:
+            value = emit.elementwise("remainder", value, digit.radix)
+        total = emit.add(total, emit.multiply(value, digit.stride))
     return total
 
 
@@ -106,10 +107,9 @@ def shard_shape(op: ShardShapeOp, site: Site) -> list[ir.Value]:
 def _extent(site: Site, size: int, axes: Axes, starts: Sequence[int], linear: ir.Value) -> ir.Value:
     """The size without halos of one dimension's shard on the device at position `linear`."""
     emit = site.emit
-    number = in_group_index(linear, site.mesh, axes, emit)
+    number = number_along(linear, site.mesh, axis_digits(site.mesh, axes), emit)
     if starts:
-        table = np.diff(np.array(starts))
-        return emit.reshape(emit.dynamic_slice(emit.table(table), 0, number, 1), [])
+        return emit.entry(emit.table(np.diff(np.array(starts))), number)
     piece = -(-size // site.mesh.group_size(axes))
     if size == piece * site.mesh.group_size(axes):
         return _constant(site, size // site.mesh.group_size(axes))

@@ -80,7 +80,7 @@ def _reducing(
     if combiner in ("maximum", "minimum") and is_orderable(element):
         keys = _reducing(site, name, as_keys(site.emit, value, combiner), combiner, shape, attrs)
         return from_keys(site.emit, keys, element)
-    attrs |= site.groups.collective(site.mesh, site.axes)
+    attrs |= site.groups.collective(site.mesh, site.digits)
     return site.emit.combining(name, tensor(shape, element), [value], attrs, combiner)
 
 

@@ -24,7 +24,7 @@ def broadcast_from(site: Site, value: ir.Value, root: Member) -> ir.Value:
     if not isinstance(root, int):
         return in_pieces(site, value, lambda flat: scatter_from(site, flat, root, 0))
     if site.groups.collective_broadcast:
-        return site.emit.value("collective_broadcast", value.type, [value], site.groups.rooted(site.mesh, site.axes, root))
+        return site.emit.value("collective_broadcast", value.type, [value], site.groups.rooted(site.mesh, site.digits, root))
     return _tree(site, value, root)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from meshbridge.dialect.ops import MeshOpView
 from meshbridge.ir.builder import Builder
+from meshbridge.ir.digits import Digits, axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.positions import Positions
@@ -34,12 +35,17 @@ class Site:
         return self.mesh.group_size(self.axes)
 
     @property
+    def digits(self) -> Digits:
+        """The axes as digits."""
+        return axis_digits(self.mesh, self.axes)
+
+    @property
     def result_type(self) -> ir.RankedTensorType:
         return ir.RankedTensorType(self.op.results[0].type)
 
     def in_group(self) -> ir.Value:
         """This device's number in its group, `tensor<i32>`."""
-        return self.positions.in_group(self.mesh, self.axes, self.emit)
+        return self.positions.along(self.mesh, self.digits, self.emit)
 
     def known(self, entry: int | ir.Value) -> int | ir.Value:
         """An entry of a dynamic index list as an integer where its value is a constant."""
@@ -47,7 +53,7 @@ class Site:
 
     def permute(self, value: ir.Value, steps: Sequence[tuple[int, int]]) -> ir.Value:
         """`value` moved from member to member of each group, at least one step; zeros on members that are no target."""
-        attrs = self.groups.moves(self.mesh, self.axes, tuple(steps))
+        attrs = self.groups.moves(self.mesh, self.digits, tuple(steps))
         return self.emit.value("collective_permute", value.type, [value], attrs)
 
     def error(self, message: str, hint: str = "") -> OpError:

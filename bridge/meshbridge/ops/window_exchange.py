@@ -15,13 +15,13 @@ import numpy as np
 
 from meshbridge.dialect import build
 from meshbridge.ir.builder import element_of, shape_of, tensor
+from meshbridge.ir.digits import axis_digits
+from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.reach import Covered, Numbers, Reach, Window
 from meshbridge.ops.rounds import Round, rounds
 from meshbridge.ops.spmd import SpmdProgram
-from meshbridge.resharding.place import Place
-from meshbridge.resharding.steps import axis_digits
 
 
 def read_window(
@@ -167,9 +167,9 @@ class _Site:
         return piece if not distance or each is None else self._permuted(piece, each)
 
     def _permuted(self, piece: ir.Value, each: Round) -> ir.Value:
-        place = Place(self.at.mesh, self.at.emit)
-        pairs = list(zip(each.senders.tolist(), each.receivers.tolist(), strict=True))
-        return place.permute(piece, place.everywhere(axis_digits(self.at.mesh, self.axes), pairs))
+        steps = tuple(zip(each.senders.tolist(), each.receivers.tolist(), strict=True))
+        attrs = Groups().moves(self.at.mesh, axis_digits(self.at.mesh, self.axes), steps)
+        return self.at.emit.value("collective_permute", piece.type, [piece], attrs)
 
     def _keep_inside(self, piece: ir.Value, distance: int, fill: ir.Value) -> ir.Value:
         """`fill` on devices that have no neighbour at that distance."""

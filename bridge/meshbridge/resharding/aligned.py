@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from meshbridge.ir.digits import Digit, Digits
 from meshbridge.resharding.digits import Alignment, Position
 from meshbridge.resharding.local import LocalBuffer
-from meshbridge.resharding.steps import Digit, Digits, Step
+from meshbridge.resharding.steps import Step
 
 Labels = dict[Position, Digit]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
+from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, local_shape
 from meshbridge.resharding.aligned import Recipe, aligned_steps
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
@@ -23,7 +24,6 @@ from meshbridge.resharding.steps import (
     Shape,
     Step,
     Transpose,
-    axis_digits,
 )
 
 MANY_TILES = 512

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshbridge.ir.digits import Digit, Digits, axis_digits
 from meshbridge.ir.sharding import Sharding
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
 from meshbridge.resharding.check_tiles import check_tiles
 from meshbridge.resharding.factors import Factor, Factors, PlanError, joined, overlap, without
 from meshbridge.resharding.plan import Plan
-from meshbridge.resharding.steps import Digit, Step, axis_digits
+from meshbridge.resharding.steps import Step
 from meshbridge.resharding.tiles import TileExchange
 
 __all__ = ["PlanError", "check"]
@@ -74,7 +75,7 @@ class _State:
             raise PlanError(f"the elements do not stand as {sharding} says: {self.factors.canonical()}")
         self.held, self.moved = sharding, None
 
-    def idle(self, digits: s.Digits) -> None:
+    def idle(self, digits: Digits) -> None:
         """Checks that nothing is partial over any of `digits`: partial values of different sums must not be exchanged."""
         if any(overlap(digit, other) for digit in digits for other in self.partial):
             raise PlanError(f"a step moves values along {digits}, over some of which they are partial")

@@ -6,12 +6,12 @@ from math import prod
 
 import numpy as np
 
+from meshbridge.ir.digits import group_size
 from meshbridge.ir.sharding import Axes
 from meshbridge.resharding.boxes import DimLayout, Interval, layout
 from meshbridge.resharding.factors import PlanError
 from meshbridge.resharding.overlaps import Numbers, ends, sorted_by
 from meshbridge.resharding.plan import Plan
-from meshbridge.resharding.steps import group_size
 from meshbridge.resharding.tiles import TileExchange
 
 

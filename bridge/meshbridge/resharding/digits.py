@@ -11,8 +11,8 @@ import itertools
 from dataclasses import dataclass
 from math import prod
 
+from meshbridge.ir.digits import Digit, Digits
 from meshbridge.ir.sharding import Axes, Mesh, Split
-from meshbridge.resharding.steps import Digit, Digits
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,21 @@ devices no order of axes spells; those are StableHLO's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import singledispatch
 
 import numpy as np
 
 from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
+from meshbridge.ir.digits import Digit
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ir.sharding import Mesh
 from meshbridge.resharding import emit_factors
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.emit_tiles import exchange_tiles
-from meshbridge.resharding.place import Place
 from meshbridge.resharding.plan import Plan
-from meshbridge.resharding.steps import Digits, Step
+from meshbridge.resharding.site import Site
+from meshbridge.resharding.steps import Step
 from meshbridge.resharding.tiles import TileExchange
 
 
@@ -35,26 +35,6 @@ def emit(plan: Plan, value: ir.Value, mesh: Mesh, at: Builder | None = None) -> 
     for step in plan.steps:
         value = _emit_step(step, value, site)
     return value
-
-
-@dataclass
-class Site:
-    """Where steps are written, and what several of them share."""
-
-    mesh: Mesh
-    emit: Builder
-    _place: Place | None = field(default=None)
-
-    @property
-    def place(self) -> Place:
-        """This device's position, computed where it is first needed."""
-        if self._place is None:
-            self._place = Place(self.mesh, self.emit)
-        return self._place
-
-    def axes(self, digits: Digits) -> Axes | None:
-        """The mesh axes that `digits` spell, if they do."""
-        return s.whole_axes(self.mesh, digits)
 
 
 @singledispatch
@@ -92,21 +72,21 @@ _IDENTITY = {"sum": 0, "product": 1, "bitwise_xor": 0}
 def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
     if step.kind not in _IDENTITY:
         return value
-    first = site.emit.compare("EQ", site.place.group(step.digits), 0)
+    first = site.emit.compare("EQ", site.number(step.digits), 0)
     return site.emit.select(first, value, _IDENTITY[step.kind])
 
 
 @_emit_step.register
 def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
-        return emit_factors.slice_over(step, value, site.place)
+        return emit_factors.slice_over(step, value, site)
     return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, at=site.emit)
 
 
 @_emit_step.register
 def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
-        return emit_factors.gather_over(step, value, site.place)
+        return emit_factors.gather_over(step, value, site)
     return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, at=site.emit)
 
 
@@ -120,14 +100,14 @@ def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
 @_emit_step.register
 def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
-        return emit_factors.reduce_scatter_over(step, value, site.place)
+        return emit_factors.reduce_scatter_over(step, value, site)
     return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, at=site.emit)
 
 
 @_emit_step.register
 def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is None:
-        return emit_factors.exchange_over(step.digits, step.split, step.concat, value, site.place)
+        return emit_factors.exchange_over(step.digits, step.split, step.concat, value, site)
     return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, at=site.emit)
 
 
@@ -135,19 +115,19 @@ def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
 def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
     sources, targets = site.axes(step.sources), site.axes(step.targets)
     if sources is None or targets is None:
-        return emit_factors.permute_over(step, value, site.place)
+        return emit_factors.permute_over(step, value, site)
     return build.permute(value, site.mesh, mesh_axes=sources, target_axes=targets, at=site.emit)
 
 
 @_emit_step.register
 def _tile_exchange(step: TileExchange, value: ir.Value, site: Site) -> ir.Value:
-    return exchange_tiles(step, value, site.place)
+    return exchange_tiles(step, value, site)
 
 
 @_emit_step.register
 def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     """One dynamic slice, one permute and one dynamic update a round."""
-    emit, place = site.emit, site.place
+    emit = site.emit
     sent, filed = step.piece(tuple(shape_of(value)), step.split), step.piece(step.shape, step.concat)
     result = emit.splat(tensor(step.shape, element_of(value)), 0)
     devices = np.arange(site.mesh.size)
@@ -155,11 +135,17 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     for turn in step.rounds:
         taken, put = ([emit.scalar(0)] * len(shape) for shape in (sent, filed))
         for i, shift, split, concat in zip(step.rotating, turn, step.split, step.concat, strict=True):
-            taken[split] = emit.multiply(place.rotated([step.sources[i]], [-shift]), sent[split])
-            put[concat] = emit.multiply(place.rotated([step.targets[i]], [shift]), filed[concat])
+            taken[split] = emit.multiply(_rotated(step.sources[i], -shift, site), sent[split])
+            put[concat] = emit.multiply(_rotated(step.targets[i], shift, site), filed[concat])
         if moved is not None:
-            taken[step.split[0]] = place.after(taken[step.split[0]], moved)
+            taken[step.split[0]] = site.after(taken[step.split[0]], moved)
         moved = emit.dynamic_cut(value, taken, sent)
-        moved = place.permute(moved, np.stack([step.sender(devices, turn), devices], axis=1))
+        moved = site.permute(moved, site.groups.between(site.mesh, step.sender(devices, turn), devices))
         result = emit.dynamic_paste(result, emit.reshape(moved, filed), put)
     return result
+
+
+def _rotated(digit: Digit, shift: int, site: Site) -> ir.Value:
+    """This device's value of `digit` with `shift` added, modulo the radix."""
+    number = site.number((digit,))
+    return site.emit.elementwise("remainder", site.emit.add(number, shift % digit.radix), digit.radix) if shift else number

@@ -11,27 +11,28 @@ from __future__ import annotations
 import numpy as np
 
 from meshbridge.ir.builder import element_of, shape_of, tensor
+from meshbridge.ir.digits import group_size
 from meshbridge.ir.mlir import ir
 from meshbridge.resharding.overlaps import Numbers
-from meshbridge.resharding.place import Place
-from meshbridge.resharding.steps import Shape, group_size
+from meshbridge.resharding.site import Site
+from meshbridge.resharding.steps import Shape
 from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 
-def exchange_tiles(step: TileExchange, value: ir.Value, place: Place) -> ir.Value:
+def exchange_tiles(step: TileExchange, value: ir.Value, site: Site) -> ir.Value:
     """The buffer of the target, zeros where there is no tile."""
-    return _Exchange(step, value, place).written()
+    return _Exchange(step, value, site).written()
 
 
 class _Exchange:
     """The exchange while it is written: the result so far, and the tile that arrived last."""
 
-    def __init__(self, step: TileExchange, value: ir.Value, place: Place) -> None:
+    def __init__(self, step: TileExchange, value: ir.Value, site: Site) -> None:
         self.step = step
         self.value = value
-        self.place = place
-        self.emit = place.emit
-        self.table = _Table(place, step)
+        self.site = site
+        self.emit = site.emit
+        self.table = _Table(site, step)
         self.result = self.emit.splat(tensor(step.shape, element_of(value)), 0)
         self.arrived: ir.Value | None = None
 
@@ -46,8 +47,7 @@ class _Exchange:
 
     def _moved(self, each: Round) -> None:
         """One permute for every piece of the round."""
-        ends = [(tiles.senders, tiles.receivers) for tiles in each.tiles]
-        pairs = np.concatenate([np.stack(both, axis=1) for both in ends])
+        pairs = tuple(pair for tiles in each.tiles for pair in zip(tiles.senders.tolist(), tiles.receivers.tolist(), strict=True))
         start = 0
         for length in each.lengths:
             shapes, shift = [tiles.shape for tiles in each.tiles], [0] * len(self.step.shape)
@@ -56,7 +56,7 @@ class _Exchange:
                 shapes, shift[each.longest] = [(*whole[: each.longest], length, *whole[each.longest + 1 :])], start
             start += length
             moved = self._sent(each, shapes, shift)
-            self.arrived = moved = self.place.permute(moved, self.place.everywhere(self.step.digits, pairs))
+            self.arrived = moved = self.site.permute(moved, self.site.groups.moves(self.site.mesh, self.step.digits, pairs))
             for tiles, shape in zip(each.tiles, shapes, strict=True):
                 self._put(tiles, shape, shift, self.emit.reshape(moved, shape))
 
@@ -77,7 +77,7 @@ class _Exchange:
         # Along a dimension of which the tile has all, XLA knows the offset to be 0 and would drop what it depends on.
         cut = [dim for dim, size in enumerate(shape_of(self.value)) if shape[dim] < size]
         if self.arrived is not None and cut:
-            taken[cut[0]] = self.place.after(taken[cut[0]], self.arrived)
+            taken[cut[0]] = self.site.after(taken[cut[0]], self.arrived)
         return self.emit.dynamic_cut(self.value, taken, shape)
 
     def _put(self, tiles: Tiles, shape: Shape, shift: list[int], tile: ir.Value) -> None:
@@ -91,10 +91,10 @@ class _Exchange:
 class _Table:
     """Integers per device of the exchange; equal columns are looked up once, constant ones not at all."""
 
-    def __init__(self, place: Place, step: TileExchange) -> None:
-        self.place = place
+    def __init__(self, site: Site, step: TileExchange) -> None:
+        self.site = site
         self.devices = group_size(step.digits)
-        self.number = place.group(step.digits)
+        self.number = site.number(step.digits)
         self.known: dict[bytes, ir.Value] = {}
 
     def offsets(self, devices: Numbers, starts: Numbers, shift: list[int]) -> list[ir.Value]:
@@ -110,7 +110,7 @@ class _Table:
         """Whether this device is one of `devices`."""
         column = np.zeros(self.devices, np.int64)
         column[devices] = 1
-        return self.place.emit.compare("EQ", self._column(column), 1)
+        return self.site.emit.compare("EQ", self._column(column), 1)
 
     def _column(self, values: Numbers) -> ir.Value:
         """This device's entry of `values`."""
@@ -120,7 +120,7 @@ class _Table:
         return self.known[key]
 
     def _looked_up(self, values: Numbers) -> ir.Value:
-        emit = self.place.emit
+        emit = self.site.emit
         if (values == values[0]).all():
             return emit.scalar(int(values[0]))
-        return emit.reshape(emit.dynamic_slice(emit.table(values), 0, self.number, 1), [])
+        return emit.entry(emit.table(values), self.number)

@@ -14,11 +14,12 @@ from math import prod
 
 import numpy as np
 
+from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.boxes import layout
 from meshbridge.resharding.colouring import colour_edges
 from meshbridge.resharding.overlaps import Numbers, Overlaps, expanded, overlaps, sorted_by, whole
-from meshbridge.resharding.steps import Shape, axis_digits
+from meshbridge.resharding.steps import Shape
 from meshbridge.resharding.tiles import Round, TileExchange, Tiles
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
+from meshbridge.ir.digits import Digit, Digits, axis_digits
 from meshbridge.ir.sharding import Mesh, Sharding, local_shape
-from meshbridge.resharding.steps import Digit, Digits, Shape, axis_digits
+from meshbridge.resharding.steps import Shape
 
 
 class PlanError(AssertionError):

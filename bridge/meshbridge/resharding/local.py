@@ -11,9 +11,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from meshbridge.ir.digits import Digits, group_size
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.digits import Position
-from meshbridge.resharding.steps import Digits, Shape, Step
+from meshbridge.resharding.steps import Shape, Step
 
 
 class LocalBuffer:
@@ -117,7 +118,7 @@ class LocalBuffer:
         dim = self._look(inserted).index(inserted)
         digits = tuple(digit for position in run for digit in labels[position])
         order = [*self.order[:inserted], *run, *self.order[inserted:]]
-        self._take(s.AllGather(self._resized(dim, multiply=s.group_size(digits)), digits, dim), order)
+        self._take(s.AllGather(self._resized(dim, multiply=group_size(digits)), digits, dim), order)
 
     def runs(self, absent: list[Position]) -> list[list[Position]]:
         """Positions that are not in the buffer, in order, divided where one of the buffer's comes between."""
@@ -141,7 +142,7 @@ class LocalBuffer:
             concat_at = inserted if inserted < first else inserted + len(run)
             starts = self._look(first, concat_at, joined=len(run) - 1)
             split, concat = starts.index(first), starts.index(concat_at)
-        n = s.group_size(digits)
+        n = group_size(digits)
         shape = list(self._shape)
         shape[split] //= n
         shape[concat] *= n

@@ -16,9 +16,10 @@ from math import prod
 
 import numpy as np
 
+from meshbridge.ir.digits import Digits
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.overlaps import Numbers
-from meshbridge.resharding.steps import Digits, Shape, Step, describe
+from meshbridge.resharding.steps import Shape, Step, describe
 
 
 @dataclass(frozen=True, eq=False)

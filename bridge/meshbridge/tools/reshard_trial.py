@@ -13,13 +13,14 @@ from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT
 from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
+from meshbridge.ir.digits import axis_digits, group_index
 from meshbridge.ir.mlir import MeshError, func, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.resharding.boxes import buffer_shape, layout
 from meshbridge.resharding.emit import emit
 from meshbridge.resharding.plan import Plan
-from meshbridge.resharding.steps import Shape, axis_digits, group_index
+from meshbridge.resharding.steps import Shape
 
 Array = np.ndarray[Any, Any]
 
