@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 from jax import export
 
+import meshbridge
+from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
-from meshbridge.ir.mlir import ParseError, ir
+from meshbridge.ir.mlir import ParseError, VerifyError, ir
 from meshbridge.read import formats
 from meshbridge.tools import cli, console, crash_guard, mesh_opt
 
@@ -292,6 +295,14 @@ def test_what_discardable_attributes_carry_is_checked(name: str, bad: Path, caps
     found = capsys.readouterr().err
     assert found.startswith("input:1:1: error: 'mesh.mesh' op attribute 'meshbridge."), found
     assert expected in found
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_so_it_is_of_modules_in_memory(name: str) -> None:
+    mesh, expected = CARRIED[name]
+    module = assembly.read(f"mesh.mesh {mesh}\nfunc.func @main() {{\n  return\n}}", "input", mlir.context())
+    with pytest.raises(VerifyError, match=re.escape(expected)):
+        meshbridge.partition(module)
 
 
 def test_a_sharding_option_names_axes_of_the_mesh(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ class Mesh:
         counts = self.digits or (1,) * self.rank
         ends = itertools.accumulate(counts)
         runs = (tuple(range(end - count, end)) for count, end in zip(counts, ends, strict=True))
-        return dict(zip(self.axis_names or map(str, itertools.count()), runs, strict=False))
+        return dict(zip(self.axis_names or map(str, range(len(counts))), runs, strict=True))
 
     @property
     def named_axes(self) -> list[tuple[str, int]]:

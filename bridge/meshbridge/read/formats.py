@@ -17,7 +17,8 @@ from importlib.metadata import entry_points
 from io import BytesIO
 from typing import Any, Protocol, TypeVar
 
-from meshbridge.dialect import assembly
+from meshbridge.dialect import assembly, carried
+from meshbridge.dialect.ops import MeshOp
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ParseError, ir
 from meshbridge.ir.registry import Registry
@@ -254,11 +255,14 @@ def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named:
 
     An MLIR module is copied, and so is that of a Program. What JAX makes (`jax.export.Exported`, `jax.stages.Lowered`, a jitted
     function, which is traced with `arguments` and `named`) its converter opens, in `ctx`.
-    Raises MeshError where no format knows such values, and for arguments to anything else than a function.
+    Raises VerifyError for mesh IR whose discardable attributes are not what their names promise, MeshError where no format knows
+    such values, and for arguments to anything else than a function.
     """
     if isinstance(value, (ir.Module, Program)):
         refuse_arguments(value, arguments, named)
         program = Program(value, TEXT) if isinstance(value, ir.Module) else value
+        if any(isinstance(view, MeshOp) for view in program.module.body.operations):
+            carried.check(program.module)
         return replace(program, module=copy_module(program.module))
     for candidate in formats().values():
         if candidate.unpack is not None and candidate.holds(value):
