@@ -20,7 +20,7 @@ from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, NAMED, SHARDI
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
 from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
 from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
-from meshbridge_converters.hlo_shardings import NamedMesh, Tiling
+from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.invariants import GROUP, manual_axes
 
 Value: TypeAlias = "ir.Value[Any]"
@@ -185,7 +185,7 @@ class _Export:
         self.devices = max(self.devices, devices_in_mesh)
         _refuse(op, attr)
         if where in self.named:
-            return hlo_shardings.print_named(_named(attr, NamedMesh(tuple(axes), tuple(devices)), manual))
+            return hlo_shardings.print_named(_named(attr, factor(axes, (), device_ids=tuple(devices)), manual))
         factored = factor(axes, sdy_attributes.axis_refs(attr))
         tensor = sdy.TensorShardingAttr(attr)
         dims = [_parts(factored, sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings]
@@ -196,7 +196,7 @@ class _Export:
         return _tiled(factored, dims, groups, devices)
 
 
-def _named(attr: ir.Attribute, mesh: NamedMesh, manual: Manual) -> Tiling:
+def _named(attr: ir.Attribute, mesh: Mesh, manual: Manual) -> Tiling:
     tensor = sdy.TensorShardingAttr(attr)
 
     def refs(attrs: Iterable[ir.Attribute]) -> tuple[AxisRef, ...]:
@@ -205,7 +205,7 @@ def _named(attr: ir.Attribute, mesh: NamedMesh, manual: Manual) -> Tiling:
     groups = {
         "replicated": refs(tensor.replicated_axes),
         "unreduced": refs(tensor.unreduced_axes),
-        "manual": tuple(AxisRef(name) for name, _ in mesh.axes if name in manual),
+        "manual": tuple(AxisRef(name) for name in mesh.runs if name in manual),
     }
     dims = tuple(refs(sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings)
     return Tiling("named", mesh=mesh, dims=dims, open_dims=_open_dims(attr), axes=tuple(groups.items()))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshbridge.ir.mlir import MeshError, OpError, ir, sdy
-from meshbridge.ir.sharding import AxisRef
+from meshbridge.ir.sharding import AxisRef, Mesh
 from meshbridge_converters import mesh_inference, sdy_attributes
 from meshbridge_converters.gspmd_annotations import NUM_PARTITIONS, Survey, tilings
-from meshbridge_converters.hlo_shardings import NamedMesh, Tiling
+from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.mesh_inference import InferredMesh
 
 NAMED_IN_HLO = "meshbridge.named_in_hlo"
@@ -39,8 +39,8 @@ class Writer:
     devices: int | None
     inferred: InferredMesh | None = None
     symbol: str = ""
-    axes: tuple[tuple[str, int], ...] = ()
-    named: dict[NamedMesh, str] = field(default_factory=dict)
+    axes: Sequence[tuple[str, int]] = ()
+    named: dict[Mesh, str] = field(default_factory=dict)
     maximal: dict[int, str] = field(default_factory=dict)
     written: dict[object, ir.Attribute] = field(default_factory=dict)
 
@@ -59,13 +59,13 @@ class Writer:
         for one in reversed(found):
             if one.mesh is not None:
                 writer._declare_named(one.mesh, found[one])
-        if not any(mesh.axes for mesh in writer.named):
+        if not any(mesh.rank for mesh in writer.named):
             writer._declare_inferred(found)
         return writer
 
     def _check_one_kind(self, found: dict[Tiling, ir.Operation]) -> None:
         tiled = next((op for one, op in found.items() if one.kind == "tiled"), None)
-        named = next((one for one in found if one.mesh is not None and one.mesh.axes), None)
+        named = next((one for one in found if one.mesh is not None and one.mesh.rank), None)
         if tiled is not None and named is not None:
             raise OpError(tiled, "carries a tiling by device numbers, while other shardings of the module name mesh axes")
 
@@ -75,16 +75,15 @@ class Writer:
         self.axes = tuple((str(axis), size) for axis, size in enumerate(self.inferred.shape))
         self.symbol = self._declare("mesh", self.axes, self.inferred.device_ids)
 
-    def _declare_named(self, mesh: NamedMesh, op: ir.Operation) -> None:
+    def _declare_named(self, mesh: Mesh, op: ir.Operation) -> None:
         if mesh in self.named:
             return
-        devices = prod(size for _, size in mesh.axes)
-        if mesh.axes and self.devices not in (None, devices):
-            raise OpError(op, f"carries a sharding over a mesh of {devices} devices, expected {self.devices}")
-        wanted = "mesh" if mesh.axes else "empty_mesh"
-        self.named[mesh] = self._declare(wanted, mesh.axes, mesh.device_ids, {NAMED_IN_HLO: ir.UnitAttr.get()})
-        if mesh.axes and not self.symbol:
-            self.symbol, self.axes = self.named[mesh], mesh.axes
+        if mesh.rank and self.devices not in (None, mesh.size):
+            raise OpError(op, f"carries a sharding over a mesh of {mesh.size} devices, expected {self.devices}")
+        wanted = "mesh" if mesh.rank else "empty_mesh"
+        self.named[mesh] = self._declare(wanted, mesh.named_axes, mesh.device_ids, {NAMED_IN_HLO: ir.UnitAttr.get()})
+        if mesh.rank and not self.symbol:
+            self.symbol, self.axes = self.named[mesh], mesh.named_axes
 
     def _declare(
         self,
@@ -101,9 +100,9 @@ class Writer:
         ir.Operation.create("sdy.mesh", [], [], attrs, ip=self.top)
         return name
 
-    def _mesh(self, tiling: Tiling) -> tuple[str, tuple[tuple[str, int], ...]]:
+    def _mesh(self, tiling: Tiling) -> tuple[str, Sequence[tuple[str, int]]]:
         """The symbol and the axes of the mesh that `tiling` is on."""
-        return (self.symbol, self.axes) if tiling.mesh is None else (self.named[tiling.mesh], tiling.mesh.axes)
+        return (self.symbol, self.axes) if tiling.mesh is None else (self.named[tiling.mesh], tiling.mesh.named_axes)
 
     def manual_axes(self, tiling: Tiling) -> frozenset[str]:
         """The names of the mesh axes along which a value is local already."""
@@ -115,7 +114,7 @@ class Writer:
 
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Names of axes as they stand in their mesh."""
-        order = [name for axes in (self.axes, *(mesh.axes for mesh in self.named)) for name, _ in axes]
+        order = [name for axes in (self.axes, *(mesh.named_axes for mesh in self.named)) for name, _ in axes]
         return sorted(names, key=order.index)
 
     def _placed(self, tiling: Tiling, wanted: str) -> list[AxisRef]:

@@ -24,7 +24,7 @@ from typing import TypeVar
 import numpy as np
 from jaxlib.xla_client import HloSharding, OpSharding
 
-from meshbridge.ir.sharding import MAX_DEVICES, AxisRef
+from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
 
 MAX_DIMENSIONS = 32
@@ -35,14 +35,6 @@ KINDS = ("replicated", "manual", "unreduced", "unknown", "maximal")
 
 SUBGROUPS = ("manual", "unreduced", "replicated")
 """What the devices may be that share a tile."""
-
-
-@dataclass(frozen=True)
-class NamedMesh:
-    """The mesh that a sharding of version 3 names: names and sizes of its axes, its devices where they are not 0, 1, 2, …"""
-
-    axes: tuple[tuple[str, int], ...]
-    device_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,7 @@ class Tiling:
     subgroups: tuple[tuple[str, int], ...] = ()
     devices: tuple[int, ...] = ()
     group: Group | None = None
-    mesh: NamedMesh | None = None
+    mesh: Mesh | None = None
     dims: tuple[Refs, ...] = ()
     open_dims: tuple[int, ...] = ()
     axes: tuple[tuple[str, Refs], ...] = ()
@@ -332,7 +324,7 @@ def _named(reader: _Reader) -> Tiling:
     return Tiling("named", mesh=mesh, dims=split, open_dims=opened, axes=axes)
 
 
-def _mesh(reader: _Reader) -> NamedMesh:
+def _mesh(reader: _Reader) -> Mesh:
     reader.expect("[")
     axes = tuple(reader.list_of(_mesh_axis, "]"))
     names, count = [name for name, _ in axes], prod(size for _, size in axes)
@@ -341,7 +333,7 @@ def _mesh(reader: _Reader) -> NamedMesh:
     if count > MAX_DEVICES:
         raise ValueError(f"the mesh has {count} devices, expected at most {MAX_DEVICES}")
     if reader.ahead(1) != "device_ids":
-        return NamedMesh(axes)
+        return factor(axes, ())
     reader.expect(",", "device_ids", "=", "(")
     if reader.next == "[":
         ids = _iota(reader, count, "the mesh")
@@ -351,7 +343,7 @@ def _mesh(reader: _Reader) -> NamedMesh:
     in_order = list(range(count))
     if sorted(ids) != in_order:
         raise ValueError(f"not an HloSharding: device_ids needs the devices 0 to {count - 1}, each once")
-    return NamedMesh(axes, () if list(ids) == in_order else ids)
+    return factor(axes, (), device_ids=() if list(ids) == in_order else ids)
 
 
 def _mesh_axis(reader: _Reader) -> tuple[str, int]:
@@ -360,7 +352,7 @@ def _mesh_axis(reader: _Reader) -> tuple[str, int]:
     return name, reader.number()
 
 
-def _dimension(reader: _Reader, mesh: NamedMesh) -> tuple[Refs, bool]:
+def _dimension(reader: _Reader, mesh: Mesh) -> tuple[Refs, bool]:
     """Its axes, and whether it is open."""
     reader.expect("{")
     refs: list[AxisRef] = []
@@ -374,12 +366,12 @@ def _dimension(reader: _Reader, mesh: NamedMesh) -> tuple[Refs, bool]:
     return tuple(refs), False
 
 
-def _axis(reader: _Reader, mesh: NamedMesh) -> AxisRef:
+def _axis(reader: _Reader, mesh: Mesh) -> AxisRef:
     """An axis by name (or, as XLA allows, by number), or a part of one."""
-    said, sizes = reader.name(), dict(mesh.axes)
+    said, sizes = reader.name(), dict(mesh.named_axes)
     name = said
-    if said not in sizes and re.fullmatch(r"[0-9]{1,6}", said) and int(said) < len(mesh.axes):
-        name = mesh.axes[int(said)][0]
+    if said not in sizes and re.fullmatch(r"[0-9]{1,6}", said) and int(said) < len(sizes):
+        name = list(sizes)[int(said)]
     if name not in sizes:
         known = ", ".join(f"'{axis}'" for axis in sizes) or "none"
         raise ValueError(f"unknown axis '{said}', expected one of the mesh's axes: {known}")
@@ -395,9 +387,8 @@ def _axis(reader: _Reader, mesh: NamedMesh) -> AxisRef:
     return ref
 
 
-def _check_order(kind: str, refs: Refs, mesh: NamedMesh) -> None:
-    order = {name: index for index, (name, _) in enumerate(mesh.axes)}
-    keys = [(order[ref.name], ref.pre) for ref in refs]
+def _check_order(kind: str, refs: Refs, mesh: Mesh) -> None:
+    keys = [(mesh.runs[ref.name], ref.pre) for ref in refs]
     if keys != sorted(keys):
         raise ValueError(f"not an HloSharding: expected the {kind} axes in the order of the mesh")
 
@@ -408,16 +399,16 @@ def _check_fused(refs: Refs) -> None:
             raise ValueError(f"not an HloSharding: {outer} and {inner} stand side by side, expected them as one")
 
 
-def _check_disjoint(refs: Sequence[AxisRef], mesh: NamedMesh) -> None:
+def _check_disjoint(refs: Sequence[AxisRef], mesh: Mesh) -> None:
     """Every axis, and every part of one, is used once; the parts go together."""
-    sizes = dict(mesh.axes)
+    sizes = dict(mesh.named_axes)
     for one, other in combinations(refs, 2):
         ends = [ref.pre * (ref.size or sizes[ref.name]) for ref in (one, other)]
         if one.name == other.name and (one == other or (one.pre < ends[1] and other.pre < ends[0])):
             raise ValueError(
                 f"not an HloSharding: the axis {one} is used twice" + (f", again as {other}" if one != other else "")
             )
-    factor(mesh.axes, refs)
+    factor(mesh.named_axes, refs)
 
 
 _PRINTED = {
@@ -448,7 +439,7 @@ def print_tiled(
 def print_named(tiling: Tiling) -> str:
     """The string of a named sharding, as XLA prints it."""
     assert tiling.mesh is not None
-    mesh = ",".join(f"{_quoted(AxisRef(name))}={size}" for name, size in tiling.mesh.axes)
+    mesh = ",".join(f"{_quoted(AxisRef(name))}={size}" for name, size in tiling.mesh.named_axes)
     ids = f", device_ids=({','.join(map(str, tiling.mesh.device_ids))})" if tiling.mesh.device_ids else ""
     dims = [", ".join([*map(_quoted, refs), *["?"] * (dim in tiling.open_dims)]) for dim, refs in enumerate(tiling.dims)]
     groups = [f", {kind}={{{', '.join(map(_quoted, refs))}}}" for kind in KINDS if (refs := tiling.axes_of(kind))]

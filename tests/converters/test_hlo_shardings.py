@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from jaxlib.xla_client import HloSharding
 
 from meshbridge.ir.sharding import AxisRef
+from meshbridge.ir.subaxes import factor
 from meshbridge_converters import hlo_shardings
-from meshbridge_converters.hlo_shardings import NamedMesh, Tiling
+from meshbridge_converters.hlo_shardings import Tiling
 from tests.fuzz import mutators
 from tests.fuzz.mutators import Source
 
@@ -52,7 +53,7 @@ def named(draw: st.DrawFn) -> str:
     groups = tuple((kind, tuple(dealt.get(kind, ()))) for kind in ("replicated", "unreduced"))
     count = prod(size for _, size in axes)
     ids = tuple(draw(st.permutations(range(count)))) if draw(st.booleans()) else ()
-    mesh = NamedMesh(tuple(axes), () if ids == tuple(range(count)) else ids)
+    mesh = factor(axes, (), device_ids=() if ids == tuple(range(count)) else ids)
     opened = tuple(dim for dim in range(2) if draw(st.booleans()))
     return hlo_shardings.print_named(Tiling("named", mesh=mesh, dims=dims, open_dims=opened, axes=groups))
 
