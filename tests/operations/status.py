@@ -164,7 +164,7 @@ which are not counted here. Files are those of `bridge/meshbridge/`.
   its own: it is rewritten first, or it runs replicated on gathered operands.
 - *SPMD lowering*: the file that says what the op becomes on one device's shards, which is the rule's file; *default* is the same
   op on the shapes of shards.
-- *legalization*: the passes that may rewrite the op before shardings are decided.
+- *legalization*: the patterns of the pass `legalize` that may rewrite the op before shardings are decided.
 - *parallel*: dimensions that can be sharded without communication.
 - *joined*: dimensions that can be sharded although devices then communicate: reductions, windows, indexed dimensions.
 - *tests*: the samples that run; *uneven*: one of them in shards of different sizes.

@@ -1,9 +1,10 @@
 """Floating-point numbers as bits, and back.
 
-The bits of an element are its sign in the order and the magnitude of its place: as with IEEE numbers, integers of the same sign
-compare as the numbers do, flipping the first bit negates, clearing it takes the magnitude. Reading them back gives the element
-again, so integers that order floats (XLA and JAX sort and reduce by them) mean what they mean on numbers. A float of 32 bits or
-more has room for every place. In a narrower one the place is cut to the bits there are: reading back gives another element.
+The bits of an element are its sign in the order and the magnitude of its position there: as with IEEE numbers, integers of the
+same sign compare as the numbers do, flipping the first bit negates, clearing it takes the magnitude. Reading them back gives the
+element again, so integers that order floats (XLA and JAX sort and reduce by them) mean what they mean on numbers. A float of 32
+bits or more has room for every position. In a narrower one it is reduced to the bits there are: reading back gives another
+element.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from meshbridge.verify.field import BOUND, Array, Field
 from meshbridge.verify.machine import dtype_of, is_complex, is_float, width_of
 
 _PLACE_BITS = BOUND.bit_length() - 2
-"""Bits of the magnitude of a place."""
+"""Bits of the magnitude of a position."""
 
 
 def same_bits(source: ir.Type, target: ir.Type) -> bool:

@@ -1,4 +1,4 @@
-"""Ops that are known by their name alone: custom calls, decompositions and solvers. Each result element is a hash of the whole
+"""Ops that are known by their name alone: custom calls, decompositions and solvers. Each result element is a hash of all
 operands and of its position, batch by batch where the op works on each batch for itself."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _digest(field: Field, name: str, x: Array, batch: int) -> Array:
 
 
 def hashed(machine: Machine, op: ir.Operation, operands: list[Array], name: str, batch: int) -> list[Array]:
-    """Results that are hashes of whole operands, for each of the `batch` leading dimensions for itself."""
+    """Results that are hashes of all elements of the operands, for each of the `batch` leading dimensions for itself."""
     field = machine.field
     operands = align(*operands) if operands else operands
     state = np.zeros((1,) * (batch + 1), np.uint64)
@@ -79,7 +79,7 @@ def _attributes(op: ir.Operation, *left_out: str) -> str:
 
 
 def older_call(machine: Machine, op: ir.Operation, target: str, operands: list[Array]) -> list[Array] | None:
-    """What the operation of CHLO gives that `target` stands for; None for a target that stands for none.
+    """What the operation of CHLO gives that `target` is called after; None for a target of no such name.
 
     JAX before 0.10 writes `custom_call @mhlo.erf` for `chlo.erf`. Raises OpError for a top-k of the smallest elements.
     """
@@ -97,7 +97,7 @@ def older_call(machine: Machine, op: ir.Operation, target: str, operands: list[A
 
 @evaluates("stablehlo.custom_call")
 def custom_call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A hash of whole operands, or the operand itself for a target that only says something about it."""
+    """A hash of all operands, or the operand itself for a target that only says something about it."""
     target = ir.StringAttr(op.attributes["call_target_name"]).value
     if target in IDENTITIES:
         return operands[: len(op.results)]

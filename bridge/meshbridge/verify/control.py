@@ -29,7 +29,7 @@ class Composed:
 
 
 def _refuse_communication(op: ir.Operation, what: str) -> None:
-    """Raises OpError where devices that take different ways would wait for each other."""
+    """Raises OpError where devices that take different branches would wait for each other."""
     for below in walk(op):
         if below.name in COMMUNICATING:
             raise OpError(op, f"{what} on some devices than on others, and communicates by '{below.name}' inside")

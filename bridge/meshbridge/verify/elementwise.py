@@ -246,7 +246,7 @@ def invert(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Ar
 
 @evaluates("stablehlo.is_finite")
 def is_finite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Neither of the elements that stand for infinities, nor that for NaN."""
+    """Neither of the elements of infinities, nor that of NaN."""
     x, field = operands[0], machine.field
     return [(np.abs(x) != abs(field.infinity)) & (x != field.not_a_number)]
 

@@ -57,7 +57,7 @@ class Field:
     prime: int
     key: int
     natural: int = 0
-    """1 where small numbers with few binary places come in their natural order, so that loops on literals run; -1 where they come
+    """1 where small numbers with few binary digits come in their natural order, so that loops on literals run; -1 where they come
     in the opposite one; 0 for a secret order."""
 
     @cached_property
@@ -67,7 +67,7 @@ class Field:
 
     @cached_property
     def _scale(self) -> int:
-        """What an element is multiplied by to find its place in the order."""
+        """What an element is multiplied by to find its position in the order."""
         return NATURAL * self.natural if self.natural else 2 + word(self.key, "order") % (self.prime - 3)
 
     @cached_property
@@ -77,7 +77,7 @@ class Field:
 
     @cached_property
     def not_a_number(self) -> float:
-        """The element that stands for NaN."""
+        """The element of NaN."""
         return self.integer(word(self.key, "nan"))
 
     def integer(self, number: int) -> float:
@@ -163,11 +163,11 @@ class Field:
         return total
 
     def order(self, numbers: Array) -> Array:
-        """The place of each element in the order: a number between -half and half, an odd bijection."""
+        """The position of each element in the order: a number between -half and half, an odd bijection."""
         return self.reduce(numbers * float(self._scale))
 
     def at_place(self, places: Array) -> Array:
-        """The inverse of `order`; places beyond the last element wrap around."""
+        """The inverse of `order`; positions beyond the last element wrap around."""
         wrapped = np.mod(places.astype(np.int64), self.prime).astype(np.float64)
         return self.reduce(wrapped * float(pow(self._scale, -1, self.prime)))
 
@@ -251,7 +251,7 @@ def word(key: int, text: str) -> int:
 
 
 def mix(words: Array) -> Array:
-    """A bijection of 64 bits that looks random: splitmix64's finalizer."""
+    """A bijection of 64 bits that cannot be told from a random one: splitmix64's finalizer."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(words ^ (words >> np.uint64(31)))

@@ -72,7 +72,7 @@ def _counting(size: int, dim: int, rank: int) -> Array:
 
 @evaluates("stablehlo.scatter")
 def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Updates combined into the operand. A window that sticks out is dropped whole, as XLA does: StableHLO's text drops what
+    """Updates combined into the operand. A window that sticks out is dropped entirely, as XLA does: StableHLO's text drops what
     sticks out and keeps the rest."""
     half = len(operands) // 2
     operands = align(*operands)

@@ -1,4 +1,4 @@
-"""Meshes, and how a tensor's shards lie on one: cutting a global value into what each device holds, and joining it again."""
+"""Meshes, and shardings of tensors on one: a global value becomes what each device holds, and is joined again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshbridge.verify.field import Array
 from meshbridge.verify.machine import index, integers
 
 Digit = tuple[int, int]
-"""Part of a device's position on its mesh: position // first % second. An axis is one, a sub-axis a finer one."""
+"""Part of a device's position on its mesh: position // first % second. An axis is one, a sub-axis a part of one."""
 
 Dims = tuple[tuple[Digit, ...], ...]
 """For each dimension of a tensor the digits that split it, from outer to inner."""
@@ -152,7 +152,7 @@ def numbers_of(positions: Array, digits: Sequence[Digit]) -> Array:
 
 
 def _span(block: Sequence[int], local: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
-    """Where a block lies in a tensor: its last elements may stick out, and are left away."""
+    """Where a block is in a tensor: its last elements may stick out, and are left away."""
     sizes = zip(block, local, shape, strict=True)
     return tuple(slice(int(at) * size, min(int(at) * size + size, whole)) for at, size, whole in sizes)
 
@@ -160,7 +160,7 @@ def _span(block: Sequence[int], local: Sequence[int], shape: Sequence[int]) -> t
 def cut(x: Array, dims: Dims, mesh: Mesh, padding: Array | None = None) -> Array:
     """What each device of `mesh` holds of a value with one entry for all devices or one for each.
 
-    `padding` fills what lies beyond the end; it is one value for each device, of the shard's shape.
+    `padding` fills what is beyond the end; it is one value for each device, of the shard's shape.
     """
     shape, local = x.shape[1:], shard_shape(x.shape[1:], dims)
     if not any(dims):

@@ -115,7 +115,7 @@ def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
 
 @evaluates("mesh.reduce_scatter")
 def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Converted, reduced over each group, and cut."""
+    """Converted, reduced over each group, and sliced."""
     total, dim = _reduced(machine, op), integer(op, "scatter_axis")
 
     def parts(rows: Array) -> Array:
@@ -211,7 +211,7 @@ def permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
 
 @evaluates("mesh.update_halo")
 def update_halo(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Every halo cell gets its owner's value, dimension by dimension; cells beyond the whole tensor keep what they hold."""
+    """Every halo cell gets its owner's value, dimension by dimension; elements beyond the global tensor keep what they hold."""
     mesh, x = _mesh(machine, op), machine.everywhere(operands[0]).copy()
     found = _LISTS.search(str(op.attributes["split_axes"]))
     split = [(dim, axes) for dim, axes in enumerate(ast.literal_eval(found[0])) if axes] if found else []

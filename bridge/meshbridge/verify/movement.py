@@ -75,14 +75,14 @@ def concatenate(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
 
 @evaluates("stablehlo.pad")
 def pad(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Elements before, after and between; negative amounts cut."""
+    """Elements before, after and between; negative amounts crop."""
     x, value = align(*operands)
     low, high = integers(op, "edge_padding_low"), integers(op, "edge_padding_high")
     return [padded(x, value, low, high, integers(op, "interior_padding"))]
 
 
 def padded(x: Array, value: Array, low: tuple[int, ...], high: tuple[int, ...], interior: tuple[int, ...]) -> Array:
-    """`x` with `value` (a scalar for each device) before, after and between its elements; negative amounts cut."""
+    """`x` with `value` (a scalar for each device) before, after and between its elements; negative amounts crop."""
     shape = [max(0, (size - 1) * (gap + 1) + 1) if size else 0 for size, gap in zip(x.shape[1:], interior, strict=True)]
     result = np.empty(
         (x.shape[0], *(before + size + after for before, size, after in zip(low, shape, high, strict=True))), x.dtype
@@ -90,7 +90,7 @@ def padded(x: Array, value: Array, low: tuple[int, ...], high: tuple[int, ...], 
     result[...] = value.reshape(-1, *(1,) * len(shape))
     source, target = [slice(None)], [slice(None)]
     for before, size, gap, whole in zip(low, x.shape[1:], interior, result.shape[1:], strict=True):
-        first = max(0, -(before // (gap + 1)))  # the first element that is not cut
+        first = max(0, -(before // (gap + 1)))  # the first element that is not cropped
         last = min(size, -((before - whole) // (gap + 1)))  # one after the last
         source.append(slice(first, max(first, last)))
         start = before + first * (gap + 1)

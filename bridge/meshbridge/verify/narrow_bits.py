@@ -1,4 +1,4 @@
-"""The bits of floats of 8 and 16 bits, which have no room for the place of an element in the order.
+"""The bits of floats of 8 and 16 bits, which have no room for the position of an element in the order.
 
 Their integers carry further bits below those that the type has: such a value is *extended*, 24 bits wide and stored as int32,
 where its type is stored as int8 or int16. Ops that move bits, choose among them or combine them one by one keep the further bits;
@@ -16,7 +16,7 @@ WIDTH = 24
 """Bits of an extended integer."""
 
 _SPARE = WIDTH - BOUND.bit_length() + 1
-"""Bits of an extended integer below the lowest of a place."""
+"""Bits of an extended integer below the lowest of a position."""
 
 KEEPING = frozenset(
     f"stablehlo.{name}"
@@ -76,7 +76,7 @@ def _as(kind: ir.Type, width: int, value: Array, extended: bool) -> Array:
 
 
 def from_floats(field: Field, numbers: Array, *, unsigned: bool) -> Array:
-    """The extended bits of elements: sign and magnitude of their place."""
+    """The extended bits of elements: sign and magnitude of their position."""
     place = field.order(numbers).astype(np.int32)
     sign = 1 << (WIDTH - 1) if unsigned else -(1 << (WIDTH - 1))
     return (np.abs(place) << _SPARE) + np.where(place < 0, sign, 0).astype(np.int32)

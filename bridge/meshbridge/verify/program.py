@@ -43,12 +43,12 @@ SMALL = 8
 """Most random integers stay below it: they are indices more often than not, and must then exist."""
 
 LARGE = 1024
-"""The others, a quarter, stay below it: indices reach all shards, and some lie outside."""
+"""The others, a quarter, stay below it: indices reach all shards, and some are outside."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """An argument or result: its global shape, its element type, and how its shards lie on the mesh.
+    """An argument or result: its global shape, its element type, and its sharding.
 
     HLO of one device does not say global shapes, nor always how results are sharded: `local` is the shape of a shard then, and
     `known` says whether `dims` are. `declared` is what a source says of the sharding.

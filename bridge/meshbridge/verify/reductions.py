@@ -36,7 +36,7 @@ class Combiner:
         return {"add": 0, "multiply": 1, "or": 0, "xor": 0}.get(self.name)
 
     def scatter(self, targets: list[Array], places: Array, updates: list[Array]) -> None:
-        """Combines each update with the element of the flat `targets` that stands at its place, in order."""
+        """Combines each update with the element of the flat `targets` at its position, in order."""
         field, target, update = self.machine.field, targets[0], updates[0]
         if len(targets) > 1:
             self._one_round_each(targets, places, updates)
@@ -55,7 +55,7 @@ class Combiner:
             self._one_round_each(targets, places, updates)
 
     def _one_round_each(self, targets: list[Array], places: Array, updates: list[Array]) -> None:
-        """Round k combines the k-th update of every place."""
+        """Round k combines the k-th update of every position."""
         order = np.argsort(places, kind="stable")
         starts = np.flatnonzero(np.r_[True, np.diff(places[order]) != 0]) if len(order) else order
         lengths = np.diff(np.r_[starts, len(order)])

@@ -113,7 +113,7 @@ class Tracer:
         if len(other.shape) != value.ndim or not all(
             local and size % local == 0 for size, local in zip(value.shape, other.shape, strict=True)
         ):
-            return True  # padded, or cut in another way: nothing is said of it
+            return True  # padded, or sharded in another way: nothing is said of it
         tiles = self.tiles(value, other.shape)
         if {tuple(row) for row in other.sketches.tolist()} <= tiles:
             return True

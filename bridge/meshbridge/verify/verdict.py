@@ -80,7 +80,7 @@ def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
     The first orders small literals naturally, the second the other way round, so that each is positive once. Values of which a
     maximum over devices is taken are hardly ever all negative. A program that takes one has a further run, on small positive
     numbers in the opposite order: they, their sums and their products all come before 0. Where an argument may be a position,
-    such as that of the next token in a cache, it is drawn once more for each size that it may lie in.
+    such as that of the next token in a cache, it is drawn once more for each size that it may be below.
     """
     orders = (1, -1, *(0 for _ in range(runs)))
     found = [Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run])) for run in range(runs)]
