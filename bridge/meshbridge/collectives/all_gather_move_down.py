@@ -72,7 +72,7 @@ def move_down(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         return False
     others = {value for value, each in zip(operands, gathers, strict=True) if each is None}
     if not all(rewriter.is_uniform(value, kind.mesh, kind.axes) for value in others):
-        return False  # each device used its own with the whole, and would use it with its shard alone
+        return False  # each device used its own with the gathered value, and would use it with its shard alone
     location = next(each.operation.location for each in gathers if each is not None)
     inputs = [each.input if each is not None else None for each in gathers]
     for number, value in enumerate(inputs):
@@ -141,7 +141,7 @@ def _permuted(op: ir.Operation, dim: int) -> int | None:
 
 
 def _sliced_alike(op: ir.Operation, dim: int, count: int) -> int | None:
-    """A slice that takes as much of every shard: all of it, or every so many places from its beginning on."""
+    """A slice that takes as much of every shard: all of it, or one of every so many elements from its beginning on."""
     piece, taken = shape_of(op.operands[0].type)[dim] // count, shape_of(op.results[0].type)[dim]
     start, stride = (integers(op.attributes[name])[dim] for name in ("start_indices", "strides"))
     return dim if start < stride and piece % stride == 0 and taken == count * piece // stride else None
@@ -159,7 +159,7 @@ _MOVES: dict[str, Callable[[ir.Operation, int], int | None]] = {
     "stablehlo.slice": _same,
     "stablehlo.reduce": _unreduced,
 }
-"""By name, where an operation puts a dimension of its operands that it takes place by place; None where it does not."""
+"""By name, where an operation puts a dimension of its operands that it takes element by element; None where it does not."""
 
 AllGatherMoveDown.patterns = (
     MeshPattern((AllGatherOp.OPERATION_NAME,), move_down, frozenset(_MOVES)),

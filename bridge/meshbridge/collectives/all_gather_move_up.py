@@ -1,4 +1,4 @@
-"""`all-gather-move-up`: gather before the data grows, and not at all what every device holds already."""
+"""`all-gather-move-up`: gather before the data grows, and not at all what is replicated already."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AllGatherMoveUp(PatternPass):
              %1 = mesh.all_gather %0 on @m mesh_axes = [0] gather_axis = 0 : tensor<2xf32> -> tensor<4xf32>
     Output:  %1 = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> tensor<4xf32>
 
-    Such operations are elementwise ones of one operand and of others that every place holds alike, `broadcast_in_dim`, and `pad`
+    Such operations are elementwise ones of one operand and of others whose elements are all equal, `broadcast_in_dim`, and `pad`
     along other dimensions. The second form needs `%s` to be the same on all devices of a group (`is_uniform`); else one element
     of each device is gathered, and repeated afterwards.
     """
@@ -128,7 +128,7 @@ def _again(op: ir.Operation, operands: list[ir.Value], type_: ir.Type) -> ir.Val
 
 
 def _elementwise(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
-    """The one operand that differs from place to place is smaller than the result."""
+    """The one operand whose elements differ is smaller than the result."""
     operands, size = list(op.operands), type_bytes(op.results[0].type)
     if not any(type_bytes(operand.type) < size and is_bytewise(operand.type) for operand in operands):
         return None
@@ -145,7 +145,7 @@ def _elementwise(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> i
 
 
 def _enlarged(value: ir.Value, gather: _Gather, rewriter: MeshRewriter) -> Callable[[], ir.Value] | None:
-    """How to make `value` for the gathered shape, if every place along the gathered dimension holds the same."""
+    """How to make `value` for the gathered shape, if it is the same at every index along the gathered dimension."""
     tensor = ir.RankedTensorType(value.type)
     if not rewriter.is_uniform(value, gather.mesh.name, gather.axes):
         return None
@@ -170,14 +170,14 @@ def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter)
         return None
     if dim in dims and shape[dims.index(dim)] == piece:
         return _again(op, [gather.over(source, dims.index(dim), rewriter)], gather.result)
-    if dim in dims:  # of size one, and spread over the piece
+    if dim in dims:  # of size one, and broadcast over the piece
         number = dims.index(dim)
         wide = gather.over(source, number, rewriter)
     else:
         number = 0
         wide = gather.over(_reshaped(source, [1, *shape]), 0, rewriter)
         dims.insert(0, dim)
-    # The gathered dimension is (device, place in its piece): the first comes from the gather, the second is a copy.
+    # The gathered dimension is (device, index in its piece): the first comes from the gather, the second is a copy.
     result = list(gather.result.shape)
     split = [*result[:dim], gather.count, piece, *result[dim + 1 :]]
     places = [each + (each > dim) for each in dims]

@@ -24,7 +24,7 @@ class AllReduceFolder(PatternPass):
              %1 = mesh.all_reduce %0 on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>
     Output:  %1 = mesh.all_reduce %x on @m mesh_axes = [0, 1] : tensor<4xf32> -> tensor<4xf32>
 
-    The first one must have no other use: it would stay, and the second would move more. An axis may be in both only for kinds
+    The first one must have no other use: it would stay, and the second would send more. An axis may be in both only for kinds
     that do not count (max, min, and, or).
     """
 

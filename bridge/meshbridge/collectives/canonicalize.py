@@ -12,7 +12,7 @@ from meshbridge.ir.passes import Pass, register
 
 
 def _alternate(module: ir.Module, ours: Callable[[ir.Module], bool], stock: str) -> None:
-    """Runs our step and MLIR's pass in turn until ours finds nothing more to do: each makes work for the other."""
+    """Runs our step and MLIR's pass one after the other until ours finds nothing more to do: each makes work for the other."""
     ours(module)
     run_stock_passes(module, f"builtin.module({stock})")
     while ours(module):

@@ -40,7 +40,7 @@ class CombineCollectives(Pass):
              %1 = stablehlo.slice %sum [6:10] : (tensor<10xf32>) -> tensor<4xf32>
 
     Kinds: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`. They stand in one block, and none needs the result of
-    another; the combined one takes the place of the last, and the few operations that use an earlier one move behind it. What is
+    another; the combined one replaces the last, and the few operations that use an earlier one move behind it. What is
     sent is laid out with the device that it goes to, or comes from, first, so that dimensions need not agree. One buffer, rather
     than one collective of several operands: the mesh dialect has none of these, and XLA's CPU backend would run each by itself.
     """
@@ -215,7 +215,7 @@ def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
 
 
 def _merge(members: list[ir.Operation], rewriter: MeshRewriter) -> bool:
-    """Replaces `members` by one collective in the place of the last."""
+    """Replaces `members` by one collective where the last one was."""
     members = _sorted(members)
     last, layout = members[-1], _LAYOUTS[members[0].name]
     followers = _followers(members[:-1], last, rewriter)
@@ -257,7 +257,7 @@ def _reshaped(value: ir.Value, shape: Shape) -> ir.Value:
 
 
 def _moved(value: ir.Value, source: int, target: int) -> ir.Value:
-    """`value` with dimension `source` in place `target`, the others in order."""
+    """`value` with dimension `source` as dimension `target`, the others in order."""
     if source == target:
         return value
     order = [dim for dim in range(len(shape_of(value.type))) if dim != source]

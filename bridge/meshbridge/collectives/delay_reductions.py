@@ -40,7 +40,7 @@ class DelayReductions(Pass):
              %2 = stablehlo.add %start, %1
 
     The carried value becomes a partial one; it starts as what the reduction ignores, and what it started as is added in the end.
-    Nothing else in the loop may read it. The same goes for `reduce_scatter`, and for what only moves data (`all_gather`,
+    Nothing else in the loop may read it. The same goes for `reduce_scatter`, and for what only rearranges data (`all_gather`,
     `all_to_all`, `permute`), whatever the loop accumulates with; for several of them in a row; and for reshapes and transposes
     between them. Inner loops come first, so that their reductions may leave the outer ones too. A loop that surely runs once or
     never stays as it is.
@@ -59,7 +59,7 @@ class DelayReductions(Pass):
 _MOVING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME))
 _REDUCING = frozenset((AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
 _REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
-"""What only moves elements on one device, as behind a gather along several dimensions at once."""
+"""What only rearranges elements on one device, as behind a gather along several dimensions at once."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _accumulation(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _A
 
 
 def _communicated(value: ir.Value, rewriter: MeshRewriter) -> tuple[ir.Operation | None, tuple[ir.Operation, ...]]:
-    """What `value` is made from by nothing but rearranging, in one place and for one reader, and what rearranges it."""
+    """What `value` is made from by nothing but rearranging, in one block and for one reader, and what rearranges it."""
     rearranged: list[ir.Operation] = []
     while (op := rewriter.producer(value)) is not None and rewriter.uses(value) == 1:
         if op.name not in _REARRANGING:

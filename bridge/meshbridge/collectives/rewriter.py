@@ -34,7 +34,7 @@ ELEMENTWISE = frozenset(
     + [f"math.{name}" for name in elementwise.MATH]
     + [f"chlo.{name}" for name in elementwise.CHLO]
 )
-"""Operations that compute every place of their result from the same place of their operands, or from scalars."""
+"""Operations that compute every element of their result from the same element of their operands, or from scalars."""
 
 _PURE = ELEMENTWISE | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice")}
 """Operations whose result is the same on two devices if their operands are."""
@@ -63,7 +63,7 @@ class MeshRewriter(Rewriter):
         super().__init__(module)
 
     def is_root(self, name: str) -> bool:
-        """Mesh operations: patterns turn from these to what reads them."""
+        """Mesh operations: patterns go on from these to what reads them."""
         return name.startswith("mesh.")
 
     def is_dispensable(self, name: str) -> bool:

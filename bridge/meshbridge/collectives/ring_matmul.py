@@ -38,8 +38,8 @@ class RingMatmul(Pass):
 
     As many bytes as the all-gather, in as many messages as there are other devices; one shard more is held, not all of them, and
     a backend that overlaps communication hides it behind the multiplications. A gathered dimension that the product contracts
-    adds up parts instead of placing them (narrow floats in f32); one that it batches over cuts the other operand too. Of a group
-    along several axes the ring follows the first; along the others shards are gathered beforehand.
+    adds up parts instead of placing them (narrow floats in f32); one that it batches over slices the other operand too. Of a
+    group along several axes the ring follows the first; along the others shards are gathered beforehand.
     """
 
     name: ClassVar[str] = "ring-matmul"
@@ -148,7 +148,7 @@ def _write_body(loop: ir.Operation, ring: _Ring, placing: _Placing, location: ir
     at = Builder(location, emit.ip)
     following = build.shift(shard, ring.mesh, mesh_axes=(axis,), shift_axis=axis, offset=1, rotate=True, at=at)
     total = placing.add(emit, total, shard, block)
-    # Shards move one device on, so the next one to come was one device further back.
+    # Shards are sent one device on, so the next one to come was one device further back.
     back = emit.elementwise("remainder", emit.add(block, ring.count - 1), ring.count)
     emit.op("return", [], [emit.add(trip, 1), back, following, total])
 

@@ -1,4 +1,4 @@
-"""argmax and argmin as two plain reductions, which may be split along the reduced dimension and finished by small all-reduces."""
+"""argmax and argmin as two plain reductions, which may be sharded along the reduced dimension, with small all-reduces."""
 
 from __future__ import annotations
 

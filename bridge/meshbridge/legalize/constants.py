@@ -56,7 +56,7 @@ def split_constants(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
              "use"(%0), "use"(%1)
 
-    A value that two uses want in different shardings would otherwise be moved between devices.
+    A value that two uses need in different shardings would otherwise be resharded.
     """
     uses = list(op.results[0].uses)[1:] if _is_free(op) else []
     for use in uses:

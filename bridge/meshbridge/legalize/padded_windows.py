@@ -1,4 +1,4 @@
-"""Pads as part of the windows that read them: a tensor of another size would lie in shards of its own."""
+"""Pads as part of the windows that read them: a tensor of another size would have shards of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _padding(reach: Reach) -> _Padding:
 
 
 def _together(windows: Sequence[_Padding], pads: Sequence[Reach]) -> list[_Padding] | None:
-    """Padding by the windows' own and the pad's; None if windows cannot say it, as they cut nothing off."""
+    """Padding by the windows' own and the pad's; None if windows cannot say it, as they crop nothing."""
     both = [
         (low + dilation * before, high + dilation * behind, dilation * apart)
         for (low, high, dilation), (before, behind, apart) in zip(windows, map(_padding, pads), strict=True)
@@ -95,7 +95,7 @@ def pad_convolutions(op: ir.Operation, rewriter: Legalizer) -> bool:
 
 @rewrites("stablehlo.select_and_scatter")
 def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Makes a composite of the gradient of pooling, as JAX writes it: what is scattered into the padding is cut off again.
+    """Makes a composite of the gradient of pooling, as JAX writes it: what is scattered into the padding is sliced off again.
 
     Input:   %0 = stablehlo.pad %x, %lowest, low = [0], high = [1] : tensor<9xf32>
              %1 = stablehlo.select_and_scatter(%0, %source, %zero) : tensor<9xf32>

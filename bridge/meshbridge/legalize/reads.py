@@ -1,8 +1,8 @@
-"""Ops that only say where each element is read: pads, slices, reversals, concatenations of these, updates at constant places.
+"""Ops that only say where each element is read: pads, slices, reversals, concatenations of these, updates at constant indices.
 
 What each reads along a dimension is a `Reach`; reaches compose, so that a chain of such ops becomes one op, and pieces that are
-put together become selects between reads of whole tensors. A tensor of another size lies in shards of its own: each op in between
-would move what one op moves once, to the shard where it belongs.
+put together become selects between reads of tensors. A tensor of another size has shards of its own: each op in between
+would send what one op sends once, to the shard where it belongs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Read:
         return Read(inner.source, found, self.fill if self.fills else inner.fill)
 
     def brings_back(self, inner: Read) -> bool:
-        """Whether elements that `inner` has cut off are read where this read fills."""
+        """Whether elements that `inner` has cropped are read where this read fills."""
         return any(own.brings_back(other) for own, other in zip(self.reaches, inner.reaches, strict=True))
 
     def write(self, emit: Builder) -> ir.Value | None:
@@ -114,7 +114,7 @@ _READS: dict[str, Callable[[ir.Operation, int, Reach], Reach]] = {
 
 @rewrites(*_READS)
 def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Makes one op of two in a row, where no element that the first cuts off comes back.
+    """Makes one op of two in a row, where no element that the first one crops comes back.
 
     Input:   %0 = stablehlo.slice %x [7:8] : tensor<1xf32>
              %1 = stablehlo.pad %0, %zero, low = [0], high = [7] : tensor<8xf32>
@@ -133,7 +133,7 @@ def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
 
 @rewrites("stablehlo.concatenate")
 def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Turns a concatenation whose parts are cut from one tensor (`jnp.roll`, wrapped borders) into selects between pads of it.
+    """Turns a concatenation whose parts are slices of one tensor (`jnp.roll`, wrapped edges) into selects between pads of it.
 
     Input:   %0 = stablehlo.slice %x [7:8] : tensor<1xf32>
              %1 = stablehlo.slice %x [0:7] : tensor<7xf32>
@@ -197,14 +197,14 @@ SMALLEST = 1 / 4
 
 @rewrites("stablehlo.scatter", "stablehlo.dynamic_update_slice")
 def select_updates(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Turns scatters of one window, and dynamic updates, of a large part of a tensor at constant places into selects.
+    """Turns scatters of one window, and dynamic updates, of a large part of a tensor at constant indices into selects.
 
     Input:   %0 = stablehlo.dynamic_update_slice %x, %y, %one : (tensor<8xf32>, tensor<6xf32>, tensor<i32>) -> tensor<8xf32>
     Output:  %0 = stablehlo.pad %y, %zero, low = [1], high = [1] : tensor<8xf32>
              %1 = stablehlo.select (1 <= stablehlo.iota < 7), %0, %x
 
-    Neighbours send each other what crosses the edges of shards for a pad. An update that could lie anywhere would have to be
-    whole on every device.
+    A pad takes a halo exchange at most. An update that could be anywhere would have to be
+    replicated.
     """
     emit, is_scatter = Builder.before(op), op.name == "stablehlo.scatter"
     operand, update = op.operands[0], op.operands[2 if is_scatter else 1]

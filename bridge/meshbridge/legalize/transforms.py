@@ -1,4 +1,4 @@
-"""Fourier transforms over several dimensions, one dimension at a time, so that the others may be split meanwhile."""
+"""Fourier transforms over several dimensions, one dimension at a time, so that the others may be sharded meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def split_transforms(op: ir.Operation) -> list[ir.Value] | None:
              %2 = stablehlo.fft %1, type = FFT, length = [8] : tensor<16x8xcomplex<f32>>
              %3 = stablehlo.transpose %2, dims = [1, 0] …
 
-    A transform needs its dimension whole; one over all dimensions at once would need the whole tensor on every device.
+    A transform needs its dimension replicated; one over all dimensions at once would need the tensor replicated.
     """
     return [_split(op)] if len(integers(op.attributes["fft_length"])) > 1 else None
 

@@ -12,7 +12,7 @@ from meshbridge.ops.rule import shape_of
 
 
 class _Features:
-    """One op's feature dimension: sums over the others, and vectors of features spread over them."""
+    """One op's feature dimension: sums over the others, and vectors of features broadcast over them."""
 
     def __init__(self, op: ir.Operation) -> None:
         self.operand = op.operands[0]

@@ -71,7 +71,7 @@ def _read(op: ir.Operation, value: ir.Value, term: str) -> Labelled:
 
 
 def _diagonal(tensor: Labelled) -> Labelled:
-    """A letter that comes twice walks the diagonal: all else is zeroed, then the second dimension is summed out."""
+    """A letter that comes twice is the diagonal: all else is zeroed, then the second dimension is summed out."""
     repeated = next((dim for dim, label in enumerate(tensor.labels) if label in tensor.labels[:dim]), None)
     if repeated is None:
         return tensor

@@ -9,7 +9,7 @@ _ATTRIBUTES = "mhlo.attributes"
 _UNARY = "acos acosh asin asinh atanh cosh erf erf_inv sinh tan"
 
 OLDER_CALLS = {**{f"mhlo.{name}": f"chlo.{name}" for name in _UNARY.split()}, "mhlo.topk": "chlo.top_k"}
-"""The op that a call of each target stands for."""
+"""The op that a call of each target is written as today."""
 
 
 @replaces(CUSTOM_CALL)

@@ -62,7 +62,7 @@ def _starts(place: ir.Value, along: int, rank: int) -> list[ir.Value]:
 
 
 def _taken(source: ir.Value, place: ir.Value, along: int) -> ir.Value:
-    """The slice of `source` at `place` of dimension `along`, without that dimension."""
+    """The slice of `source` at index `place` of dimension `along`, without that dimension."""
     tensor = ir.RankedTensorType(source.type)
     sizes = [1 if dim == along else size for dim, size in enumerate(tensor.shape)]
     row = stablehlo.dynamic_slice(source, _starts(place, along, tensor.rank), sizes)
@@ -71,7 +71,7 @@ def _taken(source: ir.Value, place: ir.Value, along: int) -> ir.Value:
 
 
 def _put(target: ir.Value, value: ir.Value, place: ir.Value, along: int) -> ir.Value:
-    """`target` with `value` at `place` of dimension `along`."""
+    """`target` with `value` at index `place` of dimension `along`."""
     tensor = ir.RankedTensorType(target.type)
     sizes = [1 if dim == along else size for dim, size in enumerate(tensor.shape)]
     row = stablehlo.reshape(ir.RankedTensorType.get(sizes, tensor.element_type), value)

@@ -33,7 +33,7 @@ _BROADCASTING = (
 
 @replaces(*(f"chlo.broadcast_{name}" for name in _BROADCASTING.split()))
 def expand_broadcasting(op: ir.Operation) -> list[ir.Value]:
-    """`chlo.broadcast_add` and its like: operands of a smaller rank lie along `broadcast_dimensions` or the last dimensions."""
+    """`chlo.broadcast_add` and its like: operands of a smaller rank have `broadcast_dimensions` or the last dimensions."""
     result = shape_of(op.results[0])
     ranks = [len(shape_of(value)) for value in op.operands]
     given = integers(op.attributes["broadcast_dimensions"]) if "broadcast_dimensions" in op.attributes else None
