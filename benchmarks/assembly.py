@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from meshbridge.dialect import verifier
 from meshbridge.dialect.assembly import read, write
 from meshbridge.ir.mlir import context, ir
+from meshbridge.text import table
 
 GOAL = 4.0
 """Reading and printing together, in units of MLIR's time for the generic form."""
@@ -93,10 +94,9 @@ def main() -> None:
     parser.add_argument("--operations", type=int, default=20_000, metavar="N", help="mesh operations (default: 20,000)")
     times = measure(parser.parse_args().operations)
     print(f"{times.operations:,} mesh operations, milliseconds")
-    print(f"{'':12}{'custom form':>14}{'generic by MLIR':>18}")
-    print(f"{'read':12}{times.read * 1e3:14.0f}{times.mlir_read * 1e3:18.0f}")
-    print(f"{'print':12}{times.write * 1e3:14.0f}{times.mlir_write * 1e3:18.0f}")
-    print(f"{'verify':12}{times.verify * 1e3:14.0f}")
+    rows = {"read": (times.read, times.mlir_read), "print": (times.write, times.mlir_write), "verify": (times.verify,)}
+    lines = [(name, *(f"{seconds * 1e3:.0f}" for seconds in each)) for name, each in rows.items()]
+    print(table([("", "custom form", "generic by MLIR"), *lines], left=(0,)))
     print(f"together {times.ratio:.1f} times MLIR's own (goal: at most {GOAL:.0f})")
 
 

@@ -16,9 +16,9 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import meshbridge
 from benchmarks.contestants import Spent, sdy_propagation, shortest
-from benchmarks.table import grid
 from meshbridge.ir import mlir
 from meshbridge.read import formats
+from meshbridge.text import table
 from testdata.gpt import gpt
 from testdata.mlp import trained_on
 from testdata.program import Program
@@ -48,7 +48,7 @@ HEADING = ("program", "devices", "operations", "partition ms", "cpu ms", "cpu us
 
 def render(points: list[Point]) -> str:
     """One row per program."""
-    return grid([HEADING, *map(_row, points)])
+    return table([HEADING, *map(_row, points)], left=(0, 1))
 
 
 def _row(p: Point) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from meshbridge.ir.groups import Spelling
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering.lower_collectives import LowerCollectives
+from meshbridge.text import table
 
 MESHES = (Mesh("m", (2, 2, 2)), Mesh("m", (16, 16, 32)), Mesh("m", (32, 32, 64)))
 
@@ -51,10 +52,10 @@ class Row:
     operations: int
     seconds: tuple[float, ...]
 
-    def __str__(self) -> str:
-        times = "  ".join(f"{1e3 * each:10.1f}" for each in self.seconds)
-        growth = "  ".join(f"{each / self.seconds[0]:6.2f}x" for each in self.seconds[1:])
-        return f"{self.label:28}{self.operations:8}  {times}  {growth}"
+    @property
+    def cells(self) -> list[str]:
+        times = [f"{1e3 * each:.1f}" for each in self.seconds]
+        return [self.label, str(self.operations), *times, *(f"{each / self.seconds[0]:.2f}x" for each in self.seconds[1:])]
 
 
 def program(mesh: Mesh, emits: Sequence[Emit], operations: int) -> ir.Module:
@@ -103,10 +104,8 @@ def main() -> None:
     parser.add_argument("--operations", type=int, default=840, help="mesh operations in the program")
     parser.add_argument("--repeat", type=int, default=5, help="runs, of which the best counts")
     options = parser.parse_args()
-    names = "  ".join(f"{'x'.join(map(str, mesh.shape)):>7} ms" for mesh in MESHES)
-    print(f"{'':28}{'ops':>8}  {names}  growth")
-    for row in measure(options.operations, options.repeat):
-        print(row)
+    header = ["", "ops", *(f"{'x'.join(map(str, mesh.shape))} ms" for mesh in MESHES), *["growth"] * (len(MESHES) - 1)]
+    print(table([header, *(row.cells for row in measure(options.operations, options.repeat))], left=(0,)))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.sharding import Mesh, Sharding, Split, is_even
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.resharding import Bound, Options, Plan, bound, plan
+from meshbridge.text import table
 from meshbridge.tools.reshard_trial import program
 
 EXACT = Options(exact=True)
@@ -199,9 +200,9 @@ CONTESTANTS: dict[str, Callable[[Case], float]] = {
 }
 
 
-def table(cases: list[Case], contestants: list[str]) -> str:
+def ratios_to_bound(cases: list[Case], contestants: list[str]) -> str:
     """Per family and contestant: cases, how many at the bound, mean and worst ratio to it."""
-    lines = [f"{'family':18}{'contestant':12}{'cases':>6}{'at bound':>9}{'geomean':>9}{'worst':>8}{'not done':>9}"]
+    lines = [("family", "contestant", "cases", "at bound", "geomean", "worst", "not done")]
     families = dict.fromkeys(case.family for case in cases)
     ratios = {(case, name): _ratio(case, name) for case in cases for name in contestants}
     for family in [*families, "all"]:
@@ -211,8 +212,9 @@ def table(cases: list[Case], contestants: list[str]) -> str:
             reached = sum(ratio <= 1 + 1e-9 for ratio in done)
             mean = exp(sum(log(max(ratio, 1)) for ratio in done) / max(1, len(done)))
             worst = max(done, default=0)
-            lines.append(f"{family:18}{name:12}{len(found):6}{reached:9}{mean:9.2f}{worst:8.2f}{len(found) - len(done):9}")
-    return "\n".join(lines)
+            figures = (str(len(found)), str(reached), f"{mean:.2f}", f"{worst:.2f}", str(len(found) - len(done)))
+            lines.append((family, name, *figures))
+    return table(lines, left=(0, 1))
 
 
 def _ratio(case: Case, contestant: str) -> float | None:
@@ -237,7 +239,7 @@ SCALE: list[tuple[str, tuple[int, ...], tuple[int, ...], Split, Split]] = [
 
 def scale() -> str:
     """Planning time of exact plans, checks included, against the number of devices; CPU time, the least of five."""
-    lines = [f"{'pair':26}{'devices':>8}{'collectives':>12}{'plan, ms':>10}{'again, us':>11}"]
+    lines = [("pair", "devices", "collectives", "plan, ms", "again, us")]
     for name, shape, sizes, *splits_ in SCALE:
         mesh, pair = Mesh("m", sizes), [Sharding("m", split) for split in splits_]
         first = min(_planning_seconds(shape, mesh, *pair) for _ in range(5))
@@ -246,8 +248,8 @@ def scale() -> str:
         for _ in range(1000):
             plan(shape, "f32", mesh, *pair, EXACT)
         again = time.process_time() - start
-        lines.append(f"{name:26}{mesh.size:8}{found.collectives:12}{first * 1e3:10.2f}{again * 1e3:11.2f}")
-    return "\n".join(lines)
+        lines.append((name, str(mesh.size), str(found.collectives), f"{first * 1e3:.2f}", f"{again * 1e3:.2f}"))
+    return table(lines, left=(0,))
 
 
 def _planning_seconds(shape: tuple[int, ...], mesh: Mesh, source: Sharding, target: Sharding) -> float:
@@ -262,15 +264,15 @@ def _planning_seconds(shape: tuple[int, ...], mesh: Mesh, source: Sharding, targ
 def memory(cases: list[Case]) -> str:
     """What XLA holds for our exact plans beside arguments and results, in larger shards, and what the model says that all hold,
     in what it may be. Shards of less than 2 KB are left out: a buffer takes at least 64 bytes."""
-    lines = [f"{'family':18}{'cases':>6}{'mean':>8}{'worst':>8}{'model':>8}"]
+    lines = [("family", "cases", "mean", "worst", "model")]
     kept = [case for case in cases if 4 * prod(case.plan.start) >= 2048]
     held = {case: _temporary(case.plan) for case in kept}
     for family in [*dict.fromkeys(case.family for case in kept), "all"]:
         found = [case for case in kept if family in (case.family, "all")]
         shares = [held[case] for case in found]
         model = max(case.plan.peak_bytes / case.plan.peak_bound for case in found)
-        lines.append(f"{family:18}{len(found):6}{sum(shares) / len(shares):8.2f}{max(shares):8.2f}{model:8.2f}")
-    return "\n".join(lines)
+        lines.append((family, str(len(found)), f"{sum(shares) / len(shares):.2f}", f"{max(shares):.2f}", f"{model:.2f}"))
+    return table(lines, left=(0,))
 
 
 def _temporary(found: Plan) -> float:
@@ -293,7 +295,7 @@ def main() -> int:
         print(scale())
     else:
         cases = list(suite(options.cases))
-        print(memory(cases) if options.memory else table(cases, options.by))
+        print(memory(cases) if options.memory else ratios_to_bound(cases, options.by))
     return 0
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from benchmarks.measure import Measurement
+from meshbridge.text import table
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ COLUMNS = (
     Column("error", lambda m: f"{m.relative_error:.0e}" + (" WRONG" if m.failed else "")),
 )
 
+_NAMES = (0, 1)
+"""Columns that hold names."""
+
 
 def render(measurements: Sequence[Measurement]) -> str:
     """The table, the summary of each contestant, and the time of each pass where a contestant shows them."""
@@ -69,7 +73,7 @@ def render(measurements: Sequence[Measurement]) -> str:
 
 def _rows(measurements: Sequence[Measurement]) -> str:
     cells = [[column.text(m) for column in COLUMNS] for m in measurements if not m.error]
-    figures = grid([[column.heading for column in COLUMNS], *cells])
+    figures = table([[column.heading for column in COLUMNS], *cells], left=_NAMES)
     failed = [f"{m.program} by {m.contestant} failed: {m.error}" for m in measurements if m.error]
     loops = [
         f"{m.program} by {m.contestant}: bodies of {', '.join(m.unknown_loops)} counted once"
@@ -77,19 +81,6 @@ def _rows(measurements: Sequence[Measurement]) -> str:
         if m.unknown_loops
     ]
     return "\n".join([figures, *failed, *loops])
-
-
-def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns of equal width, the first two to the left."""
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    return "\n".join("  ".join(_aligned(row, widths)) for row in rows)
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Names to the left, figures to the right."""
-    return [
-        cell.ljust(width) if index < 2 else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
 
 
 def _summary(measurements: Sequence[Measurement]) -> str:
@@ -117,4 +108,4 @@ def _passes(measurements: Sequence[Measurement]) -> str:
         return ""
     rows = [["ms per pass", "", *names]]
     rows += [[m.program, "", *(f"{m.pass_seconds.get(name, 0) * 1e3:.1f}" for name in names)] for m in timed]
-    return grid(rows)
+    return table(rows, left=_NAMES)

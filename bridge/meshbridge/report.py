@@ -24,7 +24,7 @@ SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
 
 _HEADER = ("collective", "axes", "devices", "each", "executed", "wire bytes", "where")
-_TEXT_COLUMNS = {"collective", "axes", "where"}
+_TEXT_COLUMNS = {0, 1, 6}
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _table(report: Report) -> str:
     for entry in report.collectives:
         times[replace(entry, executions=1)] += entry.executions
     ordered = sorted(times.items(), key=lambda item: -item[0].wire_bytes * item[1])
-    header, *lines = table(_HEADER, [_row(entry, count) for entry, count in ordered], left=_TEXT_COLUMNS)
+    header, *lines = table([_HEADER, *(_row(entry, count) for entry, count in ordered)], left=_TEXT_COLUMNS).splitlines()
     reasons = (f"    {entry.why}" for entry, _ in ordered)
     explained = [text for pair in zip(lines, reasons, strict=True) for text in pair if text.strip()]
     return "\n".join([header, *explained, *_totals(report), *_remarks(report)])

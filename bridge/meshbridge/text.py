@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from io import StringIO
 
 
@@ -17,19 +17,19 @@ def size_text(size: float) -> str:
     return f"{size / 1000:,.1f} GB"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str]) -> list[str]:
-    """The lines of a table, the header first: columns as wide as their widest entry, to the right but for those in `left`."""
+def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:
+    """Rows in columns as wide as their widest entry, those of the numbers in `left` to the left, others to the right."""
     from rich.console import Console  # a tenth of a second, which only what prints a table needs
     from rich.table import Table
 
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for name in header:
-        drawn.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for number in range(len(rows[0])):
+        drawn.add_column(justify="left" if number in left else "right", no_wrap=True)
     for row in rows:
         drawn.add_row(*row)
     out = StringIO()
     Console(file=out, width=_WIDEST, color_system=None, highlight=False, markup=False, emoji=False).print(drawn)
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 _WIDEST = 10_000
