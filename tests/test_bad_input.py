@@ -261,6 +261,25 @@ def test_what_the_bindings_cannot_read_is_a_diagnostic(name: str, as_bytecode: b
     assert [path.name for path in tmp_path.iterdir()] == ["input"]
 
 
+DAMAGED = {
+    "an operation's name": (b"bar", b"b\xffr"),
+    "an attribute's name": (b"name", b"n\xffme"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_names_that_are_not_utf8_in_bytecode(name: str, tmp_path: Path) -> None:
+    before, after = DAMAGED[name]
+    data = formats.to_bytecode(mlir.parse(CALL.decode(), name, mlir.context()))
+    assert before in data
+    (tmp_path / "input").write_bytes(data.replace(before, after))
+    done = run_command(tmp_path / "input")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{tmp_path / 'input'}: error: "), done.stderr
+    assert "is not UTF-8" in done.stderr
+    assert done.stderr.count("error:") == 1
+
+
 def test_text_that_looks_like_a_location_is_text(tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(CALL.replace(b"7 : i64", b'"of = loc(x) and #loc1 = #loc2", other = 1'))
     done = run_command(tmp_path / "input")

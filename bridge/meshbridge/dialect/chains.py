@@ -40,7 +40,7 @@ def undefined_chains(module: ir.Module) -> list[str]:
     for op in walk(module.operation):
         name = op.name
         if name == ShardingOp.OPERATION_NAME:
-            with suppress(MeshError, KeyError):  # the verifier says which attribute is wrong, or missing
+            with suppress(MeshError, KeyError, TypeError):  # the verifier says which attribute is wrong, or missing
                 sharding = _without_end(ShardingOp(op).value)
                 shardings[op.result] = same.setdefault(sharding, sharding)
         elif name == ShardOp.OPERATION_NAME:

@@ -7,11 +7,13 @@ between two steps of Python code; these are C functions, which run where the rea
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -65,8 +67,21 @@ def guarded(name: str, size: int) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_PROF, READING_SECONDS + size // 2**20)
             try:
                 yield
+            except Exception as error:
+                _release(error)
+                raise
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _release(error: BaseException) -> None:
+    """Lets go of what the frames of a failed reader hold: a context that a damaged file has left behind may crash as it goes."""
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        before, each.__context__ = each.__context__, None
+        each = before
+    gc.collect()
 
 
 @contextmanager
