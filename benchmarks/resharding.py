@@ -280,7 +280,7 @@ def _temporary(found: Plan) -> float:
     module = program(found)
     LowerCollectives(form="local").run(module)
     larger = 4 * max(prod(found.start), prod(found.steps[-1].shape if found.steps else found.start))
-    return float(api.compile(module).loaded.get_compiled_memory_stats().temp_size_in_bytes / larger)
+    return float(api.compile(module).loaded.memory.temp_size_in_bytes / larger)
 
 
 def main() -> int:

@@ -66,7 +66,7 @@ def test_flops_are_those_of_the_optimised_hlo(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_memory_is_near_what_xla_allocates(name: str) -> None:
     report, executable = reported(name)
-    stats = executable.loaded.get_compiled_memory_stats()
+    stats = executable.loaded.memory
     assert report.memory.arguments == stats.argument_size_in_bytes
     allocated = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes - stats.alias_size_in_bytes
     assert allocated / MEMORY_FACTOR < report.memory.peak < allocated * MEMORY_FACTOR

@@ -83,4 +83,4 @@ def test_temporary_memory_in_xla(sizes: tuple[int, ...], shape: tuple[int, ...],
     """At most two of the larger shard."""
     found = plan(shape, "f32", Mesh("m", sizes), Sharding("m", source), Sharding("m", target), EXACT)
     shard = 4 * max(prod(found.start), prod(found.steps[-1].shape))
-    assert compiled(found).get_compiled_memory_stats().temp_size_in_bytes <= 2 * shard
+    assert compiled(found).memory.temp_size_in_bytes <= 2 * shard

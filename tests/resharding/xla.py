@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
-from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 from jax import sharding as jax_sharding
-from jaxlib import xla_client
 from jaxlib.mlir import ir
 
 from meshbridge.dialect import build
 from meshbridge.ir.mlir import context, func
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.resharding import Plan, emit
+from meshbridge.runtime import xla
 
 Array = np.ndarray[Any, Any]
 
@@ -38,28 +36,14 @@ def program(plan: Plan) -> ir.Module:
         return module
 
 
-@cache
-def client() -> Any:
-    return jax.devices("cpu")[0].client
-
-
-def compiled(plan: Plan) -> Any:
-    """The loaded executable of the lowered program."""
+def compiled(plan: Plan) -> xla.Loaded:
+    """The lowered program as XLA has compiled it."""
     module = program(plan)
     LowerCollectives(form="local").run(module)
     for op in list(module.body.operations):
         if op.operation.name == "mesh.mesh":  # a declaration, which XLA does not know
             op.operation.erase()
-    options = xla_client.CompileOptions()
-    options.num_replicas = plan.mesh.size
-    devices = xla_client.DeviceList(tuple(jax.devices("cpu")[: plan.mesh.size]))
-    return client().compile_and_load(mlir_bytes(module), devices, options)
-
-
-def mlir_bytes(module: ir.Module) -> bytes:
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
+    return xla.compile_module(module, jax.devices("cpu")[: plan.mesh.size])
 
 
 def run_on_xla(plan: Plan, buffers: list[Array]) -> list[Array]:
@@ -70,5 +54,5 @@ def run_on_xla(plan: Plan, buffers: list[Array]) -> list[Array]:
     arrays = [jax.device_put(by_replica[replica], device) for replica, device in enumerate(devices)]
     sharding = jax_sharding.NamedSharding(jax_sharding.Mesh(np.array(devices), ("x",)), jax_sharding.PartitionSpec("x"))
     stacked = jax.make_array_from_single_device_arrays((len(arrays) * arrays[0].shape[0], *arrays[0].shape[1:]), sharding, arrays)
-    (result,) = compiled(plan).execute_sharded([stacked]).disassemble_into_single_device_arrays()
+    (result,) = compiled(plan).run([stacked])
     return [np.asarray(result[replica]) for replica in order]

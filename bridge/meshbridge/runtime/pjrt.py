@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from jaxlib import xla_client
 
 from meshbridge.dialect import attributes, ops
 from meshbridge.dialect.module_mesh import mesh_or_single
@@ -26,6 +25,7 @@ from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import Axes, Mesh, Split
 from meshbridge.ir.subaxes import whole_split
 from meshbridge.read import formats
+from meshbridge.runtime import xla
 
 BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
 """Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension, and axes
@@ -114,9 +114,7 @@ class Executable:
     mesh: Mesh
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
-    devices: tuple[Any, ...]
-    loaded: Any
-    """What the PJRT client returned."""
+    loaded: xla.Loaded
     calling: formats.Calling | None = None
     """The trees, typed keys and dropped arguments of the JAX function; None for a bare module."""
 
@@ -136,7 +134,7 @@ class Executable:
     def _mesh_of(self, axes: Sequence[tuple[str, int]]) -> jax.sharding.Mesh:
         in_order = np.empty(self.mesh.size, dtype=object)
         for position, device in enumerate(self.mesh.ordered_devices()):
-            in_order[position] = self.devices[device]
+            in_order[position] = self.loaded.devices[device]
         kinds = tuple(AxisType.Explicit if name in self._unreduced else AxisType.Auto for name, _ in axes)
         return jax.sharding.Mesh(in_order.reshape([size for _, size in axes]), [name for name, _ in axes], axis_types=kinds)
 
@@ -153,7 +151,7 @@ class Executable:
 
     def hlo_text(self) -> str:
         """The optimised HLO, as XLA runs it."""
-        return "\n".join(module.to_string() for module in self.loaded.hlo_modules())
+        return self.loaded.hlo_text()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs on global arrays of numpy or JAX. Gives global `jax.Array`s, sharded as the program left them, in the tree of the
@@ -175,8 +173,7 @@ class Executable:
     def _run(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
         check_number(self.inputs, arguments)
         sharded = [self._shard(*each) for each in zip(self.inputs, labels, arguments, strict=True)]
-        results = self.loaded.execute_sharded(sharded).disassemble_into_single_device_arrays()
-        return [self._join(place, shards) for place, shards in zip(self.outputs, results, strict=True)]
+        return [self._join(place, shards) for place, shards in zip(self.outputs, self.loaded.run(sharded), strict=True)]
 
     def _trace(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The call within a function that JAX traces, on this executable's devices."""
@@ -215,9 +212,9 @@ class Executable:
         """The same buffers as the client takes them: by position in `devices`, whatever the mesh's own order."""
         buffers = {shard.device: shard.data for shard in placed.addressable_shards}
         memory = placed.sharding.memory_kind
-        each = NamedSharding(jax.sharding.Mesh(np.array(self.devices), ("replica",)), PartitionSpec(), memory_kind=memory)
+        each = NamedSharding(jax.sharding.Mesh(np.array(self.loaded.devices), ("replica",)), PartitionSpec(), memory_kind=memory)
         shape = placed.sharding.shard_shape(placed.shape)
-        return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.devices])
+        return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.loaded.devices])
 
     def _join(self, place: Place, shards: Sequence[Any]) -> jax.Array:
         memory = shards[0].sharding.memory_kind
@@ -262,7 +259,7 @@ def load(program: formats.Program, available: Sequence[Any]) -> Executable:
     _strip(module, main)
     used = tuple(available[: mesh.size])
     _check_memories((*inputs, *outputs), used[0])
-    return Executable(mesh, tuple(inputs), tuple(outputs), used, _load(module, used), program.calling)
+    return Executable(mesh, tuple(inputs), tuple(outputs), _load(module, used), program.calling)
 
 
 def _check_memories(places: Iterable[Place], device: Any) -> None:
@@ -287,13 +284,10 @@ def platform(device: Any) -> str:
 def compile_whole(module: ir.Module, device: Any) -> Executable:
     """Compiles a program on global shapes, without shardings, for one device, as it stands: XLA does everything.
 
-    Gives `module` the name of entry points that XLA looks for. Raises MeshError for a program that XLA refuses.
+    Changes the module's name of its entry point. Raises MeshError for a program that XLA refuses.
     """
-    main = mlir.main_function(module)
     inputs, outputs = boundary(module)
-    with module.context:
-        main.attributes["sym_name"] = ir.StringAttr.get("main")
-    return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), (device,), _load(module, (device,)))
+    return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), _load(module, (device,)))
 
 
 def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:
@@ -366,9 +360,8 @@ DTYPES = {
 
 
 def _strip(module: ir.Module, main: ir.Operation) -> None:
-    """Removes what XLA does not know (mesh symbols, the `meshbridge.*` attributes of the boundary) and calls the entry `main`."""
+    """Removes what XLA does not know: mesh symbols, the `meshbridge.*` attributes of the boundary."""
     with module.context:
-        main.attributes["sym_name"] = ir.StringAttr.get("main")
         for side in ("arg_attrs", "res_attrs"):
             if side in main.attributes:
                 main.attributes[side] = ir.ArrayAttr.get([_without_boundary(entry) for entry in _entries(main, side)])
@@ -396,21 +389,10 @@ _CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla
 """The targets by which JAX calls a Python function of the process that has traced it."""
 
 
-def _load(module: ir.Module, devices: Sequence[Any]) -> Any:
-    """Compiles for one replica on each device."""
+def _load(module: ir.Module, devices: Sequence[Any]) -> xla.Loaded:
+    """Compiles for one replica on each device. Raises MeshError for a program that XLA refuses."""
     _refuse_callbacks(module)
-    count = len(devices)
-    options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = count, 1
-    build = options.executable_build_options
-    build.num_replicas, build.num_partitions = count, 1
-    ids = np.array([device.id for device in devices]).reshape(count, 1)
-    options.device_assignment = build.device_assignment = xla_client.DeviceAssignment.create(ids)
-    with module.context:
-        i32 = ir.IntegerType.get_signless(32)
-        module.operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(i32, count)
-        module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, 1)
     try:
-        return devices[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(tuple(devices)), options)
+        return xla.compile_module(module, devices)
     except jax.errors.JaxRuntimeError as error:
         raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None

@@ -84,8 +84,8 @@ def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence
         _save(folder, results)
     absolute, relative = (None, None) if request.lead else _differences(folder, results)
     return Figures(
-        **vars(figures(compiled.hlo_text())),
-        temporary_bytes=compiled.loaded.get_compiled_memory_stats().temp_size_in_bytes,
+        **vars(figures(compiled.loaded.hlo_text())),
+        temporary_bytes=compiled.loaded.memory.temp_size_in_bytes,
         partition_seconds=partitioning if contestant.is_ours else None,
         compile_seconds=compiling,
         run_seconds=min(running),

@@ -16,7 +16,7 @@ from jaxlib import xla_client
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
-from meshbridge.read import formats
+from meshbridge.runtime import xla
 from meshbridge.runtime.pjrt import Place, boundary
 
 Array = np.ndarray[Any, Any]
@@ -70,38 +70,33 @@ def tiles(sharding: Any, rank: int, devices: int) -> Tiles:
 class Compiled:
     """A compiled program; called with global arrays, it gives global arrays."""
 
-    loaded: Any
-    devices: tuple[Any, ...]
+    loaded: xla.Loaded
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
 
-    def hlo_text(self) -> str:
-        """The optimised HLO of one device's program."""
-        return "\n".join(module.to_string() for module in self.loaded.hlo_modules())
-
     def place(self, arrays: Sequence[Array]) -> list[jax.Array]:
         """The arguments on the devices, as the program takes them."""
-        shardings = self.loaded.get_parameter_shardings() or [None] * len(arrays)
+        shardings = self.loaded.executable.get_parameter_shardings() or [None] * len(arrays)
         return [self._placed(*pair) for pair in zip(arrays, shardings, strict=True)]
 
     def _placed(self, array: Array, sharding: Any) -> jax.Array:
-        pieces = tiles(sharding, array.ndim, len(self.devices)).cut(np.asarray(array))
+        pieces = tiles(sharding, array.ndim, len(self.loaded.devices)).cut(np.asarray(array))
         with jax.enable_x64(True):  # without it JAX would make 32-bit numbers of 64-bit ones
-            held = [jax.device_put(piece, device) for piece, device in zip(pieces, self.devices, strict=True)]
-        each = NamedSharding(jax.sharding.Mesh(np.array(self.devices), ("device",)), PartitionSpec())
+            held = [jax.device_put(piece, device) for piece, device in zip(pieces, self.loaded.devices, strict=True)]
+        each = NamedSharding(jax.sharding.Mesh(np.array(self.loaded.devices), ("device",)), PartitionSpec())
         return jax.make_array_from_single_device_arrays(pieces[0].shape, each, held)
 
     def execute(self, placed: Sequence[jax.Array]) -> list[list[jax.Array]]:
         """Each result as every device's tile, when all are there."""
-        results: list[list[jax.Array]] = self.loaded.execute_sharded(list(placed)).disassemble_into_single_device_arrays()
+        results = self.loaded.run(placed)
         jax.block_until_ready(results)
         return results
 
     def join(self, results: Sequence[Sequence[jax.Array]]) -> list[Array]:
         """The results that `execute` gave, as global arrays."""
-        shardings = self.loaded.get_output_shardings() or [None] * len(self.outputs)
+        shardings = self.loaded.executable.get_output_shardings() or [None] * len(self.outputs)
         return [
-            tiles(sharding, len(place.shape), len(self.devices)).join([np.asarray(tile) for tile in held], place.shape)
+            tiles(sharding, len(place.shape), len(self.loaded.devices)).join([np.asarray(tile) for tile in held], place.shape)
             for held, sharding, place in zip(results, shardings, self.outputs, strict=True)
         ]
 
@@ -111,27 +106,21 @@ def compile(module: ir.Module, devices: Sequence[Any], *, shardy: bool) -> Compi
 
     Raises XLA's own errors.
     """
-    count = len(devices)
     inputs, outputs = boundary(module)
-    options = xla_client.CompileOptions()
-    options.num_replicas, options.num_partitions = 1, count
-    build = options.executable_build_options
-    build.num_replicas, build.num_partitions = 1, count
-    build.use_spmd_partitioning, build.use_shardy_partitioner = True, shardy
-    build.allow_spmd_sharding_propagation_to_parameters = _are_open(module, "arg_attrs", len(inputs))
-    build.allow_spmd_sharding_propagation_to_output = _are_open(module, "res_attrs", len(outputs))
-    ids = np.array([device.id for device in devices]).reshape(1, count)
-    options.device_assignment = build.device_assignment = xla_client.DeviceAssignment.create(ids)
-    module.operation.attributes["mhlo.num_partitions"] = ir.Attribute.parse(f"{count} : i32", module.context)
+    open_inputs, open_outputs = _are_open(module, "arg_attrs", len(inputs)), _are_open(module, "res_attrs", len(outputs))
+
+    def configure(build: Any) -> None:
+        build.use_spmd_partitioning, build.use_shardy_partitioner = True, shardy
+        build.allow_spmd_sharding_propagation_to_parameters = open_inputs
+        build.allow_spmd_sharding_propagation_to_output = open_outputs
+
     _leave_what_xla_knows(module)
-    loaded = devices[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(tuple(devices)), options)
-    return Compiled(loaded, tuple(devices), tuple(inputs), tuple(outputs))
+    loaded = xla.compile_module(module, devices, "partitions", configure)
+    return Compiled(loaded, tuple(inputs), tuple(outputs))
 
 
 def _leave_what_xla_knows(module: ir.Module) -> None:
-    """Calls the entry point `main`, and removes the attributes that only we read."""
-    with module.context:
-        mlir.main_function(module).attributes["sym_name"] = ir.StringAttr.get("main")
+    """Removes the attributes that only we read."""
     for op in mlir.walk_all(module):
         for name in [name for name in op.attributes if name.startswith("meshbridge.")]:
             del op.attributes[name]

@@ -1,0 +1,64 @@
+"""XLA, by way of the PJRT client that JAX holds: compiles a module for some devices, runs it, and says what it has made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxlib import xla_client
+
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import ir
+from meshbridge.read import formats
+
+
+@dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
+class Loaded:
+    """A program that XLA has compiled, on the devices that run it, in the order of their logical numbers."""
+
+    executable: Any
+    "What the PJRT client returned."
+    devices: tuple[Any, ...]
+
+    def run(self, arguments: Sequence[jax.Array]) -> list[list[jax.Array]]:
+        """Each result as what every device has of it."""
+        held: list[list[jax.Array]] = self.executable.execute_sharded(list(arguments)).disassemble_into_single_device_arrays()
+        return held
+
+    def hlo_text(self) -> str:
+        """The optimised HLO of one device's program, as XLA runs it."""
+        return "\n".join(module.to_string() for module in self.executable.hlo_modules())
+
+    @property
+    def memory(self) -> Any:
+        """XLA's `CompiledMemoryStats`: what a device holds of arguments and results, and beside them while it computes."""
+        return self.executable.get_compiled_memory_stats()
+
+
+def compile_module(
+    module: ir.Module,
+    devices: Sequence[Any],
+    devices_are: Literal["replicas", "partitions"] = "replicas",
+    configure: Callable[[Any], None] = lambda options: None,
+) -> Loaded:
+    """Compiles `module`, whose entry point it names `main`, for each of `devices`.
+
+    Partitions run one program on global shapes, which XLA partitions; replicas each run the program as it stands. `configure`
+    changes XLA's `ExecutableBuildOptions`. Raises XLA's own errors.
+    """
+    replicas, partitions = (len(devices), 1) if devices_are == "replicas" else (1, len(devices))
+    options = xla_client.CompileOptions()
+    build = options.executable_build_options
+    options.num_replicas, options.num_partitions = build.num_replicas, build.num_partitions = replicas, partitions
+    ids = np.array([device.id for device in devices]).reshape(replicas, partitions)
+    options.device_assignment = build.device_assignment = xla_client.DeviceAssignment.create(ids)
+    configure(build)
+    with module.context:
+        mlir.main_function(module).attributes["sym_name"] = ir.StringAttr.get("main")
+        for name, count in (("replicas", replicas), ("partitions", partitions)):
+            module.operation.attributes[f"mhlo.num_{name}"] = ir.Attribute.parse(f"{count} : i32")
+    used = tuple(devices)
+    return Loaded(used[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(used), options), used)
