@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshbridge.analysis.known_values import Iota, is_splat, known
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.table import replaces
@@ -72,27 +72,12 @@ def _numbered(block: ir.Block) -> list[tuple[str | int, ...]]:
 
 
 def _two_reductions(op: ir.Operation, kind: str) -> tuple[ir.Value, ir.Value]:
-    values, indices, value_init, index_init = op.operands
+    values, indices, value_init, _ = op.operands
     (dimension,) = integers(op.attributes["dimensions"])
-    best = _reduce(values, value_init, dimension, kind)
-    kept = [dim for dim in range(ir.RankedTensorType(values.type).rank) if dim != dimension]
-    spread = stablehlo.broadcast_in_dim(values.type, best, ir.DenseI64ArrayAttr.get(kept))
-    wins = stablehlo.compare(values, spread, stablehlo.ComparisonDirectionAttr.get("EQ"))
-    not_a_number = stablehlo.compare(values, values, stablehlo.ComparisonDirectionAttr.get("NE"))
-    last = neutral("min", ir.RankedTensorType(indices.type).element_type)
-    candidates = stablehlo.select(stablehlo.or_(wins, not_a_number), indices, Builder.current().splat(indices.type, last))
-    return best, _reduce(candidates, Builder.current().splat(index_init.type, last), dimension, "min")
-
-
-def _reduce(value: ir.Value, init: ir.Value, dimension: int, kind: str) -> ir.Value:
-    """`value` reduced over `dimension` by `max` or `min`."""
-    tensor = ir.RankedTensorType(value.type)
-    shape = [size for dim, size in enumerate(tensor.shape) if dim != dimension]
-    result = ir.RankedTensorType.get(shape, tensor.element_type)
-    reduce = stablehlo.ReduceOp([result], [value], [init], ir.DenseI64ArrayAttr.get([dimension]))
-    block = reduce.operation.regions[0].blocks.append(init.type, init.type)
-    with ir.InsertionPoint(block):
-        combine = stablehlo.maximum if kind == "max" else stablehlo.minimum
-        stablehlo.return_([combine(*block.arguments)])
-    reduced: ir.Value = reduce.operation.results[0]
-    return reduced
+    emit, better = Builder.before(op), "maximum" if kind == "max" else "minimum"
+    best = emit.reduce(values, value_init, dimension, better)
+    kept = [dim for dim in range(len(shape_of(values))) if dim != dimension]
+    wins = emit.compare("EQ", values, emit.broadcast(best, shape_of(values), kept))
+    last = neutral("min", element_of(indices))
+    candidates = emit.select(emit.elementwise("or", wins, emit.compare("NE", values, values)), indices, last)
+    return best, emit.reduce(candidates, last, dimension, "minimum")

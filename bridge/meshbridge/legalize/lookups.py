@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.analysis.known_values import Iota, known
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops.addressing import Addressing, of_gather, of_scatter
@@ -62,14 +63,8 @@ def _component(indices: ir.Value, vector_dim: int, component: int) -> ir.Value |
 
 def _without(indices: ir.Value, vector_dim: int, dropped: set[int]) -> ir.Value:
     """The index vectors without some components."""
-    shape = list(shape_of(indices))
-    parts = []
-    for component in sorted(set(range(shape[vector_dim])) - dropped):
-        begin, end = [0] * len(shape), list(shape)
-        begin[vector_dim], end[vector_dim] = component, component + 1
-        parts.append(stablehlo.slice(indices, begin, end, [1] * len(shape)))
-    i64 = ir.IntegerType.get_signless(64)
-    return parts[0] if len(parts) == 1 else stablehlo.concatenate(parts, ir.IntegerAttr.get(i64, vector_dim))
+    emit, kept = Builder.current(), sorted(set(range(shape_of(indices)[vector_dim])) - dropped)
+    return emit.concatenate([emit.slice(indices, vector_dim, component, 1) for component in kept], vector_dim)
 
 
 def _write_gather(op: ir.Operation, how: Addressing) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.table import replaces
 
@@ -45,14 +46,12 @@ def _split(op: ir.Operation) -> ir.Value:
 
 def _along(value: ir.Value, dim: int, kind: str) -> ir.Value:
     """A complex transform along `dim`, which is swapped with the last dimension meanwhile."""
-    tensor = ir.RankedTensorType(value.type)
-    swapped = list(range(tensor.rank))
+    emit, swapped = Builder.current(), list(range(len(shape_of(value))))
     swapped[dim], swapped[-1] = swapped[-1], swapped[dim]
-    moved = stablehlo.transpose(value, swapped)
-    return stablehlo.transpose(_transform(moved, kind, tensor.shape[dim], moved.type), swapped)
+    moved = emit.transpose(value, swapped)
+    return emit.transpose(_transform(moved, kind, shape_of(value)[dim], moved.type), swapped)
 
 
 def _transform(value: ir.Value, kind: str, length: int, result: ir.Type) -> ir.Value:
     attributes = {"fft_type": ir.Attribute.parse(f"#stablehlo<fft_type {kind}>"), "fft_length": integers_attr([length])}
-    transformed: ir.Value = ir.Operation.create("stablehlo.fft", [result], [value], attributes).results[0]
-    return transformed
+    return Builder.current().value("fft", result, [value], attributes)

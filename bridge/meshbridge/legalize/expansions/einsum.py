@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshbridge.ir.builder import Builder
+from meshbridge.dialect.attributes import integers_attr
+from meshbridge.ir.builder import Builder, element_of, shape_of
+from meshbridge.ir.builder import tensor as tensor_of
 from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.legalize.table import replaces
-from meshbridge.ops.rule import shape_of
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,9 @@ def _diagonal(tensor: Labelled) -> Labelled:
     repeated = next((dim for dim, label in enumerate(tensor.labels) if label in tensor.labels[:dim]), None)
     if repeated is None:
         return tensor
-    kind = ir.RankedTensorType(tensor.value.type)
-    numbers = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
-    first = tensor.labels.index(tensor.labels[repeated])
-    places = [stablehlo.iota(numbers, dim) for dim in (first, repeated)]
-    kept = stablehlo.select(Builder.current().compare("EQ", places[0], places[1]), tensor.value, Builder.current().splat(kind, 0))
+    emit, first = Builder.current(), tensor.labels.index(tensor.labels[repeated])
+    one, other = (emit.iota(shape_of(tensor.value), dim) for dim in (first, repeated))
+    kept = emit.select(emit.compare("EQ", one, other), tensor.value, 0)
     labels = tensor.labels[:repeated] + tensor.labels[repeated + 1 :]
     return _diagonal(Labelled(sum_over(kept, [repeated]), labels))
 
@@ -94,15 +93,10 @@ def _sum_out(tensor: Labelled, wanted: str) -> Labelled:
 
 def sum_over(value: ir.Value, dims: Sequence[int]) -> ir.Value:
     """`value` summed over `dims`."""
-    kind = ir.RankedTensorType(value.type)
-    scalar = ir.RankedTensorType.get([], kind.element_type)
-    result = ir.RankedTensorType.get([size for dim, size in enumerate(kind.shape) if dim not in dims], kind.element_type)
-    reduce = stablehlo.ReduceOp([result], [value], [Builder.current().splat(scalar, 0)], ir.DenseI64ArrayAttr.get(sorted(dims)))
-    with ir.InsertionPoint(reduce.operation.regions[0].blocks.append(scalar, scalar)):
-        block = reduce.operation.regions[0].blocks[0]
-        stablehlo.return_([stablehlo.add(*block.arguments)])
-    total: ir.Value = reduce.operation.results[0]
-    return total
+    emit, element = Builder.current(), element_of(value)
+    result = tensor_of([size for dim, size in enumerate(shape_of(value)) if dim not in dims], element)
+    zero = emit.splat(tensor_of([], element), 0)
+    return emit.combining("reduce", result, [value, zero], {"dimensions": integers_attr(sorted(dims))}, "add")
 
 
 def _product(op: ir.Operation, left: Labelled, right: Labelled, output: str) -> Labelled:
@@ -131,7 +125,4 @@ def _transposed(op: ir.Operation, tensor: Labelled, output: str) -> ir.Value:
     if sorted(tensor.labels) != sorted(output):
         raise OpError(op, f"names the dimensions '{output}' of the result, but the operands have '{tensor.labels}'")
     order = [tensor.labels.index(label) for label in output]
-    if order == sorted(order):
-        return tensor.value
-    moved: ir.Value = stablehlo.transpose(tensor.value, order)
-    return moved
+    return tensor.value if order == sorted(order) else Builder.current().transpose(tensor.value, order)
