@@ -8,62 +8,67 @@ value is not chained onto the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import CollectiveOpView, MeshOp, ShardingOp, ShardOp, ShiftOp
 from meshbridge.dialect.shard_constraints import offsets_by_dimension
-from meshbridge.ir.mlir import ir, walk
-from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
+from meshbridge.ir.sharding import DYNAMIC, Mesh
 
 _MESSAGES = {"mesh.send", "mesh.recv"}
 
 
 def fold(module: ir.Module) -> bool:
-    """Folds the mesh operations of `module` once, in place; returns whether anything changed."""
-    with module.context, ir.Location.unknown():
-        ops = [op for op in walk(module.operation) if op.name.startswith("mesh.") or op.name == "arith.constant"]
-        facts = _Facts(ops)
-        changed = False
-        for op in ops:
-            folding = _FOLDS.get(op.name)
-            if folding is not None:
-                changed |= folding(op, facts)
-        return _erase_dead(ops, facts) or changed
+    """Folds the mesh operations of `module`, in place; returns whether anything changed."""
+    with rewriting(Folder, module) as folder:
+        changed = folder.apply(PATTERNS)
+        folder.finish()
+        return _erase_dead(folder) or changed
 
 
-class _Facts:
-    """Constants, shards and meshes by the value or name that refers to them."""
+class Folder(Rewriter):
+    """A module while its mesh operations are folded."""
 
-    def __init__(self, ops: list[ir.Operation]) -> None:
-        self.constants: dict[ir.Value[Any], int] = {}
-        self.shards: dict[ir.Value[Any], ShardOp] = {}
-        self.shardings: dict[ir.Value[Any], Sharding] = {}
-        "Those without dynamic entries."
-        self.annotated: dict[tuple[ir.Value[Any], object, bool], ir.Operation] = {}
+    def __init__(self, module: ir.Module) -> None:
+        found = [view.operation for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME]
+        self.meshes: dict[str, Mesh] = {MeshOp(op).sym_name: MeshOp(op).value for op in found}
+        self.annotated: dict[tuple[ir.Value, object, bool], ir.Operation] = {}
         "By value, sharding and kind of annotation, the first such `mesh.shard`."
-        self.meshes: dict[str, Mesh] = {}
-        for op in ops:
-            if op.name == "arith.constant" and isinstance(op.attributes["value"], ir.IntegerAttr):
-                self.constants[op.results[0]] = int(ir.IntegerAttr(op.attributes["value"]).value)
-            elif op.name == ShardOp.OPERATION_NAME:
-                self.shards[op.results[0]] = ShardOp(op)
-            elif op.name == ShardingOp.OPERATION_NAME and not len(op.operands):
-                self.shardings[op.results[0]] = ShardingOp(op).value
-            elif op.name == MeshOp.OPERATION_NAME:
-                self.meshes[MeshOp(op).sym_name] = MeshOp(op).value
+        super().__init__(module)
+
+    def is_root(self, name: str) -> bool:
+        """Mesh operations."""
+        return name.startswith("mesh.")
+
+    def is_dispensable(self, name: str) -> bool:
+        """None: what has no uses goes at the end, by its effects."""
+        return False
+
+    def first_alike(self, op: ir.Operation) -> ir.Operation:
+        """The first `mesh.shard` that annotates what the `mesh.shard` `op` annotates, in the same way."""
+        view = ShardOp(op)
+        return self.annotated.setdefault((view.source, _sharding(view.sharding), view.annotate_for_users), op)
 
 
-def _erase_dead(ops: list[ir.Operation], facts: _Facts) -> bool:
+def _sharding(value: ir.Value) -> object:
+    """What an operation without dynamic entries says, else the value itself."""
+    made = value.owner
+    if isinstance(made, ir.Block) or made.name != ShardingOp.OPERATION_NAME or len(made.operands):
+        return value
+    return ShardingOp(made.operation).value
+
+
+def _erase_dead(folder: Folder) -> bool:
     """Erases mesh operations without uses, users before what they use.
 
     A `mesh.shard` without uses goes too, as an operation without effects, but for that of an argument: it says what callers pass.
     """
     erased = False
-    for op in reversed(ops):
-        if op.name.startswith("mesh.") and op.results and not any(map(_is_used, op.results)) and not _has_effect(op, facts):
+    for op in reversed(folder.roots):
+        if not any(map(_is_used, op.results)) and not _has_effect(op, folder):
             op.erase()
             erased = True
     return erased
@@ -73,13 +78,12 @@ def _is_used(value: ir.Value[Any]) -> bool:
     return any(True for _ in value.uses)
 
 
-def _has_effect(op: ir.Operation, facts: _Facts) -> bool:
+def _has_effect(op: ir.Operation, folder: Folder) -> bool:
     if op.name in _MESSAGES:
-        return not _alone(op, facts)
+        return not _alone(op, folder)
     if op.name == ShardOp.OPERATION_NAME:
         view = ShardOp(op)
-        key = (view.source, facts.shardings.get(view.sharding, view.sharding), False)
-        return isinstance(view.source.owner, ir.Block) and not view.annotate_for_users and facts.annotated.get(key) == op
+        return isinstance(view.source.owner, ir.Block) and not view.annotate_for_users and folder.first_alike(op) == op
     return any(isinstance(operand.type, ir.MemRefType) for operand in op.operands)
 
 
@@ -91,38 +95,38 @@ def _replace(op: ir.Operation, value: ir.Value[Any]) -> bool:
     return True
 
 
-def _alone(op: ir.Operation, facts: _Facts) -> bool:
+def _alone(op: ir.Operation, folder: Folder) -> bool:
     """Whether every device is a group of its own, so that the collective returns what it is given."""
     axes = CollectiveOpView(op).mesh_axes
-    mesh = facts.meshes.get(CollectiveOpView(op).mesh)
+    mesh = folder.meshes.get(CollectiveOpView(op).mesh)
     return not axes or (mesh is not None and prod(mesh.shape[axis] for axis in axes) == 1)
 
 
-def _fold_collective(op: ir.Operation, facts: _Facts) -> bool:
+def _fold_collective(op: ir.Operation, folder: Folder) -> bool:
     """In groups of one device a collective is the identity. Where the element type changes it converts, and stays."""
-    if op.operands[0].type != op.results[0].type or not _alone(op, facts):
+    if op.operands[0].type != op.results[0].type or not _alone(op, folder):
         return False
     return _replace(op, op.operands[0])
 
 
-def _fold_shift(op: ir.Operation, facts: _Facts) -> bool:
+def _fold_shift(op: ir.Operation, folder: Folder) -> bool:
     """A shift by nothing, or around all of its axis."""
     view = ShiftOp(op)
-    mesh = facts.meshes.get(view.mesh)
+    mesh = folder.meshes.get(view.mesh)
     size = mesh.shape[view.shift_axis] if mesh is not None else DYNAMIC
     around = view.rotate and size != DYNAMIC and view.offset % size == 0
     return (view.offset == 0 or around) and _replace(op, op.operands[0])
 
 
-def _fold_shard(op: ir.Operation, facts: _Facts) -> bool:
+def _fold_shard(op: ir.Operation, folder: Folder) -> bool:
     """The same annotation twice in a row, or of one value twice in a block."""
     view = ShardOp(op)
-    sharding = facts.shardings.get(view.sharding, view.sharding)
-    before = facts.shards.get(view.source)
+    made = view.source.owner
+    before = ShardOp(made.operation) if not isinstance(made, ir.Block) and made.name == op.name else None
     if before is not None and before.annotate_for_users == view.annotate_for_users:
-        alike = facts.shardings.get(before.sharding, before.sharding) == sharding
+        alike = _sharding(before.sharding) == _sharding(view.sharding)
         return alike and _only_inherent(op) and _replace(op, view.source)
-    first = facts.annotated.setdefault((view.source, sharding, view.annotate_for_users), op)
+    first = folder.first_alike(op)
     return first != op and first.block == op.block and _only_inherent(op) and _replace(op, first.results[0])
 
 
@@ -130,16 +134,16 @@ def _only_inherent(op: ir.Operation) -> bool:
     return all(name == "annotate_for_users" for name in op.attributes)
 
 
-def _fold_sharding(op: ir.Operation, facts: _Facts) -> bool:
+def _fold_sharding(op: ir.Operation, folder: Folder) -> bool:
     """Constant operands become static entries; halos of nothing and offsets of even shards go."""
     view = ShardingOp(op)
     offset_count = attributes.integers(op.attributes["operandSegmentSizes"])[0]
     operands = list(op.operands)
-    offsets, offset_operands = _static(view.sharded_dims_offsets, operands[:offset_count], facts)
-    halos, halo_operands = _static(view.halo_sizes, operands[offset_count:], facts)
+    offsets, offset_operands = _static(view.sharded_dims_offsets, operands[:offset_count])
+    halos, halo_operands = _static(view.halo_sizes, operands[offset_count:])
     if not any(halos):
         halos = ()
-    mesh = facts.meshes.get(view.mesh)
+    mesh = folder.meshes.get(view.mesh)
     if offsets and mesh is not None and DYNAMIC not in offsets and DYNAMIC not in mesh.shape:
         lists = offsets_by_dimension(offsets, view.split_axes, mesh)
         if all(_is_even(listed) for listed in lists):
@@ -153,24 +157,28 @@ def _fold_sharding(op: ir.Operation, facts: _Facts) -> bool:
     }
     kept = [*offset_operands, *halo_operands]
     new = ir.Operation.create(op.name, [op.results[0].type], kept, attrs, loc=op.location, ip=ir.InsertionPoint(op))
-    op.results[0].replace_all_uses_with(new.results[0])
+    folder.replace(op, new.results[0])
     return True
 
 
-def _static(
-    entries: tuple[int, ...], operands: list[ir.Value[Any]], facts: _Facts
-) -> tuple[tuple[int, ...], list[ir.Value[Any]]]:
+def _static(entries: tuple[int, ...], operands: list[ir.Value[Any]]) -> tuple[tuple[int, ...], list[ir.Value[Any]]]:
     """The list with known operands written in, and the operands that stay."""
     left = iter(operands)
     kept: list[ir.Value[Any]] = []
     result: list[int] = []
     for entry in entries:
         operand = next(left) if entry == DYNAMIC else None
-        known = facts.constants.get(operand) if operand is not None else entry
+        known = _constant(operand) if operand is not None else entry
         if operand is not None and known is None:
             kept.append(operand)
         result.append(DYNAMIC if known is None else known)
     return tuple(result), kept
+
+
+def _constant(value: ir.Value) -> int | None:
+    made = value.owner
+    held = made.attributes["value"] if not isinstance(made, ir.Block) and made.name == "arith.constant" else None
+    return int(held.value) if isinstance(held, ir.IntegerAttr) else None
 
 
 def _is_even(offsets: tuple[int, ...]) -> bool:
@@ -194,12 +202,12 @@ _GROUPED = (
     "send",
 )
 
-_FOLDS: dict[str, Callable[[ir.Operation, _Facts], bool]] = {
-    **{f"mesh.{name}": _fold_collective for name in _GROUPED},
-    "mesh.shift": _fold_shift,
-    "mesh.shard": _fold_shard,
-    "mesh.sharding": _fold_sharding,
-}
+PATTERNS: tuple[Pattern[Folder], ...] = (
+    Pattern(tuple(f"mesh.{name}" for name in _GROUPED), _fold_collective),
+    Pattern(("mesh.shift",), _fold_shift),
+    Pattern(("mesh.shard",), _fold_shard),
+    Pattern(("mesh.sharding",), _fold_sharding),
+)
 
 
 def merge_duplicates(module: ir.Module) -> bool:
@@ -209,14 +217,11 @@ def merge_duplicates(module: ir.Module) -> bool:
 
 def erase_dead(module: ir.Module) -> bool:
     """Erases mesh operations that nobody uses and that have no effect; returns whether there were any."""
-    ops = [op for op in walk(module.operation) if op.name.startswith("mesh.")]
-    facts = _Facts(ops)
-    for op in ops:
-        if op.name == ShardOp.OPERATION_NAME:
-            view = ShardOp(op)
-            sharding = facts.shardings.get(view.sharding, view.sharding)
-            facts.annotated.setdefault((view.source, sharding, view.annotate_for_users), op)
-    return _erase_dead(ops, facts)
+    with rewriting(Folder, module) as folder:
+        for op in folder.roots:
+            if op.name == ShardOp.OPERATION_NAME:
+                folder.first_alike(op)
+        return _erase_dead(folder)
 
 
 def _merge_in(block: ir.Block, known: dict[object, ir.Operation]) -> bool:
