@@ -55,7 +55,7 @@ Known = Splat | Iota | Constant | None
 """None where nothing is known."""
 
 _DEPTH = 32
-"""How many operations in a row are looked through."""
+"""How many operations in a row are looked through. Not measured: a bound on time and recursion."""
 
 _LARGEST = 2**10
 """Elements of a Constant that is computed from others: index vectors are shorter."""

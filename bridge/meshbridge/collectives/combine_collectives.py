@@ -47,7 +47,10 @@ class CombineCollectives(Pass):
 
     name: ClassVar[str] = "combine-collectives"
     bytes: int = 2**16
-    "Largest size of a combined buffer, sent or received, on each device. 0 combines nothing."
+    """Largest size of a combined buffer, sent or received, on each device. 0 combines nothing.
+
+    Measured (`benchmarks.constants`): gpt12 executes 278 collectives with 0, 219 with 4 KB, 208 with 64 KB, 129 with 1 MB. Larger
+    buffers are not taken because they copy more than a message costs to start: that is not measured."""
 
     def run(self, module: ir.Module) -> bool:
         changed = False
@@ -186,7 +189,10 @@ def _is_plain(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 
 
 _FOLLOWERS = 16
-"""How many operations may move behind a combined collective for each of its members."""
+"""How many operations may move behind a combined collective for each of its members.
+
+Measured (`benchmarks.constants`): with 0, gpt12 executes 255 collectives, with 4 209, with 16 208; llama_scan_fsdp 227, 215 and
+211, and 195 with 64. What moves is computed later, which delays what needs it: that is not measured."""
 
 
 def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: MeshRewriter) -> list[ir.Operation] | None:

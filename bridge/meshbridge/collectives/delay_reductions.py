@@ -48,7 +48,10 @@ class DelayReductions(Pass):
 
     name: ClassVar[str] = "delay-reductions"
     growth: int = 2**28
-    "Bytes by which a carried value may grow on each device: a reduce-scatter's operand is as many times larger as its group."
+    """Bytes by which a carried value may grow on each device: a reduce-scatter's operand is as many times larger as its group.
+
+    Measured (`benchmarks.constants`): with 0, lstm sends 9,454 KB instead of 1,328. 2**28 is a bound on memory, not a
+    measurement."""
 
     def run(self, module: ir.Module) -> bool:
         with rewriting(MeshRewriter, module) as rewriter:

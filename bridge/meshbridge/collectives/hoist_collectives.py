@@ -33,7 +33,8 @@ class HoistCollectives(Pass):
 
     name: ClassVar[str] = "hoist-collectives"
     growth: int = 2**28
-    "Bytes by which what a collective gives may exceed what it is given: so much more memory is held while the loop runs."
+    """Bytes by which what a collective gives may exceed what it is given: so much more memory is held while the loop runs. A
+    bound on memory, not a measurement."""
 
     def run(self, module: ir.Module) -> bool:
         with module.context:

@@ -43,7 +43,8 @@ _SPREADING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
 """Collectives that leave all devices of a group with the same."""
 
 _DEPTH = 4
-"""How many operations `is_uniform` looks through: more would cost time in proportion to the size of what computes a value."""
+"""How many operations `is_uniform` follows: more would cost time in proportion to the size of what computes a value. Not
+measured."""
 
 
 class MeshRewriter(Rewriter):

@@ -29,15 +29,23 @@ from meshbridge.ops.rounds import exchanged_bytes
 from meshbridge.ops.rule import ShardingRule
 
 CONTRACTION_PRICE = 1 / 64
-"""Bytes on the wire that one multiply-add of a contraction on one device is worth. An accelerator does about 1,000 of
-them while a
-byte crosses a link, so this is steep on purpose: a user who shards a program wants its contractions shared out, not repeated."""
+"""Wire bytes that one multiply-add of a contraction on one device costs as much as. An accelerator does about 1,000 of them while
+a byte crosses a link, so the price is high on purpose: a user who shards a program wants its contractions sharded, not repeated.
+
+Measured (`benchmarks.constants`, wire KB): gpt12 29,644 with 0, 29,669 with 1/256, 29,419 with 1/64, 29,508 with 1/16;
+llama_scan_fsdp_tp 22,665 with 0, 19,948 with 1/256 to 1/16. With 0, temporary memory of the latter grows from 29 to 75 MB."""
 
 ELEMENT_PRICE = 1 / 256
-"""The same for one iteration of any other op, which reads and writes memory rather than computes."""
+"""The same for one iteration of any other op, which reads and writes memory rather than computes.
+
+Measured likewise: gpt12 29,508 with 0 and with 1/2048, 29,419 with 1/256 to 1/16. From 1/64 on resnet_spatial takes 55
+collectives instead of 47 for as many bytes."""
 
 MOST_OPTIONS = 2048
-"""Options tried per op; an op with more keeps each loop's first candidates."""
+"""Options tried per op; an op with more keeps each loop's first candidates.
+
+Measured: from 64 to 16,384 nothing changes on the programs of `benchmarks.constants`, whose meshes have up to three axes. The
+limit is for meshes of more axes."""
 
 TensorType = tuple[tuple[int, ...], str]
 """Shape and element type."""

@@ -13,7 +13,10 @@ from dataclasses import replace
 from meshbridge.decide.graph import Graph
 
 ROUNDS = 2
-"""Neighbourhoods compared: one op's, and that of the ops beside it. More rounds tell more layers apart and find nothing new."""
+"""Neighbourhoods compared: one op's, and that of the ops beside it. More rounds tell more layers apart.
+
+Measured (`benchmarks.constants`): from 1 to 3, all programs send as many bytes within 0.3 %, and llama_scan_fsdp executes 211
+collectives with 1 and 2, 219 with 3."""
 
 
 def quotient(graph: Graph) -> tuple[Graph, list[int]]:

@@ -24,10 +24,16 @@ from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts
 
 MOST_PADDING = 1 / 8
-"""A dimension is split where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3."""
+"""A dimension is sharded where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3.
+
+Measured: from 0 to 1 nothing changes on the programs of `benchmarks.constants`, whose sizes divide evenly. That uneven dimensions
+of real programs prefer this bound to another one is not measured."""
 
 LEAST_GAIN = 1e-5
-"""A move stays if it saves at least this part of the total: below it, floating-point sums in another order decide."""
+"""A change stays if it saves at least this part of the total: below it, rounding decides, and collectives multiply for nothing.
+
+Measured (`benchmarks.constants`): with 0, llama_scan_fsdp executes 230 collectives for 22,571 KB instead of 211 for 22,573, and
+resnet_spatial 57 for 292.6 instead of 47 for 293.1. With 1e-3, gpt12 sends 29,575 KB instead of 29,419."""
 
 MOVING = frozenset(
     f"stablehlo.{name}"
@@ -45,7 +51,10 @@ MOVING = frozenset(
 """Ops whose results hold what their operands hold."""
 
 MANAGEABLE = 1000
-"""Nodes up to which a program is refined once more as it is, unfolded: the stacks of a loop look alike, but may lie otherwise."""
+"""Nodes up to which a program is refined once more unfolded: the stacks of a loop are folded, but may be sharded differently.
+
+Measured (`benchmarks.constants`): without it llama_scan_fsdp sends 25,522 KB instead of 22,573. Unfolded, gpt12 (more nodes)
+takes a fifth longer and sends as much."""
 
 Place = tuple[int, int]
 """A tensor and a dimension of it."""

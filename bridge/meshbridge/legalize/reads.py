@@ -192,7 +192,11 @@ def _replace(op: ir.Operation, value: ir.Value, rewriter: Legalizer) -> None:
 
 
 SMALLEST = 1 / 4
-"""Part of a tensor that an update must cover. Of a smaller one every device gets all, and writes its part in place."""
+"""Part of a tensor that an update must cover. Of a smaller one every device gets all, and writes its part in place.
+
+Measured, an update of 4,096 rows on 8 devices, shifted by one row and sharded itself: of a quarter, selects send 9.2 KB in 6
+permutes where gathering the update sends 57.3 KB, and compute on 34,806 elements instead of 18,437. Of a sixteenth they send 1.8
+KB in 7 permutes instead of 14.3 KB, and compute on five times as many elements."""
 
 
 @rewrites("stablehlo.scatter", "stablehlo.dynamic_update_slice")

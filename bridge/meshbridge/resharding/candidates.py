@@ -27,7 +27,7 @@ from meshbridge.resharding.steps import (
 )
 
 MANY_TILES = 512
-"""Tiles beyond which an exchange is worked out only if there is no other way: 50 microseconds each."""
+"""Tiles beyond which an exchange is planned only if there is no other plan: planning takes 50 microseconds for each."""
 
 Steps = tuple[Step, ...]
 

@@ -18,8 +18,9 @@ class Options:
     """How to choose among plans: the one with the least `alpha * collectives + beta * bytes received`.
 
     The defaults describe a slow link (1 GB/s, ten-gigabit Ethernet) and a very fast launch (0.1 microseconds): a collective
-    weighs as much as 100 bytes, so that only tensors of half a KB or less give up bytes for fewer collectives. A faster link or a
-    slower launch wants a larger alpha / beta.
+    costs as much as 100 bytes, so that only tensors of half a KB or less give up bytes for fewer collectives. A faster link or a
+    slower launch asks for a larger alpha / beta. The defaults are chosen for few bytes; that they are the fastest anywhere is not
+    measured.
     """
 
     alpha: float = 1e-7
@@ -27,7 +28,8 @@ class Options:
     beta: float = 1e-9
     "Seconds per byte received by the busiest device."
     rounds: int = 16
-    "Most permutes that an all-to-all and a relabelling may be fused into: each writes down a pair for every device of the mesh."
+    """Most permutes that an all-to-all and a relabelling may be fused into: each writes down a pair for every device of the mesh.
+    A bound on the size of the program, not a measurement."""
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
     scratch: int | None = None

@@ -27,7 +27,8 @@ TRAVERSALS = {"forward": (1,), "backward": (-1,), "forward-backward": (1, -1), "
 """The sweeps of each traversal in order; -1 goes from the results to the arguments."""
 
 MOST_COMBINATIONS = 4096
-"""Ways of following some of the neighbours' annotations that are tried for one op."""
+"""Choices among the neighbours' annotations that are tried for one op. Not measured: a bound on time, which LLVM does not
+have."""
 
 Value = ir.Value[Any]
 
