@@ -18,13 +18,12 @@ from meshbridge.dialect import verifier
 from meshbridge.dialect.boundary import is_partitioned
 from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, OpError, diagnostics_text, ir
-from meshbridge.ir.passes import PASSES, Pass, run_passes
+from meshbridge.ir.passes import PASSES, Known, Pass, run_passes
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
-from meshbridge.partition.expand_composites import ExpandComposites
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.import_shardings import ImportShardings
 
@@ -106,12 +105,12 @@ def build(options: Options = DEFAULTS) -> Pipeline:
         Stage("source"),
         Stage("annotated", (ImportShardings(),)),
         Stage("legal", LEGALIZE),
-        Stage("decided", (ShardingRefinement(only_moves=options.emit != "annotated"),)),
+        Stage("decided", (ShardingRefinement(annotate=options.emit == "annotated"),)),
     ]
     if options.emit != "annotated":
         partition = MeshSpmdization(boundary=True, resharding=options.resharding, explain=options.explain)
         stages += [
-            Stage("partitioned", (ExpandComposites(), partition)),
+            Stage("partitioned", (partition,)),
             # Gathers of one value that several readers wanted become one.
             Stage("optimised", (Simplify(), *optimize[options.collectives])),
         ]
@@ -173,8 +172,9 @@ def partition_module(
         _refuse_partitioned(module, options)
         stages = stages.starting_at("partitioned")
     timings: list[Timing] = []
+    known: Known = {}
     for stage in stages.stages:
-        timings += run(stage.passes, module, on_pass=on_pass)
+        timings += run(stage.passes, module, known=known, on_pass=on_pass)
         if on_stage is not None:
             on_stage(stage.name, module)
     return timings
@@ -202,8 +202,15 @@ def verify(module: ir.Module) -> None:
     verifier.verify(module)
 
 
-def run(steps: Sequence[Pass], module: ir.Module, *, verify_each: bool = True, on_pass: OnPass | None = None) -> list[Timing]:
-    """Runs `steps` in order, verifying after each; returns their timings."""
+def run(
+    steps: Sequence[Pass],
+    module: ir.Module,
+    *,
+    verify_each: bool = True,
+    known: Known | None = None,
+    on_pass: OnPass | None = None,
+) -> list[Timing]:
+    """Runs `steps` in order, verifying after each; returns their timings. `known` is what earlier passes of the run hand on."""
     timings: list[Timing] = []
     started = time.perf_counter()
 
@@ -217,7 +224,7 @@ def run(steps: Sequence[Pass], module: ir.Module, *, verify_each: bool = True, o
             on_pass(step, module)
         started = time.perf_counter()
 
-    run_passes(steps, module, after_each)
+    run_passes(steps, module, {} if known is None else known, after_each)
     return timings
 
 

@@ -17,7 +17,6 @@ import meshbridge
 from meshbridge import pipeline
 from meshbridge.ir.mlir import context, parse, walk_all
 from meshbridge.ops import sharding_rules
-from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from tests.operations.differential import Spec, assert_close, device_mesh, run_sharded
 
 Function = Callable[..., Any]
@@ -283,13 +282,6 @@ def test_stage_between_can_be_continued() -> None:
     assert str(composite.attributes["meshbridge.sharding_option"]) == "#mesh.axisarray<[[0], [1]]>"
     pipeline.partition_module(module, pipeline.Options(emit="mesh"))
     assert "stablehlo.composite" not in {op.name for op in walk_all(module)}
-
-
-def test_partitioning_needs_the_bodies_first() -> None:
-    module = program(CARRIED)
-    pipeline.partition_module(module, pipeline.Options(emit="annotated"))
-    with pytest.raises(meshbridge.OpError, match=r":4:8: (.|\n)*run expand-composites before"):
-        MeshSpmdization().run(module)
 
 
 @pytest.mark.parametrize(

@@ -1,175 +1,123 @@
-"""Writing decisions back: every result gets a `mesh.shard` on its definition, every operand one for its use, every op its option.
+"""Writing decisions down: every result gets a `mesh.shard` on its definition, every operand one for its use, every op its option.
 
 %s0 = mesh.sharding @mesh split_axes = [[0], [1]]      one per distinct sharding, at the top of the function
 %1 = stablehlo.add %a, %b {meshbridge.sharding_option = …}
 %2 = mesh.shard %1 to %s0                              the definition
 %3 = mesh.shard %2 to %s1 annotate_for_users           one per use
 
-Where nothing moves, the annotations repeat what the options say; a program that goes straight on to partitioning does without.
+`read_annotations` reads the same decisions off it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
-from meshbridge.decide.assign import Assignment
-from meshbridge.decide.graph import Graph, Node
+from meshbridge.decide.decisions import BlockDecisions, Decisions, FunctionDecisions, OpDecision, Shardings
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import OPTION
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, REGION_OPS, ir
-from meshbridge.ir.sharding import Sharding, even_split, is_even
-from meshbridge.ir.subaxes import completed_split, whole_split
-from meshbridge.ops.option import Option
+from meshbridge.ir.mlir import MANUAL, ir
+from meshbridge.ir.sharding import Sharding
 
 
-class Annotator:
-    """Annotates one function: every definition and use, or (`only_moves`) those where a value is not taken as it lies."""
+def annotate(decisions: Decisions) -> None:
+    """Annotates every definition and every use in place."""
+    for function in decisions.functions:
+        with function.function.context, ir.Location.unknown():
+            _Annotator(function.function.regions[0].blocks[0]).function(function)
 
-    def __init__(self, graph: Graph, defined: dict[int, Sharding], *, only_moves: bool = False) -> None:
-        self.graph = graph
-        self.defined = defined
-        self.only_moves = only_moves
-        self._plain: set[int] = set()
-        "Tensors whose definitions need no annotation."
-        self.block = graph.function.regions[0].blocks[0]
-        self._tops: dict[ir.Block | None, ir.InsertionPoint] = {}
-        self._marks: list[ir.Operation] = []
-        self._values: dict[tuple[ir.Block | None, Sharding], ir.Value] = {}
-        self._options: dict[Option, ir.Attribute] = {}
 
-    def sharding(self, value: Sharding, home: ir.Block | None) -> ir.Value:
-        """The SSA value of a sharding, declared at the top of the function or of the isolated block `home`."""
-        found = self._values.get((home, value))
-        if found is None:
-            found = self._values[home, value] = build.sharding(value, at=Builder(ir.Location.current, self._top(home)))
-        return found
+class _Annotator:
+    """Annotates a function, or the isolated block of a manual computation, whose shardings stand at its top."""
 
-    def _top(self, home: ir.Block | None) -> ir.InsertionPoint:
-        """Before everything that stood in the function or the isolated block, and before all annotations of uses."""
-        found = self._tops.get(home)
-        if found is None:
-            mark = ir.Operation.create("mesh.top", ip=ir.InsertionPoint.at_block_begin(home or self.block))
-            self._marks.append(mark)
-            found = self._tops[home] = ir.InsertionPoint(mark)
-        return found
+    def __init__(self, block: ir.Block) -> None:
+        self.block = block
+        self._mark = ir.Operation.create("mesh.top", ip=ir.InsertionPoint.at_block_begin(block))
+        "Behind the shardings, before all annotations."
+        self._top = Builder.before(self._mark)
+        self._values: dict[Sharding, ir.Value] = {}
 
-    def run(self, settled: list[Assignment]) -> None:
-        """Uses first: they still name the original values, which `tensor_of` knows; definitions then slip in under them."""
-        for node, decision in zip(self.graph.nodes, settled, strict=True):
-            if node.is_identity:
-                self._use_identity(node, decision)
-            else:
-                self._use_payload(node, decision)
-                if self.only_moves:
-                    self._plain.update(
-                        tensor for tensor, made in zip(node.results, decision.computed, strict=True) if self._lies(tensor, made)
-                    )
-        for op in self.graph.returns:
-            self._returns(op)
-        self._definitions(self.block, None)
-        for mark in self._marks:
-            mark.erase()
+    def function(self, decisions: FunctionDecisions) -> None:
+        """Annotates a function. Its arguments come as the caller holds them, and are split further inside."""
+        block = self.block
+        self._ops(block, decisions.block)
+        for argument, held, inside in zip(block.arguments, decisions.held, decisions.block.arguments, strict=True):
+            at = Builder(argument.location, self._top.ip)
+            shard = self._define(argument, held, at)
+            if shard is not None and inside is not None and inside != held:
+                users = list(shard.uses)
+                further = build.shard(shard, self._sharding(inside), annotate_for_users=True, at=at)
+                for use in users:
+                    use.owner.operands[use.operand_number] = further
+        self._mark.erase()
 
-    def _lies(self, tensor: int, sharding: Sharding | None) -> bool:
-        """Whether a tensor of one definition is defined as `sharding`."""
-        return tensor >= 0 and self.defined[tensor] == sharding and not self.graph.tensors[tensor].tied
+    def isolated(self, decisions: BlockDecisions) -> None:
+        """Annotates the block of a manual computation."""
+        self._ops(self.block, decisions)
+        self._arguments(self.block, decisions.arguments, self._top.ip)
+        self._mark.erase()
 
-    def _use_identity(self, node: Node, decision: Assignment) -> None:
-        target = decision.operands[0]
-        assert target is not None
-        if node.op.name == "mesh.shard":
-            node.op.operands[1] = self.sharding(target, node.home)
-        else:
-            self._use(node.op, node.operand_index, target, node.home)
+    def _inner(self, block: ir.Block, decisions: BlockDecisions) -> None:
+        self._ops(block, decisions)
+        self._arguments(block, decisions.arguments, ir.InsertionPoint.at_block_begin(block))
 
-    def _use_payload(self, node: Node, decision: Assignment) -> None:
-        if decision.option and (self.only_moves or any(decision.option)):
-            attr = self._options.get(decision.option)
-            if attr is None:
-                attr = self._options[decision.option] = axis_array_attr(decision.option)
-            node.op.attributes[OPTION] = attr
-        for index, (tensor, need) in enumerate(zip(node.operands, decision.operands, strict=True)):
-            if need is not None and not (self.only_moves and need == self.defined[tensor]):
-                self._use(node.op, index, need, node.home)
+    def _arguments(self, block: ir.Block, shardings: Shardings, ip: ir.InsertionPoint) -> None:
+        for argument, sharding in zip(block.arguments, shardings, strict=True):
+            self._define(argument, sharding, Builder(argument.location, ip))
 
-    def _use(self, op: ir.Operation, index: int, need: Sharding, home: ir.Block | None = None) -> None:
-        sharding = self.sharding(need, home)
-        op.operands[index] = build.shard(op.operands[index], sharding, annotate_for_users=True, at=Builder.before(op))
-
-    def _definitions(self, block: ir.Block, home: ir.Block | None) -> None:
-        """Annotates the arguments of a block and the results of its ops."""
-        is_home = block == self.block if home is None else block == home
-        top = self._top(home) if is_home else ir.InsertionPoint.at_block_begin(block)
-        for view in list(block.operations):
-            op = view.operation
+    def _ops(self, block: ir.Block, decisions: BlockDecisions) -> None:
+        ops = [view.operation for view in block.operations if view.operation != self._mark]
+        for op, decision in zip(ops, decisions.ops, strict=True):
             if op.name == "mesh.shard":
-                self._refresh(op, home)
+                self._refresh(op, decision)
             elif not op.name.startswith("mesh."):
-                results = op.results
-                if len(results):
-                    after = ir.InsertionPoint.after(op)
-                    for result in results:
-                        self._define(result, op.location, after, home)
-                if op.name in REGION_OPS:
-                    for region in op.regions:
-                        inner = region.blocks[0]
-                        self._definitions(inner, inner if op.name == MANUAL else home)
-        at_boundary = is_home and home is None
-        for argument in block.arguments:
-            self._define(argument, argument.location, top, home, at_boundary=at_boundary)
+                self._op(op, decision)
 
-    def _refresh(self, op: ir.Operation, home: ir.Block | None) -> None:
-        """A definition that the user annotated with open dimensions may have been split further."""
-        tensor = self.graph.tensor_of.get(op.results[0])
-        if tensor is not None and "annotate_for_users" not in op.attributes:
-            op.operands[1] = self.sharding(self.defined[tensor], home)
+    def _op(self, op: ir.Operation, decision: OpDecision) -> None:
+        split = [sharding.split_axes for sharding in decision.results if sharding is not None]
+        if any(decision.option) or (decision.option and any(map(any, split))):  # otherwise the annotations say it
+            op.attributes[OPTION] = axis_array_attr(decision.option)
+        for index, need in enumerate(decision.operands):
+            value = op.operands[index]
+            if need is not None and not (op.name == "func.return" and self._is_said(value, need)):
+                op.operands[index] = build.shard(value, self._sharding(need), annotate_for_users=True, at=Builder.before(op))
+        if len(decision.results):
+            after = Builder.after(op)
+            for result, sharding in zip(op.results, decision.results, strict=True):
+                self._define(result, sharding, after)
+        if op.name == MANUAL:
+            _Annotator(op.regions[0].blocks[0]).isolated(decision.regions[0])
+        elif decision.rule is None:  # the body of a composite is decided anew when it is read
+            for region, inner in zip(op.regions, decision.regions, strict=False):
+                self._inner(region.blocks[0], inner)
 
-    def _returns(self, op: ir.Operation) -> None:
-        """Results lie as they are defined, as far as a caller can put the shards together."""
-        for index, value in enumerate(op.operands):
-            tensor = self.graph.tensor_of.get(value, -1)
-            if tensor >= 0:
-                given = self._at_boundary(tensor, finer=True)
-                given = given if self.graph.tensors[tensor].user else given.without_partial()
-                if given != self.defined[tensor] or not _is_annotated_use(value):  # otherwise the user has said it for this use
-                    self._use(op, index, given)
+    def _refresh(self, op: ir.Operation, decision: OpDecision) -> None:
+        """What the user annotated with open dimensions may have been split further."""
+        (sharding,) = decision.results
+        assert sharding is not None
+        op.operands[1] = self._sharding(sharding)
 
-    def _at_boundary(self, tensor: int, *, finer: bool = False) -> Sharding:
-        """As the tensor is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
-        there is, a result may lie `finer`, along the whole axis: that costs nothing."""
-        defined, description, mesh = self.defined[tensor], self.graph.tensors[tensor], self.graph.mesh
-        if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
-            return defined
-        split = defined.split_axes
-        if finer and not description.user and is_even(description.shape, mesh, fine := completed_split(mesh, split)):
-            split = fine
-        if description.is_kept_by(whole := whole_split(mesh, split)):
-            split = whole
-        split = even_split(description.shape, mesh, split)
-        if whole_split(mesh, description.written) == description.written:  # equal shards may have left a part of an axis over
-            split = whole_split(mesh, split)
-        return defined if split == defined.split_axes else replace(defined, split_axes=split)
+    def _is_said(self, value: ir.Value, need: Sharding) -> bool:
+        """Whether the user has said it for this use."""
+        op = value.owner
+        if isinstance(op, ir.Block) or op.name != "mesh.shard" or "annotate_for_users" not in op.attributes:
+            return False
+        return bool(op.operation.operands[1] == self._values.get(need))
 
-    def _define(
-        self, value: ir.Value, loc: ir.Location, ip: ir.InsertionPoint, home: ir.Block | None, *, at_boundary: bool = False
-    ) -> None:
-        """An argument of the function comes as a caller can make it, and is split further inside."""
-        tensor = self.graph.tensor_of.get(value, -1)
-        if tensor < 0 or tensor in self._plain or value in self.graph.annotated:
-            return
-        defined = self._at_boundary(tensor) if at_boundary else self.defined[tensor]
-        shard = ir.Operation.create("mesh.shard", [value.type], [value, self.sharding(defined, home)], loc=loc, ip=ip)
-        value.replace_all_uses_except(shard.results[0], shard)
-        if defined != self.defined[tensor]:
-            inside, users = self.sharding(self.defined[tensor], home), list(shard.results[0].uses)
-            further = build.shard(shard.results[0], inside, annotate_for_users=True, at=Builder(loc, ip))
-            for use in users:
-                use.owner.operands[use.operand_number] = further
+    def _define(self, value: ir.Value, sharding: Sharding | None, at: Builder) -> ir.Value | None:
+        if sharding is None or _is_annotated(use.owner.operation for use in value.uses):
+            return None
+        return build.shard_definition(value, self._sharding(sharding), at=at)
+
+    def _sharding(self, sharding: Sharding) -> ir.Value:
+        """The SSA value of a sharding."""
+        found = self._values.get(sharding)
+        if found is None:
+            found = self._values[sharding] = build.sharding(sharding, at=self._top)
+        return found
 
 
-def _is_annotated_use(value: ir.Value) -> bool:
-    """Whether `value` is what a `mesh.shard` makes for its users."""
-    op = value.owner
-    return not isinstance(op, ir.Block) and op.name == "mesh.shard" and "annotate_for_users" in op.attributes
+def _is_annotated(users: Iterable[ir.Operation]) -> bool:
+    """Whether a value's definition is annotated by one of its users."""
+    return any(user.name == "mesh.shard" and "annotate_for_users" not in user.attributes for user in users)

@@ -1,4 +1,4 @@
-"""Settling: with all tensors decided, each op in program order gets its option, and each definition and use its sharding.
+"""Assigning: with all tensors decided, each op in program order gets its option, and each definition and use its sharding.
 
 Here values may stay partial. A sum over shards that is only added to another sum over the same shards, or passes through linear
 ops that do not make it larger, is finished once, at the end of that chain (the RFC's all-reduce reassociation, done before any
@@ -7,36 +7,37 @@ all-reduce exists). A resharding that an earlier use has paid for is free.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from meshbridge.decide.choice import compute_price, finishing_cost, options, reshard_cost
+from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Node
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Sharding, Split
-from meshbridge.ops.layouts import shared_layout
+from meshbridge.ops.layouts import in_layout, shared_layout
 from meshbridge.ops.linear import ADD, LINEAR, carried_axes
-from meshbridge.ops.option import Option, needed_sharding, result_sharding, with_partial
+from meshbridge.ops.option import Option, computed_sharding, needed_sharding, result_sharding
 
 _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 """Element types whose `add` is a sum (not i1, where it is "or", which no other linear op commutes with)."""
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """The decision for one node. Entries are None for values that are no ranked tensors."""
-
-    option: Option | None
-    operands: tuple[Sharding | None, ...]
-    "What each operand must be resharded to."
-    computed: tuple[Sharding | None, ...]
-    "How each result lies when the op has computed it; its definition may be annotated otherwise."
+BodyFn = Callable[[Node, Option], BlockDecisions | None]
+"""Decides the body of an op that is split as a whole; None for any other op."""
 
 
 class Assigner:
-    """Settles one graph."""
+    """Assigns the decisions of one graph."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, decide_body: BodyFn) -> None:
         self.graph = graph
+        self.decide_body = decide_body
+        self.decided: dict[ir.Operation, OpDecision] = {}
+        "Of ops that are split by their loops."
+        self.needed: dict[tuple[ir.Operation, int], Sharding] = {}
+        "What operands that other ops hand on as they are must be resharded to."
         self.defined: dict[int, Sharding] = {}
         "How each tensor lies where it is defined."
         self._available: dict[int, list[tuple[tuple[int, ...], Sharding]]] = {}
@@ -47,14 +48,19 @@ class Assigner:
         self._waived: dict[int, Axes] = {}
         "Tensors whose reduction over these axes costs nothing extra, since a pending sum that they join pays for it."
 
-    def run(self) -> list[Assignment]:
-        """One decision per node, in order."""
+    def run(self) -> None:
+        """Decides for every node, in order."""
         for index, tensor in enumerate(self.graph.tensors):
             self.defined[index] = tensor.sharding(self.graph.mesh.name)
         self._pending = self._foresee()
         self._join_sums()
         self._pending = self._worthwhile(self._pending)
-        return [self._identity(node) if node.is_identity else self._payload(node) for node in self.graph.nodes]
+        for node in self.graph.nodes:
+            if node.is_identity:
+                need = self.needed[node.op, node.operand_index] = self.graph.identity_need(node)
+                self._pay(node, node.operands[0], need)
+            else:
+                self.decided[node.op] = self._payload(node)
 
     def _foresee(self) -> dict[int, Axes]:
         """Tensors that could stay partial, and over which axes, if every linear chain were left unfinished."""
@@ -186,12 +192,7 @@ class Assigner:
         grown = self.graph.tensors[user.only_result]
         return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._pending) == computed.partial_axes
 
-    def _identity(self, node: Node) -> Assignment:
-        target = self.graph.identity_need(node)
-        self._pay(node, node.operands[0], target)
-        return Assignment(None, (target,), (self.defined[node.results[0]],))
-
-    def _payload(self, node: Node) -> Assignment:
+    def _payload(self, node: Node) -> OpDecision:
         mesh = self.graph.mesh
         arriving = [self.defined.get(tensor) for tensor in node.operands]
         layout = shared_layout(node.op, node.rule, arriving)
@@ -208,22 +209,25 @@ class Assigner:
         for tensor, need in zip(node.operands, needs, strict=True):
             if need is not None:
                 self._pay(node, tensor, need)
-        computed = tuple(
-            self._computed(node, option, index, kept) if tensor >= 0 else None for index, tensor in enumerate(node.results)
-        )
-        is_blocked = any(option[loop] for loop in node.rule.blocked)  # what is computed must not decide how the result lies
-        for tensor, sharding in zip(node.results, computed, strict=True):
-            if sharding is not None and not is_blocked:
-                self._define(tensor, sharding)
-        return Assignment(option, needs, computed)
+        body = self.decide_body(node, option)
+        why, regions = CHEAPEST if node.fixed_option is None else GIVEN, (body,) if body is not None else ()
+        decision = OpDecision(why, needs, (), node.rule, option, carried=kept, regions=regions)
+        if not any(option[loop] for loop in node.rule.blocked):  # what is computed must not decide how the result is sharded
+            for index, tensor in enumerate(node.results):
+                if tensor >= 0 and (computed := decision.computed(index, mesh)) is not None:
+                    self._define(tensor, computed)
+        return replace(decision, results=self._defined(node))
 
-    def _in_layout(self, node: Node, layout: Sharding, arriving: list[Sharding | None]) -> Assignment:
+    def _defined(self, node: Node) -> Shardings:
+        return tuple([self.defined.get(tensor) for tensor in node.results])
+
+    def _in_layout(self, node: Node, layout: Sharding, arriving: list[Sharding | None]) -> OpDecision:
         """An elementwise op whose operands have halos or offsets computes, and leaves, its results so."""
         for tensor in node.results:
             description = self.graph.tensors[tensor]
             if not (description.user or description.tied):
                 self.defined[tensor] = layout
-        return Assignment((), tuple(arriving), (layout,) * len(node.results))
+        return OpDecision(AS_OPERANDS, in_layout(layout, node.rule, arriving), self._defined(node), node.rule, layout=layout)
 
     def _carried_now(self, node: Node) -> list[Axes]:
         """Per operand, the axes over which it arrives partial and is passed on so."""
@@ -234,13 +238,12 @@ class Assigner:
         axes = self._carried(node, arriving) if arriving and node.only_result >= 0 else ()
         return [axes if axes and arriving.get(tensor) == axes else () for tensor in node.operands]
 
-    def _computed(self, node: Node, option: Option, index: int, kept: Axes) -> Sharding:
-        return with_partial(result_sharding(node.rule, option, index, self.graph.mesh), kept)
-
     def _define(self, tensor: int, computed: Sharding) -> None:
         """Decides how the definition is annotated: as the tensor was decided; but a conflict within the op is left to the users,
         of whom those that go by the decision share one resharding."""
         description = self.graph.tensors[tensor]
+        if tensor in self.graph.returned_partial and computed != self.defined[tensor]:
+            self.defined[tensor] = self.defined[tensor].without_partial()
         fixed = description.user or description.tied or any(description.settled) or description.layout is not None
         if not fixed and (not computed.partial_axes or self._stays_partial(tensor, computed)):
             if description.uses > 1 and not computed.partial_axes and computed != self.defined[tensor]:
@@ -293,7 +296,7 @@ class Assigner:
                         total += moved
             for index, tensor in enumerate(node.results):
                 if tensor >= 0:
-                    computed = self._computed(node, option, index, kept)
+                    computed = computed_sharding(rule, option, index, mesh, kept)
                     if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays a sum to be finished
                         target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
                     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from meshbridge.analysis.trip_count import trip_count
@@ -13,28 +14,35 @@ from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, PRIORITIES, R
 from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
+from meshbridge.ops.option import Option, is_legal
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How the arguments and results of a body are sharded, and the axes of the manual computations that it stands in."""
+
+    arguments: tuple[Sharding | None, ...]
+    results: tuple[Sharding | None, ...]
+    manual: frozenset[int]
 
 
 class GraphBuilder:
     """Walks a function once and builds its Graph.
 
-    The `body_within` of a function says that it will stand inside another one, in manual computations along these axes: then no
-    caller has to put its arguments and results together from equal shards.
+    `ends` are given for a body that will stand inside another function: then no caller has to put its arguments and results
+    together from equal shards.
     """
 
-    def __init__(
-        self, function: ir.Operation, mesh: Mesh, interface: Interface, *, body_within: frozenset[int] | None = None
-    ) -> None:
+    def __init__(self, function: ir.Operation, mesh: Mesh, interface: Interface, *, ends: Ends | None = None) -> None:
         self.graph = Graph(function, mesh)
-        self._is_body = body_within is not None
+        self._ends = ends
         self.interface = interface
         self._shardings: dict[ir.Value, Sharding] = {}
         self._identities: dict[tuple[int, ...], ShardingRule] = {}
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
-        self._manual: frozenset[int] = body_within or frozenset()
-        self._home: ir.Block | None = None
+        self._manual = ends.manual if ends is not None else frozenset()
         self._groups: dict[int, list[int]] = {}
         self._members: dict[int, str] = {}
         "Per tensor in a group, the source location of the statement that puts it there."
@@ -47,11 +55,14 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         block = self.graph.function.regions[0].blocks[0]
-        if not self._is_body:
+        if self._ends is None:
             self._arguments = set(block.arguments)
-            for argument in block.arguments:
-                if (tensor := self.tensor(argument)) >= 0:
+        for index, argument in enumerate(block.arguments):
+            if (tensor := self.tensor(argument)) >= 0:
+                if self._ends is None:
                     self.graph.tensors[tensor].boundary = True
+                elif (sharding := self._ends.arguments[index]) is not None:
+                    self._annotate(tensor, sharding)
         self._block(block, 1, ())
         share_slots(self.graph, self._groups.values(), self._members)
         self.graph.connect()
@@ -83,7 +94,7 @@ class GraphBuilder:
         if rule is None:
             rule = self._identities[shape] = _identity_nest(shape)
         self.graph.nodes.append(
-            Node(op, rule, (source,), (target,), True, index, None, weight, scope=scope, home=self._home, **border)
+            Node(op, rule, (source,), (target,), True, index, None, weight, scope=scope, manual=self._manual, **border)
         )
 
     def _new_scope(self) -> int:
@@ -102,14 +113,6 @@ class GraphBuilder:
     def _payload(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         tensors = self.tensor
         rule = self.interface.rule(op)
-        option = None
-        if OPTION in op.attributes:
-            option = axis_array(op.attributes[OPTION])
-            if len(option) > len(rule.loops):
-                raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(rule.loops)}")
-            if unknown := [axis for axes in option for axis in axes if not 0 <= axis < self.graph.mesh.rank]:
-                raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {self.graph.mesh.rank} axes")
-            option += ((),) * (len(rule.loops) - len(option))  # the RFC leaves out empty lists at the end
         node = Node(
             op,
             rule,
@@ -117,10 +120,10 @@ class GraphBuilder:
             tuple(map(tensors, op.results)),
             False,
             0,
-            option,
+            given_option(op, rule, self.graph.mesh),
             weight,
             scope=scope,
-            home=self._home,
+            manual=self._manual,
         )
         self.graph.nodes.append(node)
         if len(node.results) == 1:
@@ -153,27 +156,30 @@ class GraphBuilder:
         self.graph.tensor_of[result] = target
         if SOURCE not in op.attributes:
             self._promised.add(target)
-        self._annotate(op, tensors[target], sharding)
+        self._annotate(target, sharding, op)
 
-    def _annotate(self, op: ir.Operation, tensor: Tensor, sharding: Sharding) -> None:
+    def _annotate(self, index: int, sharding: Sharding, said: ir.Operation | None = None) -> None:
+        """Gives a tensor the annotation that the op `said` makes of it, or an end of a body."""
+        tensor = self.graph.tensors[index]
+        attributes: Any = said.attributes if said is not None else {}
         sharding = sharding.padded(len(tensor.shape))
-        open_dims = integers(op.attributes[OPEN_DIMS]) if OPEN_DIMS in op.attributes else ()
+        open_dims = integers(attributes[OPEN_DIMS]) if OPEN_DIMS in attributes else ()
         tensor.banned = self._manual
-        if REPLICATED_AXES in op.attributes:
-            tensor.banned |= frozenset(integers(op.attributes[REPLICATED_AXES]))
+        if REPLICATED_AXES in attributes:
+            tensor.banned |= frozenset(integers(attributes[REPLICATED_AXES]))
         tensor.banned |= frozenset(sharding.partial_axes)
         tensor.split = tensor.written = sharding.split_axes
         tensor.open = tuple(dim in open_dims for dim in range(len(tensor.shape)))
-        if PRIORITIES in op.attributes:
-            tensor.priorities = tuple(max(priority, 0) for priority in integers(op.attributes[PRIORITIES]))
+        if PRIORITIES in attributes:
+            tensor.priorities = tuple(max(priority, 0) for priority in integers(attributes[PRIORITIES]))
         tensor.layout = sharding if sharding.partial_axes or not sharding.is_plain else None
         tensor.user = True
 
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Results are annotated by `mesh.shard`; without one they lie as their definition does."""
-        if self._is_body:
+        if self._ends is not None:
+            self._end(op, self._ends, weight, scope)
             return
-        self.graph.returns.append(op)
         for operand in op.operands:
             if (tensor := self.tensor(operand)) >= 0:
                 self.graph.tensors[tensor].uses += 1
@@ -181,6 +187,19 @@ class GraphBuilder:
                 layout = self.graph.tensors[tensor].layout
                 if tensor in self._promised and (layout is None or layout.is_plain):
                     self._check_room(op, self.graph.tensors[tensor].shape, self.graph.tensors[tensor].split)
+
+    def _end(self, op: ir.Operation, ends: Ends, weight: int, scope: tuple[int, ...]) -> None:
+        """What a body returns is annotated for this use; a partial value where it is defined, if that may leave it so."""
+        for index, (operand, sharding) in enumerate(zip(op.operands, ends.results, strict=True)):
+            tensor = self.tensor(operand)
+            if tensor >= 0 and sharding is not None:
+                if sharding.partial_axes and not self.graph.tensors[tensor].user:
+                    self.graph.returned_partial.add(tensor)
+                    self._annotate(tensor, sharding)
+                else:
+                    target = self._new_slot(operand.type)
+                    self.identity(op, index, tensor, target, weight, scope)
+                    self._annotate(target, sharding.without_partial())
 
     def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
         """A value inside a program, such as a use of an argument, may be split finer than it has elements; an argument or result
@@ -280,7 +299,6 @@ class GraphBuilder:
             source, target = self.tensor(operand), self.tensor(argument)
             self._at_border(op, source, axes)
             self.identity(op, index, source, target, weight, scope, border=axes)
-        around, self._home = self._home, block
         self._block(block, weight, inside)
         self._manual = outside
         terminator = list(block.operations)[-1].operation
@@ -289,7 +307,6 @@ class GraphBuilder:
             self.identity(terminator, index, self.tensor(yielded), target, weight, inside, border=axes)
             if target >= 0:
                 self.graph.tensors[target].border |= axes
-        self._home = around
 
     def _at_border(self, op: ir.Operation, tensor: int, axes: frozenset[int]) -> None:
         if tensor >= 0:
@@ -336,6 +353,21 @@ _HANDLERS = {
     "sdy.propagation_barrier": GraphBuilder._barrier,
     "sdy.data_flow_edge": GraphBuilder._edge,
 }
+
+
+def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | None:
+    """The sharding option that the program gives an op. Raises OpError for one that its loops cannot take."""
+    if OPTION not in op.attributes:
+        return None
+    option = axis_array(op.attributes[OPTION])
+    if len(option) > len(rule.loops):
+        raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(rule.loops)}")
+    if unknown := [axis for axes in option for axis in axes if not 0 <= axis < mesh.rank]:
+        raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {mesh.rank} axes")
+    option += ((),) * (len(rule.loops) - len(option))  # the RFC leaves out empty lists at the end
+    if not is_legal(rule, option, mesh):
+        raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
+    return option
 
 
 def _used_once(value: ir.Value) -> bool:

@@ -119,8 +119,8 @@ class Node:
     forward: bool = True
     "Whether an identity hands splits from its operand to its result, and `backward` from its result to its operand."
     backward: bool = True
-    home: ir.Block | None = None
-    "The innermost block around it that sees no values from outside: a manual computation's, or None for the function's own."
+    manual: frozenset[int] = frozenset()
+    "The axes of the manual computations around it, which do not exist there."
     scope: tuple[int, ...] = ()
     "The regions around it, outermost first: what is computed in one scope can be used in it and below."
     kept: tuple[Axes, ...] = ()
@@ -150,11 +150,12 @@ class Graph:
     tensor_of: dict[ir.Value, int] = field(default_factory=dict)
     annotated: set[ir.Value] = field(default_factory=set)
     "Values on whose definition the user's `mesh.shard` stands."
-    returns: list[ir.Operation] = field(default_factory=list)
     carried: dict[int, int] = field(default_factory=dict)
     "Per tensor that a loop carries, the scope of the loop's body."
     accumulated: set[int] = field(default_factory=set)
     "Tensors that go by linear ops alone into what a loop only adds up."
+    returned_partial: set[int] = field(default_factory=set)
+    "Tensors that a body may return partial: whatever else it computes, it returns reduced."
     warnings: list[str] = field(default_factory=list)
     "What the user should know of annotations that were not followed to the letter."
     users: list[list[int]] = field(default_factory=list)

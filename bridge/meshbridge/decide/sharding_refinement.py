@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.decide.complete import complete
+from meshbridge.decide.annotate import annotate
+from meshbridge.decide.decide import decide
+from meshbridge.decide.decisions import Decisions
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
-from meshbridge.ir.passes import Pass, register
+from meshbridge.ir.passes import Known, Pass, register
 from meshbridge.ops.rule import Interface
 
 
@@ -33,11 +35,21 @@ class ShardingRefinement(Pass):
     moves: int = 8000
     "Moves that may be tried."
 
-    only_moves: bool = False
-    "Leave out the annotations of definitions and uses where nothing moves, which repeat what the options say."
+    annotate: bool = True
+    "Write the decisions down. Otherwise they are handed on to `mesh-spmdization`, if that is the next pass."
 
     def run(self, module: ir.Module) -> None:
+        annotate(self._decide(module))
+
+    def run_with(self, module: ir.Module, known: Known) -> None:
+        decisions = self._decide(module)
+        if self.annotate:
+            annotate(decisions)
+        else:
+            known[Decisions] = decisions
+
+    def _decide(self, module: ir.Module) -> Decisions:
         if self.moves < 0:
             raise MeshError(f"{self.name}: error: moves is {self.moves}, expected 0 or more")
         with module.context, ir.Location.unknown():
-            complete(functions_to_partition(module), module, Interface(), moves=self.moves, only_moves=self.only_moves)
+            return decide(functions_to_partition(module), module, Interface(), moves=self.moves)

@@ -6,10 +6,13 @@ A pass takes a module from one valid state to another, in place. The docstring s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
+
+Known = dict[type[Any], Any]
+"""What the passes of one run know of the module as it is, beside its IR, by kind."""
 
 PassT = TypeVar("PassT", bound="Pass")
 
@@ -30,6 +33,10 @@ class Pass:
         """
         raise NotImplementedError(type(self).__name__)
 
+    def run_with(self, module: ir.Module, known: Known) -> bool | None:
+        """`run`, for passes that leave in `known` what they have found out, or take it from there."""
+        return self.run(module)
+
 
 PASSES: Registry[str, type[Pass]] = Registry("pass")
 """Every pass of the modules that are imported, by name."""
@@ -41,7 +48,14 @@ def register(cls: type[PassT]) -> type[PassT]:
     return cls
 
 
-def run_passes(passes: Sequence[Pass], module: ir.Module, after_each: Callable[[Pass, bool], None]) -> None:
-    """Runs `passes` in order; `after_each`, told whether the pass may have changed something, verifies, times or prints."""
+def run_passes(passes: Sequence[Pass], module: ir.Module, known: Known, after_each: Callable[[Pass, bool], None]) -> None:
+    """Runs `passes` in order; `after_each`, told whether the pass may have changed something, verifies, times or prints.
+
+    Raises RuntimeError where a pass changes the module and leaves what is `known` of it as it was: it would be wrong.
+    """
     for step in passes:
-        after_each(step, step.run(module) is not False)
+        held = dict(known)
+        changed = step.run_with(module, known) is not False
+        if changed and (stale := [kind.__name__ for kind in held if known.get(kind) is held[kind]]):
+            raise RuntimeError(f"{step.name} changes a program of which {', '.join(stale)} are known")
+        after_each(step, changed)

@@ -22,8 +22,8 @@ class InlineCalls(Pass):
              %0 = stablehlo.multiply %x, %1 : tensor<8xf32>
 
     A composite that is named after an op (`chlo.top_k`, `chlo.scan`) becomes that op. One that has a sharding rule stays: it is
-    split as a whole, and `expand-composites` replaces it then. A computation that sdy names in place is one that is called. What
-    marks the edges of such computations and of loops, and says nothing, goes with them.
+    split as a whole, and `mesh-spmdization` puts its body in its place. A computation that sdy names in place is one that is
+    called. What marks the edges of such computations and of loops, and says nothing, goes with them.
     """
 
     name: ClassVar[str] = "inline-calls"
@@ -170,23 +170,28 @@ class Inliner:
 
     def inline(self, call: ir.Operation, function: ir.Operation) -> None:
         """Copies the function's ops before `call` and replaces the call's results by what it returns."""
+        *_, returned = self.copy(call, function)
+        for result, value in zip(list(call.results), returned.operands, strict=True):
+            result.replace_all_uses_with(value)
+        returned.erase()
+        call.erase()
+
+    def copy(self, call: ir.Operation, function: ir.Operation) -> list[ir.Operation]:
+        """Copies the function's ops before `call`, of whose operands they make use; returns the copies, the last one returns."""
         block = function.regions[0].blocks[0]
         mapped: dict[ir.Value, ir.Value] = dict(zip(block.arguments, call.operands, strict=True))
-        place, caller = ir.InsertionPoint(call), call.location
+        before, caller = ir.InsertionPoint(call), call.location
+        copies = []
         for view in block.operations:
-            op = view.operation
-            if op.name == "func.return":
-                for result, value in zip(list(call.results), op.operands, strict=True):
-                    result.replace_all_uses_with(mapped[value])
-            else:
-                copy = op.clone(ip=place).operation
-                for inner in walk(copy) if len(copy.regions) else (copy,):
-                    for index, operand in enumerate(inner.operands):
-                        if operand in mapped:
-                            inner.operands[index] = mapped[operand]
-                    self._locate(inner, caller)
-                mapped.update(zip(op.results, copy.results, strict=True))
-        call.erase()
+            copy = view.operation.clone(ip=before).operation
+            for inner in walk(copy) if len(copy.regions) else (copy,):
+                for index, operand in enumerate(inner.operands):
+                    if operand in mapped:
+                        inner.operands[index] = mapped[operand]
+                self._locate(inner, caller)
+            mapped.update(zip(view.operation.results, copy.results, strict=True))
+            copies.append(copy)
+        return copies
 
     def _locate(self, op: ir.Operation, caller: ir.Location) -> None:
         """Gives an op whose location names no file the caller's beside its own: JAX's library functions name none."""

@@ -63,13 +63,9 @@ def composite_body(op: ir.Operation) -> ir.Operation:
 
 @spmd_lowering(COMPOSITE)
 def local_composite(op: ir.Operation, nest: ShardingRule, option: Option, at: SpmdProgram) -> None:
-    """A composite that is not split stays as it is. `expand-composites` puts the bodies of the others in their place before.
-
-    Raises OpError for one that is split.
-    """
+    """A composite that has loops of its own; any other without a rule runs replicated. The bodies of those with a rule are put
+    in their place (`mesh-spmdization`)."""
     if (own := COMPOSITES.get(composite_name(op))) is not None:
         own[1](op, nest, option, at)
         return
-    if any(option):
-        raise OpError(op, "is split, but its body is not", "run expand-composites before mesh-spmdization")
     default_lowering(op, nest, option, at)

@@ -35,6 +35,11 @@ def shared_layout(op: ir.Operation, rule: ShardingRule, shardings: Sequence[Shar
     return layouts[0]
 
 
+def in_layout(layout: Sharding, rule: ShardingRule, shardings: Sequence[Sharding | None]) -> tuple[Sharding | None, ...]:
+    """What the operands of an op that computes in a shared layout are to be: as they are if scalars."""
+    return tuple(layout if dims and held is not None else None for dims, held in zip(rule.operands, shardings, strict=True))
+
+
 def filled(value: ir.Value, target: Sharding, before: ir.Operation, at: SpmdProgram) -> ir.Value:
     """The shard under `target` of a constant whose elements are all the same (`Splat`), made before an op."""
     shape = at.global_shape(value)

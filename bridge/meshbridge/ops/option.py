@@ -105,6 +105,11 @@ def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) 
     return Sharding(mesh.name, tensor_split(rule.results[index], option), tuple(sorted(partial)), kind)
 
 
+def computed_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh, carried: Axes) -> Sharding:
+    """The same for an op that takes operands as partial sums over the axes `carried` and passes them on."""
+    return with_partial(result_sharding(rule, option, index, mesh), carried)
+
+
 def loop_candidates(rule: ShardingRule, splits: list[tuple[Dims, Split]], mesh: Mesh) -> list[list[Axes]]:
     """Per loop, the axis lists that some annotated tensor suggests (and their prefixes), always with () last."""
     found: list[dict[Axes, None]] = [{} for _ in rule.loops]

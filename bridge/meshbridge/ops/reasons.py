@@ -36,15 +36,19 @@ class Reasons:
         self._carried: str | None = None
         "What made its first partial operand so."
 
-    def to_reshard(self, value: ir.Value, source: Sharding, target: Sharding, before: ir.Operation) -> ir.Location:
-        """The location of collectives that reshard `value` from `source` to `target` before an op that needs it so."""
-        reason = f"{self._wanted(value, before)} {self._text(target)}"
+    def to_reshard(
+        self, value: ir.Value, source: Sharding, target: Sharding, before: ir.Operation, defined_at: ir.Location | None = None
+    ) -> ir.Location:
+        """The location of collectives that turn `value` from `source` into `target` before an op that needs it so, or behind its
+        definition."""
+        wanted = self._wanted(value, before) if defined_at is None else self._kept(value)
+        reason = f"{wanted} {self._text(target)}"
         if set(source.partial_axes) - set(target.partial_axes):
             partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"
             reason = f"{self._origins.get(value, 'an argument')}: {partial}; {reason}"
         else:
             reason = f"{reason} but is sharded as {self._text(source)}"
-        return because(reason, before.location)
+        return because(reason, defined_at or before.location)
 
     def computes(self, op: ir.Operation, *, exchanges: bool) -> None:
         """Takes note of `op` before it is lowered; if the lowering may communicate, gives it the reason for that."""
@@ -82,6 +86,11 @@ class Reasons:
         elif not isinstance(value.owner, ir.Block) and without_reason(value.owner.operation.location) == before.location:
             return f"the result of {_call(value.owner.operation)} is kept as"
         return f"the annotation at {location_at(before.location).short} needs"
+
+    def _kept(self, value: ir.Value) -> str:
+        if isinstance(value.owner, ir.Block) or self._op is None:
+            return "an argument is kept as"
+        return f"the result of {_named(*self._op)} is kept as"
 
     def _text(self, sharding: Sharding) -> str:
         """`P("data", None)`, as JAX writes it, and what is partial: the axes of each dimension by the user's names."""

@@ -16,8 +16,7 @@ from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
-from meshbridge.ops.linear import carried_axes
-from meshbridge.ops.option import Option, result_sharding
+from meshbridge.ops.option import Option, computed_sharding
 from meshbridge.ops.placements import place_again, placed_away
 from meshbridge.ops.reasons import Reasons
 from meshbridge.ops.rule import ShardingRule
@@ -46,9 +45,7 @@ def default_lowering(op: ir.Operation, rule: ShardingRule, option: Option, at: S
 
 
 def _computed(op: ir.Operation, rule: ShardingRule, option: Option, index: int, at: SpmdProgram) -> Sharding:
-    kept = carried_axes(op, rule, [at.partial_axes(operand) for operand in op.operands])
-    computed = result_sharding(rule, option, index, at.mesh)
-    return dataclasses.replace(computed, partial_axes=tuple(sorted({*computed.partial_axes, *kept}))) if kept else computed
+    return computed_sharding(rule, option, index, at.mesh, at.carried)
 
 
 class SpmdProgram:
@@ -66,6 +63,8 @@ class SpmdProgram:
         self.emit = self._top
         "Where the lowering of the op at hand writes: before the op, unless it says otherwise."
         self._indices: dict[Axes, ir.Value] = {}
+        self.carried: Axes = ()
+        "The axes along which the op at hand takes operands as partial sums and passes them on."
         self.manual: Axes = ()
         "Axes of the manual computations around: values differ along them although no sharding says so."
         self.moved: set[ir.Value] = set()
@@ -84,11 +83,6 @@ class SpmdProgram:
     def leave_block(self) -> None:
         self._resharded.pop()
         self._shifts.pop()
-
-    def partial_axes(self, value: ir.Value) -> Axes:
-        """The axes along which `value` is a partial sum."""
-        sharding = self.shardings.get(value)
-        return sharding.summed_axes if sharding else ()
 
     def global_shape(self, value: ir.Value) -> tuple[int, ...]:
         """The global shape of which `value` is a shard."""
@@ -140,8 +134,11 @@ class SpmdProgram:
             user.operands[index] = made
         self.adopt(made, self.global_shape(result), sharding or self.shardings[result])
 
-    def reshard(self, value: ir.Value, target: Sharding, before: ir.Operation) -> ir.Value:
-        """`value` as `target`: what an earlier use has made, or new collectives before an op."""
+    def reshard(
+        self, value: ir.Value, target: Sharding, before: ir.Operation, *, defined_at: ir.Location | None = None
+    ) -> ir.Value:
+        """`value` as `target`: what an earlier use has made, or new collectives before an op that needs it so; or because it is
+        kept so where it is defined."""
         source = self.shardings[value]
         if source == target:
             return value
@@ -158,7 +155,9 @@ class SpmdProgram:
             self.moved.add(result)
             return result
         dtype = str(ir.RankedTensorType(value.type).element_type)
-        location = before.location if self.reasons is None else self.reasons.to_reshard(value, source, target, before)
+        location = defined_at or before.location
+        if self.reasons is not None:
+            location = self.reasons.to_reshard(value, source, target, before, defined_at)
         emit = Builder(location, ir.InsertionPoint(before))
         if 0 in shape:
             empty = tensor(buffer_shape(shape, self.mesh, target), element_of(value))

@@ -14,7 +14,7 @@ from meshbridge import pipeline
 from meshbridge.dialect import assembly
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.ir.passes import Pass
+from meshbridge.ir.passes import Known, Pass
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.tools import console, expectations
@@ -208,9 +208,10 @@ class _Job:
             for warning in undefined_chains(program.module):
                 warn(warning)
         timings: list[pipeline.Timing] = []
+        known: Known = {}
         for step in self.steps:
             self._dump("before", step, program.module)
-            timings += pipeline.run((step,), program.module, verify_each=self.options.verify_each)
+            timings += pipeline.run((step,), program.module, verify_each=self.options.verify_each, known=known)
             self._dump("after", step, program.module)
         if self.options.mlir_timing:
             for timing in timings:

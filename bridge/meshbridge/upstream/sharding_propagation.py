@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.decide.complete import complete
+from meshbridge.decide.annotate import annotate
+from meshbridge.decide.decide import decide
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Mesh
@@ -34,9 +35,6 @@ class ShardingPropagation(Pass):
     traversal: str = ""
     "Upstream's sweeps alone: forward, backward, forward-backward or backward-forward."
 
-    only_moves: bool = False
-    "Leave out the annotations of definitions and uses where nothing moves, which repeat what the options say."
-
     def run(self, module: ir.Module) -> None:
         functions = functions_to_partition(module)
         interface = Interface()
@@ -44,7 +42,7 @@ class ShardingPropagation(Pass):
             if self.traversal:
                 self._sweep(functions, sweep.declared_meshes(module), interface)
             else:
-                complete(functions, module, interface, only_moves=self.only_moves)
+                annotate(decide(functions, module, interface))
 
     def _sweep(self, functions: list[ir.Operation], meshes: dict[str, Mesh], interface: Interface) -> None:
         known = ", ".join(sweep.TRAVERSALS)

@@ -1,7 +1,12 @@
-// RUN: mesh-opt %s --import-shardings --inline-calls --sharding-refinement=only-moves | filecheck %s --check-prefix=WHOLE
-// RUN: mesh-opt %s --import-shardings --inline-calls --sharding-refinement=only-moves --expand-composites | filecheck %s
+// RUN: mesh-opt %s --import-shardings --inline-calls --sharding-refinement -o %t
+// RUN: filecheck %s --check-prefix=WHOLE < %t
+// RUN: mesh-opt %t --mesh-spmdization | filecheck %s
+// RUN: mesh-opt %s --import-shardings --inline-calls --sharding-refinement=annotate=false --mesh-spmdization | filecheck %s
+// RUN: mesh-opt %s --import-shardings --inline-calls --sharding-refinement=annotate=false --mesh-spmdization -o %t.at_once
+// RUN: mesh-opt %t --mesh-spmdization -o %t.read
+// RUN: diff %t.at_once %t.read
 
-// A composite with a rule is one op until its option is decided; then its body stands in its place, annotated at both ends.
+// A composite with a rule is one op, with its option. It is partitioned as its body, each device on its shards.
 
 sdy.mesh @mesh = <["a"=2, "b"=4]>
 
@@ -10,12 +15,9 @@ sdy.mesh @mesh = <["a"=2, "b"=4]>
 // WHOLE-LABEL: func.func private @body
 
 // CHECK-LABEL: func.func @main
-// CHECK: %[[PARTIAL:.*]] = mesh.sharding @mesh split_axes = {{\[\[0\]\]}} partial = sum[1] : !mesh.sharding
-// CHECK: mesh.shard {{.*}} annotate_for_users : tensor<8x16xf32>
-// CHECK: stablehlo.exponential
-// CHECK: %[[SUM:.*]] = stablehlo.reduce
-// CHECK-SAME: meshbridge.sharding_option = #mesh.axisarray<{{\[\[0\], \[1\]\]}}>
-// CHECK: mesh.shard %[[SUM]] to %[[PARTIAL]] : tensor<8xf32>
+// CHECK: %[[SHARD:.*]] = stablehlo.exponential %{{.*}} : tensor<4x4xf32>
+// CHECK: %[[SUM:.*]] = stablehlo.reduce(%[[SHARD]] init: %{{.*}}) applies stablehlo.add across dimensions = [1]
+// CHECK: mesh.all_reduce %[[SUM]] on @mesh mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>
 // CHECK-NOT: func.func
 func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {"b"}]>}) -> tensor<8xf32> {
   %0 = stablehlo.composite "test.sum" %x {decomposition = @body, sdy.sharding_rule = #sdy.op_sharding_rule<

@@ -1,0 +1,203 @@
+"""Deciding: the user's annotations are propagated to a fixed point, refined if asked for, and every op and value is assigned."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from meshbridge.decide.assign import Assigner
+from meshbridge.decide.build_graph import Ends, GraphBuilder
+from meshbridge.decide.cut_axes import wanted_cuts
+from meshbridge.decide.decisions import (
+    ANNOTATED,
+    SAME_VALUE,
+    BlockDecisions,
+    Decisions,
+    FunctionDecisions,
+    OpDecision,
+    Shardings,
+)
+from meshbridge.decide.graph import Graph, Node
+from meshbridge.decide.propagate import Propagator
+from meshbridge.decide.refine import refine
+from meshbridge.decide.unreduced import carry_declarations
+from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.dialect.renumber import renumber
+from meshbridge.ir.mlir import COMPOSITE, MANUAL, REGION_OPS, OpError, ShardingWarning, ir, walk
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, even_split, is_even
+from meshbridge.ir.subaxes import completed_split, cut, whole_split
+from meshbridge.ops.composites import composite_body, composite_rule
+from meshbridge.ops.option import Option, needed_sharding, result_sharding
+from meshbridge.ops.rule import Interface, ShardingRule
+
+
+def decide(functions: Iterable[ir.Operation], module: ir.Module, interface: Interface, *, moves: int = 0) -> Decisions:
+    """Decides for every function that names a mesh; refinement tries `moves` moves. Of the module nothing is
+    changed but how axes are numbered, where one is cut.
+
+    Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
+    """
+    decided = []
+    for graph in _propagated(list(functions), module, interface):
+        for text in graph.warnings:
+            warnings.warn(text, ShardingWarning, stacklevel=2)
+        if moves:
+            refine(graph, moves)
+        decided.append(_Decider(graph, Bodies(graph.mesh, interface)).function())
+    return Decisions(tuple(decided))
+
+
+def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface) -> list[Graph]:
+    """The graphs of the functions that name a mesh, in which the user's annotations have been propagated.
+
+    Where that meets a reshape which an axis fits only in part, the axis is cut in the module, and propagation starts anew.
+    """
+    graphs: list[Graph] = []
+    for function in functions:
+        mesh = find_mesh(module, function)
+        if mesh is not None:
+            _refuse_unknown_sizes(function, mesh)
+            graph = GraphBuilder(function, mesh, interface).build()
+            _propagate(graph)
+            if cuts := wanted_cuts(graph):
+                renumber(module, mesh, cut(mesh, cuts))
+                return _propagated(functions, module, interface)
+            graphs.append(graph)
+    return graphs
+
+
+def _propagate(graph: Graph) -> None:
+    """Propagates the user's annotations to a fixed point."""
+    carry_declarations(graph)
+    Propagator(graph).run("backward-forward")
+
+
+def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
+    """Raises OpError where `mesh` has axes, or a tensor dimensions, of unknown size: what a sharding costs depends on it."""
+    if DYNAMIC in mesh.shape:
+        sizes = "x".join("?" if size == DYNAMIC else str(size) for size in mesh.shape)
+        message = f"is to be partitioned on the mesh @{mesh.name} of shape {sizes}, expected known sizes"
+        raise OpError(function, message, hint=f"mesh-opt --mesh-specialize={mesh.name}=… gives them")
+    for op in walk(function):
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+                message = f"has a value of type {value.type}, expected sizes that are known while partitioning"
+                raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
+
+
+class Bodies:
+    """The decisions of the bodies of composites that are split as a whole: once per option and manual axes around.
+
+    What the rule says of operands and results is given; inside, the rest is decided as in any function. So the numbers are right
+    whatever the rule promises: a body that needs what other devices hold fetches it.
+    """
+
+    def __init__(self, mesh: Mesh, interface: Interface) -> None:
+        self.mesh = mesh
+        self.interface = interface
+        self._decided: dict[tuple[ir.Operation, ShardingRule, Option, frozenset[int]], BlockDecisions] = {}
+
+    def decide(self, op: ir.Operation, rule: ShardingRule, option: Option, manual: frozenset[int]) -> BlockDecisions | None:
+        """The decisions of the body of `op`, which stands in manual computations along `manual`; None if it has no rule."""
+        if op.name != COMPOSITE or composite_rule(op) is None:
+            return None
+        function = composite_body(op)
+        key = (function, rule, option, manual)
+        found = self._decided.get(key)
+        if found is None:
+            found = self._decided[key] = self._body(function, rule, option, manual)
+        return found
+
+    def _body(self, function: ir.Operation, rule: ShardingRule, option: Option, manual: frozenset[int]) -> BlockDecisions:
+        block = function.regions[0].blocks[0]
+        *_, terminator = block.operations
+        tensors = [isinstance(value.type, ir.RankedTensorType) for value in (*block.arguments, *terminator.operation.operands)]
+        shardings = [needed_sharding(dims, option, self.mesh.name) for dims in rule.operands]
+        shardings += [result_sharding(rule, option, index, self.mesh) for index in range(len(rule.results))]
+        given = tuple(sharding if is_tensor else None for sharding, is_tensor in zip(shardings, tensors, strict=True))
+        count = len(rule.operands)
+        ends = Ends(given[:count], given[count:], manual)
+        graph = GraphBuilder(function, self.mesh, self.interface, ends=ends).build()
+        _propagate(graph)  # between ends that are given there is little to refine
+        return _Decider(graph, self).body()
+
+
+class _Decider:
+    """Reads the decisions of one function off its graph."""
+
+    def __init__(self, graph: Graph, bodies: Bodies) -> None:
+        self.graph = graph
+        self.bodies = bodies
+        self.assigned = Assigner(graph, self._body)
+        self.assigned.run()
+
+    def _body(self, node: Node, option: Option) -> BlockDecisions | None:
+        return self.bodies.decide(node.op, node.rule, option, node.manual)
+
+    def function(self) -> FunctionDecisions:
+        """The decisions of a function that has callers."""
+        block = self.graph.function.regions[0].blocks[0]
+        held = tuple([self._at_boundary(tensor) for tensor in map(self._tensor, block.arguments)])
+        return FunctionDecisions(self.graph.function, self.graph.mesh, held, self._block(block, self._returned))
+
+    def body(self) -> BlockDecisions:
+        """Those of a body, which returns what its ends say."""
+        return self._block(self.graph.function.regions[0].blocks[0], self._ended)
+
+    def _ended(self, op: ir.Operation) -> Shardings:
+        needed = [self.assigned.needed.get((op, index)) for index in range(len(op.operands))]
+        return tuple([need or held for need, held in zip(needed, self._defined(op.operands), strict=True)])
+
+    def _tensor(self, value: ir.Value) -> int:
+        return self.graph.tensor_of.get(value, -1)
+
+    def _defined(self, values: Iterable[ir.Value]) -> Shardings:
+        return tuple([self.assigned.defined.get(self._tensor(value)) for value in values])
+
+    def _block(self, block: ir.Block, returned: Callable[[ir.Operation], Shardings]) -> BlockDecisions:
+        ops = [self._op(view.operation, returned) for view in block.operations]
+        return BlockDecisions(self._defined(block.arguments), tuple(ops))
+
+    def _op(self, op: ir.Operation, returned: Callable[[ir.Operation], Shardings]) -> OpDecision:
+        if (decided := self.assigned.decided.get(op)) is not None:
+            return decided
+        name = op.name
+        if name == "mesh.shard":
+            said = self._defined(op.results)
+            return OpDecision(ANNOTATED, said, said)
+        if name == "func.return":
+            return OpDecision(ANNOTATED, returned(op))
+        needed = tuple([self.assigned.needed.get((op, index)) for index in range(len(op.operands))])
+        blocks = [region.blocks[0] for region in op.regions] if name in REGION_OPS or name == MANUAL else []
+        if name == MANUAL:
+            needed = tuple([need and need.plain() for need in needed])
+        inner = tuple([self._block(block, returned) for block in blocks])
+        return OpDecision(SAME_VALUE, needed, self._defined(op.results), regions=inner)
+
+    def _returned(self, op: ir.Operation) -> Shardings:
+        """Results are sharded as they are defined, as far as a caller can put the shards together."""
+        given = []
+        for tensor in map(self._tensor, op.operands):
+            sharding = self._at_boundary(tensor, finer=True)
+            is_kept = self.graph.tensors[tensor].user
+            given.append(sharding if is_kept or sharding is None else sharding.without_partial())
+        return tuple(given)
+
+    def _at_boundary(self, tensor: int, *, finer: bool = False) -> Sharding | None:
+        """As the tensor is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
+        there is, a result may be split `finer`, along the whole axis: that costs nothing."""
+        if tensor < 0:
+            return None
+        defined, description, mesh = self.assigned.defined[tensor], self.graph.tensors[tensor], self.graph.mesh
+        if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
+            return defined
+        split = defined.split_axes
+        if finer and not description.user and is_even(description.shape, mesh, fine := completed_split(mesh, split)):
+            split = fine
+        if description.is_kept_by(whole := whole_split(mesh, split)):
+            split = whole
+        split = even_split(description.shape, mesh, split)
+        if whole_split(mesh, description.written) == description.written:  # equal shards may have left a part of an axis over
+            split = whole_split(mesh, split)
+        return defined if split == defined.split_axes else replace(defined, split_axes=split)

@@ -1,0 +1,136 @@
+"""What is decided of a program: how each op is split, how each value is sharded where it is defined and used, and why.
+
+One `Decisions` stands between deciding and partitioning. It is made by propagation and refinement (`decide`) or read off
+annotations (`read_annotations`); `annotate` writes it down as such; the partitioner does what it says and nothing else. It has
+the shape of the program: a block's decisions hold one entry per op, in order, and those of a loop hold what is decided of its
+blocks. A product whose rows are split along mesh axis 0:
+
+    OpDecision(why=CHEAPEST, option=((0,), (), ()), operands=([[0], []], [[], []]), results=([[0], []],), rule=…)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.ops.option import Option, computed_sharding
+from meshbridge.ops.rule import ShardingRule
+
+Shardings = tuple[Sharding | None, ...]
+"""One per value; None for what is no ranked tensor, and where nothing is asked for."""
+
+ANNOTATED = "the program is annotated so"
+GIVEN = "the program gives the option"
+CHEAPEST = "the fewest modelled bytes"
+AS_OPERANDS = "the operands are sharded so"
+SAME_VALUE = "values that are handed on are sharded alike"
+"""Reasons of decisions."""
+
+
+@dataclass(frozen=True)
+class OpDecision:
+    """What is decided of one op."""
+
+    why: str = ""
+    operands: Shardings = ()
+    "What each operand is resharded to before the op; () for none. None: it is taken as it is."
+    results: Shardings = ()
+    "What each result is resharded to where it is defined; for ops with regions, how it is sharded."
+    rule: ShardingRule | None = None
+    "Of ops that are split by their loops."
+    option: Option = ()
+    "Per loop of the rule, the mesh axes that split it."
+    layout: Sharding | None = None
+    "The halo sizes or offsets in which an elementwise op computes, if its operands have such."
+    carried: Axes = ()
+    "The axes along which the op takes operands as partial sums and passes them on."
+    regions: tuple[BlockDecisions, ...] = ()
+    "Of loops, branches and manual computations; the body of a composite that is split as a whole."
+
+    def computed(self, index: int, mesh: Mesh) -> Sharding | None:
+        """How the op computes a result, before that is resharded; None for ops that are not split by their loops."""
+        if self.rule is None or self.layout is not None:
+            return self.layout
+        if self.regions:
+            return self.regions[0].returned[index]
+        return computed_sharding(self.rule, self.option, index, mesh, self.carried)
+
+
+@dataclass(frozen=True)
+class BlockDecisions:
+    """What is decided of the ops of one block."""
+
+    arguments: Shardings
+    ops: tuple[OpDecision, ...]
+
+    @property
+    def returned(self) -> Shardings:
+        """How the values that the terminator names are sharded."""
+        return self.ops[-1].operands
+
+
+@dataclass(frozen=True)
+class FunctionDecisions:
+    """What is decided of one function."""
+
+    function: ir.Operation
+    mesh: Mesh
+    held: Shardings
+    "What the caller holds of each argument; it is resharded to `block.arguments` at once."
+    block: BlockDecisions
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What is decided of a program: of its functions that run on a mesh."""
+
+    functions: tuple[FunctionDecisions, ...]
+
+
+def free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:
+    """What is left of a sharding where the axes `manual` do not exist."""
+    split = tuple(tuple(axis for axis in axes if axis not in manual) for axes in sharding.split_axes)
+    return replace(sharding.without_partial().plain(), split_axes=split)
+
+
+@dataclass(frozen=True)
+class Resharding:
+    """A value that is resharded before an op, or where the op defines it."""
+
+    op: ir.Operation
+    value: ir.Value
+    source: Sharding
+    target: Sharding
+    why: str
+
+
+def reshardings(decisions: FunctionDecisions) -> Iterator[Resharding]:
+    """The reshardings between the definitions and the uses of a function, in program order, as long as it is not partitioned."""
+    yield from _reshardings(decisions.function.regions[0].blocks[0], decisions.block, decisions.mesh, {})
+
+
+def _reshardings(
+    block: ir.Block, decisions: BlockDecisions, mesh: Mesh, defined: dict[ir.Value, Sharding]
+) -> Iterator[Resharding]:
+    _define(defined, block.arguments, decisions.arguments)
+    for view, decision in zip(block.operations, decisions.ops, strict=True):
+        op = view.operation
+        for value, target in zip(op.operands, decision.operands, strict=False):
+            source = defined.get(value)
+            if source is not None and target is not None and source != target:
+                yield Resharding(op, value, source, target, decision.why)
+        for index, target in enumerate(decision.results):
+            made = decision.computed(index, mesh)
+            if made is not None and target is not None and made != target:
+                yield Resharding(op, op.results[index], made, target, decision.why)
+        _define(defined, op.results, decision.results)
+        for region, inner in zip(op.regions, decision.regions, strict=False):
+            yield from _reshardings(region.blocks[0], inner, mesh, defined)
+
+
+def _define(defined: dict[ir.Value, Sharding], values: object, shardings: Shardings) -> None:
+    for value, sharding in zip(values, shardings, strict=False):  # type: ignore[call-overload]
+        if sharding is not None:
+            defined[value] = sharding

@@ -1,0 +1,92 @@
+"""Decisions in memory and as annotations mean the same, and say why each value is resharded."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshbridge import pipeline
+from meshbridge.decide.decide import decide
+from meshbridge.decide.decisions import ANNOTATED, CHEAPEST, SAME_VALUE, Resharding, reshardings
+from meshbridge.decide.read_annotations import decisions_from_annotations
+from meshbridge.decide.sharding_refinement import ShardingRefinement
+from meshbridge.ir.mlir import context, functions_to_partition, ir, parse
+from meshbridge.ops.rule import Interface
+from meshbridge.pipeline import Options
+from meshbridge.read import formats
+from testdata.catalogue import BUILDERS, build
+from tests.varied import PROGRAMS
+
+QUICK = (
+    "mlp_ws2d",
+    "llama_scan_fsdp",
+    "moe_grad",
+    "decode_seq",
+    "sample_top_k",
+    "loop_kmeans",
+    "pipeline",
+    "beam_search",
+    "misc_fft2",
+)
+QUICK_VARIED = ("partly_manual", "branches_in_a_scan", "sorts", "checkpointed_with_dropout")
+MESH = pipeline.build(Options(emit="mesh"))
+
+
+def _cases() -> list[object]:
+    names = [name for name in BUILDERS if name != "gpt48"]
+    slow = [name for name in (*names, *PROGRAMS) if name not in QUICK + QUICK_VARIED]
+    return [*QUICK, *QUICK_VARIED, *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in slow)]
+
+
+@pytest.mark.parametrize("name", _cases())
+def test_annotations_say_what_memory_holds(name: str) -> None:
+    """A program that was written out with its decisions and read back is partitioned to the same text."""
+    exported = (build(name) if name in BUILDERS else PROGRAMS[name]).export()
+    at_once, annotated = (formats.unpack(exported, context()).module for _ in range(2))
+    pipeline.run(MESH.passes, at_once)
+    pipeline.run(pipeline.build(Options(emit="annotated")).passes, annotated)
+    read_back = parse(str(annotated), "annotated.mlir", context())
+    pipeline.run(MESH.starting_at("decided").passes, read_back)
+    assert str(read_back) == str(at_once)
+
+
+def test_deciding_leaves_the_program_as_it_is() -> None:
+    module = _legal("moe_grad")
+    before = str(module)
+    _decide(module)
+    assert str(module) == before
+
+
+@pytest.mark.parametrize("name", ["moe_grad", "loop_kmeans"])
+def test_reshardings_say_why(name: str) -> None:
+    """Written down, all of them are annotations: none is left between an annotated definition and an annotated use."""
+    module = _legal(name)
+    decided = _decide(module)
+    assert CHEAPEST in {found.why for found in decided} <= {ANNOTATED, CHEAPEST, SAME_VALUE}
+    pipeline.run(pipeline.build(Options(emit="annotated")).starting_at("legal").passes, module)
+    with module.context:
+        (function,) = decisions_from_annotations(module).functions
+    read = list(reshardings(function))
+    pairs = ({(found.source, found.target) for found in each} for each in (decided, read))
+    assert next(pairs) == next(pairs)
+    assert all(found.op.name == "mesh.shard" or found.value in list(found.op.results) for found in read)
+
+
+def _legal(name: str) -> ir.Module:
+    module = formats.unpack(build(name).export(), context()).module
+    pipeline.run(MESH.until("legal").passes, module)
+    return module
+
+
+def _decide(module: ir.Module) -> list[Resharding]:
+    with module.context, ir.Location.unknown():
+        (function,) = decide(functions_to_partition(module), module, Interface(), moves=ShardingRefinement.moves).functions
+    return list(reshardings(function))
+
+
+def test_a_pass_between_deciding_and_partitioning_is_refused() -> None:
+    """Decisions are about the program as it was."""
+    module = formats.unpack(build("moe_grad").export(), context()).module
+    between = pipeline.make_pass("mesh-specialize")
+    steps = (*MESH.until("decided").passes, between, *MESH.starting_at("decided").passes)
+    with pytest.raises(RuntimeError, match="changes a program of which Decisions are known"):
+        pipeline.run(steps, module)
