@@ -59,8 +59,8 @@ class SpmdProgram:
         self.reasons: Reasons | None = None
         "Where the reasons of communication are written down, if anybody wants them."
         self._global = global_shapes
-        self._top = Builder(ir.Location.unknown(entry.owner.context), ir.InsertionPoint.at_block_begin(entry))
-        self.emit = self._top
+        self._entry, self._unknown = entry, ir.Location.unknown(entry.owner.context)
+        self.emit = Builder(self._unknown, ir.InsertionPoint.at_block_begin(entry))
         "Where the lowering of the op at hand writes: before the op, unless it says otherwise."
         self._indices: dict[Axes, ir.Value] = {}
         self.carried: Axes = ()
@@ -231,9 +231,10 @@ class SpmdProgram:
         """
         found = self._indices.get(axes)
         if found is None:
-            numbers = self._top.iota([self.mesh.group_size(axes)], 0)
-            own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0, at=self._top)
-            found = self._indices[axes] = self._top.reshape(own, [])
+            top = Builder(self._unknown, ir.InsertionPoint.at_block_begin(self._entry))
+            numbers = top.iota([self.mesh.group_size(axes)], 0)
+            own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0, at=top)
+            found = self._indices[axes] = top.reshape(own, [])
         return found
 
     def offset(self, axes: Axes, size: int) -> ir.Value:
