@@ -82,8 +82,7 @@ def known_integer(value: ir.Value) -> int | None:
 
 def known_integers(value: ir.Value) -> list[int] | None:
     """The elements of a short list of integers, or of a scalar integer, in order."""
-    tensor = ir.RankedTensorType(value.type)
-    found = _elements(known(value), tensor) if tensor.rank <= 1 else None
+    found = _elements(known(value), _shape(value)) if len(_shape(value)) <= 1 else None
     return None if found is None else [int(element) for element in found.reshape(-1)]
 
 
@@ -169,28 +168,15 @@ def _broadcast(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     if isinstance(found, Iota):
         kept = _shape(op.operands[0])[found.dim] == _shape(value)[dims[found.dim]]
         return Iota(dims[found.dim], found.start, found.step) if kept else None
-    if not isinstance(found, Constant):
-        return found
-    if prod(_shape(value)) > _LARGEST:
-        return None
-    placed = np.expand_dims(found.elements.transpose(np.argsort(dims)), [d for d in range(len(_shape(value))) if d not in dims])
-    return Constant(np.broadcast_to(placed, _shape(value)))
-
-
-def _transpose(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
-    found, order = look(op.operands[0]), integers(op.attributes["permutation"])
-    if isinstance(found, Iota):
-        return Iota(order.index(found.dim), found.start, found.step)
-    return Constant(found.elements.transpose(order)) if isinstance(found, Constant) else found
+    return found if isinstance(found, Splat) else None
 
 
 def _slice(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
-    found = look(op.operands[0])
-    names = ("start_indices", "limit_indices", "strides")
+    found, names = look(op.operands[0]), ("start_indices", "limit_indices", "strides")
     cuts = [slice(*ends) for ends in zip(*(integers(op.attributes[name]) for name in names), strict=True)]
     if isinstance(found, Iota):
-        cut = cuts[found.dim]
-        return Iota(found.dim, found.start + found.step * cut.start, found.step * cut.step)
+        start, step = cuts[found.dim].start, cuts[found.dim].step
+        return Iota(found.dim, found.start + found.step * start, found.step * step)
     return Constant(found.elements[tuple(cuts)]) if isinstance(found, Constant) else found
 
 
@@ -198,12 +184,12 @@ def _concatenate(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     parts = [look(operand) for operand in op.operands]
     if isinstance(parts[0], Splat) and all(part == parts[0] for part in parts):
         return parts[0]
-    if None in parts or prod(_shape(value)) > _LARGEST:
+    if prod(_shape(value)) > _LARGEST:
         return None
-    tables = [_elements(part, ir.RankedTensorType(operand.type)) for part, operand in zip(parts, op.operands, strict=True)]
-    whole = [table for table in tables if table is not None]
+    tables = [_elements(part, _shape(operand)) for part, operand in zip(parts, op.operands, strict=True)]
+    known_tables = [table for table in tables if table is not None]
     along = ir.IntegerAttr(op.attributes["dimension"]).value
-    return Constant(np.concatenate(whole, along)) if len(whole) == len(tables) else None
+    return Constant(np.concatenate(known_tables, along)) if len(known_tables) == len(tables) else None
 
 
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
@@ -271,7 +257,6 @@ _RULES: dict[str, Callable[[ir.Operation, ir.Value, _Look], Known]] = {
     "stablehlo.convert": _convert,
     "stablehlo.reshape": _reshape,
     "stablehlo.broadcast_in_dim": _broadcast,
-    "stablehlo.transpose": _transpose,
     "stablehlo.slice": _slice,
     "stablehlo.concatenate": _concatenate,
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
@@ -327,13 +312,12 @@ def _fitting(found: Iota | Constant, value: ir.Value) -> Known:
     return found if bounds is not None and ends is not None and bounds[0] <= ends[0] and ends[1] <= bounds[1] else None
 
 
-def _elements(found: Known, tensor: ir.RankedTensorType) -> np.ndarray[Any, Any] | None:
-    """The integers of a value of that type."""
+def _elements(found: Known, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """The integers of a value of that shape, if they are few."""
     if isinstance(found, Constant):
         return found.elements
-    if found is None or prod(tensor.shape) > _LARGEST or (isinstance(found, Splat) and not isinstance(found.number, int)):
+    if found is None or prod(shape) > _LARGEST:
         return None
     if isinstance(found, Splat):
-        return np.full(tensor.shape, int(found.number))
-    counted: np.ndarray[Any, Any] = found.start + found.step * np.indices(tensor.shape)[found.dim]
-    return counted
+        return np.full(shape, found.number) if isinstance(found.number, int) else None
+    return np.asarray(found.start + found.step * np.indices(shape)[found.dim])

@@ -8,17 +8,18 @@ would send what one op sends once, to the shard where it belongs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 
 from meshbridge.analysis.known_values import Splat, known, known_integer, known_integers
-from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import Builder, Operand, shape_of
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.table import Legalizer, rewrites
+from meshbridge.ops.pieces import reaches
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.reductions import body_kind
 
@@ -38,9 +39,8 @@ class Read:
 
     def after(self, inner: Read) -> Read | None:
         """This read of what `inner` gives, as one; None if it cannot be said, or both fill with something else."""
-        reaches = [own.after(other) for own, other in zip(self.reaches, inner.reaches, strict=True)]
-        found = tuple(reach for reach in reaches if reach is not None)
-        if len(found) < len(reaches) or (self.fills and inner.fills and not _same(self.fill, inner.fill)):
+        found = tuple(reach for pair in zip(self.reaches, inner.reaches, strict=True) if (reach := pair[0].after(pair[1])))
+        if len(found) < len(self.reaches) or (self.fills and inner.fills and not _same(self.fill, inner.fill)):
             return None
         return Read(inner.source, found, self.fill if self.fills else inner.fill)
 
@@ -51,10 +51,10 @@ class Read:
     def write(self, emit: Builder) -> ir.Value | None:
         """The one op that reads so, or the source itself; None if there is none, or if nothing of the source is read."""
         dims = self.reaches
-        if all(reach == _turns(reach.source)[0] for reach in dims):
+        turned = [dim for dim, reach in enumerate(dims) if reach == Reach(reach.source, reach.source, -1, 1 - reach.source)]
+        if all(reach.is_identity for reach in dims):
             return self.source
-        if all(reach in _turns(reach.source) for reach in dims):
-            turned = [dim for dim, reach in enumerate(dims) if reach.stride < 0]
+        if all(reach.is_identity or dim in turned for dim, reach in enumerate(dims)):
             return emit.value("reverse", self.source.type, [self.source], {"dimensions": integers_attr(turned)})
         if not self.fills and all(reach.stride > 0 for reach in dims):
             ends = [reach.stride * (reach.size - 1) - reach.low + 1 for reach in dims]
@@ -74,42 +74,17 @@ def _same(one: Operand | None, other: Operand | None) -> bool:
     return isinstance(found, Splat) and found == known(other)
 
 
-def _turns(size: int) -> tuple[Reach, Reach]:
-    """Both directions in which a dimension is read element by element."""
-    return Reach(size, size), Reach(size, size, stride=-1, low=1 - size)
-
-
 def read_of(value: ir.Value) -> Read:
     """What the op behind `value` reads; the value itself where it is no pad, slice or reversal, or of an unknown size."""
     shape, owner = shape_of(value), value.owner
-    reading = None if isinstance(owner, ir.Block) else _READS.get(owner.name)
-    if isinstance(owner, ir.Block) or reading is None or any(size <= 0 for size in shape):
+    if isinstance(owner, ir.Block) or owner.name not in _READS or any(size <= 0 for size in shape):
         return Read(value, tuple(Reach(size, size) for size in shape))
     op = owner.operation
     source, fill = op.operands[0], op.operands[1] if op.name == "stablehlo.pad" else None
-    sizes = zip(shape, shape_of(source), strict=True)
-    return Read(source, tuple(reading(op, dim, Reach(*pair)) for dim, pair in enumerate(sizes)), fill)
+    return Read(source, tuple(reaches(op, shape_of(source), shape)), fill)
 
 
-def _padded(op: ir.Operation, dim: int, plain: Reach) -> Reach:
-    low, interior = (integers(op.attributes[name])[dim] for name in ("edge_padding_low", "interior_padding"))
-    return replace(plain, low=low, dilation=interior + 1)
-
-
-def _sliced(op: ir.Operation, dim: int, plain: Reach) -> Reach:
-    start, stride = (integers(op.attributes[name])[dim] for name in ("start_indices", "strides"))
-    return replace(plain, low=-start, stride=stride)
-
-
-def _reversed(op: ir.Operation, dim: int, plain: Reach) -> Reach:
-    return _turns(plain.size)[dim in integers(op.attributes["dimensions"])]
-
-
-_READS: dict[str, Callable[[ir.Operation, int, Reach], Reach]] = {
-    "stablehlo.pad": _padded,
-    "stablehlo.slice": _sliced,
-    "stablehlo.reverse": _reversed,
-}
+_READS = ("stablehlo.pad", "stablehlo.slice", "stablehlo.reverse")
 
 
 @rewrites(*_READS)
@@ -159,10 +134,9 @@ def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
 
 def _is_cut(value: ir.Value, along: int) -> bool:
     """Whether `value` is a run of elements of a larger tensor along one dimension."""
-    reaches = read_of(value).reaches
-    others = [reach for dim, reach in enumerate(reaches) if dim != along]
-    run = reaches[along]
-    return (run.stride, run.dilation, run.fills) == (1, 1, False) and all(reach == _turns(reach.source)[0] for reach in others)
+    found = read_of(value).reaches
+    others, run = [reach for dim, reach in enumerate(found) if dim != along], found[along]
+    return (run.stride, run.dilation, run.fills) == (1, 1, False) and all(reach.is_identity for reach in others)
 
 
 def _placed(value: ir.Value, whole: Sequence[int], starts: dict[int, int], emit: Builder) -> ir.Value:

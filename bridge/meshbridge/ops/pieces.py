@@ -26,6 +26,24 @@ def joining_kind(element: ir.Type) -> str:
     return "bitwise_or" if str(element) == "i1" else "sum"
 
 
+_PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
+
+
+def reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int]) -> list[Reach]:
+    """What each dimension of the result of a slice, pad or reversal reads of its operand, by the shapes of both."""
+    sizes = list(zip(result, source, strict=True))
+    if op.name == "stablehlo.slice":
+        starts, strides = integers(op.attributes["start_indices"]), integers(op.attributes["strides"])
+        return [Reach(*pair, stride, -start) for pair, stride, start in zip(sizes, strides, starts, strict=True)]
+    if op.name == "stablehlo.reverse":
+        turned = integers(op.attributes["dimensions"])
+        return [Reach(*pair, -1, 1 - pair[0]) if dim in turned else Reach(*pair) for dim, pair in enumerate(sizes)]
+    lows, _, interiors = (integers(op.attributes[name]) for name in _PADDING)
+    # There is nothing between elements where there is one.
+    dilations = [interior + 1 if size > 1 else 1 for interior, size in zip(interiors, source, strict=True)]
+    return [Reach(*pair, low=low, dilation=dilation) for pair, low, dilation in zip(sizes, lows, dilations, strict=True)]
+
+
 @sharding_rule_of("stablehlo.slice")
 def slice_(op: ir.Operation) -> ShardingRule:
     """Every dimension is shared, a single element is a sum."""
@@ -35,18 +53,11 @@ def slice_(op: ir.Operation) -> ShardingRule:
     if 0 in result:
         return build.rule([((),) * len(source)], [((),) * len(result)])
     dims = [build.loop(old, kind) if new == 1 != old else build.loop(new) for old, new in zip(source, result, strict=True)]
-    for dim, reach in enumerate(_slice_reaches(op, source, result)):
+    for dim, reach in enumerate(reaches(op, source, result)):
         if result[dim] > 1 and source[dim] != result[dim]:
             build.exchange(dims[dim], op, 0, dim, reach)
     kept = tuple(loops if size > 1 else () for loops, size in zip(dims, result, strict=True))
     return build.rule([tuple(dims)], [kept])
-
-
-def _slice_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int]) -> list[Reach]:
-    starts, strides = integers(op.attributes["start_indices"]), integers(op.attributes["strides"])
-    return [
-        Reach(size, whole, stride, -start) for size, whole, stride, start in zip(result, source, strides, starts, strict=True)
-    ]
 
 
 @spmd_lowering("stablehlo.slice")
@@ -56,7 +67,7 @@ def local_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPr
     source, kept = at.global_shape(value), shape_of(result)
     split = tensor_split(rule.operands[0], option)
     starts, limits, strides = (list(integers(op.attributes[f"{name}"])) for name in ("start_indices", "limit_indices", "strides"))
-    for dim, reach in enumerate(_slice_reaches(op, source, kept)):
+    for dim, reach in enumerate(reaches(op, source, kept)):
         if not split[dim]:
             continue
         if source[dim] == kept[dim]:
@@ -85,25 +96,11 @@ def pad(op: ir.Operation) -> ShardingRule:
     dims = [build.loop(size) for size in result]
     if 0 in source or 0 in result:
         return build.rule([((),) * len(source), ()], [((),) * len(result)])
-    for dim, reach in enumerate(_pad_reaches(op, source, result)):
-        if source[dim] > 1 and reach is not None:
+    for dim, reach in enumerate(reaches(op, source, result)):
+        if source[dim] > 1 and not reach.is_identity:
             build.exchange(dims[dim], op, 0, dim, reach)
     operand = tuple(loops if size > 1 else () for loops, size in zip(dims, source, strict=True))
     return build.rule([operand, ()], [tuple(dims)])
-
-
-_PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
-
-
-def _pad_reaches(op: ir.Operation, source: Sequence[int], result: Sequence[int]) -> list[Reach | None]:
-    """None for a dimension that is not padded. There is nothing between elements where there is one."""
-    paddings = zip(*(integers(op.attributes[name]) for name in _PADDING), strict=True)
-    return [
-        Reach(result[dim], source[dim], low=low, dilation=interior + 1 if source[dim] > 1 else 1)
-        if low or high or interior
-        else None
-        for dim, (low, high, interior) in enumerate(paddings)
-    ]
 
 
 @spmd_lowering("stablehlo.pad")
@@ -113,8 +110,8 @@ def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
     source, result = at.global_shape(found), shape_of(op.results[0])
     split = tensor_split(rule.results[0], option)
     low, high, interior = (list(integers(op.attributes[name])) for name in _PADDING)
-    for dim, reach in enumerate(_pad_reaches(op, source, result)):
-        if not split[dim] or reach is None:
+    for dim, reach in enumerate(reaches(op, source, result)):
+        if not split[dim] or reach.is_identity:
             continue
         if source[dim] == 1:
             found = cut_window(found, dim, split[dim], reach, value, at)
@@ -184,13 +181,10 @@ def reverse(op: ir.Operation) -> ShardingRule:
     shape = shape_of(op.results[0])
     build = RuleBuilder()
     dims = tuple(build.loop(size) for size in shape)
-    for dim in integers(op.attributes["dimensions"]):
-        build.exchange(dims[dim], op, 0, dim, _reversed(shape[dim]))
+    for dim, reach in enumerate(reaches(op, shape, shape)):
+        if reach.stride < 0:
+            build.exchange(dims[dim], op, 0, dim, reach)
     return build.rule([dims], [dims])
-
-
-def _reversed(size: int) -> Reach:
-    return Reach(size, size, stride=-1, low=1 - size)
 
 
 @spmd_lowering("stablehlo.reverse")
@@ -198,7 +192,7 @@ def local_reverse(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
     """The shard that stands at the other end, reversed."""
     split = tensor_split(rule.operands[0], option)
     whole = at.global_shape(op.operands[0])
-    for dim in integers(op.attributes["dimensions"]):
-        if split[dim]:
-            op.operands[0] = read_window(op.operands[0], dim, split[dim], _reversed(whole[dim]), None, at)
+    for dim, reach in enumerate(reaches(op, whole, whole)):
+        if split[dim] and reach.stride < 0:
+            op.operands[0] = read_window(op.operands[0], dim, split[dim], reach, None, at)
     default_lowering(op, rule, option, at)

@@ -58,6 +58,11 @@ class Reach:
     dilation: int = 1
 
     @property
+    def is_identity(self) -> bool:
+        """Whether result and operand are the same along the dimension."""
+        return self == Reach(self.source, self.source)
+
+    @property
     def fills(self) -> bool:
         """Whether some elements of the result are none of the operand's: they come before, behind or between these."""
         first, last = self._places
