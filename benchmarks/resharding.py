@@ -232,7 +232,7 @@ SCALE: list[tuple[str, tuple[int, ...], tuple[int, ...], Split, Split]] = [
     *(("2-way to 3-way", (98304, 98304), (side, 3), ((0,), (1,)), TRANSPOSED) for side in (4, 16, 64, 256)),
     *(("uneven, blocks", (1000, 1001), sizes, ((0,), (1,)), TRANSPOSED) for sizes in ((2, 3), (6, 8), (12, 16), (24, 32))),
     *(("uneven, rows to columns", (1000, 1001), sizes, ROWS, COLUMNS) for sizes in ((2, 3), (6, 8), (12, 16))),
-    *(("uneven, rows to whole", (1000, 1001), sizes, ROWS, ((), ())) for sizes in ((2, 3), (6, 8), (12, 16))),
+    *(("uneven, rows to replicated", (1000, 1001), sizes, ROWS, ((), ())) for sizes in ((2, 3), (6, 8), (12, 16))),
 ]
 """Pairs whose planning is timed: name, shape, mesh, source, target."""
 

@@ -25,7 +25,7 @@ def decode_by_sequence() -> Program:
     """Each device holds a stretch of the cache for all heads."""
     plan = (
         MEGATRON,
-        Term("all-gather", DEVICES, ROW, 3 * LAYERS, "the new query, key and value, from split by heads to whole"),
+        Term("all-gather", DEVICES, ROW, 3 * LAYERS, "the new query, key and value, from sharded by heads to replicated"),
         Term("all-reduce", DEVICES, BATCH * HEADS * 4, 2 * LAYERS, "softmax: largest score and sum of exponentials"),
         Term("reduce-scatter", DEVICES, ROW, LAYERS, "mixed values, partial over the sequence, to split by heads"),
     )

@@ -85,7 +85,7 @@ def _ideal(layers: int, parameters: Any) -> tuple[Term, ...]:
     return (
         Term("all-reduce", MODEL, activation, 4 * layers, "Megatron: attention and MLP, forward and backward"),
         Term("all-reduce", DATA, split, 1, "gradients of every parameter's shard"),
-        Term("all-gather", MODEL, activation, 1, "embedded tokens, from split along the width to whole"),
+        Term("all-gather", MODEL, activation, 1, "embedded tokens, from sharded along the width to replicated"),
         Term("all-to-all", MODEL, table, 2, "the tied table to split along the vocabulary for the logits, its gradient back"),
         Term("all-reduce", MODEL, activation, 1, "gradient of the last activation, partial over the vocabulary"),
     )

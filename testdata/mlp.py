@@ -20,7 +20,7 @@ ACTIVATION = BATCH * LENGTH * WIDTH * 4
 def weight_stationary_1d() -> Program:
     """The weights are split along the hidden dimension over all axes."""
     plan = (
-        Term("all-gather", 8, ACTIVATION, 1, "the input, from split along its width to whole"),
+        Term("all-gather", 8, ACTIVATION, 1, "the input, from sharded along its width to replicated"),
         Term("reduce-scatter", 8, ACTIVATION, 1, "the output, partial over the hidden dimension"),
     )
     return _mlp("mlp_ws1d", P(None, ALL), P(ALL, None), plan)

@@ -27,7 +27,7 @@ def recommender() -> Program:
     dense = parameters["into"].bytes + parameters["out_of"].bytes
     plan = (
         Term("all-to-all", DEVICES, indices.bytes // DEVICES, 1, "row numbers, from split by batch to split by table"),
-        Term("all-to-all", DEVICES, found, 2, "rows back to their place in the batch, and their gradients"),
+        Term("all-to-all", DEVICES, found, 2, "rows back to their positions in the batch, and their gradients"),
         Term("all-reduce", DEVICES, dense, 1, "gradients of the network"),
     )
     specs = jax.tree.map(lambda argument: argument.spec, parameters)
