@@ -281,12 +281,12 @@ class Builder:
         """`value` behind an optimization barrier: XLA makes it before it looks at what is done with it."""
         return self.value("optimization_barrier", value.type, [value])
 
-    def reduce(self, value: ir.Value, initial: Operand, dim: int, combiner: str) -> ir.Value:
-        """Joins the elements along `dim` by the StableHLO operation `combiner`, beginning with `initial`."""
-        shape, element = shape_of(value), element_of(value)
+    def reduce(self, value: ir.Value, initial: Operand, dims: Sequence[int], combiner: str) -> ir.Value:
+        """Joins the elements along `dims` by the StableHLO operation `combiner`, beginning with `initial`."""
+        element = element_of(value)
         first = initial if isinstance(initial, ir.Value) else self.splat(tensor([], element), initial)
-        result = tensor([*shape[:dim], *shape[dim + 1 :]], element)
-        return self.combining("reduce", result, [value, first], {"dimensions": integers([dim])}, combiner)
+        result = tensor([size for dim, size in enumerate(shape_of(value)) if dim not in dims], element)
+        return self.combining("reduce", result, [value, first], {"dimensions": integers(sorted(dims))}, combiner)
 
     def combining(
         self, name: str, result: ir.Type, operands: Sequence[ir.Value], attrs: dict[str, ir.Attribute], combiner: str

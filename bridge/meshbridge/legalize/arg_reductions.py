@@ -75,9 +75,9 @@ def _two_reductions(op: ir.Operation, kind: str) -> tuple[ir.Value, ir.Value]:
     values, indices, value_init, _ = op.operands
     (dimension,) = integers(op.attributes["dimensions"])
     emit, better = Builder.before(op), "maximum" if kind == "max" else "minimum"
-    best = emit.reduce(values, value_init, dimension, better)
+    best = emit.reduce(values, value_init, [dimension], better)
     kept = [dim for dim in range(len(shape_of(values))) if dim != dimension]
     wins = emit.compare("EQ", values, emit.broadcast(best, shape_of(values), kept))
     last = neutral("min", element_of(indices))
     candidates = emit.select(emit.elementwise("or", wins, emit.compare("NE", values, values)), indices, last)
-    return best, emit.reduce(candidates, last, dimension, "minimum")
+    return best, emit.reduce(candidates, last, [dimension], "minimum")

@@ -89,7 +89,7 @@ def _exchanged_and_combined(site: Site, value: ir.Value, combiner: str, dim: int
     emit, shape = site.emit, shape_of(value)
     piece = [*shape[:dim], shape[dim] // site.group_size, *shape[dim + 1 :]]
     received = emit.reshape(exchange(site, value, dim, dim), [*shape[:dim], site.group_size, *piece[dim:]])
-    return emit.reduce(received, neutral(f"bitwise_{combiner}", element_of(value)), dim, combiner)
+    return emit.reduce(received, neutral(f"bitwise_{combiner}", element_of(value)), [dim], combiner)
 
 
 def _averaged(site: Site, total: ir.Value) -> ir.Value:

@@ -31,7 +31,7 @@ def local_constant(op: ir.Operation, rule: ShardingRule, option: Option, at: Spm
     if not any(wanted.split_axes):
         at.define(result, wanted)
     elif isinstance(value, ir.DenseElementsAttr) and value.is_splat:
-        tensor = at.local_type(result, wanted.split_axes)
+        tensor = at.shard_type(result, wanted)
         op.attributes["value"] = ir.DenseElementsAttr.get_splat(tensor, value.get_splat_value())
         at.define(result, wanted)
     else:

@@ -70,5 +70,5 @@ def _joined_before(scanned: ir.Value, dim: int, axes: Axes, kind: str, from_end:
     number = emit.iota([at.mesh.group_size(axes)], 0)
     earlier = emit.compare("GT" if from_end else "LT", number, at.group_index(axes))
     ignored = neutral(kind, element_of(scanned))
-    reduced = emit.reduce(emit.select_along(dim, earlier, totals, ignored), ignored, dim, COMBINERS[kind])
+    reduced = emit.reduce(emit.select_along(dim, earlier, totals, ignored), ignored, [dim], COMBINERS[kind])
     return emit.broadcast(reduced, shape, [other for other in range(len(shape)) if other != dim])

@@ -15,7 +15,7 @@ from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.registry import Registry
-from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, local_shape
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, local_shape
 from meshbridge.ops.option import Option, computed_sharding
 from meshbridge.ops.placements import place_again, placed_away
 from meshbridge.ops.reasons import Reasons
@@ -71,7 +71,7 @@ class SpmdProgram:
         "Values that a resharding made."
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
         self._shifts: list[dict[tuple[object, ...], ir.Value]] = [{}]
-        self._types: dict[tuple[ir.Type, Split | Sharding], ir.Type] = {}
+        self._types: dict[tuple[ir.Type, Sharding], ir.Type] = {}
         self.placements: list[ir.Operation] = []
         "Of values that were resharded before they were placed again; some have no other use."
 
@@ -88,31 +88,22 @@ class SpmdProgram:
         """The global shape of which `value` is a shard."""
         return self._global[value]
 
-    def local_type(self, value: ir.Value, split: Split) -> ir.Type:
-        """The shard's type of a value that still has its global type."""
-        key = (value.type, split)
-        found = self._types.get(key)
-        if found is None:
-            whole = ir.RankedTensorType(value.type)
-            found = self._types[key] = tensor(local_shape(tuple(whole.shape), self.mesh, split), whole.element_type)
-        return found
-
-    def buffer_type(self, value: ir.Value, sharding: Sharding) -> ir.Type:
-        """The same for a sharding with halo sizes or offsets: the shard with its halos, or the largest of the shards."""
+    def shard_type(self, value: ir.Value, sharding: Sharding) -> ir.Type:
+        """The shard's type of a value that still has its global type: with its halos, of the largest shard's size."""
         key = (value.type, sharding)
         found = self._types.get(key)
         if found is None:
-            whole = ir.RankedTensorType(value.type)
-            found = self._types[key] = tensor(buffer_shape(tuple(whole.shape), self.mesh, sharding), whole.element_type)
+            whole = tuple(shape_of(value))
+            plain = sharding.is_plain
+            shape = local_shape(whole, self.mesh, sharding.split_axes) if plain else buffer_shape(whole, self.mesh, sharding)
+            found = self._types[key] = tensor(shape, element_of(value))
         return found
 
     def define(self, value: ir.Value, sharding: Sharding) -> None:
         """Gives `value`, which still has its global type, the type of its shard."""
         if isinstance(value.type, ir.RankedTensorType):
-            if not sharding.is_plain:
-                value.set_type(self.buffer_type(value, sharding))
-            elif any(sharding.split_axes):
-                value.set_type(self.local_type(value, sharding.split_axes))
+            if any(sharding.split_axes) or not sharding.is_plain:
+                value.set_type(self.shard_type(value, sharding))
             self.shardings[value] = sharding
             if self.reasons is not None:
                 self.reasons.made(value, sharding)

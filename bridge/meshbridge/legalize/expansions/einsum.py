@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshbridge.dialect.attributes import integers_attr
-from meshbridge.ir.builder import Builder, element_of, shape_of
-from meshbridge.ir.builder import tensor as tensor_of
+from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.legalize.table import replaces
 
@@ -93,10 +91,7 @@ def _sum_out(tensor: Labelled, wanted: str) -> Labelled:
 
 def sum_over(value: ir.Value, dims: Sequence[int]) -> ir.Value:
     """`value` summed over `dims`."""
-    emit, element = Builder.current(), element_of(value)
-    result = tensor_of([size for dim, size in enumerate(shape_of(value)) if dim not in dims], element)
-    zero = emit.splat(tensor_of([], element), 0)
-    return emit.combining("reduce", result, [value, zero], {"dimensions": integers_attr(sorted(dims))}, "add")
+    return Builder.current().reduce(value, 0, dims, "add")
 
 
 def _product(op: ir.Operation, left: Labelled, right: Labelled, output: str) -> Labelled:
