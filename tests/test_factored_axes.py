@@ -14,7 +14,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import meshbridge
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import communication
+from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError
 
 HEADS, GROUPS, WIDTH = 8, 2, 8
 """Heads of the queries; heads of keys and values, fewer than the four devices; width of one."""
@@ -135,3 +137,42 @@ def test_a_caller_may_ask_for_sub_axes() -> None:
     assert (plain.spec, plain.mesh.axis_names) == (PartitionSpec("y", "x"), ("x", "y"))
     rows = {device.id: indices[0] for device, indices in halves.devices_indices_map((8, 16)).items()}
     assert [rows[device] for device in range(8)] == [slice(0, 4)] * 4 + [slice(4, 8)] * 4
+
+
+BY_HAND = """
+mesh.mesh @m(shape = 2x4) {meshbridge.axis_names = ["d", "x"]}
+func.func @main(%x: tensor<8x6xf32>) -> (tensor<2x4x6xf32>, tensor<8x6xf32>) {
+  %s = mesh.sharding @m split_axes = [[1], [0]] : !mesh.sharding
+  %0 = mesh.shard %x to %s : tensor<8x6xf32>
+  %1 = stablehlo.reshape %0 : (tensor<8x6xf32>) -> tensor<2x4x6xf32>
+  %2 = stablehlo.sine %1 : tensor<2x4x6xf32>
+  %u = mesh.shard %0 to %s annotate_for_users : tensor<8x6xf32>
+  %3 = sdy.manual_computation(%u) in_shardings=[<mesh<["d"=2, "x"=4]>, [{"x"}, {?}]>]
+      out_shardings=[<mesh<["d"=2, "x"=4]>, [{"x"}, {?}]>] manual_axes={"x"} (%a: tensor<2x6xf32>) {
+    %root = arith.constant 3 : index
+    %b = mesh.shift %a on @m mesh_axes = [1] shift_axis = 1 offset = 1 rotate : tensor<2x6xf32> -> tensor<2x6xf32>
+    %c = mesh.broadcast %b on @m mesh_axes = [1] root = [%root] : (tensor<2x6xf32>, index) -> tensor<2x6xf32>
+    %d = mesh.all_gather %c on @m mesh_axes = [1] gather_axis = 0 : tensor<2x6xf32> -> tensor<8x6xf32>
+    %e = mesh.reduce_scatter %d on @m mesh_axes = [1] scatter_axis = 0 : tensor<8x6xf32> -> tensor<2x6xf32>
+    sdy.return %e : tensor<2x6xf32>
+  } {meshbridge.manual_axes = array<i16: 1>, meshbridge.mesh = @m} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+  %4 = mesh.shard %3 to %s : tensor<8x6xf32>
+  return %2, %4 : tensor<2x4x6xf32>, tensor<8x6xf32>
+}
+"""
+
+
+def test_collectives_of_manual_computations_go_along() -> None:
+    """The axis that the reshape cuts is one that mesh collectives name. Along the other, `d`, what they pass on stays sharded."""
+    module = assembly.read(BY_HAND, "by_hand.mlir", mlir.context())
+    assert "all_gather_dim = 1" not in str(meshbridge.partition(module))
+    x = np.arange(48, dtype=np.float32).reshape(8, 6)
+    reshaped, by_hand = meshbridge.compile(module)(x)
+    np.testing.assert_allclose(reshaped, np.sin(x).reshape(2, 4, 6), rtol=1e-5)
+    np.testing.assert_array_equal(by_hand, np.tile(4 * x[4:6], (4, 1)))
+
+
+def test_mesh_collectives_along_other_axes_are_refused() -> None:
+    module = assembly.read(BY_HAND.replace("mesh_axes = [1] root", "mesh_axes = [0] root"), "by_hand.mlir", mlir.context())
+    with pytest.raises(MeshError, match=r"'mesh.broadcast' op stands in a program that is not partitioned yet"):
+        meshbridge.partition(module)

@@ -40,12 +40,16 @@ class AxisRef:
     size: int | None = None
 
     def __str__(self) -> str:
-        return f'"{self.name}"' if self.size is None else f'"{self.name}":({self.pre}){self.size}'
+        return f'"{self.name}"{self._part}'
 
     @property
     def label(self) -> str:
         """The same without quotes, for people: `x`, `x:(2)4`."""
-        return str(self).replace('"', "")
+        return f"{self.name}{self._part}"
+
+    @property
+    def _part(self) -> str:
+        return "" if self.size is None else f":({self.pre}){self.size}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,17 @@ _REARRANGED = {
     "stablehlo.all_reduce": (),
     "stablehlo.collective_broadcast": (),
     "stablehlo.collective_permute": (),
+    "mesh.all_gather": ("gather_axis",),
+    "mesh.all_reduce": (),
+    "mesh.all_slice": ("slice_axis",),
+    "mesh.all_to_all": ("split_axis", "concat_axis"),
+    "mesh.broadcast": (),
+    "mesh.gather": ("gather_axis",),
+    "mesh.permute": (),
+    "mesh.reduce": (),
+    "mesh.reduce_scatter": ("scatter_axis",),
+    "mesh.scatter": ("scatter_axis",),
+    "mesh.shift": (),
 }
 """The attributes that name the dimensions a collective works along."""
 

@@ -54,7 +54,7 @@ class Reasons:
         """Takes note of `op` before it is lowered; if the lowering may communicate, gives it the reason for that."""
         self._op = (title(op), op.location)
         self._carried = next((self._origins[value] for value in op.operands if value in self._origins), None)
-        if "replica_groups" in op.attributes or "source_target_pairs" in op.attributes:
+        if op.name.startswith("mesh.") or not {"replica_groups", "source_target_pairs"}.isdisjoint(op.attributes):
             op.location = because("the program's own", op.location)
         elif exchanges:
             op.location = because(f"{_call(op)} reads elements of other shards", op.location)

@@ -201,7 +201,7 @@ class _FunctionPartitioner:
 
     def _payload(self, op: ir.Operation, decision: OpDecision) -> None:
         rule, option = decision.rule, decision.option
-        if op.name.startswith("mesh.") or rule is None:
+        if rule is None or (op.name.startswith("mesh.") and not self._is_manual(op)):
             expected = "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may"
             raise OpError(op, expected, "what mesh-spmdization=boundary has partitioned says so, and is taken as such")
         refuse(op, is_inside=bool(self.at.manual))
@@ -219,6 +219,11 @@ class _FunctionPartitioner:
                 op.attributes[GATHERED] = ir.UnitAttr.get()
             self.at.carried = decision.carried
             lower_op(op, rule, option, self.at)
+
+    def _is_manual(self, op: ir.Operation) -> bool:
+        """Whether an op of the dialect stands in manual computations along all the axes that it names."""
+        named = "mesh_axes" if "mesh_axes" in op.attributes else "axes"
+        return bool(self.at.manual) and {*(integers(op.attributes[named]) if named in op.attributes else ())} <= {*self.at.manual}
 
     def _composite(self, op: ir.Operation, body: BlockDecisions) -> None:
         """Puts its body in place of a composite that is split as a whole."""
