@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from meshbridge import pipeline
 from meshbridge.dialect import assembly
-from meshbridge.ir.mlir import context
+from meshbridge.ir.mlir import context, ir
 from tests.test_house import BRIDGE, LAYERS, ROOT, imports
 
 PAGE = ROOT / "docs" / "architecture.md"
@@ -21,7 +21,7 @@ STAGES = {
     "source": ("the user", "StableHLO with `sdy.*` or `mhlo.sharding`, or mesh IR in any spelling"),
     "annotated": ("read", "StableHLO on global shapes; `mesh.shard` where the user annotated"),
     "legal": ("legalize", "the same, calls inlined; every op has a sharding rule, or is known to have none"),
-    "decided": ("decide", "every operand and result has a sharding, every op an option"),
+    "decided": ("decide", "`Decisions`, in memory: a sharding for every definition and use, an option for every op, and why"),
     "partitioned": ("partition", "one device's program: shapes of shards, all communication in `mesh.*` collectives"),
     "optimised": ("collectives", "the same with fewer and smaller collectives"),
     "lowered": ("lowering", "StableHLO collectives: `exported`, which JAX calls, or `local`, which PJRT runs"),
@@ -34,7 +34,7 @@ REMARKS = {
     "legal": "The call of `@relu` is inlined, and `dot`, which has no sharding rule, is `dot_general`, which has one.",
     "decided": (
         "Each option gives the mesh axes of each loop: the second product contracts a dimension that is sharded along axis 1. The"
-        " pipeline hands decisions on without writing them down; `--emit annotated` prints them as here."
+        " pipeline hands the `Decisions` on without writing them down; `--emit annotated` writes them as here."
     ),
     "partitioned": "A device holds 4 of 8 rows and half of each weight. Both sums over axis 1 are partial values, all-reduced.",
     "optimised": "Two all-reduces over the same axis travel as one: a message costs time however small it is.",
@@ -100,11 +100,13 @@ def _walk() -> Iterator[str]:
 def _texts(options: pipeline.Options) -> dict[str, str]:
     """The program at each stage."""
     module = assembly.read(PROGRAM.read_text(), PROGRAM.name, context())
-    found = {}
-    for stage in pipeline.build(options).stages:
-        pipeline.run(stage.passes, module)
-        found[stage.name] = assembly.write(module) if stage.passes else PROGRAM.read_text()
-    return found
+    found: dict[str, str] = {}
+
+    def keep(stage: str, module: ir.Module) -> None:
+        found[stage] = assembly.write(module)
+
+    pipeline.partition_module(module, options, on_stage=keep)
+    return found | {"source": PROGRAM.read_text()}
 
 
 def _wrapped(text: str) -> str:

@@ -1,7 +1,7 @@
 """Assigning: with all tensors decided, each op in program order gets its option, and each definition and use its sharding.
 
 Here values may stay partial. A sum over shards that is only added to another sum over the same shards, or passes through linear
-ops that do not make it larger, is finished once, at the end of that chain (the RFC's all-reduce reassociation, done before any
+ops that do not make it larger, is all-reduced once, at the end of that chain (the RFC's all-reduce reassociation, done before any
 all-reduce exists). A resharding that an earlier use has paid for is free.
 """
 
@@ -25,7 +25,7 @@ _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 
 
 BodyFn = Callable[[Node, Option], BlockDecisions | None]
-"""Decides the body of an op that is split as a whole; None for any other op."""
+"""Decides the body of an op that is sharded as one; None for any other op."""
 
 
 class Assigner:
@@ -39,14 +39,14 @@ class Assigner:
         self.needed: dict[tuple[ir.Operation, int], Sharding] = {}
         "What operands that other ops hand on as they are must be resharded to."
         self.defined: dict[int, Sharding] = {}
-        "How each tensor lies where it is defined."
+        "The sharding of each tensor where it is defined."
         self._available: dict[int, list[tuple[tuple[int, ...], Sharding]]] = {}
         self._foreseen: dict[int, Sharding] = {}
         "How tensors of several users were decided that are computed otherwise: the decision has counted this resharding, once."
         self._memo: dict[tuple[object, ...], Option] = {}
         self._pending: dict[int, Axes] = {}
         self._waived: dict[int, Axes] = {}
-        "Tensors whose reduction over these axes costs nothing extra, since a pending sum that they join pays for it."
+        "Tensors whose reduction over these axes costs nothing extra, since a partial value that they are added to pays for it."
 
     def run(self) -> None:
         """Decides for every node, in order."""
@@ -137,7 +137,8 @@ class Assigner:
         return True
 
     def _join_sums(self) -> None:
-        """An op whose result is only added to a pending sum may leave its own pending too: finishing both costs what one does.
+        """An op whose result is only added to a partial value may leave its own partial too: all-reducing both costs what one
+        does.
 
         The gradient of a value that three contractions read is the case: alone, each might rather gather its operands.
         """
@@ -153,7 +154,7 @@ class Assigner:
                 news |= self._mark(self._pending, node, axes)
 
     def _joined(self, node: Node, made_by: dict[int, Node]) -> Axes:
-        """Lets the finished side of an addition stay pending like the other one, if the ops behind it then prefer to."""
+        """Lets the reduced side of an addition stay partial like the other one, if the ops behind it then prefer to."""
         left, right = node.operands
         for pending, other in ((left, right), (right, left)):
             axes = self._pending.get(pending, ())
@@ -166,7 +167,7 @@ class Assigner:
         return ()
 
     def _willing(self, tensor: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
-        """The ops that would make `tensor` a sum pending over `axes`, innermost first; None if one of them would not."""
+        """The ops that would make `tensor` partial over `axes`, innermost first; None if one of them would not."""
         maker = made_by.get(tensor)
         if maker is None or self.graph.tensors[tensor].uses != 1:
             return None
@@ -178,7 +179,7 @@ class Assigner:
         return [maker] if maker.rule.reduces and self._sum_axes(maker, axes) == axes else None
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
-        """The axes over which the node's result stays partial because its operands are; () if it needs them finished."""
+        """The axes over which the node's result stays partial because its operands are; () if it needs them reduced."""
         return carried_axes(node.op, node.rule, [partial.get(tensor, ()) for tensor in node.operands])
 
     def _stays_partial(self, tensor: int, computed: Sharding) -> bool:
@@ -297,7 +298,7 @@ class Assigner:
             for index, tensor in enumerate(node.results):
                 if tensor >= 0:
                     computed = computed_sharding(rule, option, index, mesh, kept)
-                    if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays a sum to be finished
+                    if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays partial
                         target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
                     else:
                         target = tensors[tensor].sharding(mesh.name)

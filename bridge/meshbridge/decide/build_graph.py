@@ -51,7 +51,7 @@ class GraphBuilder:
         self._added: dict[int, ir.Value] = {}
         "Per carried tensor that a loop only adds to, the value that it adds."
         self._promised: set[int] = set()
-        "Tensors annotated as such, not by a constraint inside the program: a result there is what the caller was promised."
+        "Tensors annotated as such, not by a constraint inside the program: a result there is the caller's boundary condition."
 
     def build(self) -> Graph:
         block = self.graph.function.regions[0].blocks[0]
@@ -176,7 +176,7 @@ class GraphBuilder:
         tensor.user = True
 
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Results are annotated by `mesh.shard`; without one they lie as their definition does."""
+        """Results are annotated by `mesh.shard`; without one they are sharded as defined."""
         if self._ends is not None:
             self._end(op, self._ends, weight, scope)
             return
@@ -202,8 +202,8 @@ class GraphBuilder:
                     self._annotate(target, sharding.without_partial())
 
     def _check_room(self, op: ir.Operation, shape: tuple[int, ...], split: Split) -> None:
-        """A value inside a program, such as a use of an argument, may be split finer than it has elements; an argument or result
-        that is so is a mistake."""
+        """A value inside a program, such as a use of an argument, may be sharded along more devices than it has elements; an
+        argument or result that is so is a mistake."""
         for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):
             devices = self.graph.mesh.group_size(axes)
             if devices > size > 0:  # of nothing, everybody has an equal share
@@ -254,7 +254,7 @@ class GraphBuilder:
         return value
 
     def _finish_less_often(self, value: ir.Value, weight: int) -> None:
-        """Sums over shards that `value` is made of by linear ops alone are finished only `weight` times."""
+        """Sums over shards that `value` is made of by linear ops alone are all-reduced only `weight` times."""
         tensor = self.tensor(value)
         maker = self._makers.get(tensor)
         if not _used_once(value):

@@ -1,4 +1,4 @@
-"""Choosing an op's sharding option: of all options that its annotated tensors suggest, the one that moves the fewest bytes.
+"""Choosing an op's sharding option: of all options that its annotated tensors suggest, the one that sends the fewest bytes.
 
 The cost of an option is the resharding of every operand to what the option needs and of every result from what the option
 computes, in bytes on the wire per device, plus a small price for computing the same element on several devices.
@@ -51,12 +51,12 @@ TensorType = tuple[tuple[int, ...], str]
 """Shape and element type."""
 
 Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
-"""Shape, element type, split so far, and which dimensions may still be split."""
+"""Shape, element type, present split, and which dimensions may be sharded along more axes."""
 
 
 def options(rule: ShardingRule, splits: list[Split], mesh: Mesh, partial: Axes = (), passed: Axes = ()) -> list[Option]:
     """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on dimensions
-    that must be whole are suggested to the others.
+    that must be replicated are suggested to the others.
 
     `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave
     its result
@@ -121,7 +121,8 @@ def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Shardin
 
 
 def finishing_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, computed: Sharding, target: Sharding, share: float) -> float:
-    """`reshard_cost` of a result; that of a partial one counts only for the `share` of the runs after which it is finished."""
+    """`reshard_cost` of a result; that of a partial one counts only for the `share` of the executions after which it is
+    reduced."""
     cost = reshard_cost(shape, dtype, mesh, computed, target)
     return share * cost if computed.partial_axes else cost
 
@@ -146,12 +147,12 @@ def cheapest(
     mesh: Mesh,
     finish_share: float = 1.0,
 ) -> NodeCost:
-    """The cost of an op whose operands and results lie as `splits`, under the option that is cheapest with its operands'
+    """The cost of an op whose operands and results are sharded as `splits`, under the option that is cheapest with its operands'
     reshardings.
 
     `wanted` is the user's partial annotation of the result; `kept` says along which axes operands are taken as partial sums;
     `fixed` an option that the user chose; `finish_share` the part
-    of the op's runs after which a partial result is finished.
+    of the op's executions after which a partial result is reduced.
     """
     partial = wanted.partial_axes if wanted and not kept else ()
     passed = max(kept, default=())
@@ -186,7 +187,7 @@ def spreading_cost(
     mesh: Mesh,
     finish_share: float,
 ) -> float:
-    """Cost of `option` while shardings are still being spread: what may still be extended to fit is free. That an operand is
+    """Cost of `option` while shardings are still being propagated: what may still be extended to fit is free. That an operand is
     passed on as a partial sum changes nothing between options."""
     total = compute_price(rule, option, mesh)
     for (shape, dtype, split, may_extend), dims, ban in zip(operands, rule.operands, banned, strict=False):

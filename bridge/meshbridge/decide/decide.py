@@ -33,7 +33,7 @@ from meshbridge.ops.rule import Interface, ShardingRule
 
 
 def decide(functions: Iterable[ir.Operation], module: ir.Module, interface: Interface, *, moves: int = 0) -> Decisions:
-    """Decides for every function that names a mesh; refinement tries `moves` moves. Of the module nothing is
+    """Decides for every function that names a mesh; refinement tries `moves` changes. Of the module nothing is
     changed but how axes are numbered, where one is cut.
 
     Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
@@ -87,10 +87,10 @@ def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
 
 
 class Bodies:
-    """The decisions of the bodies of composites that are split as a whole: once per option and manual axes around.
+    """The decisions of the bodies of composites that are sharded as one op: once per option and manual axes around.
 
     What the rule says of operands and results is given; inside, the rest is decided as in any function. So the numbers are right
-    whatever the rule promises: a body that needs what other devices hold fetches it.
+    whatever the rule says: what a body needs of other shards is communicated.
     """
 
     def __init__(self, mesh: Mesh, interface: Interface) -> None:

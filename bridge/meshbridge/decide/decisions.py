@@ -47,7 +47,7 @@ class OpDecision:
     carried: Axes = ()
     "The axes along which the op takes operands as partial sums and passes them on."
     regions: tuple[BlockDecisions, ...] = ()
-    "Of loops, branches and manual computations; the body of a composite that is split as a whole."
+    "Of loops, branches and manual computations; the body of a composite that is sharded as one op."
 
     def computed(self, index: int, mesh: Mesh) -> Sharding | None:
         """How the op computes a result, before that is resharded; None for ops that are not split by their loops."""

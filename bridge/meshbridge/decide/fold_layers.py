@@ -1,7 +1,7 @@
 """The graph of a model with its repetitions folded: the layers of a transformer become one layer that counts twelve times.
 
 Tensors and nodes that look alike, and whose neighbours look alike, are one (colour refinement, stopped after ROUNDS rounds so
-that being the first layer or the last does not set a layer apart). What is decided on the quotient is decided for all.
+that being the first layer or the last does not set a layer apart). What is decided on the folded graph is decided for all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ collectives with 1 and 2, 219 with 3."""
 
 
 def quotient(graph: Graph) -> tuple[Graph, list[int]]:
-    """The folded graph, and for every tensor of `graph` the tensor that stands for it. A node's weight counts the nodes it
-    stands for."""
+    """The folded graph, and for every tensor of `graph` the tensor that it is folded into. A node's weight counts the nodes
+    folded into it."""
     tensors, nodes = _colours(graph)
     folded = Graph(graph.function, graph.mesh)
     folded.tensors = [replace(graph.tensors[index], uses=0) for index in _representatives(tensors)]

@@ -36,11 +36,11 @@ class Tensor:
     written: Split = ()
     "Per dimension, the axes of that annotation: an open dimension may be split further along others, which come after these."
     tied: bool = False
-    "Whether several values share it (a loop's carried value, a branch's result): its definitions must lie exactly as decided."
+    "Whether several values share it (a loop's carried value, a branch's result): its definitions are sharded as decided."
     border: frozenset[int] = frozenset()
     "The axes along which a region is local on whose border it stands: there each dimension's split begins with its own of them."
     boundary: bool = False
-    "Whether it is an argument or a result of the function: what the caller holds is not cut finer than the sweeps found."
+    "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
     found: frozenset[int] = frozenset()
     "At the boundary, the axes along which the sweeps have split it."
     uses: int = 0
@@ -113,7 +113,7 @@ class Node:
     weight: int = 1
     "How often it runs: trip counts of the loops around it."
     finish_weight: int = 0
-    "How often a sum over shards that it leaves is finished, if less often: a loop that only adds up finishes once, in the end."
+    "How often a partial value that it leaves is reduced, if less often: one that a loop only adds up is reduced once, after it."
     border: frozenset[int] = frozenset()
     "For identities at the border of a manual computation: its axes. Only the side outside is split along them."
     forward: bool = True
@@ -135,7 +135,7 @@ class Node:
 
     @property
     def finish_share(self) -> float:
-        """The part of its runs after which a sum over shards is finished."""
+        """The part of its executions after which a partial value is reduced."""
         return self.finish_weight / self.weight if self.finish_weight else 1.0
 
 

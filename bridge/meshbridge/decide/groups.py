@@ -35,7 +35,7 @@ def share_slots(graph: Graph, groups: Iterable[list[int]], places: dict[int, str
 
 
 def _last(standing: dict[int, int], tensor: int) -> int:
-    """Who stands for a tensor in the end: a value may be a member of several groups."""
+    """What a tensor is joined with in the end: a value may be a member of several groups."""
     while tensor in standing:
         tensor = standing[tensor]
     return tensor

@@ -47,7 +47,7 @@ class Hidden:
 
 
 def _hide(tensor: Tensor, level: int) -> Hidden:
-    """Takes back what the user says with a priority beyond `level`, and keeps other splits from taking its place."""
+    """Removes what the user says with a priority beyond `level`, and keeps other splits from replacing it."""
     later = tuple(priority > level for priority in tensor.priorities)
     hidden = Hidden(tensor, later, tensor.split, tensor.open, tensor.banned)
     tensor.banned |= {axis for axes, hide in zip(tensor.split, later, strict=True) if hide for axis in axes}
@@ -184,7 +184,7 @@ def _known(tensor: Tensor) -> Known:
 
 
 def is_pass_through(node: Node) -> bool:
-    """Whether no loop of the node is a reduction and every tensor walks them all: elementwise ops, transposes, identities."""
+    """Whether no loop of the node is a reduction and every tensor has them all: elementwise ops, transposes, identities."""
     rule = node.rule
     if any(loop.reduction for loop in rule.loops):
         return False

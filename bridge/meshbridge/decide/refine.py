@@ -1,10 +1,10 @@
-"""Refinement: moves on dimension classes while the modelled communication falls.
+"""Refinement: changes of dimension classes while the modelled communication falls.
 
-Whether the residual stream of a transformer is split along its width is one decision spread over a thousand ops; changing it at
-one op only adds reshards. A *class* is a set of tensor dimensions that must move together: dimensions walked by one loop of an
-op, tied across ops (union-find), cut where the user annotated. Classes come in sizes: *wide* ones tie through all ops, *narrow*
-ones through those that pass their dimensions on, *held* ones through those that compute nothing. Layers that repeat are folded
-into one first (`quotient`), so that they decide alike and cost one layer's time.
+Whether the residual stream of a transformer is split along its width is one decision over a thousand ops; changing it at one op
+only adds reshards. A *class* is a set of tensor dimensions that must be sharded alike: dimensions of one loop of an op, tied
+across ops (union-find), and not where the user annotated. Classes come in sizes: *wide* ones tie through all ops, *narrow* ones
+through those that pass their dimensions on, *held* ones through those that compute nothing. Layers that repeat are folded into
+one first (`fold_layers`), so that they decide alike and cost one layer's time.
 
 A move gives a class other axes, taking them from the other dimensions of the tensors concerned; it stays if the total cost falls.
 Cost: for every op its cheapest option (`choice`), every distinct need of a value counted once however many uses share it.
@@ -79,7 +79,7 @@ def refine(graph: Graph, budget: int) -> None:
 @dataclass(frozen=True)
 class ClassSize:
     """How far classes reach: through the nodes that `ties` says. `copies` are dimensions that hold what the user has placed
-    split; they move only in classes that reach beyond such copying."""
+    split; they change only in classes that reach beyond such copying."""
 
     ties: Callable[[Node], bool]
     moves_copies: bool = True
@@ -114,7 +114,7 @@ class Refiner:
         mesh = graph.mesh
         used = {axis for tensor in graph.tensors for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
         self._units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
-        "What a move may split along: axes that split something. Along others everybody computes the same and nobody sends."
+        "What a move may shard along: axes that shard something. Along others all devices compute the same and none sends."
         self._stale = set(range(len(graph.tensors)))
         "Tensors near which something has changed since their classes were last tried."
 

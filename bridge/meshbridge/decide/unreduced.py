@@ -5,7 +5,7 @@
     %2:2 = stablehlo.while(%sum = %1, …)           carries it as it is: initial and yielded values are declared alike
     %3 = stablehlo.add %sum, %1                    adds the shards' terms: its result is declared alike
 
-What is declared is reduced where a reader wants it whole, once.
+What is declared is reduced once, where a reader needs it reduced.
 """
 
 from __future__ import annotations

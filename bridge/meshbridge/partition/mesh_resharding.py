@@ -25,8 +25,8 @@ class MeshResharding(Pass):
              %3 = builtin.unrealized_conversion_cast %2 : tensor<8x8xf32> to tensor<8x16xf32>
              %4 = mesh.shard %3 to %columns annotate_for_users : tensor<8x16xf32>
 
-    The casts stand for the step from the whole tensor to one device's shard and back. The pass looks at nothing but such pairs.
-    Where sizes are only known at run time, one axis moves after the other (`unknown_sizes`).
+    The casts are the step from the global tensor to one device's shard and back. The pass reads nothing but such pairs.
+    Where sizes are only known at run time, one axis is resharded after the other (`unknown_sizes`).
     """
 
     name: ClassVar[str] = "mesh-resharding"
@@ -62,7 +62,7 @@ def _reshard(source: ShardingOp, target: ShardingOp, use: ShardOp, meshes: dict[
     """Puts the collectives from `source` to `target` before the annotation `use`."""
     op, type_ = use.operation, tensor_type(use.source)
     if type_ is None or source.mesh != target.mesh or source.mesh not in meshes:
-        raise OpError(op, f"lies on @{source.mesh} and then @{target.mesh}: expected a tensor on one declared mesh")
+        raise OpError(op, f"is on @{source.mesh} and then @{target.mesh}: expected a tensor on one declared mesh")
     if source.value == target.value:
         return
     mesh = meshes[source.mesh]

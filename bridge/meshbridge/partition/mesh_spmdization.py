@@ -44,8 +44,8 @@ class MeshSpmdization(Pass):
     Output:  %0 = mesh.all_gather %arg0 on @m mesh_axes = [0] gather_axis = 1 : tensor<8x8xf32> -> tensor<8x16xf32>
              %1 = stablehlo.tanh %0 : tensor<8x16xf32>
 
-    Arguments and results become shards. Also works on partly annotated functions: an operand without annotation is taken as it
-    lies.
+    Arguments and results become shards. Also works on partly annotated functions: an operand without annotation is taken as
+    it is.
     """
 
     name: ClassVar[str] = "mesh-spmdization"
@@ -58,7 +58,7 @@ class MeshSpmdization(Pass):
     " `meshbridge.split_axes`: what `wrap-local` and running on devices need."
 
     materialized: bool = False
-    "Write down how every result lies too: what the RFC's spelling needs for types of whole tensors."
+    "Write down the sharding of every result too: what the RFC's spelling needs for types of global tensors."
 
     explain: bool = False
     "Write down in each collective's location why it is there (see `meshbridge.ir.locations`)."
@@ -81,7 +81,7 @@ class MeshSpmdization(Pass):
 
 
 def _bodies_of_composites(module: ir.Module) -> set[str]:
-    """The functions that composites stand for, which nobody needs once these are partitioned."""
+    """The functions that composites call, which are unused once these are partitioned."""
     if sum(view.operation.name == "func.func" for view in module.body.operations) < 2:
         return set()
     return {callee(op) for op in walk_all(module) if op.name == COMPOSITE}
@@ -226,7 +226,7 @@ class _FunctionPartitioner:
         return bool(self.at.manual) and {*(integers(op.attributes[named]) if named in op.attributes else ())} <= {*self.at.manual}
 
     def _composite(self, op: ir.Operation, body: BlockDecisions) -> None:
-        """Puts its body in place of a composite that is split as a whole."""
+        """Replaces a composite that is sharded as one op by its body."""
         if self.at.reasons is not None:
             self.at.reasons.computes(op, exchanges=False)
         copies = self._inliner.copy(op, composite_body(op))
@@ -294,7 +294,7 @@ class _FunctionPartitioner:
         self._define(op.results, decision.results)
 
     def _manual(self, op: ir.Operation, decision: OpDecision) -> None:
-        """Puts the body in place of a manual computation. It is local along the manual axes already, so what is left of a
+        """Replaces a manual computation by its body. It is local along the manual axes already, so what is left of a
         sharding inside are the other axes; the user's collectives in it stay as they are.
         """
         block = op.regions[0].blocks[0]
