@@ -103,7 +103,7 @@ class _Annotator:
         op = value.owner
         if isinstance(op, ir.Block) or op.name != "mesh.shard" or "annotate_for_users" not in op.attributes:
             return False
-        return bool(op.operation.operands[1] == self._values.get(need))
+        return bool(op.operation.operands[1] == self._sharding(need))
 
     def _define(self, value: ir.Value, sharding: Sharding | None, at: Builder) -> ir.Value | None:
         if sharding is None or _is_annotated(use.owner.operation for use in value.uses):

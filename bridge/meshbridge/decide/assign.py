@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from meshbridge.decide.choice import compute_price, finishing_cost, options, reshard_cost
+from meshbridge.decide.choice import compute_price, options, reducing_cost, reshard_cost
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Node
 from meshbridge.ir.mlir import ir
@@ -41,20 +41,20 @@ class Assigner:
         self.defined: dict[int, Sharding] = {}
         "The sharding of each tensor where it is defined."
         self._available: dict[int, list[tuple[tuple[int, ...], Sharding]]] = {}
-        self._foreseen: dict[int, Sharding] = {}
+        self._anticipated: dict[int, Sharding] = {}
         "How tensors of several users were decided that are computed otherwise: the decision has counted this resharding, once."
         self._memo: dict[tuple[object, ...], Option] = {}
-        self._pending: dict[int, Axes] = {}
-        self._waived: dict[int, Axes] = {}
-        "Tensors whose reduction over these axes costs nothing extra, since a partial value that they are added to pays for it."
+        self._unreduced: dict[int, Axes] = {}
+        self._free: dict[int, Axes] = {}
+        "Tensors whose reduction over these axes costs nothing extra, since a partial value that they join pays for it."
 
     def run(self) -> None:
         """Decides for every node, in order."""
         for index, tensor in enumerate(self.graph.tensors):
             self.defined[index] = tensor.sharding(self.graph.mesh.name)
-        self._pending = self._foresee()
+        self._unreduced = self._possible()
         self._join_sums()
-        self._pending = self._worthwhile(self._pending)
+        self._unreduced = self._worthwhile(self._unreduced)
         for node in self.graph.nodes:
             if node.is_identity:
                 need = self.needed[node.op, node.operand_index] = self.graph.identity_need(node)
@@ -62,8 +62,8 @@ class Assigner:
             else:
                 self.decided[node.op] = self._payload(node)
 
-    def _foresee(self) -> dict[int, Axes]:
-        """Tensors that could stay partial, and over which axes, if every linear chain were left unfinished."""
+    def _possible(self) -> dict[int, Axes]:
+        """Tensors that could stay partial, and over which axes, if no linear chain were reduced."""
         partial = {index: tensor.summed_axes for index, tensor in enumerate(self.graph.tensors) if tensor.summed_axes}
         for node in self.graph.nodes:
             if self._may_stay(node):
@@ -75,7 +75,7 @@ class Assigner:
 
     def _worthwhile(self, partial: dict[int, Axes]) -> dict[int, Axes]:
         """`partial` without the tensors that would be scattered along the same axes and that no addition, here or in the next
-        iteration of a loop, joins with another sum: finishing them at once costs the same, and what follows computes on
+        iteration of a loop, joins with another sum: reducing them at once costs the same, and what follows computes on
         smaller shards.
         """
         kept = {tensor: axes for tensor, axes in partial.items() if self.graph.tensors[tensor].summed_axes}
@@ -120,10 +120,10 @@ class Assigner:
         is_wanted = tensor.layout is not None and bool(tensor.layout.partial_axes) and tensor.layout.partial_kind == "sum"
         return (is_wanted or not tensor.user) and not tensor.tied and tensor.dtype.startswith(_SUMMED)
 
-    def _sum_axes(self, node: Node, waived: Axes = ()) -> Axes:
+    def _sum_axes(self, node: Node, free: Axes = ()) -> Axes:
         """The axes over which the node's cheapest option leaves its result a partial sum."""
         unkept: list[Axes] = [()] * len(node.operands)
-        option = self._choose(node, [self.defined.get(operand) for operand in node.operands], unkept, waived)
+        option = self._choose(node, [self.defined.get(operand) for operand in node.operands], unkept, free)
         computed = result_sharding(node.rule, option, 0, self.graph.mesh)
         return computed.partial_axes if computed.partial_kind == "sum" else ()
 
@@ -148,22 +148,22 @@ class Assigner:
         while news:
             news = False
             for node in linear:
-                axes = self._carried(node, self._pending)
+                axes = self._carried(node, self._unreduced)
                 if not axes and node.op.name in ADD:
                     axes = self._joined(node, made_by)
-                news |= self._mark(self._pending, node, axes)
+                news |= self._mark(self._unreduced, node, axes)
 
     def _joined(self, node: Node, made_by: dict[int, Node]) -> Axes:
         """Lets the reduced side of an addition stay partial like the other one, if the ops behind it then prefer to."""
         left, right = node.operands
-        for pending, other in ((left, right), (right, left)):
-            axes = self._pending.get(pending, ())
+        for partial, other in ((left, right), (right, left)):
+            axes = self._unreduced.get(partial, ())
             makers = self._willing(other, axes, made_by) if axes else None
             if makers is not None:
                 for maker in makers:
-                    self._waived[maker.only_result] = axes
-                    self._mark(self._pending, maker, axes)
-                return self._carried(node, self._pending)
+                    self._free[maker.only_result] = axes
+                    self._mark(self._unreduced, maker, axes)
+                return self._carried(node, self._unreduced)
         return ()
 
     def _willing(self, tensor: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
@@ -171,8 +171,8 @@ class Assigner:
         maker = made_by.get(tensor)
         if maker is None or self.graph.tensors[tensor].uses != 1:
             return None
-        if tensor in self._pending:
-            return [] if self._pending[tensor] == axes else None
+        if tensor in self._unreduced:
+            return [] if self._unreduced[tensor] == axes else None
         if maker.op.name in ADD:
             left, right = (self._willing(operand, axes, made_by) for operand in maker.operands)
             return None if left is None or right is None else [*left, *right, maker]
@@ -186,12 +186,12 @@ class Assigner:
         """Whether a partial definition is left to its only user, because the user passes it on in no more bytes."""
         description = self.graph.tensors[tensor]
         user = self._only_user(tensor)
-        if description.user or description.tied or self._pending.get(tensor) != computed.partial_axes:
+        if description.user or description.tied or self._unreduced.get(tensor) != computed.partial_axes:
             return False
-        if user is None or user.is_identity or self._pending.get(user.only_result) != computed.partial_axes:
+        if user is None or user.is_identity or self._unreduced.get(user.only_result) != computed.partial_axes:
             return False
         grown = self.graph.tensors[user.only_result]
-        return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._pending) == computed.partial_axes
+        return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._unreduced) == computed.partial_axes
 
     def _payload(self, node: Node) -> OpDecision:
         mesh = self.graph.mesh
@@ -201,8 +201,8 @@ class Assigner:
             return self._in_layout(node, layout, arriving)
         carried = self._carried_now(node)
         kept: Axes = next((axes for axes in carried if axes), ())
-        waived = self._waived.get(node.only_result, ())
-        option = self._choose(node, [self.defined.get(tensor) for tensor in node.operands], carried, waived)
+        free = self._free.get(node.only_result, ())
+        option = self._choose(node, [self.defined.get(tensor) for tensor in node.operands], carried, free)
         needs = tuple(
             needed_sharding(node.rule.operands[index], option, mesh.name, carried[index]) if tensor >= 0 else None
             for index, tensor in enumerate(node.operands)
@@ -235,7 +235,7 @@ class Assigner:
         if node.kept:
             return list(node.kept)
         arriving = {tensor: self.defined[tensor].summed_axes for tensor in node.operands if tensor >= 0}
-        arriving = {tensor: axes for tensor, axes in arriving.items() if axes and self._pending.get(tensor) == axes}
+        arriving = {tensor: axes for tensor, axes in arriving.items() if axes and self._unreduced.get(tensor) == axes}
         axes = self._carried(node, arriving) if arriving and node.only_result >= 0 else ()
         return [axes if axes and arriving.get(tensor) == axes else () for tensor in node.operands]
 
@@ -245,24 +245,24 @@ class Assigner:
         description = self.graph.tensors[tensor]
         if tensor in self.graph.returned_partial and computed != self.defined[tensor]:
             self.defined[tensor] = self.defined[tensor].without_partial()
-        fixed = description.user or description.tied or any(description.settled) or description.layout is not None
+        fixed = description.user or description.tied or any(description.decided) or description.layout is not None
         if not fixed and (not computed.partial_axes or self._stays_partial(tensor, computed)):
             if description.uses > 1 and not computed.partial_axes and computed != self.defined[tensor]:
-                self._foreseen[tensor] = self.defined[tensor]
+                self._anticipated[tensor] = self.defined[tensor]
             self.defined[tensor] = computed
 
-    def _choose(self, node: Node, defined: list[Sharding | None], carried: list[Axes], waived: Axes = ()) -> Option:
+    def _choose(self, node: Node, defined: list[Sharding | None], carried: list[Axes], free: Axes = ()) -> Option:
         if node.fixed_option is not None:
             return node.fixed_option
         tensors = self.graph.tensors
         targets = tuple(tensors[tensor].split if tensor >= 0 else () for tensor in node.results)
         ready = tuple(tuple(sharding for _, sharding in self._reachable(tensor, node.scope)) for tensor in node.operands)
         partial = self.graph.wanted_partial(node)
-        foreseen = tuple(map(self._foreseen.get, node.operands))
-        key = (node.rule, tuple(defined), targets, tuple(carried), ready, foreseen, partial, waived, node.finish_share)
+        anticipated = tuple(map(self._anticipated.get, node.operands))
+        key = (node.rule, tuple(defined), targets, tuple(carried), ready, anticipated, partial, free, node.reduce_share)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._cheapest(node, defined, targets, carried, ready, foreseen, partial, waived)
+            found = self._memo[key] = self._cheapest(node, defined, targets, carried, ready, anticipated, partial, free)
         return found
 
     def _cheapest(
@@ -272,9 +272,9 @@ class Assigner:
         targets: tuple[Split, ...],
         carried: list[Axes],
         ready: tuple[tuple[Sharding, ...], ...],
-        foreseen: tuple[Sharding | None, ...],
+        anticipated: tuple[Sharding | None, ...],
         partial: Axes,
-        waived: Axes,
+        free: Axes,
     ) -> Option:
         mesh, tensors, rule = self.graph.mesh, self.graph.tensors, node.rule
         splits: list[Split] = [sharding.split_axes if sharding else () for sharding in defined]
@@ -291,19 +291,19 @@ class Assigner:
                         if need in ready[index]
                         else reshard_cost(tensors[tensor].shape, tensors[tensor].dtype, mesh, source, need)
                     )
-                    if need == foreseen[index]:
+                    if need == anticipated[index]:
                         counted += moved
                     else:
                         total += moved
             for index, tensor in enumerate(node.results):
                 if tensor >= 0:
                     computed = computed_sharding(rule, option, index, mesh, kept)
-                    if computed.partial_axes and computed.partial_axes == (kept or waived):  # stays partial
+                    if computed.partial_axes and computed.partial_axes == (kept or free):  # stays partial
                         target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
                     else:
                         target = tensors[tensor].sharding(mesh.name)
-                    total += finishing_cost(
-                        tensors[tensor].shape, tensors[tensor].dtype, mesh, computed, target, node.finish_share
+                    total += reducing_cost(
+                        tensors[tensor].shape, tensors[tensor].dtype, mesh, computed, target, node.reduce_share
                     )
             return total, counted
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.decide.graph import Graph, Node, Tensor
-from meshbridge.decide.groups import share_slots
+from meshbridge.decide.groups import share_tensors
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, PRIORITIES, REPLICATED_AXES, SOURCE
@@ -64,7 +64,7 @@ class GraphBuilder:
                 elif (sharding := self._ends.arguments[index]) is not None:
                     self._annotate(tensor, sharding)
         self._block(block, 1, ())
-        share_slots(self.graph, self._groups.values(), self._members)
+        share_tensors(self.graph, self._groups.values(), self._members)
         self.graph.connect()
         return self.graph
 
@@ -72,11 +72,11 @@ class GraphBuilder:
         """The tensor of `value`, a new one if it has none; -1 if it is no ranked tensor."""
         found = self.graph.tensor_of.get(value)
         if found is None:
-            found = self._new_slot(value.type)
+            found = self._new_tensor(value.type)
             self.graph.tensor_of[value] = found
         return found
 
-    def _new_slot(self, of: ir.Type) -> int:
+    def _new_tensor(self, of: ir.Type) -> int:
         if not isinstance(of, ir.RankedTensorType):
             return -1
         shape = tuple(of.shape)
@@ -84,7 +84,7 @@ class GraphBuilder:
         return len(self.graph.tensors) - 1
 
     def identity(
-        self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...], **border: Any
+        self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...], **region: Any
     ) -> None:
         """Adds a node that passes tensor `source`, operand `index` of `op`, on to tensor `target` unchanged."""
         if source < 0:
@@ -92,9 +92,9 @@ class GraphBuilder:
         shape = self.graph.tensors[source].shape
         rule = self._identities.get(shape)
         if rule is None:
-            rule = self._identities[shape] = _identity_nest(shape)
+            rule = self._identities[shape] = _identity_rule(shape)
         self.graph.nodes.append(
-            Node(op, rule, (source,), (target,), True, index, None, weight, scope=scope, manual=self._manual, **border)
+            Node(op, rule, (source,), (target,), True, index, None, weight, scope=scope, manual=self._manual, **region)
         )
 
     def _new_scope(self) -> int:
@@ -111,20 +111,10 @@ class GraphBuilder:
                 handler(self, op, weight, scope)
 
     def _payload(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        tensors = self.tensor
         rule = self.interface.rule(op)
-        node = Node(
-            op,
-            rule,
-            tuple(map(tensors, op.operands)),
-            tuple(map(tensors, op.results)),
-            False,
-            0,
-            given_option(op, rule, self.graph.mesh),
-            weight,
-            scope=scope,
-            manual=self._manual,
-        )
+        option = given_option(op, rule, self.graph.mesh)
+        operands, results = tuple(map(self.tensor, op.operands)), tuple(map(self.tensor, op.results))
+        node = Node(op, rule, operands, results, False, 0, option, weight, scope=scope, manual=self._manual)
         self.graph.nodes.append(node)
         if len(node.results) == 1:
             self._makers[node.results[0]] = node
@@ -148,11 +138,10 @@ class GraphBuilder:
             tensors[origin].split = tensors[origin].written = even
             tensors[origin].open, tensors[origin].user = (False,) * rank, True
         if "annotate_for_users" in op.attributes or tensors[origin].user:
-            target = self._new_slot(result.type)
+            target = self._new_tensor(result.type)
             self.identity(op, 0, origin, target, weight, scope)
         else:
             target = origin
-            self.graph.annotated.add(source)
         self.graph.tensor_of[result] = target
         if SOURCE not in op.attributes:
             self._promised.add(target)
@@ -197,7 +186,7 @@ class GraphBuilder:
                     self.graph.returned_partial.add(tensor)
                     self._annotate(tensor, sharding)
                 else:
-                    target = self._new_slot(operand.type)
+                    target = self._new_tensor(operand.type)
                     self.identity(op, index, tensor, target, weight, scope)
                     self._annotate(target, sharding.without_partial())
 
@@ -234,7 +223,7 @@ class GraphBuilder:
             added = self._added_value(yielded, *[block.arguments[index] for block in regions])
             if added is not None:
                 self._added[carried[index]] = added
-                self._finish_less_often(added, weight)
+                self._reduce_less_often(added, weight)
 
     def _hand_on(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Each operand of an optimisation barrier is a result."""
@@ -253,24 +242,24 @@ class GraphBuilder:
         value: ir.Value = join.op.operands[1 - place]
         return value
 
-    def _finish_less_often(self, value: ir.Value, weight: int) -> None:
-        """Sums over shards that `value` is made of by linear ops alone are all-reduced only `weight` times."""
+    def _reduce_less_often(self, value: ir.Value, weight: int) -> None:
+        """Partial values that `value` is made of by linear ops alone are reduced only `weight` times."""
         tensor = self.tensor(value)
         maker = self._makers.get(tensor)
         if not _used_once(value):
             return
         self.graph.accumulated.add(tensor)
         if tensor in self._added:
-            self._finish_less_often(self._added[tensor], weight)
+            self._reduce_less_often(self._added[tensor], weight)
         elif maker is None:
             return
         elif maker.rule.reduces:
-            maker.finish_weight = weight
+            maker.reduce_weight = weight
         elif maker.op.name in ADD:
             for operand in maker.op.operands:
-                self._finish_less_often(operand, weight)
+                self._reduce_less_often(operand, weight)
         elif maker.op.name in UNARY:
-            self._finish_less_often(maker.op.operands[0], weight)
+            self._reduce_less_often(maker.op.operands[0], weight)
 
     def _tie(self, tensor: int) -> None:
         if tensor >= 0:
@@ -297,23 +286,23 @@ class GraphBuilder:
         inside = (*scope, self._new_scope())
         for index, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
             source, target = self.tensor(operand), self.tensor(argument)
-            self._at_border(op, source, axes)
-            self.identity(op, index, source, target, weight, scope, border=axes)
+            self._at_region(op, source, axes)
+            self.identity(op, index, source, target, weight, scope, region_axes=axes)
         self._block(block, weight, inside)
         self._manual = outside
         terminator = list(block.operations)[-1].operation
         for index, (yielded, result) in enumerate(zip(terminator.operands, op.results, strict=True)):
             target = self.tensor(result)
-            self.identity(terminator, index, self.tensor(yielded), target, weight, inside, border=axes)
+            self.identity(terminator, index, self.tensor(yielded), target, weight, inside, region_axes=axes)
             if target >= 0:
-                self.graph.tensors[target].border |= axes
+                self.graph.tensors[target].region_axes |= axes
 
-    def _at_border(self, op: ir.Operation, tensor: int, axes: frozenset[int]) -> None:
+    def _at_region(self, op: ir.Operation, tensor: int, axes: frozenset[int]) -> None:
         if tensor >= 0:
             description = self.graph.tensors[tensor]
             if not description.user:
                 raise OpError(op, "has an operand whose sharding along the manual axes is not annotated")
-            description.border |= axes
+            description.region_axes |= axes
 
     def _group(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Values of one sharding group are sharded alike."""
@@ -374,6 +363,6 @@ def _used_once(value: ir.Value) -> bool:
     return sum(1 for _ in value.uses) == 1
 
 
-def _identity_nest(shape: tuple[int, ...]) -> ShardingRule:
+def _identity_rule(shape: tuple[int, ...]) -> ShardingRule:
     dims: Dims = tuple((dim,) for dim in range(len(shape)))
     return ShardingRule(tuple(Loop(size) for size in shape), (dims,), (dims,))

@@ -120,16 +120,15 @@ def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Shardin
     return 0.0 if source == target else resharding.cost(shape, dtype, mesh, source, target)
 
 
-def finishing_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, computed: Sharding, target: Sharding, share: float) -> float:
-    """`reshard_cost` of a result; that of a partial one counts only for the `share` of the executions after which it is
-    reduced."""
+def reducing_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, computed: Sharding, target: Sharding, share: float) -> float:
+    """`reshard_cost` of a result; that of a partial one counts only for the `share` of the runs after which it is reduced."""
     cost = reshard_cost(shape, dtype, mesh, computed, target)
     return share * cost if computed.partial_axes else cost
 
 
 @dataclass(frozen=True)
 class NodeCost:
-    """What an op costs under its cheapest option, in bytes: computing and finishing its results. Bringing its operands to what it
+    """What an op costs under its cheapest option, in bytes: computing and reducing its results. Bringing its operands to what it
     `needs` is counted apart, since several ops may share it."""
 
     own: float
@@ -145,14 +144,14 @@ def cheapest(
     kept: tuple[Axes, ...],
     fixed: Option | None,
     mesh: Mesh,
-    finish_share: float = 1.0,
+    reduce_share: float = 1.0,
 ) -> NodeCost:
-    """The cost of an op whose operands and results are sharded as `splits`, under the option that is cheapest with its operands'
+    """The cost of an op whose operands and results are split as `splits`, under the option that is cheapest with its operands'
     reshardings.
 
     `wanted` is the user's partial annotation of the result; `kept` says along which axes operands are taken as partial sums;
-    `fixed` an option that the user chose; `finish_share` the part
-    of the op's executions after which a partial result is reduced.
+    `fixed` an option that the user chose; `reduce_share` the part
+    of the op's runs after which a partial result is reduced.
     """
     partial = wanted.partial_axes if wanted and not kept else ()
     passed = max(kept, default=())
@@ -165,7 +164,7 @@ def cheapest(
             if kind is not None:
                 target = with_split(wanted, split) if wanted else split_sharding(mesh.name, split)
                 computed = with_partial(result_sharding(rule, option, index, mesh), passed)
-                own += finishing_cost(*kind, mesh, computed, target, finish_share)
+                own += reducing_cost(*kind, mesh, computed, target, reduce_share)
         total, needs = own, []
         for kind, split, dims, summed in zip(types, splits, rule.operands, taken, strict=False):
             need = needed_sharding(dims, option, mesh.name, summed) if kind is not None else None
@@ -178,14 +177,14 @@ def cheapest(
     return best[1]
 
 
-def spreading_cost(
+def propagation_cost(
     rule: ShardingRule,
     option: Option,
     operands: list[Tensor],
     results: list[Tensor],
     banned: list[frozenset[int]],
     mesh: Mesh,
-    finish_share: float,
+    reduce_share: float,
 ) -> float:
     """Cost of `option` while shardings are still being propagated: what may still be extended to fit is free. That an operand is
     passed on as a partial sum changes nothing between options."""
@@ -202,5 +201,5 @@ def spreading_cost(
     for index, (shape, dtype, split, may_extend) in enumerate(results):
         computed = result_sharding(rule, option, index, mesh)
         final = extend(split, computed.split_axes, may_extend, banned[len(operands) + index])
-        total += finishing_cost(shape, dtype, mesh, computed, split_sharding(mesh.name, final), finish_share)
+        total += reducing_cost(shape, dtype, mesh, computed, split_sharding(mesh.name, final), reduce_share)
     return total

@@ -19,7 +19,7 @@ Measured (`benchmarks.constants`): from 1 to 3, all programs send as many bytes 
 collectives with 1 and 2, 219 with 3."""
 
 
-def quotient(graph: Graph) -> tuple[Graph, list[int]]:
+def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
     """The folded graph, and for every tensor of `graph` the tensor that it is folded into. A node's weight counts the nodes
     folded into it."""
     tensors, nodes = _colours(graph)
@@ -36,7 +36,7 @@ def quotient(graph: Graph) -> tuple[Graph, list[int]]:
             operands=renamed(node.operands),
             results=renamed(node.results),
             weight=node.weight * counts[colour],
-            finish_weight=node.finish_weight * counts[colour],
+            reduce_weight=node.reduce_weight * counts[colour],
         )
         for colour, index in enumerate(_representatives(nodes))
         for node in [graph.nodes[index]]
@@ -55,23 +55,18 @@ def _representatives(colours: list[int]) -> list[int]:
 
 def _colours(graph: Graph) -> tuple[list[int], list[int]]:
     """A number for every tensor and every node; equal numbers look alike."""
-    tensors = _number([tensor.looks for tensor in graph.tensors])
-    kinds = _number(
-        [
-            (n.rule, n.weight, n.finish_weight, n.is_identity, n.fixed_option, n.kept, n.border, n.forward, n.backward, n.inside)
-            for n in graph.nodes
-        ]
-    )
+    tensors = _number([tensor.signature for tensor in graph.tensors])
+    kinds = _number([node.signature for node in graph.nodes])
     nodes: list[int] = []
     for _ in range(ROUNDS):
-        nodes = _number(_with_slots(graph, kinds, tensors))
+        nodes = _number(_with_tensors(graph, kinds, tensors))
         tensors = _number(
             [(tensor, frozenset([nodes[user] for user in users])) for tensor, users in zip(tensors, graph.users, strict=True)]
         )
-    return tensors, _number(_with_slots(graph, nodes, tensors))
+    return tensors, _number(_with_tensors(graph, nodes, tensors))
 
 
-def _with_slots(graph: Graph, colours: list[int], tensors: list[int]) -> list[Hashable]:
+def _with_tensors(graph: Graph, colours: list[int], tensors: list[int]) -> list[Hashable]:
     """Each node's colour together with those of its operands and results."""
     return [
         (colour, *[tensors[tensor] if tensor >= 0 else -1 for tensor in (*node.operands, *node.results)])

@@ -27,7 +27,7 @@ class Tensor:
     banned: frozenset[int] = frozenset()
     priorities: tuple[int, ...] = ()
     "Per dimension, when the user's annotation of it takes part in propagation: 0 first. () is 0 for all."
-    settled: tuple[bool, ...] = ()
+    decided: tuple[bool, ...] = ()
     "Per dimension, whether annotations of a higher priority than others have decided it; () is False for all."
     layout: Sharding | None = None
     "The user's annotation if it says more than a split: a partial value, halo sizes, offsets."
@@ -36,9 +36,9 @@ class Tensor:
     written: Split = ()
     "Per dimension, the axes of that annotation: an open dimension may be split further along others, which come after these."
     tied: bool = False
-    "Whether several values share it (a loop's carried value, a branch's result): its definitions are sharded as decided."
-    border: frozenset[int] = frozenset()
-    "The axes along which a region is local on whose border it stands: there each dimension's split begins with its own of them."
+    "Whether several values share it (a loop's carried value, a branch's result): its definitions are sharded exactly as decided."
+    region_axes: frozenset[int] = frozenset()
+    "The axes along which a region beside it is local: there each dimension's split begins with its own of them."
     boundary: bool = False
     "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
     found: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ class Tensor:
     def movable(self) -> tuple[bool, ...]:
         """Per dimension, whether refinement may split it otherwise than propagation has."""
         return (
-            tuple(may and not closed for may, closed in zip(self.open, self.settled, strict=True)) if self.settled else self.open
+            tuple(may and not closed for may, closed in zip(self.open, self.decided, strict=True)) if self.decided else self.open
         )
 
     def written_along(self, dim: int) -> Axes:
@@ -68,8 +68,8 @@ class Tensor:
         return self.written[dim] if self.written else ()
 
     def free_along(self, dim: int) -> Axes:
-        """Those of them along which no region is local on whose border it stands."""
-        return tuple(axis for axis in self.written_along(dim) if axis not in self.border)
+        """Those of them along which no region beside it is local."""
+        return tuple(axis for axis in self.written_along(dim) if axis not in self.region_axes)
 
     def is_kept_by(self, split: Sequence[Axes]) -> bool:
         """Whether every dimension of `split` begins with the axes that the user wrote there, and names no axis twice."""
@@ -80,22 +80,10 @@ class Tensor:
         )
 
     @property
-    def looks(self) -> tuple[object, ...]:
-        """All that its future depends on, apart from its neighbours."""
-        return (
-            self.shape,
-            self.dtype,
-            self.split,
-            self.open,
-            self.settled,
-            self.banned,
-            self.layout,
-            self.user,
-            self.written,
-            self.tied,
-            self.border,
-            self.boundary,
-        )
+    def signature(self) -> tuple[object, ...]:
+        """All that decides about it, apart from its neighbours."""
+        sharding = (self.split, self.open, self.decided, self.banned, self.layout, self.written, self.region_axes)
+        return (self.shape, self.dtype, *sharding, self.user, self.tied, self.boundary)
 
 
 @dataclass
@@ -112,10 +100,10 @@ class Node:
     fixed_option: tuple[Axes, ...] | None = None
     weight: int = 1
     "How often it runs: trip counts of the loops around it."
-    finish_weight: int = 0
-    "How often a partial value that it leaves is reduced, if less often: one that a loop only adds up is reduced once, after it."
-    border: frozenset[int] = frozenset()
-    "For identities at the border of a manual computation: its axes. Only the side outside is split along them."
+    reduce_weight: int = 0
+    "How often a partial value that it leaves is reduced, if less often: a loop that only adds up reduces once, in the end."
+    region_axes: frozenset[int] = frozenset()
+    "For identities into and out of a manual computation: its axes. Only the side outside is split along them."
     forward: bool = True
     "Whether an identity hands splits from its operand to its result, and `backward` from its result to its operand."
     backward: bool = True
@@ -129,14 +117,20 @@ class Node:
     "Operands that a loop around it carries: what it reads is this trip's value, not the one that the loop ends with."
 
     @property
+    def signature(self) -> tuple[object, ...]:
+        """All that decides about it, apart from its tensors."""
+        shape = (self.rule, self.fixed_option, self.kept, self.region_axes, self.inside)
+        return (*shape, self.weight, self.reduce_weight, self.is_identity, self.forward, self.backward)
+
+    @property
     def only_result(self) -> int:
         """The tensor of its result; -1 if it has none, several, or one that is no ranked tensor."""
         return self.results[0] if len(self.results) == 1 else -1
 
     @property
-    def finish_share(self) -> float:
-        """The part of its executions after which a partial value is reduced."""
-        return self.finish_weight / self.weight if self.finish_weight else 1.0
+    def reduce_share(self) -> float:
+        """The part of its runs after which a partial value is reduced."""
+        return self.reduce_weight / self.weight if self.reduce_weight else 1.0
 
 
 @dataclass
@@ -148,8 +142,6 @@ class Graph:
     tensors: list[Tensor] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     tensor_of: dict[ir.Value, int] = field(default_factory=dict)
-    annotated: set[ir.Value] = field(default_factory=set)
-    "Values on whose definition the user's `mesh.shard` stands."
     carried: dict[int, int] = field(default_factory=dict)
     "Per tensor that a loop carries, the scope of the loop's body."
     accumulated: set[int] = field(default_factory=set)
@@ -165,11 +157,11 @@ class Graph:
         """What an identity needs of its operand to be its result. Within a manual computation, the terms of a sum along its axes
         are what the devices hold."""
         source, target = self.tensors[node.operands[0]], self.tensors[node.results[0]]
-        if not node.border:
+        if not node.region_axes:
             return target.sharding(self.mesh.name)
-        split = across_border(target.split, source.split, node.border)
+        split = across_region(target.split, source.split, node.region_axes)
         enters = node.op.name == MANUAL
-        terms = tuple(axis for axis in (source if enters else target).summed_axes if (axis in node.border) == enters)
+        terms = tuple(axis for axis in (source if enters else target).summed_axes if (axis in node.region_axes) == enters)
         return with_partial(split_sharding(self.mesh.name, split), terms)
 
     def wanted_partial(self, node: Node) -> Axes:
@@ -197,9 +189,9 @@ class Graph:
                     node.inside |= {number for number, read in enumerate(node.operands) if read == tensor}
 
 
-def across_border(split: Split, own: Split, border: frozenset[int]) -> Split:
-    """`split` as it is on the other side of a manual computation's border, of whose present split `own` the border axes stay."""
+def across_region(split: Split, own: Split, axes: frozenset[int]) -> Split:
+    """`split` on the other side of where a manual computation along `axes` begins or ends; those stay as in `own`."""
     return tuple(
-        (*[axis for axis in present if axis in border], *[axis for axis in axes if axis not in border])
-        for axes, present in zip(split, own, strict=True)
+        (*[axis for axis in present if axis in axes], *[axis for axis in along if axis not in axes])
+        for along, present in zip(split, own, strict=True)
     )

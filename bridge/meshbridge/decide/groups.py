@@ -8,7 +8,7 @@ from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.ir.sharding import Axes
 
 
-def share_slots(graph: Graph, groups: Iterable[list[int]], places: dict[int, str]) -> None:
+def share_tensors(graph: Graph, groups: Iterable[list[int]], places: dict[int, str]) -> None:
     """Gives the members of each group one tensor.
 
     Annotations that go together are joined: an open dimension takes the axes of those who say more. A member whose annotation

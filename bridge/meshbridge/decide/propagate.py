@@ -1,4 +1,4 @@
-"""Spreading shardings over the graph until nothing changes: backward, then forward, again and again (the RFC).
+"""Propagating shardings over the graph until nothing changes: backward, then forward, again and again (the RFC).
 
 Every visit picks the op's cheapest option (`choice`) and extends the open dimensions of its tensors to fit. Splits only
 ever grow,
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from operator import or_
 
-from meshbridge.decide.choice import extend, options, spreading_cost
-from meshbridge.decide.graph import Graph, Node, Tensor, across_border
+from meshbridge.decide.choice import extend, options, propagation_cost
+from meshbridge.decide.graph import Graph, Node, Tensor, across_region
 from meshbridge.ir.sharding import Axes, Split
 from meshbridge.ops.option import Option, result_sharding, tensor_split
 
@@ -57,7 +57,7 @@ def _hide(tensor: Tensor, level: int) -> Hidden:
 
 
 class Propagator:
-    """Spreads shardings over one graph; choices are memoised by loop rule and what is known of the tensors."""
+    """Propagates shardings over one graph; choices are memoised by loop rule and what is known of the tensors."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -84,7 +84,7 @@ class Propagator:
                 for before in hidden:
                     before.restore()
                 for tensor, closed in zip(tensors, decided, strict=True):
-                    tensor.settled = tuple(map(or_, closed, tensor.settled)) if tensor.settled else closed
+                    tensor.decided = tuple(map(or_, closed, tensor.decided)) if tensor.decided else closed
 
     def _sweep(self, directions: Sequence[int], enabled: list[bool]) -> None:
         dirty = {index for index, node in enumerate(self.graph.nodes) if enabled[index] and self._says_something(index, node)}
@@ -120,12 +120,12 @@ class Propagator:
 
     def _visit(self, index: int, node: Node) -> list[int]:
         """Extends the node's tensors to its best option; returns the tensors that changed."""
-        if node.border or not (node.forward and node.backward):
+        if node.region_axes or not (node.forward and node.backward):
             return self._pass_on(node)
         tensors, known = self.graph.tensors, self._known
         numbers = (*node.operands, *node.results)
         partial = self._partial[index]
-        key = (node.rule, *[known[tensor] for tensor in numbers], node.fixed_option, partial, node.kept, node.finish_share)
+        key = (node.rule, *[known[tensor] for tensor in numbers], node.fixed_option, partial, node.kept, node.reduce_share)
         splits = self._memo.get(key)
         if splits is None:
             splits = self._memo[key] = self._decide(node, numbers, partial)
@@ -137,12 +137,12 @@ class Propagator:
         return changed
 
     def _pass_on(self, node: Node) -> list[int]:
-        """An identity at a border or a barrier: each side is extended to what the other one is there."""
+        """An identity at the edge of a manual computation, or a barrier: each side is extended to what the other one is there."""
         source, target = node.operands[0], node.results[0]
         changed = []
         for here, there, allowed in ((target, source, node.forward), (source, target, node.backward)):
             own, other = self.graph.tensors[here], self.graph.tensors[there]
-            wanted = across_border(other.split, own.split, node.border) if node.border else other.split
+            wanted = across_region(other.split, own.split, node.region_axes) if node.region_axes else other.split
             split = extend(own.split, wanted, own.open, own.banned) if allowed else own.split
             if split != own.split:
                 own.split = split
@@ -165,8 +165,8 @@ class Propagator:
             banned = [tensors[tensor].banned if tensor >= 0 else frozenset() for tensor in numbers]
             option = min(
                 options(rule, splits, mesh, partial, max(node.kept, default=())),
-                key=lambda tried: spreading_cost(
-                    rule, tried, described[:count], described[count:], banned, mesh, node.finish_share
+                key=lambda tried: propagation_cost(
+                    rule, tried, described[:count], described[count:], banned, mesh, node.reduce_share
                 ),
             )
         if rule.blocked:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 
 from meshbridge.decide.choice import NodeCost, TensorType, cheapest, reshard_cost
-from meshbridge.decide.fold_layers import quotient
-from meshbridge.decide.graph import Graph, Node, Tensor, across_border
+from meshbridge.decide.fold_layers import fold_layers
+from meshbridge.decide.graph import Graph, Node, Tensor, across_region
 from meshbridge.decide.propagate import is_pass_through
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts
@@ -68,7 +68,7 @@ def refine(graph: Graph, budget: int) -> None:
     for tensor in graph.tensors:
         if tensor.boundary:
             tensor.found = frozenset(sum(tensor.split, ()))
-    folded, standing_for = quotient(graph)
+    folded, standing_for = fold_layers(graph)
     left = Refiner(folded, budget).run(WIDE, NARROW)
     for tensor, colour in zip(graph.tensors, standing_for, strict=True):
         tensor.split = folded.tensors[colour].split
@@ -103,7 +103,7 @@ class Refiner:
         self._types = [self._tensor_types(node) for node in graph.nodes]
         self._tensors = [(*node.operands, *node.results) for node in graph.nodes]
         self._kinds = self._kinds_of_nodes()
-        self._readers = self._readers_of_slots()
+        self._readers = self._readers_of_tensors()
         self._costs = [self._node_cost(index) for index in range(len(graph.nodes))]
         self._shared = [self._uses(tensor) for tensor in range(len(graph.tensors))]
         self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
@@ -138,20 +138,7 @@ class Refiner:
         """A number for every node: equal ones cost the same while their tensors are split alike."""
         numbers: dict[object, int] = {}
         return [
-            numbers.setdefault(
-                (
-                    node.rule,
-                    types,
-                    self._wanted(node),
-                    node.kept,
-                    node.fixed_option,
-                    node.weight,
-                    node.finish_weight,
-                    node.is_identity,
-                    node.border,
-                ),
-                len(numbers),
-            )
+            numbers.setdefault((node.signature, types, self._wanted(node)), len(numbers))
             for node, types in zip(self.graph.nodes, self._types, strict=True)
         ]
 
@@ -160,7 +147,7 @@ class Refiner:
         layouts = (self.graph.tensors[tensor].layout for tensor in node.results if tensor >= 0)
         return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
 
-    def _readers_of_slots(self) -> list[list[Reader]]:
+    def _readers_of_tensors(self) -> list[list[Reader]]:
         """Per tensor, who reads it."""
         readers: list[list[Reader]] = [[] for _ in self.graph.tensors]
         for index, node in enumerate(self.graph.nodes):
@@ -276,7 +263,7 @@ class Refiner:
         for tensor, dims in dims_of.items():
             description = tensors[tensor]
             extent = description.shape[dims[0]]
-            if -extent % size > extent * MOST_PADDING or (description.banned | description.border) & set(axes):
+            if -extent % size > extent * MOST_PADDING or (description.banned | description.region_axes) & set(axes):
                 return None
             split = _moved(description, dims, axes)
             before_after = zip(description.split, split, description.movable, strict=True)
@@ -360,7 +347,7 @@ class Refiner:
             node.kept,
             node.fixed_option,
             self.graph.mesh,
-            node.finish_share,
+            node.reduce_share,
         )
         return NodeCost(node.weight * found.own, found.needs)
 
@@ -372,8 +359,8 @@ def _moved(tensor: Tensor, dims: list[int], axes: Axes) -> Split:
         axes if dim == dims[0] else tensor.written_along(dim) if dim in dims else tuple(axis for axis in now if axis not in axes)
         for dim, now in enumerate(tensor.split)
     )
-    if tensor.border:
-        split = across_border(split, tensor.split, tensor.border)
+    if tensor.region_axes:
+        split = across_region(split, tensor.split, tensor.region_axes)
     if tensor.is_kept_by(split):
         return split
     return tuple(tensor.written_along(dim) if dim in dims else now for dim, now in enumerate(tensor.split))

@@ -57,7 +57,7 @@ def _sources(graph: Graph) -> dict[int, list[int]]:
     sources: dict[int, list[int]] = {}
     for node in graph.nodes:
         target = node.results[0] if node.is_identity else -1
-        if target >= 0 and target not in made and not graph.tensors[target].user and not node.border:
+        if target >= 0 and target not in made and not graph.tensors[target].user and not node.region_axes:
             sources.setdefault(target, []).append(node.operands[0])
     return sources
 
@@ -83,7 +83,7 @@ def _wanted_by_readers(graph: Graph, tensor: int) -> Sharding | None:
     for node in graph.users[tensor]:
         reader = graph.nodes[node]
         if tensor in reader.operands:
-            wanted.append(graph.tensors[reader.results[0]].layout if reader.is_identity and not reader.border else None)
+            wanted.append(graph.tensors[reader.results[0]].layout if reader.is_identity and not reader.region_axes else None)
     if not wanted or len(wanted) < graph.tensors[tensor].uses or not all(_alike(wanted[0], other) for other in wanted):
         return None
     return wanted[0] if wanted[0] and wanted[0].summed_axes else None
