@@ -26,7 +26,7 @@ class LowerCollectives(Pass):
 
     name: ClassVar[str] = "lower-collectives"
     replica_groups: Spelling = "dense"
-    "How device groups are written: `dense` device numbers, or `mesh-axes` where XLA reads those right (see lowering.groups)."
+    "How device groups are written: `dense` device numbers, or `mesh-axes` where XLA reads those right (see ir.groups)."
     form: Form = "exported"
     "`exported`: devices are partitions, for a body under `sdy.manual_computation`; `local`: devices are replicas, for PJRT."
     collective_broadcast: bool = False

@@ -1,6 +1,6 @@
 """Resharding: from a source and a target sharding to the collectives that send the fewest bytes (the resharding spec).
 
-`plan` chooses, `cost` prices, `bound` says what no plan can beat, `emit` writes. `digits` puts both shardings in one number
+`plan` chooses, `cost` prices, `bound` says what no plan can beat, `emit` writes. `alignment` puts both shardings in one number
 system, `aligned` plans where there is one, `tiles` where there is none.
 """
 

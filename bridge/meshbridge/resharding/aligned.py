@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from meshbridge.ir.digits import Digit, Digits
-from meshbridge.resharding.digits import Alignment, Position
+from meshbridge.resharding.alignment import Alignment, Position
 from meshbridge.resharding.local import LocalBuffer
 from meshbridge.resharding.steps import Step
 

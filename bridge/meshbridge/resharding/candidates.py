@@ -9,8 +9,8 @@ from math import prod
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, local_shape
 from meshbridge.resharding.aligned import Recipe, aligned_steps
+from meshbridge.resharding.alignment import align
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
-from meshbridge.resharding.digits import align
 from meshbridge.resharding.exchange import expected_tiles, lean, tile_exchange
 from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import (

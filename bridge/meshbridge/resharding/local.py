@@ -13,7 +13,7 @@ from math import prod
 
 from meshbridge.ir.digits import Digits, group_size
 from meshbridge.resharding import steps as s
-from meshbridge.resharding.digits import Position
+from meshbridge.resharding.alignment import Position
 from meshbridge.resharding.steps import Shape, Step
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
-from meshbridge.resharding.digits import align
+from meshbridge.resharding.alignment import align
 from meshbridge.resharding.steps import Shape
 
 Route = tuple[Sharding, ...]
