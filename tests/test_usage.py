@@ -151,6 +151,7 @@ MESH_OPT = {
     "text --mlir-print-ir-after=inline-calls,nonsense": "--mlir-print-ir-after: unknown pass 'nonsense'",
     "text --inline-calls --pass-pipeline=inline-calls": "pass flags and --pass-pipeline exclude each other",
     "text --pass-pipeline=nonsense": "unknown pass 'nonsense'",
+    "text --legalize=nonsense": "unknown pattern 'nonsense', expected one of batch-lookups, ",
     "text --inline-calls=depth=3": "pass 'inline-calls' has no option 'depth'",
     "text --nonsense": "unrecognized arguments: --nonsense",
 }

@@ -284,6 +284,8 @@ def _with_option(step: Pass, option: str, text: str) -> Pass:
     kind = get_type_hints(type(step))[key]
     try:
         changed: Pass = replace(instance, **{key: _value(kind, text)})
+    except MeshError:
+        raise
     except (KeyError, ValueError):
         raise MeshError(f"error: option '{option}' of pass '{step.name}' cannot be '{text}', {_expectation(kind)}") from None
     return changed

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.analysis.known_values import Splat, is_splat, known
-from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
+from meshbridge.analysis.known_values import is_splat
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass, in_size
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
 from meshbridge.ir.elements import neutral
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.resized import is_bytewise, resized
 from meshbridge.ir.sharding import DYNAMIC, Axes
@@ -119,16 +119,11 @@ def _shrunk(value: ir.Value, gather: _Gather, count: int, user: ir.Operation, re
     """What `value`, the same on all devices of a group, is for one shard: a smaller constant or broadcast, or a slice of it.
     Scalars stay."""
     tensor = ir.RankedTensorType(value.type)
-    if tensor.rank == 0:
-        return value
-    op, shard = rewriter.producer(value), resized(tensor, gather.dim, divide=count)
+    make = in_size(value, resized(tensor, gather.dim, divide=count), gather.dim) if tensor.rank else lambda: value
     with ir.InsertionPoint(user), user.location:
-        if isinstance(found := known(value), Splat):
-            return stablehlo.constant(ir.DenseElementsAttr.get_splat(shard, found.element))
-        if op is None or op.name != "stablehlo.broadcast_in_dim" or gather.dim in integers(op.attributes["broadcast_dimensions"]):
-            return build.all_slice(value, rewriter.meshes[gather.mesh], mesh_axes=gather.axes, slice_axis=gather.dim)
-        made: ir.Value = ir.Operation.create(op.name, [shard], list(op.operands), dict(op.attributes.items())).results[0]
-        return made
+        if make is not None:
+            return make()
+        return build.all_slice(value, rewriter.meshes[gather.mesh], mesh_axes=gather.axes, slice_axis=gather.dim)
 
 
 def _same(op: ir.Operation, dim: int) -> int | None:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.analysis.known_values import Splat, known
-from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass, in_size
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.resized import is_bytewise, resized
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
@@ -149,17 +148,7 @@ def _enlarged(value: ir.Value, gather: _Gather, rewriter: MeshRewriter) -> Calla
     tensor = ir.RankedTensorType(value.type)
     if not rewriter.is_uniform(value, gather.mesh.name, gather.axes):
         return None
-    if tensor.rank == 0:
-        return lambda: value
-    op, type_ = rewriter.producer(value), resized(tensor, gather.dim, multiply=gather.count)
-    if op is None:
-        return None
-    if isinstance(found := known(value), Splat):
-        held = ir.DenseElementsAttr.get_splat(type_, found.element)
-        return lambda: stablehlo.constant(held)
-    if op.name == "stablehlo.broadcast_in_dim" and gather.dim not in integers(op.attributes["broadcast_dimensions"]):
-        return lambda: _again(op, list(op.operands), type_)
-    return None
+    return in_size(value, resized(tensor, gather.dim, multiply=gather.count), gather.dim) if tensor.rank else lambda: value
 
 
 def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:

@@ -6,8 +6,10 @@ both and moves a collective down.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
+from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.ops import (
     BOUNDARY_MESH,
@@ -18,6 +20,7 @@ from meshbridge.dialect.ops import (
     CollectiveOpView,
     MeshOp,
 )
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
 from meshbridge.ir.rewrite import REDUCERS, Pattern, Rewriter, rewriting
@@ -101,6 +104,20 @@ class MeshRewriter(Rewriter):
     def can_be_uniform(name: str) -> bool:
         """Whether `is_uniform` may hold for what an operation of that name gives."""
         return name in CONSTANTS or name in _PURE or name in _SPREADING
+
+
+def in_size(value: ir.Value, type_: ir.RankedTensorType, dim: int) -> Callable[[], ir.Value] | None:
+    """How to make `value` with another size of dimension `dim`, where it is the same at every index of that; None where nothing
+    says so."""
+    owner = value.owner
+    if isinstance(found := known(value), Splat):
+        held = ir.DenseElementsAttr.get_splat(type_, found.element)
+        return lambda: Builder.current().constant(type_, held)
+    if isinstance(owner, ir.Block) or owner.name != "stablehlo.broadcast_in_dim":
+        return None
+    source, attrs = owner.operation.operands[0], dict(owner.operation.attributes.items())
+    varies = dim in integers(attrs["broadcast_dimensions"])
+    return None if varies else lambda: Builder.current().value("broadcast_in_dim", type_, [source], attrs)
 
 
 def _is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:

@@ -38,10 +38,13 @@ class Legalize(Pass):
     only: str = ""
     "The one pattern to apply; all of them without it."
 
-    def run(self, module: ir.Module) -> bool:
-        """Raises MeshError for an unknown pattern, and for what no pattern can rewrite."""
+    def __post_init__(self) -> None:
+        """Raises MeshError for an unknown pattern."""
         if self.only and self.only not in PATTERNS:
             raise MeshError(f"error: unknown pattern '{self.only}', expected one of {', '.join(sorted(PATTERNS))}")
+
+    def run(self, module: ir.Module) -> bool:
+        """Raises OpError for what no pattern can rewrite."""
         chosen = [name for name in PATTERNS if self.only in ("", name)]
         first = [PATTERNS[name] for name in chosen if name not in LAST]
         last = [PATTERNS[name] for name in chosen if name in LAST]

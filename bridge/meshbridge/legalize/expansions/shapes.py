@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, Shape, shape_of
 from meshbridge.ir.mlir import OpError, ir, stablehlo
 from meshbridge.legalize.table import replaces
-from meshbridge.ops.rule import shape_of
 
 
 @replaces("stablehlo.broadcast")
@@ -16,13 +17,9 @@ def expand_broadcast(op: ir.Operation) -> list[ir.Value]:
     return [spread(op.operands[0], shape_of(op.results[0]), range(added, added + rank))]
 
 
-def spread(value: ir.Value, shape: tuple[int, ...], dims: range | tuple[int, ...]) -> ir.Value:
+def spread(value: ir.Value, shape: Shape, dims: Sequence[int]) -> ir.Value:
     """`value` over `shape`, its dimensions along `dims`."""
-    if shape_of(value) == shape:
-        return value
-    kind = ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
-    wide: ir.Value = stablehlo.broadcast_in_dim(kind, value, ir.DenseI64ArrayAttr.get(list(dims)))
-    return wide
+    return value if shape_of(value) == shape else Builder.current().broadcast(value, shape, dims)
 
 
 _BROADCASTING = (
@@ -45,7 +42,7 @@ def expand_broadcasting(op: ir.Operation) -> list[ir.Value]:
     dialect = "chlo" if op.name.removeprefix("chlo.broadcast_") in _CHLO else "stablehlo"
     name = f"{dialect}.{op.name.removeprefix('chlo.broadcast_')}"
     attributes = {key: _as_stablehlo(op.attributes[key]) for key in kept if key in op.attributes}
-    return [ir.Operation.create(name, [op.results[0].type], operands, attributes).results[0]]
+    return [Builder.current().value(name, op.results[0].type, operands, attributes)]
 
 
 _CHLO = ("next_after", "polygamma", "zeta")
