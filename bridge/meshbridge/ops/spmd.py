@@ -41,11 +41,7 @@ def lower_op(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgr
 def default_lowering(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The same op on smaller types; partial operands of a linear op leave its result partial."""
     for index, result in enumerate(op.results):
-        at.define(result, _computed(op, rule, option, index, at))
-
-
-def _computed(op: ir.Operation, rule: ShardingRule, option: Option, index: int, at: SpmdProgram) -> Sharding:
-    return computed_sharding(rule, option, index, at.mesh, at.carried)
+        at.define(result, computed_sharding(rule, option, index, at.mesh, at.carried))
 
 
 class SpmdProgram:
@@ -248,6 +244,6 @@ def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at
 def replace_result(op: ir.Operation, rule: ShardingRule, option: Option, value: ir.Value, at: SpmdProgram) -> None:
     """Puts `value`, computed from the op's local operands, in place of its only result and removes the op."""
     result = op.results[0]
-    at.adopt(value, at.global_shape(result), _computed(op, rule, option, 0, at))
+    at.adopt(value, at.global_shape(result), computed_sharding(rule, option, 0, at.mesh, at.carried))
     result.replace_all_uses_with(value)
     op.erase()
