@@ -29,7 +29,7 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 def programs(draw: st.DrawFn, operation: str, form: str) -> list[Expectation]:
     """Draws of one operation, on one mesh or on several.
 
-    The exported form has one device order for the whole program, the local form one for each mesh.
+    The exported form has one device order for the whole program, the form `local` one for each mesh.
     """
     size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 8, 8]))
     shared = tuple(draw(st.permutations(range(size)))) if draw(st.booleans()) else ()

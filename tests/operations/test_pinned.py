@@ -70,7 +70,7 @@ def _moved(function: Any) -> tuple[tuple[int, ...], Case]:
 
 
 def _sum_of_sums(x: Any, w: Any) -> Any:
-    """The products leave a sum over shards pending, which the sum of columns carries on or joins."""
+    """The products leave a partial value, which the sum of columns carries on or joins."""
     y = x @ w
     y = jnp.broadcast_to(y.sum(0, keepdims=True), y.shape)
     return y - y.mean(0, keepdims=True)
@@ -183,7 +183,7 @@ CASES: dict[str, tuple[tuple[int, ...], Case]] = {
     ),
     "an initial value after an all-to-all, whose pieces XLA reduces one by one": _moved(_sum_of_moved),
     "an initial value of any body after an all-to-all": _moved(_joined_of_moved),
-    "a sum pending over one axis while the op could split its sum along another": (
+    "a value partial over one axis while the op could shard its sum along another": (
         (2, 3),
         Case(
             "sum of sums",

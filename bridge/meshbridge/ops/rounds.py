@@ -1,7 +1,7 @@
 """Who sends what to whom so that every device gets its window of a split dimension: a few permutes, however many devices.
 
 Device j of a group holds the elements from `j*shard` on. What device i reads of it is an *edge*, a run of elements. A permute
-takes edges of which no two share a sender or a receiver, and moves equally many elements for each: the longest edge's.
+takes edges of which no two share a sender or a receiver, and sends equally many elements for each: the longest edge's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ edges of nearly one length, and their pairs of devices are a shift along the mes
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Edges that move at once: per edge the receiver, the sender, where the piece begins in the sender's shard, and where it goes
-    in the receiver's window (before its begin, where a piece is longer than what is needed of it). Devices keep pieces of their
-    own in a round that moves nothing."""
+    """Edges of which all pieces are sent at once: per edge the receiver, the sender, where the piece begins in the sender's
+    shard, and where it goes in the receiver's window (before its begin, where a piece is longer than what is needed of it).
+    Devices keep pieces of their own in a round that sends nothing."""
 
     width: int
     receivers: Numbers
@@ -63,7 +63,8 @@ def rounds(size: int, count: int, window: Window) -> tuple[Round, ...]:
 
 
 def _groups(receivers: Numbers, senders: Numbers, count: int) -> Numbers:
-    """A number for each edge; equal numbers move at once, -1 stay. Edges are ordered by receiver and then along the staircase."""
+    """A number for each edge; those of equal numbers are sent at once, those of -1 stay. Edges are ordered by receiver and then
+    along the staircase."""
     distance = senders - receivers
     moving = distance != 0
     busiest = max([int(np.bincount(side[moving], minlength=1).max()) for side in (receivers, senders)], default=0)

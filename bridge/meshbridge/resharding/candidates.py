@@ -32,10 +32,11 @@ MANY_TILES = 512
 Steps = tuple[Step, ...]
 
 
-def ways_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, exact: bool) -> Iterator[Steps]:
-    """Every way from `source` to `target` in one leg; with `exact` at least one at the lower bound, if nothing is reduced."""
+def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, exact: bool) -> Iterator[Steps]:
+    """The steps of every plan from `source` to `target` in one leg; with `exact` at least one at the lower bound, if nothing is
+    reduced."""
     reduced, masked = reduced_axes(source, target)
-    if 0 in shape:  # nothing to move or to reduce: a new buffer
+    if 0 in shape:  # nothing to send or to reduce: a new buffer
         yield (tile_exchange(shape, mesh, source, target),)
         return
     mask = (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
@@ -60,11 +61,11 @@ def ways_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, e
     even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
     few = not found or exact or expected_tiles(mesh, source, target) <= MANY_TILES
     if not reduced and few and not (found and even):
-        for steps in ways_by_tiles(shape, mesh, source, target):
+        for steps in plans_by_tiles(shape, mesh, source, target):
             yield (*steps, *mask)
 
 
-def ways_by_tiles(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
+def plans_by_tiles(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
     """Exchanges of tiles, partial axes aside: always at the lower bound, and one of them lean."""
     layouts = zip(layout(shape, mesh, source), layout(shape, mesh, target), strict=True)
     ragged = any(a == b and not a.is_uniform for a, b in layouts)

@@ -78,7 +78,7 @@ class _State:
     def idle(self, digits: Digits) -> None:
         """Checks that nothing is partial over any of `digits`: partial values of different sums must not be exchanged."""
         if any(overlap(digit, other) for digit in digits for other in self.partial):
-            raise PlanError(f"a step moves values along {digits}, over some of which they are partial")
+            raise PlanError(f"a step sends values along {digits}, over some of which they are partial")
 
 
 def _reshape(step: s.Reshape, state: _State) -> None:

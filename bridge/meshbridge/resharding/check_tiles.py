@@ -45,14 +45,14 @@ def _check_rounds(step: TileExchange, every: _Every) -> None:
     """Every round sends once from and once to a device, tiles of one volume."""
     for each in step.rounds:
         if any(tiles.volume != each.volume for tiles in each.tiles) or (each.pieces > 1 and len(each.tiles) > 1):
-            raise PlanError("a round of permutes moves tiles of several sizes")
+            raise PlanError("a round of permutes sends tiles of several sizes")
     rounds = every.of_parts([number for number, each in enumerate(step.rounds) for _ in each.tiles])
     for devices in (every.senders, every.receivers):
         if np.bincount(rounds * group_size(step.digits) + devices).max(initial=0) > 1:
             raise PlanError("a round of permutes sends twice from or to one device")
     stays = every.of_parts([each.local for each in step.rounds for _ in each.tiles])
     if (every.senders != every.receivers)[stays > 0].any():
-        raise PlanError("a round without a permute moves a tile")
+        raise PlanError("a round without a permute sends a tile")
 
 
 class _Boxes:

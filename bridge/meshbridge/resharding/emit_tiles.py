@@ -72,7 +72,7 @@ class _Exchange:
         return value
 
     def _read(self, tiles: Tiles, shape: Shape, shift: list[int]) -> ir.Value:
-        """A tile of the source; one that moves, only when the one before has arrived."""
+        """A tile of the source; one that is sent, only when the one before has arrived."""
         taken = self.table.offsets(tiles.senders, tiles.taken, shift)
         # Along a dimension of which the tile has all, XLA knows the offset to be 0 and would drop what it depends on.
         cut = [dim for dim, size in enumerate(shape_of(self.value)) if shape[dim] < size]

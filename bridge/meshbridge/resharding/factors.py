@@ -1,4 +1,4 @@
-"""Where every element of a tensor stands, as factors: what symbolic execution moves about.
+"""Where every element of a tensor is, as factors: what symbolic execution works on.
 
 A factor of radix r and stride t along a tensor dimension adds `t * value` to the index along it. The value is a digit of the
 index into the local buffer, or, where the factor is sharded, a digit of the device number.

@@ -16,7 +16,7 @@ from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even
 from meshbridge.resharding.boxes import buffer_shape, lie_alike
-from meshbridge.resharding.candidates import ways_between, ways_by_tiles
+from meshbridge.resharding.candidates import plans_between, plans_by_tiles
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
@@ -158,12 +158,12 @@ def _along(
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
     """The cheapest plan from `source` to `target` without stopping between."""
     start = buffer_shape(shape, mesh, source)
-    ways = list(ways_between(shape, mesh, source, target, options.exact))
+    candidates = list(plans_between(shape, mesh, source, target, options.exact))
     if not options.exact:
-        ways = [steps for steps in ways if _longest_exchange(steps) <= options.rounds] or ways
-    found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in ways]
+        candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.rounds] or candidates
+    found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
     if options.exact and found and not any(_is_lean(one, options) for one in found) and _could_be_tiles(found[0], options):
-        found += [Plan(shape, dtype, mesh, source, target, start, steps) for steps in ways_by_tiles(shape, mesh, source, target)]
+        found += [Plan(shape, dtype, mesh, source, target, start, steps) for steps in plans_by_tiles(shape, mesh, source, target)]
     return _cheapest(found, options) if found else None
 
 

@@ -1,9 +1,9 @@
 """The exact exchange of tiles, for shards without a common number system: uneven, 2-way against 3-way, with halos or offsets.
 
 Cut every dimension where a source or a target shard begins or ends. What one device holds of another's target is then one tile,
-which moves once, directly: the received bytes are the lower bound. A permute moves tiles of one volume, whatever their shapes, at
-most one from and one to each device, so the tiles of each volume are coloured like the edges of a bipartite graph; every colour
-is a round.
+which is sent once, directly: the received bytes are the lower bound. A permute sends tiles of one volume, whatever their shapes,
+at most one from and one to each device, so the tiles of each volume are coloured like the edges of a bipartite graph; every
+colour is a round.
 
 Mesh axes on which both shardings agree take no part: they are as many independent copies of the same exchange.
 """
@@ -78,7 +78,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class TileExchange(Step):
-    """All rounds, those that move something first, the largest tiles before the others. Devices are numbered along `digits`,
+    """All rounds, those that send something first, the largest tiles before the others. Devices are numbered along `digits`,
     which are mesh axes, not sub-axes, in mesh order."""
 
     source: Sharding

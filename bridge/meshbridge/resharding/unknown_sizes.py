@@ -1,8 +1,8 @@
 """Resharding where sizes are only known at run time: of the tensor, or of the mesh.
 
-No plan can be weighed without sizes. One mesh axis moves after the other, by the collective that moves it: an all-to-all to the
-dimension that wants it next, an all-gather where none does, an all-slice where it is new. Sizes that are not known are taken to
-divide, as the lowering of an all-slice asserts.
+No plan can be weighed without sizes. One mesh axis is resharded after the other, by the collective that moves it: an all-to-all
+to the dimension that wants it next, an all-gather where none does, an all-slice where it is new. Sizes that are not known are
+taken to divide, as the lowering of an all-slice asserts.
 """
 
 from __future__ import annotations
