@@ -12,6 +12,7 @@ from typing import Any
 from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.source_map import as_module
 from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp, MeshShapeOp, ProcessMultiIndexOp, ShardingOp, ShardOp
+from meshbridge.ir.builder import Builder, integer
 from meshbridge.ir.mlir import OpError, ir, run_stock_passes, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Split
 from meshbridge_converters.rfc_import import ANNOTATE, CLUSTER
@@ -45,13 +46,12 @@ def from_canonical(module: ir.Module) -> ir.Operation:
 def _cluster(mesh: ir.Operation) -> None:
     """`mesh.mesh @m(shape = 4x?)` to `mesh.cluster @m(rank = 2, dim_sizes = [4])`: unknown sizes are 0 or left out."""
     sizes = [0 if size == DYNAMIC else size for size in MeshOp(mesh).shape]
-    i64 = ir.IntegerType.get_signless(64)
     attrs = {name: value for name, value in mesh.attributes.items() if name != "shape"}
-    attrs["rank"] = ir.IntegerAttr.get(i64, len(sizes))
+    attrs["rank"] = integer(len(sizes))
     while sizes and sizes[-1] == 0:
         sizes.pop()
     attrs["dim_sizes"] = array(tuple(sizes))
-    ir.Operation.create("mesh.cluster", attributes=attrs, loc=mesh.location, ip=ir.InsertionPoint(mesh))
+    Builder.before(mesh).op("mesh.cluster", [], [], attrs)
     mesh.erase()
 
 
@@ -118,9 +118,7 @@ class _Exporter:
         attrs["sharding"] = arrays(_rfc_lists(sharding, rank))
         if ShardOp(op).annotate_for_users:
             attrs["as_result"] = ir.BoolAttr.get(False)
-        types = [op.results[0].type]
-        new = ir.Operation.create(ANNOTATE, types, [op.operands[0]], attrs, loc=op.location, ip=ir.InsertionPoint(op))
-        op.results[0].replace_all_uses_with(new.results[0])
+        op.results[0].replace_all_uses_with(Builder.before(op).value(ANNOTATE, op.results[0].type, [op.operands[0]], attrs))
         op.erase()
 
 
@@ -147,7 +145,5 @@ def _indices(op: ir.Operation, name: str) -> None:
     """One `mesh.idx` or `mesh.size` for each result."""
     axes = ProcessMultiIndexOp(op).axes or tuple(range(len(op.results)))
     for axis, result in zip(axes, op.results, strict=True):
-        attrs = {"axis": attributes.index_attr(axis)}
-        new = ir.Operation.create(name, [result.type], [], attrs, loc=op.location, ip=ir.InsertionPoint(op))
-        result.replace_all_uses_with(new.results[0])
+        result.replace_all_uses_with(Builder.before(op).value(name, result.type, [], {"axis": attributes.index_attr(axis)}))
     op.erase()

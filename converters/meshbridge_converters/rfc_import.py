@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import OPTION, REQUIRED, RESULT_SPLIT, MeshOp
-from meshbridge.ir.builder import Builder, op_of
+from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
 from meshbridge.ops.equal_shards import set_boundary
@@ -29,6 +29,10 @@ CLUSTER = "mesh_cluster"
 """The function attribute that names the mesh that the function runs on."""
 
 ANNOTATE = "mesh.annotate"
+
+_Conversion = Callable[[ir.Operation, Mesh], "ir.Value[Any]"]
+_Make = Callable[..., "ir.Value[Any]"]
+"""A builder of a collective."""
 
 
 def to_canonical(module: ir.Module) -> None:
@@ -62,8 +66,7 @@ def _mesh(cluster: ir.Operation) -> Mesh:
         raise OpError(cluster, f"is of rank {rank}, expected at most {MOST_AXES}: axes are numbers of 16 bits")
     shape = tuple(size if size > 0 else DYNAMIC for size in sizes) + (DYNAMIC,) * (rank - len(sizes))
     attrs = {name: value for name, value in cluster.attributes.items() if name not in ("rank", "dim_sizes")}
-    attrs["shape"] = attributes.integers_attr(shape)
-    new = ir.Operation.create("mesh.mesh", attributes=attrs, loc=cluster.location, ip=ir.InsertionPoint(cluster))
+    new = Builder.before(cluster).op("mesh.mesh", [], [], attrs | {"shape": attributes.integers_attr(shape)})
     cluster.erase()
     return MeshOp(new).value
 
@@ -149,8 +152,7 @@ class _Function:
         """The shard's type: an encoding splits the dimensions that it names, and goes."""
         if not _is_encoded(type_):
             return type_
-        tensor = ir.RankedTensorType(type_)
-        shape = list(tensor.shape)
+        shape = list(type_.shape)
         for dim, axes in enumerate(_encoding(type_)[: len(shape)]):
             if any(axis >= self.mesh.rank for axis in axes):
                 raise OpError(op, f"is sharded along mesh axes {list(axes)}, but @{self.mesh.name} is of rank {self.mesh.rank}")
@@ -158,7 +160,7 @@ class _Function:
             if shape[dim] % count if count > 0 else axes:
                 raise OpError(op, f"splits dimension {dim} of size {shape[dim]} over {count if count > 0 else 'unknown'} devices")
             shape[dim] //= max(count, 1)
-        return ir.RankedTensorType.get(shape, tensor.element_type, loc=op.location)
+        return tensor(shape, type_.element_type)
 
     def _retype_boundary(self) -> None:
         declared = function_type(self.function)
@@ -172,7 +174,7 @@ class _Function:
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
 
 
-def _is_encoded(type_: ir.Type) -> bool:
+def _is_encoded(type_: ir.Type) -> TypeGuard[ir.RankedTensorType]:
     return isinstance(type_, ir.RankedTensorType) and _ENCODING.fullmatch(str(type_.encoding)) is not None
 
 
@@ -184,10 +186,7 @@ def _encoding(type_: ir.Type) -> Split:
 
 def _whole(type_: ir.Type) -> ir.Type:
     """`type_` without its encoding."""
-    if not _is_encoded(type_):
-        return type_
-    tensor = ir.RankedTensorType(type_)
-    return ir.RankedTensorType.get(list(tensor.shape), tensor.element_type, loc=ir.Location.unknown())
+    return tensor(type_.shape, type_.element_type) if _is_encoded(type_) else type_
 
 
 def _annotate(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
@@ -205,47 +204,21 @@ def _annotate(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
     return value
 
 
-def _each_dimension(
-    op: ir.Operation, mesh: Mesh, lists: Split, step: Callable[[ir.Value[Any], Axes, int], ir.Value[Any]]
-) -> ir.Value[Any]:
+def _build(op: ir.Operation, mesh: Mesh, make: _Make, calls: Iterable[Mapping[str, Any]]) -> ir.Value[Any]:
+    """The operand of `op` after each of the `calls` of a builder. The builder's complaints become diagnostics about `op`."""
     value: ir.Value[Any] = op.operands[0]
-    for dim, axes in enumerate(lists):
-        if axes:
-            value = _checked(op, lambda dim=dim, axes=axes, value=value: step(value, axes, dim))  # type: ignore[misc]
+    for arguments in calls:
+        try:
+            value = make(value, mesh, **arguments, at=Builder.before(op))
+        except (ValueError, IndexError) as error:
+            if isinstance(error, MeshError):
+                raise
+            raise OpError(op, f"does not fit its operand: {error}") from None
     return value
 
 
-def _checked(op: ir.Operation, make: Callable[[], ir.Value[Any]]) -> ir.Value[Any]:
-    """What `make` builds. Its complaints become diagnostics about `op`."""
-    try:
-        return make()
-    except (ValueError, IndexError) as error:
-        if isinstance(error, MeshError):
-            raise
-        raise OpError(op, f"does not fit its operand: {error}") from None
-
-
-def _all_gather(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-    lists = _lists(op.attributes["mesh_axis"])
-    dims = [dim for dim, axes in enumerate(lists) if axes]
-    if "tensor_axis" in op.attributes and sorted(_integers(op.attributes["tensor_axis"])) != dims:
-        raise OpError(op, f"names the tensor axes {op.attributes['tensor_axis']}, but its mesh_axis those of {dims}")
-    at = Builder.before(op)
-    return _each_dimension(
-        op, mesh, lists, lambda value, axes, dim: build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim, at=at)
-    )
-
-
-def _local_split(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-    at = Builder.before(op)
-    lists = _lists(op.attributes["sharding"])
-    return _each_dimension(
-        op, mesh, lists, lambda value, axes, dim: build.all_slice(value, mesh, mesh_axes=axes, slice_axis=dim, at=at)
-    )
-
-
-def _reduction(op: ir.Operation) -> str:
-    kind = str(ir.StringAttr(op.attributes["reduction"]).value)
+def _reduction(op: ir.Operation, name: str) -> str:
+    kind = str(ir.StringAttr(op.attributes[name]).value)
     if kind not in REDUCTION_KINDS:
         raise OpError(op, f"has the unknown reduction '{kind}', expected one of {', '.join(REDUCTION_KINDS)}")
     return kind
@@ -255,70 +228,66 @@ def _index(op: ir.Operation, name: str) -> int:
     return int(ir.IntegerAttr(op.attributes[name]).value)
 
 
-def _all_reduce(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-    axes = _integers(op.attributes["mesh_axis"])
-    at = Builder.before(op)
-    return _checked(op, lambda: build.all_reduce(op.operands[0], mesh, mesh_axes=axes, reduction=_reduction(op), at=at))
+def _axes(op: ir.Operation, name: str) -> Axes:
+    return _integers(op.attributes[name])
 
 
-def _reduce_scatter(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-    axes, dim = _integers(op.attributes["mesh_axis"]), _index(op, "tensor_axis")
-    at = Builder.before(op)
-    kind = _reduction(op)
-    return _checked(
-        op, lambda: build.reduce_scatter(op.operands[0], mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, at=at)
-    )
+_READERS: dict[str, Callable[[ir.Operation, str], object]] = {"mesh_axes": _axes, "reduction": _reduction}
+"""How arguments of the builders are read that are not the number of a dimension."""
 
 
-def _all_to_all(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-    axes, split, concat = _integers(op.attributes["sharding"]), _index(op, "split_axis"), _index(op, "concat_axis")
-    at = Builder.before(op)
-    return _checked(
-        op, lambda: build.all_to_all(op.operands[0], mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=at)
-    )
+def _along_one_axis(make: Callable[..., list[ir.Value[Any]]]) -> _Conversion:
+    return _required(("axis",), lambda op, mesh: make(mesh, (_index(op, "axis"),), at=Builder.before(op))[0])
 
 
-def _along_one_axis(name: str) -> Callable[[ir.Operation, Mesh], ir.Value[Any]]:
+def _collective(make: _Make, **said: str) -> _Conversion:
+    """By argument of the builder, the attribute that holds it."""
+
     def convert(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-        attrs = {"mesh": ir.FlatSymbolRefAttr.get(mesh.name), "axes": attributes.axes_attr((_index(op, "axis"),))}
-        results = [ir.IndexType.get()]
-        new = ir.Operation.create(name, results, [], attrs, loc=op.location, ip=ir.InsertionPoint(op))
-        value: ir.Value[Any] = new.results[0]
-        return value
+        return _build(op, mesh, make, [{each: _READERS.get(each, _index)(op, name) for each, name in said.items()}])
 
-    return convert
+    return _required(said.values(), convert)
 
 
-def _required(
-    *names: str,
-) -> Callable[[Callable[[ir.Operation, Mesh], ir.Value[Any]]], Callable[[ir.Operation, Mesh], ir.Value[Any]]]:
+def _per_dimension(make: _Make, dimension: str, listed: str) -> _Conversion:
+    """One collective for each dimension that the attribute `listed` has axes for; `dimension` is the builder's argument."""
+
+    def convert(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+        along = {dim: axes for dim, axes in enumerate(_lists(op.attributes[listed])) if axes}
+        if "tensor_axis" in op.attributes and sorted(_axes(op, "tensor_axis")) != list(along):
+            raise OpError(op, f"names the tensor axes {op.attributes['tensor_axis']}, but its {listed} those of {list(along)}")
+        return _build(op, mesh, make, [{"mesh_axes": axes, dimension: dim} for dim, axes in along.items()])
+
+    return _required((listed,), convert)
+
+
+def _required(names: Iterable[str], convert: _Conversion) -> _Conversion:
     """Checks that an operation has the attributes that its conversion reads."""
 
-    def wrap(convert: Callable[[ir.Operation, Mesh], ir.Value[Any]]) -> Callable[[ir.Operation, Mesh], ir.Value[Any]]:
-        def checked(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
-            for name in names:
-                if name not in op.attributes:
-                    raise OpError(op, f"requires attribute '{name}'")
-            try:
-                return convert(op, mesh)
-            except (TypeError, ValueError) as error:
-                if isinstance(error, MeshError):
-                    raise
-                raise OpError(op, f"has an attribute of the wrong kind: {error}") from None
+    def checked(op: ir.Operation, mesh: Mesh) -> ir.Value[Any]:
+        for name in names:
+            if name not in op.attributes:
+                raise OpError(op, f"requires attribute '{name}'")
+        try:
+            return convert(op, mesh)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, MeshError):
+                raise
+            raise OpError(op, f"has an attribute of the wrong kind: {error}") from None
 
-        return checked
-
-    return wrap
+    return checked
 
 
-_CONVERSIONS: dict[str, Callable[[ir.Operation, Mesh], ir.Value[Any]]] = {
-    ANNOTATE: _required("sharding")(_annotate),
-    "mesh.idx": _required("axis")(_along_one_axis("mesh.process_multi_index")),
-    "mesh.size": _required("axis")(_along_one_axis("mesh.mesh_shape")),
-    "mesh.all_gather": _required("mesh_axis")(_all_gather),
-    "mesh.all_reduce": _required("mesh_axis", "reduction")(_all_reduce),
-    "mesh.all_to_all": _required("sharding", "split_axis", "concat_axis")(_all_to_all),
-    "mesh.local_split": _required("sharding")(_local_split),
-    "mesh.reduce_scatter": _required("mesh_axis", "reduction", "tensor_axis")(_reduce_scatter),
+_CONVERSIONS: dict[str, _Conversion] = {
+    ANNOTATE: _required(("sharding",), _annotate),
+    "mesh.idx": _along_one_axis(build.process_multi_index),
+    "mesh.size": _along_one_axis(build.mesh_shape),
+    "mesh.all_gather": _per_dimension(build.all_gather, "gather_axis", "mesh_axis"),
+    "mesh.all_reduce": _collective(build.all_reduce, mesh_axes="mesh_axis", reduction="reduction"),
+    "mesh.all_to_all": _collective(build.all_to_all, mesh_axes="sharding", split_axis="split_axis", concat_axis="concat_axis"),
+    "mesh.local_split": _per_dimension(build.all_slice, "slice_axis", "sharding"),
+    "mesh.reduce_scatter": _collective(
+        build.reduce_scatter, mesh_axes="mesh_axis", reduction="reduction", scatter_axis="tensor_axis"
+    ),
 }
 """By operation of the RFC, what it becomes."""

@@ -26,6 +26,7 @@ from meshbridge.dialect.ops import (
     CollectiveOpView,
     ReduceScatterOp,
 )
+from meshbridge.ir.builder import Builder, integer, tensor
 from meshbridge.ir.mlir import OpError, function_type, ir, walk
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Split
 
@@ -45,8 +46,7 @@ def trimmed(lists: Split) -> Split:
 
 def array(values: Axes) -> ir.ArrayAttr:
     """The RFC's list of integers."""
-    i64 = ir.IntegerType.get_signless(64)
-    return ir.ArrayAttr.get([ir.IntegerAttr.get(i64, value) for value in values])
+    return ir.ArrayAttr.get(list(map(integer, values)))
 
 
 def arrays(split: Split) -> ir.ArrayAttr:
@@ -58,9 +58,9 @@ def encoded(type_: ir.Type, lists: Split) -> ir.Type:
     """`type_` with the encoding `#mesh.shard<lists>`, or as it is if there are no lists."""
     if not lists:
         return type_
-    tensor = ir.RankedTensorType(type_)
+    held = ir.RankedTensorType(type_)
     encoding = ir.Attribute.parse(f"#mesh.shard<{attributes.axis_lists(lists)}>")
-    return ir.RankedTensorType.get(list(tensor.shape), tensor.element_type, encoding, loc=ir.Location.unknown())
+    return ir.RankedTensorType.get(list(held.shape), held.element_type, encoding, loc=ir.Location.unknown())
 
 
 def retype_constant(op: ir.Operation, type_: ir.Type) -> None:
@@ -180,23 +180,21 @@ class Materializer:
         if operand.element_type != result.element_type:
             raise OpError(op, "accumulates in another element type, which the RFC's spelling cannot say")
         attrs |= _tag([trimmed(lists)])
-        new = ir.Operation.create(name, [result], list(op.operands), attrs, loc=op.location, ip=ir.InsertionPoint(op))
-        self._lists[new.results[0]] = trimmed(lists)
+        value = Builder.before(op).value(name, result, list(op.operands), attrs)
+        self._lists[value] = trimmed(lists)
         self._lists.pop(op.results[0], None)
-        op.results[0].replace_all_uses_with(new.results[0])
+        op.results[0].replace_all_uses_with(value)
         op.erase()
 
     def _whole(self, op: ir.Operation, type_: ir.Type, lists: Split) -> ir.Type:
         """The global tensor of which a device holds a shard of `type_`."""
         if not lists:
             return type_
-        tensor = ir.RankedTensorType(type_)
-        if not tensor.has_static_shape or DYNAMIC in self._mesh.shape:
+        held = ir.RankedTensorType(type_)
+        if not held.has_static_shape or DYNAMIC in self._mesh.shape:
             raise OpError(op, f"holds {type_}, a shard of unknown size, which the RFC's materialized form cannot say")
-        shape = [
-            size * self._mesh.group_size(axes) for size, axes in zip(tensor.shape, _padded(lists, tensor.rank), strict=False)
-        ]
-        return ir.RankedTensorType.get(shape, tensor.element_type, loc=ir.Location.unknown())
+        split = zip(held.shape, _padded(lists, held.rank), strict=False)
+        return tensor([size * self._mesh.group_size(axes) for size, axes in split], held.element_type)
 
     def _verify(self) -> None:
         """Refuses the first op that computes on shards what global tensors do not say: by position, or in sizes of its own."""
@@ -278,10 +276,6 @@ def _reduced(lists: Split, axes: Axes) -> Split:
     return (*lists[:-1], tuple(axis for axis in lists[-1] if axis not in axes))
 
 
-def _i64(value: int) -> ir.IntegerAttr:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
-
-
 def _all_gather(op: ir.Operation, lists: Split) -> _Written:
     view = AllGatherOp(op)
     dim, axes = view.gather_axis, view.mesh_axes
@@ -306,13 +300,13 @@ def _all_reduce(op: ir.Operation, lists: Split) -> _Written:
 
 def _reduce_scatter(op: ir.Operation, lists: Split) -> _Written:
     view = ReduceScatterOp(op)
-    attrs = _reduction(view) | {"tensor_axis": _i64(view.scatter_axis)}
+    attrs = _reduction(view) | {"tensor_axis": integer(view.scatter_axis)}
     return "mesh.reduce_scatter", attrs, _split(_reduced(lists, view.mesh_axes), view.scatter_axis, view.mesh_axes)
 
 
 def _all_to_all(op: ir.Operation, lists: Split) -> _Written:
     view = AllToAllOp(op)
-    numbers = {"split_axis": _i64(view.split_axis), "concat_axis": _i64(view.concat_axis)}
+    numbers = {"split_axis": integer(view.split_axis), "concat_axis": integer(view.concat_axis)}
     attrs: dict[str, ir.Attribute] = {"sharding": array(view.mesh_axes), **numbers}
     held = _joined(lists, view.concat_axis, view.mesh_axes)
     return "mesh.all_to_all", attrs, _split(held, view.split_axis, view.mesh_axes)
