@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from meshbridge.ir.mlir import ir, sdy
+from meshbridge.ir.mlir import SIDES, all_entries, entries, ir, sdy, set_entries
 
 SHARDING = "sdy.sharding"
 """One sharding, on a function's argument or result; one per result, on an operation."""
 
 NAMED = "sdy.named_computation"
-
-FUNCTION = ("arg_attrs", "res_attrs")
-"""The attributes of a `func.func` that hold the attributes of its arguments and results."""
 
 PER_VALUE = ("in_shardings", "out_shardings", SHARDING)
 """Attributes that hold one sharding per value."""
@@ -44,12 +41,6 @@ OUR_PROPAGATION_EDGES = "meshbridge.propagation_edges"
 """The same while the sharding stands in a `mesh.shard`."""
 
 
-def named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
-    """The entries of a dictionary attribute."""
-    entries = ir.DictAttr(attr)
-    return {entries[index].name: entries[index].attr for index in range(len(entries))}
-
-
 def per_value(attr: ir.Attribute) -> list[ir.Attribute]:
     """The shardings in an `#sdy.sharding_per_value<[…]>`."""
     return list(sdy.TensorShardingPerValueAttr(attr).shardings)
@@ -64,10 +55,7 @@ def shardings(op: ir.Operation, name: str) -> Iterator[ir.Attribute]:
     """Every `#sdy.sharding<…>` that `op`, of name `name`, carries."""
     attrs = op.attributes
     if name == "func.func":
-        for side in FUNCTION:
-            if side in attrs:
-                entries = map(ir.DictAttr, ir.ArrayAttr(attrs[side]))
-                yield from (entry[SHARDING] for entry in entries if SHARDING in entry)
+        yield from (entry[SHARDING] for entry in all_entries(op) if SHARDING in entry)
         return
     if name in CONSTRAINING and CONSTRAINING[name] in attrs:
         yield attrs[CONSTRAINING[name]]
@@ -80,10 +68,8 @@ def rewrite(op: ir.Operation, name: str, change: Callable[[ir.Attribute], ir.Att
     """Replaces every sharding that `op` carries by what `change` makes of it."""
     attrs = op.attributes
     if name == "func.func":
-        for side in FUNCTION:
-            if side in attrs:
-                found = enumerate(take(op, side))
-                give(op, side, {index: change(attr) for index, attr in found if attr is not None})
+        for side in SIDES:
+            give(op, side, {index: change(attr) for index, attr in enumerate(take(op, side)) if attr is not None})
         return
     if name in CONSTRAINING and CONSTRAINING[name] in attrs:
         attrs[CONSTRAINING[name]] = change(attrs[CONSTRAINING[name]])
@@ -94,11 +80,10 @@ def rewrite(op: ir.Operation, name: str, change: Callable[[ir.Attribute], ir.Att
 
 def take(function: ir.Operation, side: str, key: str = SHARDING) -> list[ir.Attribute | None]:
     """Removes the shardings from a function's arguments or results and returns them, None where there was none."""
-    if side not in function.attributes:
-        return []
-    entries = [named(entry) for entry in ir.ArrayAttr(function.attributes[side])]
-    taken = [entry.pop(key, None) for entry in entries]
-    function.attributes[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
+    said = entries(function, side)
+    taken = [entry.pop(key, None) for entry in said]
+    if any(attr is not None for attr in taken):
+        set_entries(function, side, said)
     return taken
 
 
@@ -106,13 +91,10 @@ def give(function: ir.Operation, side: str, found: Mapping[int, ir.Attribute], k
     """Puts shardings on a function's arguments or results, by index."""
     if not found:
         return
-    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    count = len(kind.inputs if side == "arg_attrs" else kind.results)
-    attrs = function.attributes
-    entries = [named(entry) for entry in ir.ArrayAttr(attrs[side])] if side in attrs else [{} for _ in range(count)]
+    said = entries(function, side)
     for index, attr in found.items():
-        entries[index][key] = attr
-    attrs[side] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in entries])
+        said[index][key] = attr
+    set_entries(function, side, said)
 
 
 def rename(op: ir.Operation, old: str, new: str) -> None:
@@ -120,5 +102,5 @@ def rename(op: ir.Operation, old: str, new: str) -> None:
     if old in op.attributes:
         op.attributes[new] = op.attributes[old]
         del op.attributes[old]
-    for side in FUNCTION if op.name == "func.func" else ():
+    for side in SIDES if op.name == "func.func" else ():
         give(op, side, {index: attr for index, attr in enumerate(take(op, side, old)) if attr is not None}, new)

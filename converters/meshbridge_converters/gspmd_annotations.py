@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from meshbridge.ir.mlir import OpError, ir, walk_all
+from meshbridge.ir.mlir import OpError, all_entries, ir, walk_all
 from meshbridge_converters import hlo_shardings
-from meshbridge_converters.carriers import FUNCTION
 from meshbridge_converters.hlo_shardings import Tiling
 
 MHLO_SHARDING = "mhlo.sharding"
@@ -65,11 +64,7 @@ def _strings(op: ir.Operation) -> Iterator[str]:
     """Every HloSharding string that `op` carries."""
     if MHLO_SHARDING in op.attributes:
         yield string(op, op.attributes[MHLO_SHARDING])
-    for side in FUNCTION:
-        if side in op.attributes:
-            for entry in map(ir.DictAttr, ir.ArrayAttr(op.attributes[side])):
-                if MHLO_SHARDING in entry:
-                    yield string(op, entry[MHLO_SHARDING])
+    yield from (string(op, entry[MHLO_SHARDING]) for entry in all_entries(op) if MHLO_SHARDING in entry)
 
 
 def string(op: ir.Operation, attr: ir.Attribute) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
-from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, walk_all
+from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ir, sdy, walk_all
 from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
-from meshbridge_converters.carriers import CONSTRAINING, FUNCTION, NAMED, SHARDING
+from meshbridge_converters.carriers import CONSTRAINING, NAMED, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
 from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
 from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
@@ -86,7 +86,7 @@ class _Export:
                 op.attributes[MHLO_SHARDING] = ir.StringAttr.get(texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}")
 
     def _function(self, op: ir.Operation) -> None:
-        for side in FUNCTION:
+        for side in SIDES:
             found = enumerate(carriers.take(op, side))
             texts = {index: self.final(op, attr, frozenset()) for index, attr in found if attr is not None}
             if side == "arg_attrs" and len(op.regions[0].blocks):

@@ -24,7 +24,18 @@ import numpy as np
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import BOUNDARY_MESH, BOUNDARY_SPLIT
-from meshbridge.ir.mlir import MeshError, OpError, ParseError, artifacts, function_type, hlo, ir, main_function
+from meshbridge.ir.mlir import (
+    MeshError,
+    OpError,
+    ParseError,
+    artifacts,
+    entries,
+    function_type,
+    hlo,
+    ir,
+    main_function,
+    set_entries,
+)
 from meshbridge.ir.sharding import Mesh
 from meshbridge.read.formats import Format, Program
 from meshbridge_converters import hlo_shardings, mesh_inference
@@ -121,7 +132,7 @@ def name_shards(module: ir.Module, devices: int) -> None:
         with ir.InsertionPoint.at_block_begin(module.body):
             build.mesh(Mesh(NAME, inferred.shape, device_ids=inferred.device_ids))
         for side, found in sides.items():
-            main.attributes[side] = ir.ArrayAttr.get([ir.DictAttr.get(_entry(inferred, one)) for one in found])
+            set_entries(main, side, [_entry(inferred, one) for one in found])
 
 
 def _tilings(main: ir.Operation, side: str, count: int, module: ir.Operation, name: str) -> list[Tiling | None]:
@@ -133,10 +144,9 @@ def _tilings(main: ir.Operation, side: str, count: int, module: ir.Operation, na
         listed = [one for text in texts for one in _parse(main, text)]
         if len(listed) == count:
             found = list(listed)
-    if side in main.attributes:
-        for index, entry in enumerate(ir.ArrayAttr(main.attributes[side])):
-            if SHARDING in ir.DictAttr(entry):
-                (found[index],) = _parse(main, ir.DictAttr(entry)[SHARDING])
+    for index, entry in enumerate(entries(main, side)):
+        if SHARDING in entry:
+            (found[index],) = _parse(main, entry[SHARDING])
     return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshbridge.ir.mlir import function_type, ir, main_function, stablehlo
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.mlir import entries, function_type, ir, main_function, set_entries
 from meshbridge.legalize.legalize import Legalize
 
 GLOBAL_CONSTANT = "jax.global_constant"
@@ -27,27 +28,24 @@ def choose(module: ir.Module, index: int) -> None:
 
 def _fix_index(function: ir.Operation, index: int, is_main: bool) -> None:
     """Replaces the argument that is the platform's index by a constant; `main` loses it."""
-    if "arg_attrs" not in function.attributes or not len(function.regions[0].blocks):
+    if not len(function.regions[0].blocks):
         return
-    entries = [ir.DictAttr(entry) for entry in ir.ArrayAttr(function.attributes["arg_attrs"])]
+    said = entries(function, "arg_attrs")
     block = function.regions[0].blocks[0]
-    positions = [position for position, entry in enumerate(entries) if _is_index(entry)]
+    positions = [position for position, entry in enumerate(said) if _is_index(entry)]
     for position in reversed(positions):
         argument = block.arguments[position]
-        value = ir.DenseElementsAttr.get_splat(
-            argument.type, ir.IntegerAttr.get(ir.ShapedType(argument.type).element_type, index)
-        )
-        with ir.InsertionPoint.at_block_begin(block):
-            argument.replace_all_uses_with(stablehlo.constant(value))
+        at = Builder(function.location, ir.InsertionPoint.at_block_begin(block))
+        argument.replace_all_uses_with(at.splat(argument.type, index))
         if is_main:
             block.erase_argument(position)
-            del entries[position]
+            del said[position]
     if is_main and positions:
         kind = function_type(function)
         inputs = [given for position, given in enumerate(kind.inputs) if position not in positions]
         function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kind.results))
-        function.attributes["arg_attrs"] = ir.ArrayAttr.get(entries)
+        set_entries(function, "arg_attrs", said)
 
 
-def _is_index(entry: ir.DictAttr) -> bool:
+def _is_index(entry: dict[str, ir.Attribute]) -> bool:
     return GLOBAL_CONSTANT in entry and ir.StringAttr(entry[GLOBAL_CONSTANT]).value == PLATFORM_INDEX

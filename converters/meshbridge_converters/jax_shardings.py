@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshbridge.ir.mlir import ir, sdy
+from meshbridge.ir.mlir import entries, ir, sdy
+from meshbridge_converters.carriers import SHARDING
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding
@@ -48,14 +49,10 @@ def boundary(function: ir.Operation, attributes: str, meshes: Mapping[str, Any])
 
     None where there is none, or one that a PartitionSpec cannot say: over a part of an axis, or over a mesh without a symbol.
     """
-    if attributes not in function.attributes:
-        kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        return [None] * len(kind.inputs if attributes == "arg_attrs" else kind.results)
     found = []
-    for entry in ir.ArrayAttr(function.attributes[attributes]):
-        each = ir.DictAttr(entry)
+    for each in entries(function, attributes):
         memory = ir.StringAttr(each[MEMORY]).value if MEMORY in each else None
-        found.append(_named(sdy.TensorShardingAttr(each["sdy.sharding"]), meshes, memory) if "sdy.sharding" in each else None)
+        found.append(_named(sdy.TensorShardingAttr(each[SHARDING]), meshes, memory) if SHARDING in each else None)
     return found
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import axis_lists
 from meshbridge.dialect.ops import BOUNDARY_PARTIAL, REPLICATED_AXES
-from meshbridge.ir.mlir import MANUAL, OpError, ir, main_function, sdy
+from meshbridge.ir.mlir import MANUAL, OpError, entries, ir, main_function, sdy, set_entries
 from meshbridge.ir.sharding import Sharding, is_even
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import SHARDING
@@ -98,15 +98,14 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
 
 def _set_boundaries(main: ir.Operation, arguments: list[_Boundary], results: list[_Boundary], mesh: SdyMesh) -> None:
     for listed, side in (("arg_attrs", arguments), ("res_attrs", results)):
-        main.attributes[listed] = ir.ArrayAttr.get([_attributes(boundary, mesh) for boundary in side])
+        set_entries(main, listed, [_attributes(boundary, mesh) for boundary in side])
 
 
 def _boundaries(main: ir.Operation, listed: str, types: list[ir.Type]) -> list[_Boundary]:
     """The arguments (`arg_attrs`) or results (`res_attrs`) of the local program."""
-    entries = ir.ArrayAttr(main.attributes[listed]) if listed in main.attributes else [ir.DictAttr.get({})] * len(types)
     return [
-        _boundary(main, f"{listed.partition('_')[0]} {index}", local, carriers.named(entry))
-        for index, (local, entry) in enumerate(zip(types, entries, strict=True))
+        _boundary(main, f"{listed.partition('_')[0]} {index}", local, entry)
+        for index, (local, entry) in enumerate(zip(types, entries(main, listed), strict=True))
     ]
 
 
@@ -158,8 +157,8 @@ def _sharding(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:
     return sdy_attributes.write(boundary.sharding, rank, {REPLICATED_AXES: attributes.axes_attr(unused)}, mesh)
 
 
-def _attributes(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:
+def _attributes(boundary: _Boundary, mesh: SdyMesh) -> dict[str, ir.Attribute]:
     if boundary.sharding is None:
-        return ir.DictAttr.get(boundary.others)
+        return boundary.others
     rank = ir.RankedTensorType(boundary.type).rank
-    return ir.DictAttr.get(boundary.others | {SHARDING: sdy_attributes.write(boundary.sharding, rank, {}, mesh)})
+    return boundary.others | {SHARDING: sdy_attributes.write(boundary.sharding, rank, {}, mesh)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshbridge.ir.mlir import ir, walk_all
+from meshbridge.ir.mlir import all_entries, ir, walk_all
 from meshbridge.read.formats import Notation
 from meshbridge_converters import gspmd, manual, sdy, sdy_frontend
 
@@ -28,15 +28,9 @@ def _carries(module: ir.Module, attribute: str) -> bool:
     """Whether an operation, an argument or a result of `module` has `attribute`, or an operation is of its dialect."""
     dialect = attribute.split(".")[0] + "."
     return any(
-        op.name.startswith(dialect) or attribute in op.attributes or _on_boundary(op, attribute) for op in walk_all(module)
+        op.name.startswith(dialect) or attribute in op.attributes or any(attribute in entry for entry in all_entries(op))
+        for op in walk_all(module)
     )
-
-
-def _on_boundary(op: ir.Operation, attribute: str) -> bool:
-    if op.name != "func.func":
-        return False
-    sides = [ir.ArrayAttr(op.attributes[side]) for side in ("arg_attrs", "res_attrs") if side in op.attributes]
-    return any(attribute in ir.DictAttr(entry) for side in sides for entry in side)
 
 
 SDY = Notation(

@@ -27,12 +27,12 @@ from meshbridge.dialect.ops import (
     ReduceScatterOp,
 )
 from meshbridge.ir.builder import Builder, integer, tensor
-from meshbridge.ir.mlir import OpError, function_type, ir, walk
+from meshbridge.ir.mlir import OpError, all_entries, entries, function_type, ir, set_entries, walk
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Split
 
 _HINT = "mesh-spmdization=materialized writes down the sharding of every result"
 _OTHERWISE = "the spelling `mesh` says whatever one device computes"
-_BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
+_BOUNDARY = {BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL}
 CONSTANTS = ("stablehlo.constant", "mhlo.constant")
 """Ops whose value says their type once more."""
 
@@ -78,21 +78,14 @@ def retype_constant(op: ir.Operation, type_: ir.Type) -> None:
 
 def boundary_mesh(function: ir.Operation) -> str | None:
     """The mesh that a partitioned function names at its boundary; None for any other function."""
-    for side in ("arg_attrs", "res_attrs"):
-        for entry in _entries(function, side):
-            if BOUNDARY_GLOBAL in entry:
-                return str(ir.FlatSymbolRefAttr(entry[BOUNDARY_MESH]).value)
-    return None
-
-
-def _entries(function: ir.Operation, side: str) -> list[ir.DictAttr]:
-    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(function.attributes[side])] if side in function.attributes else []
+    named = (entry[BOUNDARY_MESH] for entry in all_entries(function) if BOUNDARY_GLOBAL in entry)
+    return next((str(ir.FlatSymbolRefAttr(attr).value) for attr in named), None)
 
 
 def _boundary_lists(function: ir.Operation, side: str, types: list[ir.Type]) -> list[Split]:
     """The RFC's lists of each argument or result."""
     found = []
-    for type_, entry in zip(types, _entries(function, side) or [ir.DictAttr.get({})] * len(types), strict=True):
+    for type_, entry in zip(types, entries(function, side), strict=True):
         split: Split = ()
         if BOUNDARY_GLOBAL in entry:
             rank = ir.RankedTensorType(type_).rank
@@ -141,7 +134,7 @@ class Materializer:
         self._verify()
 
     def _check_boundary(self, side: str, wholes: list[ir.Type]) -> None:
-        for entry, whole in zip(_entries(self._function, side), wholes, strict=False):
+        for entry, whole in zip(entries(self._function, side), wholes, strict=True):
             if BOUNDARY_GLOBAL in entry and (told := ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value) != whole:
                 rule = f"holds shards of {told} that make up {whole}: the RFC's shards are equal, without padding"
                 raise OpError(self._function, rule)
@@ -214,7 +207,8 @@ def encode(function: ir.Operation) -> None:
     for side, declared in (("arg_attrs", types.inputs), ("res_attrs", types.results)):
         lists = _boundary_lists(function, side, list(declared))
         boundary.append([encoded(type_, held) for type_, held in zip(declared, lists, strict=True)])
-        _forget_boundary(function, side)
+        kept = [{name: entry[name] for name in entry.keys() - _BOUNDARY} for entry in entries(function, side)]
+        set_entries(function, side, kept)
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*boundary))
     for argument, type_ in zip(function.regions[0].blocks[0].arguments, boundary[0], strict=True):
         argument.set_type(type_)
@@ -230,20 +224,6 @@ def encode(function: ir.Operation) -> None:
             for region in op.regions:
                 for argument, result in zip(region.blocks[0].arguments, op.results, strict=True):
                     argument.set_type(result.type)
-
-
-def _forget_boundary(function: ir.Operation, side: str) -> None:
-    """Takes off what encodings say."""
-    entries = [
-        ir.DictAttr.get(
-            {named.name: named.attr for named in (entry[i] for i in range(len(entry))) if named.name not in _BOUNDARY}
-        )
-        for entry in _entries(function, side)
-    ]
-    if any(len(entry) for entry in entries):
-        function.attributes[side] = ir.ArrayAttr.get(entries)
-    elif side in function.attributes:
-        del function.attributes[side]
 
 
 def _tag(lists: list[Split]) -> dict[str, ir.Attribute]:

@@ -36,7 +36,7 @@ from meshbridge.dialect.ops import (
     ShardingOp,
     ShardOp,
 )
-from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, ir, tensor_type, walk_all
+from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, dictionary, ir, tensor_type, walk_all
 from meshbridge.ir.sharding import DYNAMIC, Sharding
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import (
@@ -313,7 +313,7 @@ class _Export:
         name = shard.source if shard.source in (*CONSTRAINING, *EDGES) else CONSTRAINT
         attrs = {} if UNSAID in shard.op.attributes else {CONSTRAINING[name]: self.attribute(shard)}
         if SOURCE_ATTRIBUTES in shard.op.attributes:
-            attrs |= carriers.named(shard.op.attributes[SOURCE_ATTRIBUTES])
+            attrs |= dictionary(shard.op.attributes[SOURCE_ATTRIBUTES])
         value, ip = shard.value, ir.InsertionPoint(shard.op)
         return ir.Operation.create(name, [value.type], [value], attrs, loc=shard.op.location, ip=ip)
 

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, walk_all
+from meshbridge.ir.mlir import MANUAL, SIDES, OpError, all_entries, dictionary, entries, ir, sdy, set_entries, walk_all
 from meshbridge_converters import carriers
-from meshbridge_converters.carriers import FUNCTION, SHARDING
+from meshbridge_converters.carriers import SHARDING
 from meshbridge_converters.invariants import GROUP
 
 Value: TypeAlias = "ir.Value[Any]"
@@ -50,8 +50,7 @@ def is_used(module: ir.Module) -> bool:
 def _has_strings(op: ir.Operation) -> bool:
     attrs = op.attributes
     if op.name == "func.func":
-        sides = [ir.ArrayAttr(attrs[side]) for side in FUNCTION if side in attrs]
-        return any(_said(_entries(ir.DictAttr(entry))) for side in sides for entry in side)
+        return any(_said(_entries(entry)) for entry in all_entries(op))
     return FRONTEND in attrs and bool(_said(_entries(attrs)))
 
 
@@ -60,7 +59,7 @@ def _entries(attrs: Any) -> dict[str, ir.Attribute]:
     if FRONTEND not in attrs:
         return {}
     found = attrs[FRONTEND]
-    return carriers.named(found) if isinstance(found, ir.DictAttr) else {}
+    return dictionary(found) if isinstance(found, ir.DictAttr) else {}
 
 
 def _said(entries: dict[str, ir.Attribute]) -> list[str]:
@@ -114,7 +113,7 @@ def _meshes(module: ir.Module) -> None:
     if not isinstance(found, ir.DictAttr):
         raise OpError(op, f"carries {MESHES} = {found}, expected a dictionary of meshes")
     top = ir.InsertionPoint.at_block_begin(module.body)
-    for name, entry in carriers.named(found).items():
+    for name, entry in dictionary(found).items():
         mesh = _parsed(op, MESHES, entry) if isinstance(entry, ir.StringAttr) else entry
         if not sdy.MeshAttr.isinstance(mesh):
             raise OpError(op, f"carries {name} = {mesh} in {MESHES}, expected a mesh")
@@ -161,21 +160,17 @@ def _sharding(op: ir.Operation, text: ir.Attribute) -> ir.Attribute:
 
 def _arguments(function: ir.Operation) -> None:
     """The shardings of arguments, and of results where older versions have them there."""
-    for side in FUNCTION:
-        if side not in function.attributes:
-            continue
-        changed = []
-        for entry in ir.ArrayAttr(function.attributes[side]):
-            attrs = carriers.named(entry)
-            entries = _entries(attrs)
-            if "xla.sdy.sharding" in entries:
-                attrs[SHARDING] = _sharding(function, entries.pop("xla.sdy.sharding"))
-            if left := _said(entries):
+    for side in SIDES:
+        changed = entries(function, side)
+        for attrs in changed:
+            strings = _entries(attrs)
+            if "xla.sdy.sharding" in strings:
+                attrs[SHARDING] = _sharding(function, strings.pop("xla.sdy.sharding"))
+            if left := _said(strings):
                 raise OpError(function, f"carries {left[0]} on an argument or result, which is not read")
             attrs.pop(MHLO_SHARDING, None)
-            _put(attrs, entries)
-            changed.append(ir.DictAttr.get(attrs))
-        function.attributes[side] = ir.ArrayAttr.get(changed)
+            _put(attrs, strings)
+        set_entries(function, side, changed)
 
 
 def _attributes(op: ir.Operation) -> None:

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, SOURCE_ATTRIBUTES, UNSAID
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
+from meshbridge.ir.mlir import MANUAL, SIDES, MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
@@ -193,7 +193,7 @@ class _Import:
         if site.inner is None:
             self.stays(site)
             return
-        arguments, results = (self._take(op, side) for side in carriers.FUNCTION)
+        arguments, results = (self._take(op, side) for side in SIDES)
         self.annotate_arguments(arguments, site, {})
         if any(results):
             for block in op.regions[0].blocks:

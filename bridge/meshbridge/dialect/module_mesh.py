@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshbridge.dialect.ops import BOUNDARY_MESH, MeshOp, ShardingOp
-from meshbridge.ir.mlir import OpError, ir, walk, walk_all
+from meshbridge.ir.mlir import OpError, all_entries, ir, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MAX_DEVICES, Mesh, Sharding
 
 
@@ -57,9 +57,7 @@ def named_meshes(ops: Iterable[ir.Operation]) -> set[str]:
         if op.name.startswith("mesh.") and "mesh" in op.attributes:
             names.add(ir.FlatSymbolRefAttr(op.attributes["mesh"]).value)
         elif op.name == "func.func":
-            sides = [ir.ArrayAttr(op.attributes[side]) for side in ("arg_attrs", "res_attrs") if side in op.attributes]
-            entries = [ir.DictAttr(entry) for side in sides for entry in side]
-            names |= {ir.FlatSymbolRefAttr(entry[BOUNDARY_MESH]).value for entry in entries if BOUNDARY_MESH in entry}
+            names |= {ir.FlatSymbolRefAttr(entry[BOUNDARY_MESH]).value for entry in all_entries(op) if BOUNDARY_MESH in entry}
     return names
 
 

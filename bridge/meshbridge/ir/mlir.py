@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -28,15 +28,19 @@ __all__ = [
     "CUSTOM_CALL",
     "MANUAL",
     "REGION_OPS",
+    "SIDES",
     "MeshError",
     "OpError",
     "ParseError",
     "VerifyError",
     "_cext",
+    "all_entries",
     "artifacts",
     "attribute",
     "call_target",
     "context",
+    "dictionary",
+    "entries",
     "func",
     "function_type",
     "functions_to_partition",
@@ -49,6 +53,7 @@ __all__ = [
     "passmanager",
     "run_stock_passes",
     "sdy",
+    "set_entries",
     "source_location",
     "stablehlo",
     "tensor_type",
@@ -257,6 +262,38 @@ def named_functions(op: ir.Operation) -> list[str]:
 def function_type(function: ir.Operation) -> ir.FunctionType:
     """The type of a `func.func`."""
     return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+
+
+SIDES = ("arg_attrs", "res_attrs")
+"""The attributes of a `func.func` that hold the attributes of its arguments and results."""
+
+
+def dictionary(attr: ir.Attribute) -> dict[str, ir.Attribute]:
+    """The entries of a dictionary attribute."""
+    held = ir.DictAttr(attr)
+    return {held[index].name: held[index].attr for index in range(len(held))}
+
+
+def entries(function: ir.Operation, side: str) -> list[dict[str, ir.Attribute]]:
+    """The attributes of each argument or result of a `func.func`, as `side` says; changing them changes nothing there."""
+    if side in function.attributes:
+        return [dictionary(entry) for entry in ir.ArrayAttr(function.attributes[side])]
+    kind = function_type(function)
+    return [{} for _ in (kind.inputs if side == "arg_attrs" else kind.results)]
+
+
+def all_entries(op: ir.Operation) -> list[dict[str, ir.Attribute]]:
+    """The attributes of the arguments and results of a function; of any other operation there are none."""
+    return [entry for side in SIDES if side in op.attributes for entry in entries(op, side)]
+
+
+def set_entries(function: ir.Operation, side: str, changed: Iterable[Mapping[str, ir.Attribute]]) -> None:
+    """Gives the arguments or results of a `func.func` these attributes, in place of those that they have."""
+    dictionaries = [ir.DictAttr.get(dict(entry)) for entry in changed]
+    if any(map(len, dictionaries)):
+        function.attributes[side] = ir.ArrayAttr.get(dictionaries)
+    elif side in function.attributes:
+        del function.attributes[side]
 
 
 def tensor_type(value: ir.Value) -> ir.RankedTensorType | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.ops import MANUAL_AXES
-from meshbridge.ir.mlir import CUSTOM_CALL, OpError, ir, walk_all
+from meshbridge.ir.mlir import CUSTOM_CALL, SIDES, OpError, dictionary, entries, ir, set_entries, walk_all
 from meshbridge.ir.passes import Pass, register
 
 _PASS_THROUGH = frozenset(
@@ -110,22 +110,15 @@ def _strip_attributes(op: ir.Operation) -> None:
         del op.attributes[name]
     if _FRONTEND in kept:
         op.attributes[_FRONTEND] = kept[_FRONTEND]
-    for side in ("arg_attrs", "res_attrs"):
-        if side in op.attributes:
-            entries = [_named(entry) for entry in ir.ArrayAttr(op.attributes[side])]
-            op.attributes[side] = ir.ArrayAttr.get([ir.DictAttr.get(_stripped(entry)) for entry in entries])
+    for side in SIDES:
+        if side in op.attributes:  # of a function
+            set_entries(op, side, map(_stripped, entries(op, side)))
 
 
 def _stripped(attributes: ir.OpAttributeMap | dict[str, ir.Attribute]) -> dict[str, ir.Attribute]:
     """Those that do not speak of shardings."""
     kept = {name: attributes[name] for name in attributes if not name.startswith(_ATTRIBUTES)}
     if _FRONTEND in kept:
-        entries = _named(kept[_FRONTEND])
-        strings = {name: text for name, text in entries.items() if not name.startswith(_FRONTEND_KEYS)}
+        strings = {name: text for name, text in dictionary(kept[_FRONTEND]).items() if not name.startswith(_FRONTEND_KEYS)}
         kept[_FRONTEND] = ir.DictAttr.get(strings)
     return kept
-
-
-def _named(attr: ir.Attribute) -> dict[str, ir.Attribute]:
-    entries = ir.DictAttr(attr)
-    return {entries[index].name: entries[index].attr for index in range(len(entries))}

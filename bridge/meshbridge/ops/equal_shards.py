@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshbridge.dialect.attributes import axes_attr, axis_array_attr
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT, RESULT_SPLIT
-from meshbridge.ir.mlir import ir, walk
+from meshbridge.ir.mlir import entries, ir, set_entries, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
 from meshbridge.ops.spmd import SpmdProgram
 
@@ -31,19 +31,15 @@ def return_equal_shards(terminator: ir.Operation, results: list[Sharding], at: S
 
 def set_boundary(function: ir.Operation, name: str, types: list[ir.Type], shardings: list[Sharding]) -> None:
     """Writes down what each argument or result is a shard of."""
-    given = function.attributes
-    old = [ir.DictAttr(attrs) for attrs in ir.ArrayAttr(given[name])] if name in given else [ir.DictAttr.get({})] * len(types)
-    new = []
-    for attrs, whole, sharding in zip(old, types, shardings, strict=True):
-        entries = {attrs[index].name: attrs[index].attr for index in range(len(attrs))}
+    said = entries(function, name)
+    for entry, whole, sharding in zip(said, types, shardings, strict=True):
         if isinstance(whole, ir.RankedTensorType):
-            entries[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
-            entries[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(sharding.mesh)
-            entries[BOUNDARY_SPLIT] = axis_array_attr(sharding.split_axes)
+            entry[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
+            entry[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(sharding.mesh)
+            entry[BOUNDARY_SPLIT] = axis_array_attr(sharding.split_axes)
             if sharding.partial_axes:
-                entries[BOUNDARY_PARTIAL] = axes_attr(sharding.partial_axes)
-        new.append(ir.DictAttr.get(entries))
-    function.attributes[name] = ir.ArrayAttr.get(new)
+                entry[BOUNDARY_PARTIAL] = axes_attr(sharding.partial_axes)
+    set_entries(function, name, said)
 
 
 def set_results(function: ir.Operation, at: SpmdProgram) -> None:

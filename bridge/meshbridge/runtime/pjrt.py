@@ -290,10 +290,6 @@ def compile_whole(module: ir.Module, device: Any) -> Executable:
     return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), _load(module, (device,)))
 
 
-def _entries(main: ir.Operation, side: str) -> list[ir.DictAttr]:
-    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])] if side in main.attributes else []
-
-
 def boundary(module: ir.Module) -> tuple[list[Place], list[Place]]:
     """The arguments and results of the program's entry point; those of a program that is not partitioned are replicated.
 
@@ -306,11 +302,10 @@ def boundary(module: ir.Module) -> tuple[list[Place], list[Place]]:
 def _places(main: ir.Operation, side: str) -> list[Place]:
     kind = mlir.function_type(main)
     types = kind.inputs if side == "arg_attrs" else kind.results
-    entries: Iterable[ir.DictAttr | None] = _entries(main, side) or [None] * len(types)
-    return [_place(main, local, entry) for local, entry in zip(types, entries, strict=True)]
+    return [_place(main, local, entry) for local, entry in zip(types, mlir.entries(main, side), strict=True)]
 
 
-def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Place:
+def _place(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> Place:
     if not isinstance(kind, ir.RankedTensorType):
         raise OpError(main, f"has a boundary of type {kind}, expected ranked tensors only")
     local = ir.RankedTensorType(kind)
@@ -318,8 +313,8 @@ def _place(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None) -> Plac
         raise OpError(main, f"has a boundary of type {kind}, expected static shapes")
     shard_shape = tuple(local.shape)
     dtype = _dtype(main, local.element_type)
-    memory = ir.StringAttr(entry[MEMORY_KIND]).value if entry is not None and MEMORY_KIND in entry else None
-    if entry is None or BOUNDARY_GLOBAL not in entry:
+    memory = ir.StringAttr(entry[MEMORY_KIND]).value if MEMORY_KIND in entry else None
+    if BOUNDARY_GLOBAL not in entry:
         return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape), memory=memory)
     whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value)
     split = attributes.axis_array(entry[BOUNDARY_SPLIT])
@@ -362,17 +357,12 @@ DTYPES = {
 def _strip(module: ir.Module, main: ir.Operation) -> None:
     """Removes what XLA does not know: mesh symbols, the `meshbridge.*` attributes of the boundary."""
     with module.context:
-        for side in ("arg_attrs", "res_attrs"):
-            if side in main.attributes:
-                main.attributes[side] = ir.ArrayAttr.get([_without_boundary(entry) for entry in _entries(main, side)])
+        for side in mlir.SIDES:
+            kept = [{name: entry[name] for name in entry.keys() - set(BOUNDARY)} for entry in mlir.entries(main, side)]
+            mlir.set_entries(main, side, kept)
         for op in list(module.body.operations):
             if op.operation.name == ops.MeshOp.OPERATION_NAME:
                 op.operation.erase()
-
-
-def _without_boundary(entry: ir.DictAttr) -> ir.DictAttr:
-    named = [entry[index] for index in range(len(entry))]
-    return ir.DictAttr.get({item.name: item.attr for item in named if item.name not in BOUNDARY})
 
 
 def _refuse_callbacks(module: ir.Module) -> None:

@@ -107,7 +107,7 @@ def compile(module: ir.Module, devices: Sequence[Any], *, shardy: bool) -> Compi
     Raises XLA's own errors.
     """
     inputs, outputs = boundary(module)
-    open_inputs, open_outputs = _are_open(module, "arg_attrs", len(inputs)), _are_open(module, "res_attrs", len(outputs))
+    open_inputs, open_outputs = (_are_open(module, side) for side in mlir.SIDES)
 
     def configure(build: Any) -> None:
         build.use_spmd_partitioning, build.use_shardy_partitioner = True, shardy
@@ -126,10 +126,7 @@ def _leave_what_xla_knows(module: ir.Module) -> None:
             del op.attributes[name]
 
 
-def _are_open(module: ir.Module, side: str, count: int) -> list[bool]:
+def _are_open(module: ir.Module, side: str) -> list[bool]:
     """Which arguments or results carry no sharding."""
-    main = mlir.main_function(module)
-    if side not in main.attributes:
-        return [True] * count
-    entries = [ir.DictAttr(entry) for entry in ir.ArrayAttr(main.attributes[side])]
-    return [not any("sharding" in entry[index].name for index in range(len(entry))) for entry in entries]
+    entries = mlir.entries(mlir.main_function(module), side)
+    return [not any("sharding" in name for name in entry) for entry in entries]
