@@ -7,6 +7,7 @@ from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllReduceOp, CollectiveOpView
 from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 
 _DEPTH = 4
@@ -25,13 +26,7 @@ def drop_alike(ops: list[ir.Operation], rewriter: MeshRewriter) -> list[ir.Opera
         if first is op:
             kept.append(op)
             continue
-        value: ir.Value = first.results[0]
-        if value.type != op.results[0].type:
-            made = ir.Operation.create(
-                "stablehlo.reshape", [op.results[0].type], [value], loc=op.location, ip=ir.InsertionPoint(op)
-            )
-            value = made.results[0]
-        rewriter.replace(op, value)
+        rewriter.replace(op, Builder.before(op).reshape(first.results[0], shape_of(op.results[0].type)))
     return kept
 
 

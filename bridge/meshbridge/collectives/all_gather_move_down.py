@@ -12,6 +12,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
@@ -118,12 +119,10 @@ def _pays(op: ir.Operation, operands: list[ir.Value], gathers: list[AllGatherOp 
 def _shrunk(value: ir.Value, gather: _Gather, count: int, user: ir.Operation, rewriter: MeshRewriter) -> ir.Value:
     """What `value`, the same on all devices of a group, is for one shard: a smaller constant or broadcast, or a slice of it.
     Scalars stay."""
-    tensor = ir.RankedTensorType(value.type)
-    make = in_size(value, resized(tensor, gather.dim, divide=count), gather.dim) if tensor.rank else lambda: value
-    with ir.InsertionPoint(user), user.location:
-        if make is not None:
-            return make()
-        return build.all_slice(value, rewriter.meshes[gather.mesh], mesh_axes=gather.axes, slice_axis=gather.dim)
+    emit = Builder.before(user)
+    if (make := in_size(value, gather.dim, divide=count)) is not None:
+        return make(emit)
+    return build.all_slice(value, rewriter.meshes[gather.mesh], mesh_axes=gather.axes, slice_axis=gather.dim, at=emit)
 
 
 def _same(op: ir.Operation, dim: int) -> int | None:

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass, in_size
 from meshbridge.dialect import build
-from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
-from meshbridge.dialect.signature import element_of, group_size, shape_of
+from meshbridge.dialect.signature import group_size
+from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.resized import is_bytewise, resized
+from meshbridge.ir.resized import is_bytewise
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.sizes import type_bytes
 
@@ -60,9 +61,13 @@ class _Gather:
     def result(self) -> ir.RankedTensorType:
         return ir.RankedTensorType(self.op.results[0].type)
 
+    @property
+    def emit(self) -> Builder:
+        return Builder.before(self.op)
+
     def over(self, value: ir.Value, dim: int, rewriter: MeshRewriter) -> ir.Value:
         """`value` gathered along its dimension `dim`."""
-        gathered = build.all_gather(value, self.mesh, mesh_axes=self.axes, gather_axis=dim)
+        gathered = build.all_gather(value, self.mesh, mesh_axes=self.axes, gather_axis=dim, at=self.emit)
         rewriter.adopt(gathered)
         return gathered
 
@@ -75,8 +80,7 @@ def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     gather = _Gather.of(op, rewriter)
     if not isinstance(op.operands[0].type, ir.RankedTensorType) or DYNAMIC in (gather.count, *gather.result.shape):
         return False
-    with ir.InsertionPoint(op), op.location:
-        value = _moved(gather, rewriter)
+    value = _moved(gather, rewriter)
     if value is None:
         return False
     rewriter.replace(op, value)
@@ -86,44 +90,20 @@ def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 def _moved(gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     source = gather.op.operands[0]
     if rewriter.is_uniform(source, gather.mesh.name, gather.axes):
-        return _repeated(source, gather.dim, gather.count)
+        return _repeated(gather.emit, source, gather.dim, gather.count)
     producer = rewriter.producer(source)
     if producer is None or producer.block != gather.op.block:
         return None
-    return _MOVES.get(producer.name, _stays)(producer, gather, rewriter)
+    move = _MOVES.get(producer.name)
+    return move(producer, gather, rewriter) if move else None
 
 
-def _stays(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
-    return None
-
-
-def _repeated(value: ir.Value, dim: int, count: int) -> ir.Value:
+def _repeated(emit: Builder, value: ir.Value, dim: int, count: int) -> ir.Value:
     """`value` `count` times, one after the other along `dim`."""
-    shape, element = list(shape_of(value.type)), element_of(value.type)
-    whole = [*shape[:dim], count, *shape[dim:]]
+    shape = shape_of(value)
     kept = [*range(dim), *range(dim + 1, len(shape) + 1)]
-    return _reshaped(_broadcast(value, whole, kept, element), [*shape[:dim], count * shape[dim], *shape[dim + 1 :]])
-
-
-def _broadcast(value: ir.Value, shape: list[int], dims: list[int], element: ir.Type) -> ir.Value:
-    type_ = ir.RankedTensorType.get(shape, element)
-    attrs = {"broadcast_dimensions": integers_attr(dims)}
-    made: ir.Value = ir.Operation.create("stablehlo.broadcast_in_dim", [type_], [value], attrs).results[0]
-    return made
-
-
-def _reshaped(value: ir.Value, shape: list[int]) -> ir.Value:
-    if list(shape_of(value.type)) == shape:
-        return value
-    type_ = ir.RankedTensorType.get(shape, element_of(value.type))
-    made: ir.Value = ir.Operation.create("stablehlo.reshape", [type_], [value]).results[0]
-    return made
-
-
-def _again(op: ir.Operation, operands: list[ir.Value], type_: ir.Type) -> ir.Value:
-    """`op` on other operands."""
-    made: ir.Value = ir.Operation.create(op.name, [type_], operands, dict(op.attributes.items()), loc=op.location).results[0]
-    return made
+    copies = emit.broadcast(value, [*shape[:dim], count, *shape[dim:]], kept)
+    return emit.reshape(copies, [*shape[:dim], count * shape[dim], *shape[dim + 1 :]])
 
 
 def _elementwise(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
@@ -136,42 +116,42 @@ def _elementwise(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> i
     if len(varying) != 1 or type_bytes(operands[varying[0]].type) >= size or not is_bytewise(operands[varying[0]].type):
         return None
     (number,) = varying
-    if shape_of(operands[number].type) != shape_of(op.results[0].type):
+    if shape_of(operands[number]) != shape_of(op.results[0]):
         return None
     makers = {other: make for other, make in whole.items() if make is not None}
-    values = [makers[each]() if each in makers else gather.over(operands[each], gather.dim, rewriter) for each in whole]
-    return _again(op, values, gather.result)
+    values = [
+        makers[each](gather.emit) if each in makers else gather.over(operands[each], gather.dim, rewriter) for each in whole
+    ]
+    return gather.emit.again(op, gather.result, values)
 
 
-def _enlarged(value: ir.Value, gather: _Gather, rewriter: MeshRewriter) -> Callable[[], ir.Value] | None:
+def _enlarged(value: ir.Value, gather: _Gather, rewriter: MeshRewriter) -> Callable[[Builder], ir.Value] | None:
     """How to make `value` for the gathered shape, if it is the same at every index along the gathered dimension."""
-    tensor = ir.RankedTensorType(value.type)
-    if not rewriter.is_uniform(value, gather.mesh.name, gather.axes):
-        return None
-    return in_size(value, resized(tensor, gather.dim, multiply=gather.count), gather.dim) if tensor.rank else lambda: value
+    uniform = rewriter.is_uniform(value, gather.mesh.name, gather.axes)
+    return in_size(value, gather.dim, multiply=gather.count) if uniform else None
 
 
 def _broadcast_in_dim(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     """Gathers what is broadcast: along the same dimension, or one element of each device, which is then repeated."""
     source, dims, dim = op.operands[0], list(integers(op.attributes["broadcast_dimensions"])), gather.dim
-    shape, piece = list(shape_of(source.type)), shape_of(op.results[0].type)[dim]
+    shape, piece = shape_of(source), shape_of(op.results[0])[dim]
     if type_bytes(source.type) >= type_bytes(op.results[0].type):
         return None
     if dim in dims and shape[dims.index(dim)] == piece:
-        return _again(op, [gather.over(source, dims.index(dim), rewriter)], gather.result)
+        return gather.emit.again(op, gather.result, [gather.over(source, dims.index(dim), rewriter)])
     if dim in dims:  # of size one, and broadcast over the piece
         number = dims.index(dim)
         wide = gather.over(source, number, rewriter)
     else:
         number = 0
-        wide = gather.over(_reshaped(source, [1, *shape]), 0, rewriter)
+        wide = gather.over(gather.emit.reshape(source, [1, *shape]), 0, rewriter)
         dims.insert(0, dim)
     # The gathered dimension is (device, index in its piece): the first comes from the gather, the second is a copy.
     result = list(gather.result.shape)
     split = [*result[:dim], gather.count, piece, *result[dim + 1 :]]
     places = [each + (each > dim) for each in dims]
     places[number] = dim
-    return _reshaped(_broadcast(wide, split, places, gather.result.element_type), result)
+    return gather.emit.reshape(gather.emit.broadcast(wide, split, places), result)
 
 
 def _pad(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
@@ -183,7 +163,7 @@ def _pad(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value 
         return None
     if not rewriter.is_uniform(op.operands[1], gather.mesh.name, gather.axes):
         return None
-    return _again(op, [gather.over(op.operands[0], gather.dim, rewriter), op.operands[1]], gather.result)
+    return gather.emit.again(op, gather.result, [gather.over(op.operands[0], gather.dim, rewriter), op.operands[1]])
 
 
 _MOVES: dict[str, Callable[[ir.Operation, _Gather, MeshRewriter], ir.Value | None]] = {

@@ -18,6 +18,7 @@ from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
+from meshbridge.ir.resized import resized
 from meshbridge.ir.sharding import DYNAMIC, Axes
 from meshbridge.ir.sizes import type_bytes
 
@@ -63,9 +64,7 @@ def slice_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     producer = rewriter.producer(view.input)
     if producer is None or producer.name not in _PASSED or not _leads_to_reduction(view.input, view, rewriter):
         return False
-    with ir.InsertionPoint(op):
-        value = _sliced(view.input, view.slice_axis, view, rewriter)
-    rewriter.replace(op, value)
+    rewriter.replace(op, _sliced(view.input, view.slice_axis, view, rewriter))
     return True
 
 
@@ -88,22 +87,17 @@ def _leads_to_reduction(value: ir.Value, piece: AllSliceOp, rewriter: MeshRewrit
 
 def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> ir.Value:
     """`value` sliced along `dim` as far up as all-reduces are to be reached."""
-    op = rewriter.producer(value)
+    op, emit = rewriter.producer(value), Builder.before(piece.operation)
     if ir.RankedTensorType(value.type).rank == 0:
         return value
     if op is None or op.name not in _PASSED or not _leads_to_reduction(value, piece, rewriter, depth):
-        mesh = rewriter.meshes[piece.mesh]
-        at = Builder(piece.operation.location, ir.InsertionPoint.current)
-        small = build.all_slice(value, mesh, mesh_axes=piece.mesh_axes, slice_axis=dim, at=at)
+        small = build.all_slice(value, rewriter.meshes[piece.mesh], mesh_axes=piece.mesh_axes, slice_axis=dim, at=emit)
         rewriter.adopt(small)
         return small
     above = integers(op.attributes["permutation"])[dim] if op.name == "stablehlo.transpose" else dim
     operands = [_sliced(operand, above, piece, rewriter, depth - 1) for operand in op.operands]
-    shape = list(shape_of(value.type))
-    shape[dim] //= rewriter.meshes[piece.mesh].group_size(piece.mesh_axes)
-    type_ = ir.RankedTensorType.get(shape, element_of(value.type), loc=op.location)
-    made: ir.Value = ir.Operation.create(op.name, [type_], operands, dict(op.attributes.items()), loc=op.location).results[0]
-    return made
+    type_ = resized(ir.RankedTensorType(value.type), dim, divide=rewriter.meshes[piece.mesh].group_size(piece.mesh_axes))
+    return emit.again(op, type_, operands)
 
 
 def share_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:

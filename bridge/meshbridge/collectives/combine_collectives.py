@@ -11,9 +11,10 @@ from typing import ClassVar
 from meshbridge.collectives.alike import drop_alike
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect import build
-from meshbridge.dialect.attributes import integers_attr
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
-from meshbridge.dialect.signature import element_of, group_size, shape_of
+from meshbridge.dialect.signature import group_size
+from meshbridge.dialect.signature import shape_of as type_shape
+from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.locations import because, reason_at
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
@@ -21,8 +22,6 @@ from meshbridge.ir.resized import is_bytewise
 from meshbridge.ir.rewrite import REDUCERS, rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ir.sizes import type_bytes
-
-Shape = list[int]
 
 
 @register
@@ -67,9 +66,9 @@ class CombineCollectives(Pass):
 class _Layout:
     """How one kind of collective sees a tensor as rows of a buffer, one for each device of the group where that matters."""
 
-    send: Callable[[ir.Operation, ir.Value, int], ir.Value]
-    communicate: Callable[[ir.Operation, ir.Value, Mesh], ir.Value]
-    receive: Callable[[ir.Operation, ir.Value, int], ir.Value]
+    send: Callable[[Builder, ir.Operation, ir.Value, int], ir.Value]
+    communicate: Callable[[Builder, ir.Operation, ir.Value, Mesh], ir.Value]
+    receive: Callable[[Builder, ir.Operation, ir.Value, int], ir.Value]
 
 
 def combine(rewriter: MeshRewriter, limit: int) -> bool:
@@ -170,12 +169,12 @@ def _key(op: ir.Operation) -> tuple[object, ...]:
     """What collectives must share to travel together."""
     view = CollectiveOpView(op)
     axes: object = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
-    return op.name, view.mesh, axes, view.reduction, element_of(op.operands[0].type), element_of(op.results[0].type)
+    return op.name, view.mesh, axes, view.reduction, element_of(op.operands[0]), element_of(op.results[0])
 
 
 def _size(sent: ir.Type, received: ir.Type) -> float | None:
     """Bytes of what is sent or received, whichever is more; None where shapes are not known."""
-    if not isinstance(sent, ir.RankedTensorType) or DYNAMIC in (*shape_of(sent), *shape_of(received)):
+    if not isinstance(sent, ir.RankedTensorType) or DYNAMIC in (*type_shape(sent), *type_shape(received)):
         return None
     if not is_bytewise(sent):
         return None
@@ -229,15 +228,16 @@ def _merge(members: list[ir.Operation], rewriter: MeshRewriter) -> bool:
         return False
     mesh = rewriter.meshes[CollectiveOpView(last).mesh]
     count = group_size(mesh, CollectiveOpView(last).mesh_axes)
-    with ir.InsertionPoint(last), _location(members):
-        sent = [layout.send(op, op.operands[0], count) for op in members]
-        received = layout.communicate(last, _concatenated(sent), mesh)
-        rewriter.adopt(received)
-        values, start = [], 0
-        for op, row in zip(members, sent, strict=True):
-            size = shape_of(row.type)[-1]
-            values.append(layout.receive(op, _columns(received, start, size), count))
-            start += size
+    emit = Builder(_location(members), ir.InsertionPoint(last))
+    sent = [layout.send(emit, op, op.operands[0], count) for op in members]
+    columns = len(shape_of(sent[0])) - 1
+    received = layout.communicate(emit, last, emit.concatenate(sent, columns), mesh)
+    rewriter.adopt(received)
+    values, start = [], 0
+    for op, row in zip(members, sent, strict=True):
+        size = shape_of(row)[columns]
+        values.append(layout.receive(emit, op, emit.slice(received, columns, start, size), count))
+        start += size
     for op in followers:
         op.move_before(last)
     for op, value in zip(members, values, strict=True):
@@ -252,93 +252,61 @@ def _location(members: list[ir.Operation]) -> ir.Location:
     return because(f"{len(members)} collectives in one; of the last: {reason}", last.location) if reason else last.location
 
 
-def _create(name: str, shape: Shape, operands: list[ir.Value], attrs: dict[str, ir.Attribute]) -> ir.Value:
-    type_ = ir.RankedTensorType.get(shape, element_of(operands[0].type))
-    made: ir.Value = ir.Operation.create(f"stablehlo.{name}", [type_], operands, attrs).results[0]
-    return made
-
-
-def _reshaped(value: ir.Value, shape: Shape) -> ir.Value:
-    return value if list(shape_of(value.type)) == shape else _create("reshape", shape, [value], {})
-
-
-def _moved(value: ir.Value, source: int, target: int) -> ir.Value:
+def _moved(emit: Builder, value: ir.Value, source: int, target: int) -> ir.Value:
     """`value` with dimension `source` as dimension `target`, the others in order."""
-    if source == target:
-        return value
-    order = [dim for dim in range(len(shape_of(value.type))) if dim != source]
+    order = [dim for dim in range(len(shape_of(value))) if dim != source]
     order.insert(target, source)
-    shape = [shape_of(value.type)[dim] for dim in order]
-    return _create("transpose", shape, [value], {"permutation": integers_attr(order)})
+    return value if source == target else emit.transpose(value, order)
 
 
-def _concatenated(rows: list[ir.Value]) -> ir.Value:
-    shape = list(shape_of(rows[0].type))
-    shape[-1] = sum(shape_of(row.type)[-1] for row in rows)
-    i64 = ir.IntegerType.get_signless(64)
-    return _create("concatenate", shape, rows, {"dimension": ir.IntegerAttr.get(i64, len(shape) - 1)})
+def _flat(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
+    return emit.reshape(value, [prod(shape_of(value))])
 
 
-def _columns(rows: ir.Value, start: int, size: int) -> ir.Value:
-    """`size` columns of a buffer from `start` on."""
-    shape = shape_of(rows.type)
-    limits = [*shape[:-1], start + size]
-    attrs = {
-        "start_indices": integers_attr([*(0 for _ in shape[:-1]), start]),
-        "limit_indices": integers_attr(limits),
-        "strides": integers_attr([1] * len(shape)),
-    }
-    return _create("slice", [*shape[:-1], size], [rows], attrs)
+def _one_row(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
+    return emit.reshape(value, [1, prod(shape_of(value))])
 
 
-def _flat(op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
-    return _reshaped(value, [prod(shape_of(value.type))])
-
-
-def _one_row(op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
-    return _reshaped(value, [1, prod(shape_of(value.type))])
-
-
-def _row_for_each(op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
+def _row_for_each(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
     """One row for each device that gets a piece."""
-    dim, shape = _dim(op, "scatter_axis", "split_axis"), list(shape_of(value.type))
-    split = _reshaped(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
-    return _reshaped(_moved(split, dim, 0), [count, prod(shape) // count])
+    dim, shape = _dim(op, "scatter_axis", "split_axis"), shape_of(value)
+    split = emit.reshape(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
+    return emit.reshape(_moved(emit, split, dim, 0), [count, prod(shape) // count])
 
 
-def _whole(op: ir.Operation, row: ir.Value, count: int) -> ir.Value:
+def _whole(emit: Builder, op: ir.Operation, row: ir.Value, count: int) -> ir.Value:
     """A row is all of the result."""
-    return _reshaped(row, list(shape_of(op.results[0].type)))
+    return emit.reshape(row, shape_of(op.results[0]))
 
 
-def _row_from_each(op: ir.Operation, rows: ir.Value, count: int) -> ir.Value:
+def _row_from_each(emit: Builder, op: ir.Operation, rows: ir.Value, count: int) -> ir.Value:
     """One row from each device, to stand one after the other along a dimension."""
-    dim, shape = _dim(op, "gather_axis", "concat_axis"), list(shape_of(op.results[0].type))
+    dim, shape = _dim(op, "gather_axis", "concat_axis"), shape_of(op.results[0])
     piece = [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
-    return _reshaped(_moved(_reshaped(rows, [count, *piece]), 0, dim), shape)
+    return emit.reshape(_moved(emit, emit.reshape(rows, [count, *piece]), 0, dim), shape)
 
 
 def _dim(op: ir.Operation, *names: str) -> int:
     return next(int(ir.IntegerAttr(op.attributes[name]).value) for name in names if name in op.attributes)
 
 
-def _reduce(op: ir.Operation, flat: ir.Value, mesh: Mesh) -> ir.Value:
-    view, element = AllReduceOp(op), element_of(op.results[0].type)
-    return build.all_reduce(flat, mesh, mesh_axes=view.mesh_axes, reduction=view.reduction, element_type=element)
+def _reduce(emit: Builder, op: ir.Operation, flat: ir.Value, mesh: Mesh) -> ir.Value:
+    view, element = AllReduceOp(op), element_of(op.results[0])
+    return build.all_reduce(flat, mesh, mesh_axes=view.mesh_axes, reduction=view.reduction, element_type=element, at=emit)
 
 
-def _gather(op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
-    return build.all_gather(rows, mesh, mesh_axes=AllGatherOp(op).mesh_axes, gather_axis=0)
+def _gather(emit: Builder, op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
+    return build.all_gather(rows, mesh, mesh_axes=AllGatherOp(op).mesh_axes, gather_axis=0, at=emit)
 
 
-def _scatter(op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
-    view, element = ReduceScatterOp(op), element_of(op.results[0].type)
+def _scatter(emit: Builder, op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
+    view, element = ReduceScatterOp(op), element_of(op.results[0])
     axes, kind = view.mesh_axes, view.reduction
-    return build.reduce_scatter(rows, mesh, mesh_axes=axes, scatter_axis=0, reduction=kind, element_type=element)
+    return build.reduce_scatter(rows, mesh, mesh_axes=axes, scatter_axis=0, reduction=kind, element_type=element, at=emit)
 
 
-def _exchange(op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
-    return build.all_to_all(rows, mesh, mesh_axes=AllToAllOp(op).mesh_axes, split_axis=0, concat_axis=0)
+def _exchange(emit: Builder, op: ir.Operation, rows: ir.Value, mesh: Mesh) -> ir.Value:
+    return build.all_to_all(rows, mesh, mesh_axes=AllToAllOp(op).mesh_axes, split_axis=0, concat_axis=0, at=emit)
 
 
 _LAYOUTS = {

@@ -13,7 +13,7 @@ from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReass
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
@@ -169,18 +169,11 @@ def _move_behind(found: _Accumulation, rewriter: MeshRewriter) -> None:
         loop.operands[number] = Builder.before(loop).splat(type_, ignored)
     whole = result.type
     result.set_type(type_)
-    with ir.InsertionPoint.after(loop), found.collective.location:
-        moved = _again(found.collective, result, found.collective.results[0].type)
-        value: ir.Value = moved.results[0]
-        for op in found.rearranged:
-            value = _again(op, value, op.results[0].type).results[0]
-        if not from_nothing:
-            name = joins.SUM_OF.get(found.join.name, found.join.name)
-            value = ir.Operation.create(name, [whole], [start, value]).results[0]
-    result.replace_all_uses_except(value, moved)
-    rewriter.adopt(moved.results[0])
-
-
-def _again(op: ir.Operation, operand: ir.Value, type_: ir.Type) -> ir.Operation:
-    """`op` of another operand."""
-    return ir.Operation.create(op.name, [type_], [operand], dict(op.attributes.items()))
+    emit = Builder(found.collective.location, ir.InsertionPoint.after(loop))
+    moved = value = emit.again(found.collective, found.collective.results[0].type, [result])
+    for op in found.rearranged:
+        value = emit.again(op, op.results[0].type, [value])
+    if not from_nothing:
+        value = emit.value(joins.SUM_OF.get(found.join.name, found.join.name), whole, [start, value])
+    result.replace_all_uses_except(value, op_of(moved))
+    rewriter.adopt(moved)

@@ -13,6 +13,7 @@ from meshbridge.dialect.attributes import index_attr
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp, AllSliceOp, MeshShapeOp
 from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
@@ -91,20 +92,13 @@ def _name_sizes(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     unknown = tuple(axis for axis in axes if mesh.shape[axis] == DYNAMIC)
     if len(unknown) == len(axes):
         return False
-    with ir.InsertionPoint(op), op.location:
-        known = {axis: _constant(mesh.shape[axis]) for axis in axes if axis not in unknown}
-        asked = iter(build.mesh_shape(mesh, unknown) if unknown else ())
-        for axis, result in zip(axes, op.results, strict=True):
-            result.replace_all_uses_with(known[axis] if axis in known else next(asked))
-    rewriter.retire(op)
+    emit, index = Builder.before(op), ir.IndexType.get()
+    asked = iter(build.mesh_shape(mesh, unknown, at=emit) if unknown else ())
+    sizes = {axis: index_attr(mesh.shape[axis]) for axis in axes if axis not in unknown}
+    rewriter.replace(
+        op, *(emit.value("arith.constant", index, [], {"value": sizes[axis]}) if axis in sizes else next(asked) for axis in axes)
+    )
     return True
-
-
-def _constant(size: int) -> ir.Value:
-    value: ir.Value = ir.Operation.create("arith.constant", [ir.IndexType.get()], attributes={"value": index_attr(size)}).results[
-        0
-    ]
-    return value
 
 
 MeshSimplifications.patterns = (

@@ -23,6 +23,7 @@ from meshbridge.dialect.ops import (
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
+from meshbridge.ir.resized import resized
 from meshbridge.ir.rewrite import REDUCERS, Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops import elementwise
@@ -106,18 +107,21 @@ class MeshRewriter(Rewriter):
         return name in CONSTANTS or name in _PURE or name in _SPREADING
 
 
-def in_size(value: ir.Value, type_: ir.RankedTensorType, dim: int) -> Callable[[], ir.Value] | None:
-    """How to make `value` with another size of dimension `dim`, where it is the same at every index of that; None where nothing
-    says so."""
-    owner = value.owner
+def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) -> Callable[[Builder], ir.Value] | None:
+    """How to make `value` with dimension `dim` multiplied or divided, where it is the same at every index of that; None where
+    nothing says so. A scalar stays one."""
+    type_, owner = ir.RankedTensorType(value.type), value.owner
+    if not type_.rank:
+        return lambda emit: value
+    type_ = resized(type_, dim, multiply=multiply, divide=divide)
     if isinstance(found := known(value), Splat):
         held = ir.DenseElementsAttr.get_splat(type_, found.element)
-        return lambda: Builder.current().constant(type_, held)
+        return lambda emit: emit.constant(type_, held)
     if isinstance(owner, ir.Block) or owner.name != "stablehlo.broadcast_in_dim":
         return None
-    source, attrs = owner.operation.operands[0], dict(owner.operation.attributes.items())
-    varies = dim in integers(attrs["broadcast_dimensions"])
-    return None if varies else lambda: Builder.current().value("broadcast_in_dim", type_, [source], attrs)
+    op = owner.operation
+    varies = dim in integers(op.attributes["broadcast_dimensions"])
+    return None if varies else lambda emit: emit.again(op, type_, list(op.operands))
 
 
 def _is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:

@@ -191,8 +191,7 @@ class _Placing:
         if self.into is not None:
             shape[self.into] = ring.size
         operands = [shard, other] if ring.side == 0 else [other, shard]
-        attrs = dict(ring.dot.attributes.items())
-        part = emit.value("dot_general", tensor(shape, self.total.element_type), operands, attrs)
+        part = emit.again(ring.dot, tensor(shape, self.total.element_type), operands)
         if self.into is None:
             return emit.add(total, part)
         return emit.dynamic_update(total, part, self.into, begin)

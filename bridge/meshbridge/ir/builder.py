@@ -106,6 +106,10 @@ class Builder:
         created: ir.Value = self.op(name, result, operands, attrs).results[0]
         return created
 
+    def again(self, op: ir.Operation, result: ir.Type, operands: Sequence[ir.Value]) -> ir.Value:
+        """What `op`, with its attributes and at its source location, gives of other operands."""
+        return Builder(op.location, self.ip).value(op.name, result, operands, dict(op.attributes.items()))
+
     def like(self, of: ir.Value, operand: Operand) -> ir.Value:
         """`operand` in the shape of `of`: a number or a scalar is in every place of it; numbers take its element type too."""
         if not isinstance(operand, ir.Value):
