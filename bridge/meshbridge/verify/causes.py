@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, islice, permutations
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -42,10 +42,7 @@ class Case:
 
     def shards(self, value: Array) -> Array:
         """The shards of a global value, on each device; padding is as in `found`."""
-        return self.everywhere(cut(value[None], self.dims, self.mesh, padding=self.everywhere(self.found)))
-
-    def everywhere(self, value: Array) -> Array:
-        return np.broadcast_to(value, (self.mesh.size, *value.shape[1:]))
+        return self.mesh.everywhere(cut(value[None], self.dims, self.mesh, padding=self.mesh.everywhere(self.found)))
 
     @cached_property
     def expected(self) -> Array:
@@ -58,7 +55,7 @@ class Case:
 
     def mask(self, of_value: Array | np.bool_) -> Array:
         """The shards of a mask of the global value; False in the padding."""
-        return self.everywhere(cut(np.broadcast_to(of_value, (1, *self.value.shape)), self.dims, self.mesh))
+        return self.mesh.everywhere(cut(np.broadcast_to(of_value, (1, *self.value.shape)), self.dims, self.mesh))
 
     @cached_property
     def wrong(self) -> Array:
@@ -79,17 +76,11 @@ class Case:
         """Whether devices that hold this value everywhere hold the right one."""
         return bool(((self.expected == supposed) | ~self.valid).all())
 
-    def axes(self) -> Iterator[tuple[str, ...]]:
-        """Every choice of axes longer than 1, fewest first."""
-        names = [name for name, size in self.mesh.axes if size > 1]
-        for count in range(1, len(names) + 1):
-            yield from combinations(names, count)
-
     def over(self, names: Sequence[str], combine: Callable[[Array], Array], value: Array) -> Array:
         """What an all-reduce along these axes makes of `value`."""
-        groups = np.array(self.mesh.groups([self.mesh.digit(name) for name in names]))
-        result = np.empty_like(self.everywhere(value))
-        result[groups] = combine(self.everywhere(value)[groups])[:, None]
+        groups, everywhere = self.mesh.groups_along(names), self.mesh.everywhere(value)
+        result = np.empty_like(everywhere)
+        result[groups] = combine(everywhere[groups])[:, None]
         return result
 
     def add_up(self, members: Array) -> Array:
@@ -129,7 +120,7 @@ def partial_along(case: Case) -> tuple[str, tuple[str, ...]] | None:
     if case.found.dtype.kind != "c":
         kinds["maximum"] = lambda members: case.extreme(members, True)
         kinds["minimum"] = lambda members: case.extreme(members, False)
-    for names in case.axes():
+    for names in case.mesh.choices():
         for kind, combine in kinds.items():
             if case.agrees(case.over(names, combine, case.found)):
                 return kind, names
@@ -151,7 +142,7 @@ def summed_too_often(case: Case) -> str | None:
     if case.found.dtype.kind == "b":
         return None
     sizes = dict(case.mesh.axes)
-    for names in case.axes():
+    for names in case.mesh.choices():
         if case.holds(case.over(names, case.add_up, case.expected)):
             count = int(np.prod([sizes[name] for name in names]))
             if case.agrees(case.over(names, lambda members: members[:, 0], case.expected)):
@@ -193,7 +184,7 @@ def permuted(case: Case) -> str | None:
 
 def out_of_order(case: Case) -> str | None:
     """The pieces that a shard was put together from come in another order."""
-    counts = sorted({int(np.prod([dict(case.mesh.axes)[name] for name in names])) for names in case.axes()})
+    counts = sorted({int(np.prod([dict(case.mesh.axes)[name] for name in names])) for names in case.mesh.choices()})
     for dim, size in enumerate(case.found.shape[1:]):
         for count in (count for count in counts if size % count == 0):
             split = (case.mesh.size, *case.found.shape[1 : dim + 1], count, size // count, *case.found.shape[dim + 2 :])

@@ -74,6 +74,16 @@ def exchange(
     return result
 
 
+def parts(x: Array, count: int, dim: int) -> Array:
+    """The parts of one value along `dim`, stacked."""
+    return np.stack(np.split(x, count, axis=dim))
+
+
+def swapped(rows: Array, split: int, join: int) -> Array:
+    """Of stacked members, for each the parts along `split` that all of them have for it, one after the other along `join`."""
+    return np.stack([np.concatenate(list(part), axis=join) for part in parts(rows, len(rows), split + 1)])
+
+
 def _covers(machine: Machine, op: ir.Operation, groups: list[list[int]]) -> None:
     if sum(map(len, groups)) != machine.grid.count:
         raise OpError(op, f"has groups {groups}, expected each of {machine.grid.count} devices in one")
@@ -93,12 +103,12 @@ def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) ->
     """Every member holds its part of the members' values combined."""
     groups = groups_of(machine, op, joins_partitions=True)
     _covers(machine, op, groups)
-    combiner, dim = combiner_of(machine, op, 0), integer(op, "scatter_dimension")
+    combiner, dim, shape = combiner_of(machine, op, 0), integer(op, "scatter_dimension"), shape_of(op.results[0])
 
-    def parts(rows: Array) -> Array:
-        return np.stack(np.split(reduced(combiner, [rows], (0,))[0], len(rows), axis=dim))
+    def scattered(rows: Array) -> Array:
+        return parts(reduced(combiner, [rows], (0,))[0], len(rows), dim)
 
-    return [exchange(machine, operands[0], groups, shape_of(op.results[0]), parts)]
+    return [exchange(machine, operands[0], groups, shape, scattered)]
 
 
 @evaluates("stablehlo.all_gather")
@@ -118,13 +128,11 @@ def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
     """Every member holds the parts that the members have for it, one after the other."""
     groups = groups_of(machine, op, joins_partitions=False)
     _covers(machine, op, groups)
-    split, join, count = (integer(op, name) for name in ("split_dimension", "concat_dimension", "split_count"))
-
-    def exchanged(rows: Array) -> Array:
-        parts = np.stack(np.split(rows, count, axis=split + 1))  # target, source, …
-        return np.stack([np.concatenate(list(part), axis=join) for part in parts])
-
-    return [exchange(machine, x, groups, shape_of(result), exchanged) for x, result in zip(operands, op.results, strict=True)]
+    split, join = integer(op, "split_dimension"), integer(op, "concat_dimension")
+    return [
+        exchange(machine, x, groups, shape_of(result), lambda rows: swapped(rows, split, join))
+        for x, result in zip(operands, op.results, strict=True)
+    ]
 
 
 @evaluates("stablehlo.collective_broadcast")

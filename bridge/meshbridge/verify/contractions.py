@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,7 +22,7 @@ from meshbridge.verify.machine import (
     is_float,
     shape_of,
 )
-from meshbridge.verify.windows import Window, windows_of
+from meshbridge.verify.windows import Window, window_dims, windows_of
 
 
 def product(machine: Machine, left: Array, right: Array, element: ir.Type) -> Array:
@@ -44,13 +45,13 @@ def _accumulated(machine: Machine, op: ir.Operation, x: Array) -> Array:
 def dot_general(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Batch dimensions first, then those of the left that stay, then those of the right."""
     dims = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    left = _arranged(operands[0], dims.lhs_batching_dimensions, dims.lhs_contracting_dimensions, contracted_last=True)
-    right = _arranged(operands[1], dims.rhs_batching_dimensions, dims.rhs_contracting_dimensions, contracted_last=False)
+    left = arranged(operands[0], dims.lhs_batching_dimensions, dims.lhs_contracting_dimensions, contracted_last=True)
+    right = arranged(operands[1], dims.rhs_batching_dimensions, dims.rhs_contracting_dimensions, contracted_last=False)
     found = product(machine, _accumulated(machine, op, left), _accumulated(machine, op, right), element_of(op.results[0]))
     return [found.reshape(found.shape[0], *shape_of(op.results[0]))]
 
 
-def _arranged(x: Array, batch: list[int], contracted: list[int], *, contracted_last: bool) -> Array:
+def arranged(x: Array, batch: list[int], contracted: list[int], *, contracted_last: bool) -> Array:
     """A stack of matrices: devices, batch (one dimension), and the two that are left."""
     free = [dim for dim in range(x.ndim - 1) if dim not in (*batch, *contracted)]
     order = [*batch, *free, *contracted] if contracted_last else [*batch, *contracted, *free]
@@ -84,7 +85,7 @@ def convolution(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
     turned = [axis + 3 for axis, flag in enumerate(integers(op, "window_reversal", (0,) * count)) if flag]
     kernel = np.flip(kernel, tuple(turned))
     amounts = operands[2][0].reshape(-1).tolist() if len(operands) > 2 else integers(op, "padding", (0,) * 2 * count)
-    patches = _patches(op, x, kernel.shape[3:], np.array(amounts).reshape(count, 2))  # devices, batch, features, places…, window…
+    patches = _patches(op, x, kernel.shape[3:], amounts)  # devices, batch, features, places…, window…
     groups, batches = integer(op, "feature_group_count", 1), integer(op, "batch_group_count", 1)
     result = _grouped(machine, patches, kernel, groups, batches, element_of(op.results[0]))
     order = [0, *(dim + 1 for dim in _order(dims, "output", "batch", "feature"))]
@@ -96,15 +97,8 @@ def _order(dims: stablehlo.ConvDimensionNumbers, side: str, *names: str) -> list
     return [*first, *getattr(dims, f"{side}_spatial_dimensions")]
 
 
-def _patches(op: ir.Operation, x: Array, sizes: tuple[int, ...], padding: Array) -> Array:
-    ones = (1,) * len(sizes)
-    dims = [
-        Window(*each)
-        for each in zip(
-            sizes, integers(op, "window_strides", ones), padding[:, 0].tolist(), padding[:, 1].tolist(),
-            integers(op, "lhs_dilation", ones), integers(op, "rhs_dilation", ones), strict=True,
-        )
-    ]  # fmt: skip
+def _patches(op: ir.Operation, x: Array, sizes: tuple[int, ...], padding: Sequence[int]) -> Array:
+    dims = window_dims(op, sizes, padding, "lhs_dilation", "rhs_dilation")
     views = windows_of(x, np.zeros(x.shape[0], x.dtype), [Window(1), Window(1), *dims])
     return views.reshape(*views.shape[: x.ndim], *views.shape[x.ndim + 2 :])
 

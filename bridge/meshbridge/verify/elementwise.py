@@ -62,18 +62,23 @@ def _power_integers(base: Array, exponent: Array) -> Array:
     return np.where(exponent < 0, inverted, result).astype(base.dtype)
 
 
-INTEGER: dict[str, Callable[[Array, Array], Array]] = {
+COMMUTATIVE = {
     "add": np.add,
-    "subtract": np.subtract,
     "multiply": np.multiply,
-    "divide": _divide_integers,
-    "remainder": _remainder_integers,
     "maximum": np.maximum,
     "minimum": np.minimum,
-    "power": _power_integers,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
+}
+"""What these ops do to integers, in whatever order."""
+
+INTEGER: dict[str, Callable[[Array, Array], Array]] = {
+    **COMMUTATIVE,
+    "subtract": np.subtract,
+    "divide": _divide_integers,
+    "remainder": _remainder_integers,
+    "power": _power_integers,
 }
 
 BOOLEAN: dict[str, Callable[[Array, Array], Array]] = {

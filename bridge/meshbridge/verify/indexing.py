@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshbridge.ir.mlir import OpError, ir, stablehlo
+from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.verify.field import Array
-from meshbridge.verify.machine import Machine, align, evaluates, integers, shape_of
+from meshbridge.verify.machine import Machine, align, evaluates, integers, same_numbers, shape_of
 from meshbridge.verify.reductions import combiner_of
 
 
@@ -141,7 +141,5 @@ def dynamic_update_slice(machine: Machine, op: ir.Operation, operands: list[Arra
 def real_dynamic_slice(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A slice whose bounds are operands; they must be the same on all devices."""
     x, *bounds = operands
-    first = [[int(each) for each in bound[0]] for bound in bounds]
-    if any((bound != bound[:1]).any() for bound in bounds):
-        raise OpError(op, "has bounds that differ between devices")
-    return [x[(slice(None), *(slice(*each) for each in zip(*first, strict=True)))]]
+    same = [same_numbers(op, bound, "bound") for bound in bounds]
+    return [x[(slice(None), *(slice(*each) for each in zip(*same, strict=True)))]]

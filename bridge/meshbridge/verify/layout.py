@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from math import prod
 
 import numpy as np
@@ -50,6 +51,20 @@ class Mesh:
             found[list(self.ids)] = np.arange(self.size)
         return found
 
+    def everywhere(self, value: Array) -> Array:
+        """`value` with one entry for each device."""
+        return np.broadcast_to(value, (self.size, *value.shape[1:]))
+
+    def choices(self) -> Iterator[tuple[str, ...]]:
+        """Every choice of axes longer than 1, fewest first."""
+        names = [name for name, size in self.axes if size > 1]
+        for count in range(1, len(names) + 1):
+            yield from combinations(names, count)
+
+    def groups_along(self, names: Sequence[str]) -> Array:
+        """The groups of devices that differ along these axes alone, one row for each."""
+        return np.array(self.groups([self.digit(name) for name in names]))
+
     def groups(self, digits: Sequence[Digit]) -> list[list[int]]:
         """The groups of devices that differ in these digits alone, in the order of the digits."""
         positions = self.positions()
@@ -66,6 +81,13 @@ class Mesh:
 
 def _counters(digits: Sequence[Digit]) -> list[tuple[int, ...]]:
     return list(product(*(range(size) for _, size in digits)))
+
+
+def mesh_named(reference: ir.Attribute, meshes: Mapping[str, ir.Operation]) -> Mesh:
+    """The mesh of a `#sdy.sharding`, which names it or holds it."""
+    if isinstance(reference, ir.FlatSymbolRefAttr):
+        return mesh_of(meshes[reference.value])
+    return mesh_of_attribute(reference)
 
 
 def mesh_of(op: ir.Operation) -> Mesh:
@@ -111,6 +133,15 @@ def groups_by_axes(text: str, meshes: Mapping[str, ir.Operation]) -> list[list[i
         raise MeshError(f"<module>: error: expected a mesh in {text}")
     found = [mesh.digit(name, int(pre), int(size)) if size else mesh.digit(name) for name, pre, size in _REF.findall(refs)]
     return mesh.groups(found)
+
+
+_LISTS = re.compile(r"\[.*\]", re.S)
+
+
+def axis_lists(attribute: ir.Attribute) -> list[list[int]]:
+    """The axes that split each dimension, as the mesh dialect's array of arrays lists them."""
+    found = _LISTS.search(str(attribute))
+    return ast.literal_eval(found[0]) if found else []
 
 
 def dims_of_sharding(mesh: Mesh, sharding: sdy.TensorShardingAttr, manual: set[str]) -> Dims:
@@ -174,19 +205,20 @@ def cut(x: Array, dims: Dims, mesh: Mesh, padding: Array | None = None) -> Array
     return result
 
 
-def join(x: Array, dims: Dims, mesh: Mesh, shape: Sequence[int]) -> tuple[Array, Array | None]:
-    """The global value whose shards the devices hold, and where shards that should be copies are not.
+def join(
+    x: Array, dims: Dims, mesh: Mesh, shape: Sequence[int], members: Sequence[int] | None = None
+) -> tuple[Array, Array | None]:
+    """The global value whose shards the devices, or those in `members`, hold, and where shards that should be copies are not.
 
     The second is None, or the devices whose shard differs from the one that was taken.
     """
     counts = [pieces(digits) for digits in dims]
-    local = x.shape[1:]
+    local, everywhere = x.shape[1:], mesh.everywhere(x)
     result = np.zeros((1, *shape), x.dtype)
     positions = mesh.positions()
-    everywhere = np.broadcast_to(x, (mesh.size, *local))
     blocks = np.stack([numbers_of(positions, digits) for digits in dims], axis=1) if dims else np.zeros((mesh.size, 0), np.int64)
     wrong, seen = [], set()
-    for device in np.argsort(positions):
+    for device in np.argsort(positions) if members is None else members:
         block = tuple(int(each) for each in blocks[device])
         place = _span(block, local, shape)
         target = result[index(0, *place)]

@@ -259,6 +259,13 @@ def boolean(op: Attributed, name: str) -> bool:
     return name in op.attributes and str(op.attributes[name]) in ("unit", "true")
 
 
+def same_numbers(op: ir.Operation, value: Array, what: str) -> tuple[int, ...]:
+    """The integers that an operand holds. Raises OpError where devices hold different ones; `what` names one of them."""
+    if (value != value[:1]).any():
+        raise OpError(op, f"has a {what} that differs between devices")
+    return tuple(int(each) for each in value[0].reshape(-1))
+
+
 def index(*parts: Any) -> Any:
     """What a tensor is indexed with, one part for each dimension."""
     return parts

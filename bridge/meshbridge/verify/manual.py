@@ -9,8 +9,8 @@ import numpy as np
 
 from meshbridge.ir.mlir import MeshError, ir, sdy, source_location
 from meshbridge.verify.field import Array
-from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_of, mesh_of_attribute, numbers_of
-from meshbridge.verify.machine import Grid, Machine, evaluates, index, shape_of
+from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_named
+from meshbridge.verify.machine import Grid, Machine, evaluates, shape_of
 
 
 @dataclass(eq=False)
@@ -36,12 +36,6 @@ def _shardings(op: ir.Operation, name: str) -> list[sdy.TensorShardingAttr]:
     return [sdy.TensorShardingAttr(each) for each in found]
 
 
-def _mesh(machine: Machine, reference: ir.Attribute) -> Mesh:
-    if isinstance(reference, ir.FlatSymbolRefAttr):
-        return mesh_of(machine.meshes[reference.value])
-    return mesh_of_attribute(reference)
-
-
 _NAMES = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -50,7 +44,7 @@ def mesh_of_computation(machine: Machine, op: ir.Operation) -> Mesh | None:
     if op.name != "sdy.manual_computation":
         return None
     said = [*_shardings(op, "in_shardings"), *_shardings(op, "out_shardings")]
-    return _mesh(machine, said[0].mesh_or_ref) if said else None
+    return mesh_named(said[0].mesh_or_ref, machine.meshes) if said else None
 
 
 def sharding_of_result(machine: Machine, op: ir.Operation, number: int) -> tuple[Dims, Mesh] | None:
@@ -83,7 +77,7 @@ def manual_computation(machine: Machine, op: ir.Operation, operands: list[Array]
     for number, (value, sharding) in enumerate(zip(results, out, strict=True)):
         dims, shape = dims_of_sharding(mesh, sharding, manual), shape_of(op.results[number])
         if machine.joined is not None and outer.count == 1:
-            machine.joined[op.results[number]] = np.broadcast_to(value, (mesh.size, *value.shape[1:]))
+            machine.joined[op.results[number]] = mesh.everywhere(value)
         joined.append(_inside(value, dims, mesh, shape) if outer.count > 1 else _outside(op, number, value, dims, mesh, shape))
     return joined
 
@@ -100,20 +94,7 @@ def _inside(value: Array, dims: Dims, mesh: Mesh, shape: tuple[int, ...]) -> Arr
     digits = [digit for dim in dims for digit in dim]
     if not digits:
         return value
-    everywhere = np.broadcast_to(value, (mesh.size, *value.shape[1:]))
     result = np.zeros((mesh.size, *shape), value.dtype)
     for group in mesh.groups(digits):
-        result[group] = _whole(everywhere, dims, mesh, group, shape)
+        result[group] = join(value, dims, mesh, shape, group)[0]
     return result
-
-
-def _whole(everywhere: Array, dims: Dims, mesh: Mesh, group: list[int], shape: tuple[int, ...]) -> Array:
-    """What the devices of one group hold together."""
-    local, positions = everywhere.shape[1:], mesh.positions()
-    whole = np.zeros(shape, everywhere.dtype)
-    blocks = np.stack([numbers_of(positions, digits) for digits in dims], axis=1)
-    for device in group:
-        place = tuple(slice(int(b) * size, int(b) * size + size) for b, size in zip(blocks[device], local, strict=True))
-        target = whole[place]
-        target[...] = everywhere[index(device, *(slice(0, size) for size in target.shape))]
-    return whole

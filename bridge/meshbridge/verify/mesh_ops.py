@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.verify.collectives import exchange
+from meshbridge.verify.collectives import exchange, parts, swapped
 from meshbridge.verify.elementwise import apply_binary, converted
 from meshbridge.verify.field import Array
-from meshbridge.verify.layout import Digit, Mesh, mesh_of, numbers_of
-from meshbridge.verify.machine import Machine, element_of, evaluates, index, integer, integers, shape_of
+from meshbridge.verify.layout import Digit, Mesh, axis_lists, mesh_of, numbers_of
+from meshbridge.verify.machine import Machine, element_of, evaluates, index, integer, integers, same_numbers, shape_of
+from meshbridge.verify.reductions import combiner_named, reduced
 
 DYNAMIC = -(2**63)
 """An entry of a static list whose value is an operand."""
 
 _KIND = re.compile(r"#mesh(?:\.partial<\s*|<partial\s+)(\w+)\s*>")
-_LISTS = re.compile(r"\[.*\]", re.S)
 
 
 def _mesh(machine: Machine, op: ir.Operation) -> Mesh:
@@ -52,13 +51,10 @@ def _reduced(machine: Machine, op: ir.Operation) -> Callable[[Array], Array]:
     if kind not in COMBINERS:
         raise OpError(op, f"reduces by '{kind}', which has no exact evaluation")
 
-    def reduced(rows: Array) -> Array:
-        total: Array = np.asarray(rows[0])
-        for row in rows[1:]:
-            found = apply_binary(machine.field, COMBINERS[kind], total, row, element)
-            if found is None:
-                raise OpError(op, f"cannot reduce elements of type {element} by '{kind}'")
-            total = found
+    combiner = combiner_named(machine, op, COMBINERS[kind], element)
+
+    def of_members(rows: Array) -> Array:
+        (total,) = reduced(combiner, [rows], (0,))
         if kind != "average":
             return total
         divisor = (
@@ -68,7 +64,7 @@ def _reduced(machine: Machine, op: ir.Operation) -> Callable[[Array], Array]:
         assert found is not None
         return found
 
-    return reduced
+    return of_members
 
 
 def _groups(machine: Machine, op: ir.Operation) -> list[list[int]]:
@@ -81,10 +77,7 @@ def _member(machine: Machine, op: ir.Operation, operands: list[Array], name: str
     mesh, values, number = _mesh(machine, op), iter(operands[1:]), 0
     for (_, size), entry in zip(_digits(mesh, integers(op, "mesh_axes")), integers(op, name), strict=True):
         if entry == DYNAMIC:
-            value = next(values)
-            if (value != value[:1]).any():
-                raise OpError(op, f"has a {name} that differs between devices")
-            entry = int(value[0])
+            (entry,) = same_numbers(op, next(values), name)
         number = number * size + entry
     return number
 
@@ -116,23 +109,15 @@ def all_reduce(machine: Machine, op: ir.Operation, operands: list[Array]) -> lis
 @evaluates("mesh.reduce_scatter")
 def reduce_scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Converted, reduced over each group, and sliced."""
-    total, dim = _reduced(machine, op), integer(op, "scatter_axis")
-
-    def parts(rows: Array) -> Array:
-        return np.stack(np.split(total(rows), len(rows), axis=dim))
-
-    return [exchange(machine, _prepared(machine, op, operands[0]), _groups(machine, op), shape_of(op.results[0]), parts)]
+    total, dim, x = _reduced(machine, op), integer(op, "scatter_axis"), _prepared(machine, op, operands[0])
+    return [exchange(machine, x, _groups(machine, op), shape_of(op.results[0]), lambda rows: parts(total(rows), len(rows), dim))]
 
 
 @evaluates("mesh.all_gather", "mesh.gather")
 def all_gather(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The members' values one after the other; of `gather`, devices other than the root hold zeros."""
-    dim = integer(op, "gather_axis")
-
-    def joined(rows: Array) -> Array:
-        return np.concatenate(list(rows), axis=dim)
-
-    found = exchange(machine, operands[0], _groups(machine, op), shape_of(op.results[0]), joined)
+    dim, shape = integer(op, "gather_axis"), shape_of(op.results[0])
+    found = exchange(machine, operands[0], _groups(machine, op), shape, lambda rows: np.concatenate(list(rows), axis=dim))
     return [_only_root(machine, op, operands, found) if op.name == "mesh.gather" else found]
 
 
@@ -159,13 +144,8 @@ def _sliced(machine: Machine, op: ir.Operation, x: Array, dim: int) -> Array:
 @evaluates("mesh.all_to_all")
 def all_to_all(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Number j holds the j-th pieces of all members, one after the other."""
-    split, join = integer(op, "split_axis"), integer(op, "concat_axis")
-
-    def exchanged(rows: Array) -> Array:
-        parts = np.stack(np.split(rows, len(rows), axis=split + 1))
-        return np.stack([np.concatenate(list(part), axis=join) for part in parts])
-
-    return [exchange(machine, operands[0], _groups(machine, op), shape_of(op.results[0]), exchanged)]
+    split, join, shape = integer(op, "split_axis"), integer(op, "concat_axis"), shape_of(op.results[0])
+    return [exchange(machine, operands[0], _groups(machine, op), shape, lambda rows: swapped(rows, split, join))]
 
 
 @evaluates("mesh.broadcast")
@@ -213,8 +193,7 @@ def permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
 def update_halo(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Every halo cell gets its owner's value, dimension by dimension; elements beyond the global tensor keep what they hold."""
     mesh, x = _mesh(machine, op), machine.everywhere(operands[0]).copy()
-    found = _LISTS.search(str(op.attributes["split_axes"]))
-    split = [(dim, axes) for dim, axes in enumerate(ast.literal_eval(found[0])) if axes] if found else []
+    split = [(dim, axes) for dim, axes in enumerate(axis_lists(op.attributes["split_axes"])) if axes]
     halos = integers(op, "static_halo_sizes")
     if DYNAMIC in halos:
         raise OpError(op, "has halo sizes that are operands, which have no exact evaluation")

@@ -7,11 +7,11 @@ from functools import reduce as fold
 
 import numpy as np
 
-from meshbridge.ir.mlir import OpError, ir
-from meshbridge.verify.contractions import product
+from meshbridge.ir.mlir import ir
+from meshbridge.verify.contractions import arranged, product
 from meshbridge.verify.elementwise import opaque
-from meshbridge.verify.field import Array, Field
-from meshbridge.verify.machine import Machine, align, element_of, evaluates, integer, shape_of
+from meshbridge.verify.field import Array
+from meshbridge.verify.machine import Machine, align, element_of, evaluates, integer, same_numbers, shape_of
 from meshbridge.verify.movement import padded
 from meshbridge.verify.reductions import run_scalars
 
@@ -57,18 +57,13 @@ def _product(
     machine: Machine, left: tuple[Array, str], right: tuple[Array, str], wanted: str, element: ir.Type
 ) -> tuple[Array, str]:
     (a, a_labels), (b, b_labels) = left, right
-    batch = [label for label in a_labels if label in b_labels and label in wanted]
-    inner = [label for label in a_labels if label in b_labels and label not in wanted]
-    rows, columns = ([label for label in labels if label not in (*batch, *inner)] for labels in (a_labels, b_labels))
+    both = [label for label in a_labels if label in b_labels]
+    batch, inner = ([label for label in both if (label in wanted) == kept] for kept in (True, False))
+    places = [[[labels.index(label) for label in part] for part in (batch, inner)] for labels in (a_labels, b_labels)]
     sizes = dict(zip(a_labels, a.shape[1:], strict=True)) | dict(zip(b_labels, b.shape[1:], strict=True))
-
-    def arranged(x: Array, labels: str, first: list[str], second: list[str]) -> Array:
-        moved = x.transpose(0, *(labels.index(label) + 1 for label in (*batch, *first, *second)))
-        lengths = (int(np.prod([sizes[label] for label in part], dtype=np.int64)) for part in (batch, first, second))
-        return np.ascontiguousarray(moved).reshape(x.shape[0], *lengths)
-
-    found = product(machine, arranged(a, a_labels, rows, inner), arranged(b, b_labels, inner, columns), element)
-    labels = "".join((*batch, *rows, *columns))
+    rows, columns = arranged(a, *places[0], contracted_last=True), arranged(b, *places[1], contracted_last=False)
+    found = product(machine, rows, columns, element)
+    labels = "".join((*batch, *(label for label in a_labels + b_labels if label not in both)))
     return found.reshape(found.shape[0], *(sizes[label] for label in labels)), labels
 
 
@@ -94,18 +89,19 @@ def _epsilon(machine: Machine, op: ir.Operation) -> float:
     return float(machine.field.from_floats(np.array(value)))
 
 
-def _scaled(field: Field, factors: list[Array]) -> Array:
-    return fold(field.multiply, factors)
-
-
-def _moments(machine: Machine, op: ir.Operation, x: Array) -> tuple[Array, Array, float]:
-    """Mean and variance of each feature, and one over how many elements have part in them."""
-    field, axes = machine.field, tuple(dim + 1 for dim in range(x.ndim - 1) if dim != integer(op, "feature_index"))
+def _shared(machine: Machine, op: ir.Operation, x: Array) -> tuple[tuple[int, ...], float]:
+    """The dimensions of `x` along which a feature's elements stand, and one over their number."""
+    axes = tuple(dim + 1 for dim in range(x.ndim - 1) if dim != integer(op, "feature_index"))
     count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
-    share = field.integer(pow(count, -1, field.prime))
+    return axes, machine.field.integer(pow(count, -1, machine.field.prime))
+
+
+def _moments(machine: Machine, op: ir.Operation, x: Array) -> tuple[Array, Array]:
+    """Mean and variance of each feature."""
+    field, (axes, share) = machine.field, _shared(machine, op, x)
     mean = field.reduce(field.sum(x, axes) * share)
     centred = field.subtract(x, _channels(mean, op, x.ndim - 1))
-    return mean, field.reduce(field.sum(field.multiply(centred, centred), axes) * share), share
+    return mean, field.reduce(field.sum(field.multiply(centred, centred), axes) * share)
 
 
 def _normalized(machine: Machine, op: ir.Operation, x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -128,7 +124,7 @@ def batch_norm_inference(machine: Machine, op: ir.Operation, operands: list[Arra
 def batch_norm_training(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Normalized by the mean and variance of the operand, which are results too."""
     x, scale, offset = operands
-    mean, variance, _ = _moments(machine, op, x)
+    mean, variance = _moments(machine, op, x)
     return [*batch_norm_inference(machine, op, [x, scale, offset, mean, variance]), mean, variance]
 
 
@@ -137,30 +133,21 @@ def batch_norm_grad(machine: Machine, op: ir.Operation, operands: list[Array]) -
     """The gradient by operand, scale and offset, as StableHLO defines it: with 1 / (variance + epsilon), no square of a root."""
     x, scale, mean, variance, gradient = operands
     field, rank = machine.field, x.ndim - 1
-    axes = tuple(dim + 1 for dim in range(rank) if dim != integer(op, "feature_index"))
-    count = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
-    share = field.integer(pow(count, -1, field.prime))
+    axes, share = _shared(machine, op, x)
     normal, rate = _normalized(machine, op, x, mean, variance)
     by_scale, by_offset = field.sum(field.multiply(gradient, normal), axes), field.sum(gradient, axes)
     centred = field.subtract(x, _channels(mean, op, rank))
     along = field.sum(field.multiply(gradient, centred), axes)
     over = field.inverse(field.reduce(_channels(variance, op, rank) + _epsilon(machine, op)))
-    turned = _scaled(field, [centred, field.reduce(_channels(along, op, rank) * share), over])
+    turned = fold(field.multiply, [centred, field.reduce(_channels(along, op, rank) * share), over])
     pulled = field.subtract(gradient, field.reduce(_channels(by_offset, op, rank) * share))
-    by_x = _scaled(field, [field.subtract(pulled, turned), _channels(scale, op, rank), rate])
+    by_x = fold(field.multiply, [field.subtract(pulled, turned), _channels(scale, op, rank), rate])
     return [by_x, by_scale, by_offset]
-
-
-def sizes_of(op: ir.Operation, value: Array) -> tuple[int, ...]:
-    """A list of sizes that an operand holds. Raises OpError where devices hold different ones."""
-    if (value != value[:1]).any():
-        raise OpError(op, "has sizes that differ between devices")
-    return tuple(int(each) for each in value[0].reshape(-1))
 
 
 @evaluates("stablehlo.dynamic_pad")
 def dynamic_pad(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """A padding whose amounts are operands."""
     x, value = align(*operands[:2])
-    low, high, interior = (sizes_of(op, each) for each in operands[2:])
+    low, high, interior = (same_numbers(op, each, "size") for each in operands[2:])
     return [padded(x, value, low, high, interior)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,7 +27,7 @@ from meshbridge.verify import (
     windows,
 )
 from meshbridge.verify.field import PRIMES, Array, Field
-from meshbridge.verify.layout import Dims, Mesh, cut, dims_of_sharding, join, mesh_of, mesh_of_attribute, pieces, shard_shape
+from meshbridge.verify.layout import Dims, Mesh, axis_lists, cut, dims_of_sharding, join, mesh_named, mesh_of, pieces, shard_shape
 from meshbridge.verify.machine import TRIPS, Grid, Machine, Observer, dtype_of, is_complex, is_float, width_of
 from meshbridge.verify.narrow_bits import as_its_type
 
@@ -268,9 +266,6 @@ def _mesh(entry: ir.DictAttr, meshes: dict[str, ir.Operation]) -> Mesh:
     return mesh_of(meshes[ir.FlatSymbolRefAttr(entry[MESH]).value])
 
 
-_LISTS = re.compile(r"\[.*\]", re.S)
-
-
 def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Mesh | None, says_all: bool) -> Port:
     if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         raise OpError(main, f"has an argument or result of type {kind}", "give sizes of symbolic dimensions by --dims")
@@ -282,8 +277,7 @@ def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Me
         return Port(shape, kind.element_type, whole, None if mesh is None or says_all else shape, known=False)
     if GLOBAL in entry:
         shape = tuple(ir.RankedTensorType(ir.TypeAttr(entry[GLOBAL]).value).shape)
-    found = _LISTS.search(str(entry[SPLIT]))
-    split = ast.literal_eval(found[0]) if found else []
+    split = axis_lists(entry[SPLIT])
     padded = [*split, *([] for _ in range(len(shape) - len(split)))]
     dims = tuple(tuple(mesh.digit(mesh.axes[axis][0]) for axis in axes) for axes in padded)
     if GLOBAL in entry:
@@ -297,9 +291,7 @@ def _declared(entry: ir.DictAttr | None, meshes: dict[str, ir.Operation]) -> Dim
     if entry is None or SHARDING not in entry:
         return None
     sharding = sdy.TensorShardingAttr(entry[SHARDING])
-    reference = sharding.mesh_or_ref
-    symbol = isinstance(reference, ir.FlatSymbolRefAttr)
-    mesh = mesh_of(meshes[ir.FlatSymbolRefAttr(reference).value]) if symbol else mesh_of_attribute(reference)
+    mesh = mesh_named(sharding.mesh_or_ref, meshes)
     return None if mesh.ids or sharding.unreduced_axes else dims_of_sharding(mesh, sharding, set(dict(mesh.axes)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir, walk
-from meshbridge.verify.elementwise import apply_binary, wrap
+from meshbridge.verify.elementwise import COMMUTATIVE, apply_binary, wrap
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, align, evaluates, integers, width_of
 
@@ -48,8 +48,8 @@ class Combiner:
             order = field.order(target)
             (np.maximum if self.name == "maximum" else np.minimum).at(order, places, field.order(update))
             target[...] = field.at_place(order)
-        elif target.dtype.kind in "iu" and self.name in _UFUNCS:
-            _UFUNCS[self.name].at(target, places, update)
+        elif target.dtype.kind in "iu" and self.name in COMMUTATIVE:
+            COMMUTATIVE[self.name].at(target, places, update)
             target[...] = wrap(target, self.element)
         else:
             self._one_round_each(targets, places, updates)
@@ -65,17 +65,6 @@ class Combiner:
             combined = self.combine([target[there] for target in targets], [update[chosen] for update in updates])
             for target, value in zip(targets, combined, strict=True):
                 target[there] = value
-
-
-_UFUNCS = {
-    "add": np.add,
-    "multiply": np.multiply,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 
 
 def _limits(element: ir.Type) -> tuple[int, int]:
@@ -99,16 +88,22 @@ def combiner_of(machine: Machine, op: ir.Operation, region: int) -> Combiner:
     element = ir.RankedTensorType(block.arguments[0].type).element_type
     name = _single_op(block) if half == 1 else ""
     if name and name != "second":
+        return combiner_named(machine, op, name, element)
 
-        def combine(left: list[Array], right: list[Array]) -> list[Array]:
-            found = apply_binary(machine.field, name, left[0], right[0], element)
-            if found is None:
-                raise OpError(op, f"has no exact evaluation of '{name}' on elements of type {element}")
-            return [found]
-    else:
+    def combine(left: list[Array], right: list[Array]) -> list[Array]:
+        return run_scalars(machine, op, region, [*left, *right])
 
-        def combine(left: list[Array], right: list[Array]) -> list[Array]:
-            return run_scalars(machine, op, region, [*left, *right])
+    return Combiner(machine, name, element, combine)
+
+
+def combiner_named(machine: Machine, op: ir.Operation, name: str, element: ir.Type) -> Combiner:
+    """The combiner that `op` has in the StableHLO op of that name."""
+
+    def combine(left: list[Array], right: list[Array]) -> list[Array]:
+        found = apply_binary(machine.field, name, left[0], right[0], element)
+        if found is None:
+            raise OpError(op, f"has no exact evaluation of '{name}' on elements of type {element}")
+        return [found]
 
     return Combiner(machine, name, element, combine)
 
@@ -125,10 +120,7 @@ def _single_op(block: ir.Block) -> str:
         return ""
     name = ops[0].name.removeprefix("stablehlo.")
     given = list(ops[0].operands)
-    return name if given in ([left, right], [right, left]) and name in _COMMUTATIVE else ""
-
-
-_COMMUTATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
+    return name if given in ([left, right], [right, left]) and name in COMMUTATIVE else ""
 
 
 def run_scalars(machine: Machine, op: ir.Operation, region: int, arguments: Sequence[Array]) -> list[Array]:
@@ -161,8 +153,8 @@ def reduced(combiner: Combiner, values: list[Array], axes: tuple[int, ...]) -> l
     if len(values) == 1 and first.dtype.kind == "f" and combiner.name in ("maximum", "minimum"):
         places = field.order(first)
         return [field.at_place(np.asarray(places.max(axis=axes) if combiner.name == "maximum" else places.min(axis=axes)))]
-    if len(values) == 1 and first.dtype.kind in "iu" and combiner.name in _UFUNCS:
-        ufunc = _UFUNCS[combiner.name]
+    if len(values) == 1 and first.dtype.kind in "iu" and combiner.name in COMMUTATIVE:
+        ufunc = COMMUTATIVE[combiner.name]
         kind = first.dtype if combiner.name in ("add", "multiply") else None
         total = np.asarray(ufunc.reduce(first, axis=axes, dtype=kind))
         return [wrap(total, combiner.element)]

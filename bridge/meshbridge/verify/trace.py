@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field as member
-from itertools import combinations
 
 import numpy as np
 
@@ -117,18 +116,12 @@ class Tracer:
         tiles = self.tiles(value, other.shape)
         if {tuple(row) for row in other.sketches.tolist()} <= tiles:
             return True
-        names = [name for name, _ in self.mesh.axes]
-        choices = (chosen for count in range(len(names)) for chosen in combinations(names, count + 1))
-        return any(self._is_partial(other, chosen, tiles) for chosen in choices) or self._is_extreme(value, other)
+        return any(self._is_partial(other, chosen, tiles) for chosen in self.mesh.choices()) or self._is_extreme(value, other)
 
     def _is_extreme(self, value: Array, other: Held) -> bool:
         if other.value is None:
             return False
-        return any(map(partial_along, cases_of_shape(self.field, self.mesh, value, self.everywhere(other.value))))
-
-    def everywhere(self, value: Array) -> Array:
-        """`value` with one entry for each device."""
-        return np.broadcast_to(value, (self.mesh.size, *value.shape[1:]))
+        return any(map(partial_along, cases_of_shape(self.field, self.mesh, value, self.mesh.everywhere(other.value))))
 
     def tiles(self, value: Array, shape: tuple[int, ...]) -> set[Sketch]:
         """The sketches of all shards of this shape that a global value has."""
@@ -137,16 +130,14 @@ class Tracer:
         return {tuple(row) for row in self.sketches(np.ascontiguousarray(rows).reshape(-1, *shape)).tolist()}
 
     def _is_partial(self, other: Held, names: tuple[str, ...], tiles: set[Sketch]) -> bool:
-        everywhere = self.everywhere(other.sketches)
-        groups = np.array(self.mesh.groups([self.mesh.digit(name) for name in names]))
-        totals = self.field.sum(everywhere[groups], (1,))
+        totals = self.field.sum(self.mesh.everywhere(other.sketches)[self.mesh.groups_along(names)], (1,))
         return {tuple(row) for row in totals.tolist()} <= tiles
 
     def wrong_devices(self, value: Array, other: Held) -> tuple[int, ...]:
         """The devices that hold no shard of a global value."""
         tiles = self.tiles(value, other.shape)
-        everywhere = self.everywhere(other.sketches)
-        return tuple(device for device, row in enumerate(everywhere.tolist()) if tuple(row) not in tiles)
+        rows = self.mesh.everywhere(other.sketches).tolist()
+        return tuple(device for device, row in enumerate(rows) if tuple(row) not in tiles)
 
 
 def _as_elements(numbers: Field, value: Array) -> Array:
@@ -191,12 +182,12 @@ def describe(tracer: Tracer, source: Capture, partitioned: Capture, again: Captu
     """
     assert tracer.found is not None
     op, key, number, held = tracer.found
-    value, local = source.results[number][0], tracer.everywhere(partitioned.results[number])
+    value, local = source.results[number][0], tracer.mesh.everywhere(partitioned.results[number])
     devices = tracer.wrong_devices(value, held[0])
     element = differing_element(value, local[devices[0]]) if devices else ()
     cause = _partial_operand(tracer, source, partitioned)
     if not cause:
-        padded = tracer.everywhere(again.results[number]) if again.results else None
+        padded = tracer.mesh.everywhere(again.results[number]) if again.results else None
         cause = explain_any(cases_of_shape(tracer.field, tracer.mesh, value, local, padded))
     return Parting(key[1], source_location(op), number, devices, element, cause)
 
@@ -204,7 +195,7 @@ def describe(tracer: Tracer, source: Capture, partitioned: Capture, again: Captu
 def _partial_operand(tracer: Tracer, source: Capture, partitioned: Capture) -> str:
     """Which reduction an operand still misses when the op reads it; empty for none."""
     for value, local in zip(source.operands, partitioned.operands, strict=False):  # ops of one location may have more
-        cases = cases_of_shape(tracer.field, tracer.mesh, value[0], tracer.everywhere(local))
+        cases = cases_of_shape(tracer.field, tracer.mesh, value[0], tracer.mesh.everywhere(local))
         if all(len(case.wrong) for case in cases) and (found := next(filter(None, map(partial_along, cases)), None)):
             return f"an operand is a partial {found[0]} along {listed(found[1])} when this op reads it: an all-reduce is missing"
     return ""

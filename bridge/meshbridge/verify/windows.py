@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, align, evaluates, index, integers
 from meshbridge.verify.movement import padded
-from meshbridge.verify.reductions import Combiner, combiner_of, reduced, run_scalars
+from meshbridge.verify.reductions import combiner_of, reduced, run_scalars
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,15 @@ def windows_of(x: Array, value: Array, dims: Sequence[Window]) -> Array:
     )
 
 
-def window_dims(op: ir.Operation, rank: int) -> list[Window]:
-    """The windows of an op along each dimension."""
-    ones = (1,) * rank
-    padding = np.array(integers(op, "padding", (0,) * 2 * rank)).reshape(rank, 2)
-    return [
-        Window(size, stride, int(low), int(high), base, spread)
-        for size, stride, (low, high), base, spread in zip(
-            integers(op, "window_dimensions", ones), integers(op, "window_strides", ones), padding,
-            integers(op, "base_dilations", ones), integers(op, "window_dilations", ones), strict=True,
-        )
-    ]  # fmt: skip
+def window_dims(op: ir.Operation, sizes: Sequence[int], padding: Sequence[int], base: str, spread: str) -> list[Window]:
+    """The windows of an op along each dimension; `base` and `spread` name the attributes that dilate operand and window."""
+    strides, bases, spreads = (integers(op, name, (1,) * len(sizes)) for name in ("window_strides", base, spread))
+    return [Window(*each) for each in zip(sizes, strides, padding[::2], padding[1::2], bases, spreads, strict=True)]
+
+
+def _dilated_windows(op: ir.Operation, rank: int) -> list[Window]:
+    sizes, padding = integers(op, "window_dimensions", (1,) * rank), integers(op, "padding", (0,) * 2 * rank)
+    return window_dims(op, sizes, padding, "base_dilations", "window_dilations")
 
 
 @evaluates("stablehlo.reduce_window")
@@ -67,18 +65,13 @@ def reduce_window(machine: Machine, op: ir.Operation, operands: list[Array]) -> 
     operands = align(*operands)
     values, inits = operands[:half], operands[half:]
     rank = values[0].ndim - 1
-    dims = window_dims(op, rank)
+    dims = _dilated_windows(op, rank)
     combiner = combiner_of(machine, op, 0)
     padding = [np.full_like(init, neutral) for init in inits] if (neutral := combiner.neutral(inits[0])) is not None else inits
     views = [windows_of(value, around, dims) for value, around in zip(values, padding, strict=True)]
-    totals = _accumulated(combiner, views, rank)
+    totals = reduced(combiner, views, tuple(range(rank + 1, 2 * rank + 1)))
     begun = [init.reshape(-1, *(1,) * rank) for init in inits]
     return combiner.combine(begun, totals)
-
-
-def _accumulated(combiner: Combiner, views: list[Array], rank: int) -> list[Array]:
-    axes = tuple(range(rank + 1, 2 * rank + 1))
-    return reduced(combiner, views, axes)
 
 
 @evaluates("stablehlo.select_and_scatter")
@@ -86,7 +79,7 @@ def select_and_scatter(machine: Machine, op: ir.Operation, operands: list[Array]
     """Each window selects one of its elements, which receives the window's number; the first region selects."""
     x, source, init = align(*operands)
     rank = x.ndim - 1
-    dims = window_dims(op, rank)
+    dims = _dilated_windows(op, rank)
     numbers = np.arange(int(np.prod(x.shape[1:], dtype=np.int64))).reshape(1, *x.shape[1:]) + 1
     outside = np.zeros(x.shape[0], np.int64)
     places = windows_of(np.broadcast_to(numbers, x.shape), outside, dims)
@@ -104,10 +97,6 @@ def select_and_scatter(machine: Machine, op: ir.Operation, operands: list[Array]
     assert chosen is not None
     result = np.broadcast_to(init.reshape(-1, *(1,) * rank), x.shape).reshape(x.shape[0], -1).copy()
     combiner = combiner_of(machine, op, 1)
-    for device, place in _rows(chosen.reshape(x.shape[0], -1)):
+    for device, place in enumerate(chosen.reshape(x.shape[0], -1)):
         combiner.scatter([result[device]], place - 1, [source[device].reshape(-1)])
     return [result.reshape(x.shape)]
-
-
-def _rows(places: Array) -> Iterator[tuple[int, Array]]:
-    yield from enumerate(places)
