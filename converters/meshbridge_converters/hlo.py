@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
-from math import prod
-from typing import Any
 
 import numpy as np
 
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import axis_array_attr
 from meshbridge.dialect.ops import BOUNDARY_MESH, BOUNDARY_SPLIT
+from meshbridge.ir.digits import axis_digits, groups_along
 from meshbridge.ir.mlir import (
     MeshError,
     OpError,
@@ -71,39 +69,14 @@ def read(data: bytes, filename: str, ctx: ir.Context, parameters: Sequence[str] 
     return module
 
 
-_GROUPS = re.compile(
-    r"replica_groups=mesh\[(?P<axes>[^\]]*)\](?:, device_ids=\((?P<ids>(?:[^()]|\([^()]*\))*)\))? \{(?P<along>[^}]*)\}"
-)
-_SIZE = re.compile(r"'([^']*)'=(\d+)")
-_ALONG = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
-_IOTA = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_GROUPS = re.compile(r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\((?:[^()]|\([^()]*\))*\))? \{[^}]*\})")
 
 
 def _listed_groups(found: re.Match[str]) -> str:
     """Groups along mesh axes as lists of devices: jaxlib's conversion to StableHLO forgets the order of a mesh's devices."""
-    sizes = {name: int(size) for name, size in _SIZE.findall(found["axes"])}
-    parts = [(name, int(before or 1), int(size or sizes[name])) for name, before, size in _ALONG.findall(found["along"])]
-    shape: list[int] = []
-    dims: dict[tuple[str, int], int] = {}
-    for axis, length in sizes.items():
-        cuts = sorted({1, length, *(cut for name, before, size in parts if name == axis for cut in (before, before * size))})
-        for outer, inner in pairwise(cuts):
-            dims[axis, outer] = len(shape)
-            shape.append(inner // outer)
-    along = [dims[name, before] for name, before, size in parts if size > 1]
-    devices = np.moveaxis(_devices(found["ids"], prod(sizes.values())).reshape(shape), along, range(-len(along), 0))
-    groups = devices.reshape(-1, prod(shape[dim] for dim in along))
+    mesh, axes = hlo_shardings.parse_axes(found[1])
+    groups = np.array(mesh.ordered_devices())[groups_along(mesh, axis_digits(mesh, axes))]
     return "replica_groups={" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups.tolist()) + "}"
-
-
-def _devices(text: str | None, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The devices of a mesh in row-major order: `[4,2]T(1,0)` is 0, 1, 2, … as 4x2, transposed; or they are listed."""
-    if text is None:
-        return np.arange(count)
-    if (iota := _IOTA.fullmatch(text)) is None:
-        return np.array([int(number) for number in text.split(",")], np.int64)
-    grid = np.arange(count).reshape([int(size) for size in iota[1].split(",")])
-    return grid.transpose([int(dim) for dim in iota[2].split(",")]).reshape(-1) if iota[2] else grid.reshape(-1)
 
 
 def _partitions(text: str) -> int:

@@ -24,7 +24,7 @@ from typing import TypeVar
 import numpy as np
 from jaxlib.xla_client import HloSharding, OpSharding
 
-from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
+from meshbridge.ir.sharding import MAX_DEVICES, Axes, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
 
 MAX_DIMENSIONS = 32
@@ -158,6 +158,20 @@ class _Reader:
                 self.expect(",")
             found.append(read(self))
         return found
+
+
+def parse_axes(text: str) -> tuple[Mesh, Axes]:
+    """Axes of a mesh as HLO says along which devices form groups, `mesh['x'=2,'y'=4] {'y':(1)2}`: 2x2x2 and (1,).
+
+    Raises ValueError for text that is none.
+    """
+    reader = _Reader(text)
+    reader.expect("mesh")
+    mesh = _mesh(reader)
+    reader.expect("{")
+    refs = reader.list_of(lambda reader: _axis(reader, mesh), "}")
+    cut = factor(mesh.named_axes, refs, device_ids=mesh.device_ids)
+    return cut, tuple(axis for ref in refs for axis in cut.axes_of(ref))
 
 
 def _braced(reader: _Reader) -> Tiling:
