@@ -6,7 +6,6 @@ inlined first where there are manual computations, since GSPMD says of every val
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
 from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
 from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.invariants import GROUP, manual_axes
+from meshbridge_converters.sdy_attributes import Refs, SdySharding
 
 Value: TypeAlias = "ir.Value[Any]"
 Manual = frozenset[str]
@@ -35,15 +35,15 @@ def from_sdy(module: ir.Module) -> None:
     must stay replicated are taken for a wish: GSPMD has no open dimension that must not take them.
     """
     with module.context, ir.Location.unknown():
-        declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
-        meshes = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"] for op in declared}
-        named = {ir.StringAttr(op.attributes["sym_name"]).value for op in declared if NAMED_IN_HLO in op.attributes}
+        declared = sdy_attributes.declared_meshes(module)
+        meshes = {symbol: op.attributes["mesh"] for symbol, op in declared.items()}
+        named = {symbol for symbol, op in declared.items() if NAMED_IN_HLO in op.attributes}
         if any(op.name in (MANUAL, NAMED) for op in walk_all(module)):
             InlineCalls().run(module)
         members = {op.operands[0]: op for op in walk_all(module) if op.name == GROUP and IN_SHARDING in op.attributes}
         export = _Export(meshes, named, members)
         export.block(module.body, frozenset())
-        for op in declared:
+        for op in declared.values():
             op.erase()
         if export.devices > 1 and NUM_PARTITIONS not in module.operation.attributes:
             module.operation.attributes[NUM_PARTITIONS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), export.devices)
@@ -99,7 +99,7 @@ class _Export:
         value, result = op.operands[0], op.results[0]
         if listed in op.attributes:
             attr = op.attributes[listed]
-            is_unknown = UNKNOWN in op.attributes and _says_nothing(attr)
+            is_unknown = UNKNOWN in op.attributes and SdySharding.of(attr).says_nothing
             text, opened = ("{unknown}", ()) if is_unknown else (self.text(op, attr, manual), self._unspecified(attr))
             text = self._with_group(text, result)
             call = _call(CONSTRAINT, value, value.type, text, opened, op, ir.InsertionPoint(op))
@@ -151,20 +151,19 @@ class _Export:
 
     def _local_text(self, op: ir.Operation, attr: ir.Attribute, inside: Manual) -> str:
         """What is left of a sharding inside the region: its free axes."""
-        tensor = sdy.TensorShardingAttr(attr)
-        dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
-        free = [[ref for ref in dim.axes if sdy_attributes.axis_ref(ref).name not in inside] for dim in dims]
-        local = [sdy.DimensionShardingAttr.get(axes, dim.is_closed) for axes, dim in zip(free, dims, strict=True)]
-        return self.text(op, sdy.TensorShardingAttr.get(tensor.mesh_or_ref, local), inside)
+        said = SdySharding.of(attr)
+        free = tuple(tuple(ref for ref in refs if ref.name not in inside) for refs in said.dims)
+        return self.text(op, SdySharding(said.mesh, free, said.open_dims).attr, inside)
 
     def final(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
         """What says how a value itself is sharded. Without names, that can leave all dimensions open or none."""
-        is_named = sdy_attributes.mesh_of(attr) in self.named
-        return "{unknown}" if _says_nothing(attr) and not is_named else self.text(op, attr, manual)
+        said = SdySharding.of(attr)
+        return "{unknown}" if said.says_nothing and said.mesh not in self.named else self.text(op, attr, manual)
 
     def _unspecified(self, attr: ir.Attribute) -> tuple[int, ...]:
         """The open dimensions that a call names beside its sharding; one that names axes says them itself."""
-        return () if sdy_attributes.mesh_of(attr) in self.named else _open_dims(attr)
+        said = SdySharding.of(attr)
+        return () if said.mesh in self.named else said.open_dims
 
     def text(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
         """The HloSharding string of an `#sdy.sharding<…>` of a value that is local along `manual`."""
@@ -174,8 +173,8 @@ class _Export:
         return self.written[key]
 
     def _text(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
-        where = sdy_attributes.mesh_of(attr)
-        mesh = sdy.MeshAttr(self.meshes[where] if isinstance(where, str) else where)
+        said = SdySharding.of(attr)
+        mesh = sdy.MeshAttr(self.meshes[said.mesh] if isinstance(said.mesh, str) else said.mesh)
         axes, devices = sdy_attributes.mesh_axes(mesh), list(mesh.device_ids)
         if not axes:
             return f"{{maximal device={devices[0]}}}" if devices else "{replicated}"
@@ -183,48 +182,26 @@ class _Export:
         if devices_in_mesh > MAX_DEVICES:
             raise OpError(op, f"is on a mesh of {devices_in_mesh} devices, expected at most {MAX_DEVICES} in GSPMD")
         self.devices = max(self.devices, devices_in_mesh)
-        _refuse(op, attr)
-        if where in self.named:
-            return hlo_shardings.print_named(_named(attr, factor(axes, (), device_ids=tuple(devices)), manual))
-        factored = factor(axes, sdy_attributes.axis_refs(attr))
-        tensor = sdy.TensorShardingAttr(attr)
-        dims = [_parts(factored, sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings]
-        groups = {
-            "manual": [axis for name, _ in axes if name in manual for axis in factored.runs[name]],
-            "unreduced": _parts(factored, tensor.unreduced_axes),
-        }
-        return _tiled(factored, dims, groups, devices)
+        if any(priority is not None for priority in said.priorities):
+            raise OpError(op, f"has priorities in {attr}, which GSPMD cannot say")
+        local = tuple(AxisRef(name) for name, _ in axes if name in manual)
+        if said.mesh in self.named:
+            named = factor(axes, (), device_ids=tuple(devices))
+            groups = (("replicated", said.replicated), ("unreduced", said.unreduced), ("manual", local))
+            return hlo_shardings.print_named(Tiling("named", mesh=named, dims=said.dims, open_dims=said.open_dims, axes=groups))
+        factored = factor(axes, said.axes)
 
+        def parts(refs: Refs) -> list[int]:
+            return [axis for ref in refs for axis in factored.axes_of(ref)]
 
-def _named(attr: ir.Attribute, mesh: Mesh, manual: Manual) -> Tiling:
-    tensor = sdy.TensorShardingAttr(attr)
-
-    def refs(attrs: Iterable[ir.Attribute]) -> tuple[AxisRef, ...]:
-        return tuple(map(sdy_attributes.axis_ref, attrs))
-
-    groups = {
-        "replicated": refs(tensor.replicated_axes),
-        "unreduced": refs(tensor.unreduced_axes),
-        "manual": tuple(AxisRef(name) for name in mesh.runs if name in manual),
-    }
-    dims = tuple(refs(sdy.DimensionShardingAttr(dim).axes) for dim in tensor.dimension_shardings)
-    return Tiling("named", mesh=mesh, dims=dims, open_dims=_open_dims(attr), axes=tuple(groups.items()))
+        return _tiled(
+            factored, list(map(parts, said.dims)), {"manual": parts(local), "unreduced": parts(said.unreduced)}, devices
+        )
 
 
 def _group_word(op: ir.Operation) -> str:
     """What GSPMD calls a member of a group."""
     return f"{'shard_like' if SHARD_LIKE in op.attributes else 'shard_as'} {ir.IntegerAttr(op.attributes['group_id']).value}"
-
-
-def _says_nothing(attr: ir.Attribute) -> bool:
-    """Whether every dimension is open, and none is split."""
-    tensor = sdy.TensorShardingAttr(attr)
-    dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
-    return bool(dims) and not (any(dim.is_closed for dim in dims) or sdy_attributes.axis_refs(attr))
-
-
-def _parts(factored: Mesh, refs: Iterable[ir.Attribute]) -> list[int]:
-    return [axis for ref in refs for axis in factored.axes_of(sdy_attributes.axis_ref(ref))]
 
 
 def _tiled(factored: Mesh, dims: list[list[int]], groups: dict[str, list[int]], devices: list[int]) -> str:
@@ -244,19 +221,6 @@ def _tiled(factored: Mesh, dims: list[list[int]], groups: dict[str, list[int]], 
     return hlo_shardings.print_tiled(
         [size(axes) for axes in dims], [(kind, size(axes)) for kind, axes in kept], shape, in_order, devices
     )
-
-
-def _refuse(op: ir.Operation, attr: ir.Attribute) -> None:
-    """Raises OpError for what GSPMD has no way to say."""
-    tensor = sdy.TensorShardingAttr(attr)
-    dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
-    if any(dim.priority is not None for dim in dims):
-        raise OpError(op, f"has priorities in {attr}, which GSPMD cannot say")
-
-
-def _open_dims(attr: ir.Attribute) -> tuple[int, ...]:
-    dims = map(sdy.DimensionShardingAttr, sdy.TensorShardingAttr(attr).dimension_shardings)
-    return tuple(index for index, dim in enumerate(dims) if not dim.is_closed)
 
 
 def _call(

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from meshbridge.ir.mlir import MeshError, OpError, ir, sdy
 from meshbridge.ir.sharding import AxisRef, Mesh
-from meshbridge_converters import mesh_inference, sdy_attributes
+from meshbridge_converters import mesh_inference
 from meshbridge_converters.gspmd_annotations import NUM_PARTITIONS, Survey, tilings
 from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.mesh_inference import InferredMesh
+from meshbridge_converters.sdy_attributes import Refs, SdySharding
 
 NAMED_IN_HLO = "meshbridge.named_in_hlo"
 """Discardable attribute of `sdy.mesh` and `mesh.mesh`: GSPMD's annotations name its axes, and name them again on the way back."""
-
-
-@dataclass(frozen=True)
-class _Said:
-    """What a tiling says over its mesh, by axes: per dimension and per kind of subgroup."""
-
-    dims: Sequence[Iterable[AxisRef]]
-    open_dims: Sequence[int] = ()
-    replicated: Iterable[AxisRef] = ()
-    unreduced: Iterable[AxisRef] = ()
 
 
 @dataclass
@@ -117,7 +108,7 @@ class Writer:
         order = [name for axes in (self.axes, *(mesh.named_axes for mesh in self.named)) for name, _ in axes]
         return sorted(names, key=order.index)
 
-    def _placed(self, tiling: Tiling, wanted: str) -> list[AxisRef]:
+    def _placed(self, tiling: Tiling, wanted: str) -> Refs:
         assert self.inferred is not None
         return _refs(axis for kind, axes in self.inferred.place(tiling).subgroups if kind == wanted for axis in axes)
 
@@ -133,31 +124,26 @@ class Writer:
 
     def _write(self, op: ir.Operation, tiling: Tiling, rank: int, opened: Sequence[int]) -> ir.Attribute:
         if tiling.kind == "maximal":
-            return sdy.TensorShardingAttr.get(self._maximal(op, tiling.devices[0]), [])
-        said, (symbol, axes) = self._said(tiling, rank), self._mesh(tiling)
+            return SdySharding(self._maximal(op, tiling.devices[0]), ()).attr
+        said = self._said(tiling, rank)
         if len(said.dims) != rank:
             raise OpError(op, f"carries a tiling of {len(said.dims)} dimensions for a value of rank {rank}")
-        if tiling.kind == "unreduced" and prod(size for _, size in axes) == 1:
+        if tiling.kind == "unreduced" and prod(size for _, size in self._mesh(tiling)[1]) == 1:
             hint = f"{NUM_PARTITIONS} of the module says for how many devices it is"
             raise OpError(op, "carries {unreduced}, but nothing says over which devices", hint=hint)
-        is_open = {*said.open_dims, *opened}
-        dims = [
-            sdy.DimensionShardingAttr.get(list(map(sdy_attributes.axis_ref_attr, refs)), dim not in is_open)
-            for dim, refs in enumerate(said.dims)
-        ]
-        replicated, unreduced = (list(map(sdy_attributes.axis_ref_attr, refs)) for refs in (said.replicated, said.unreduced))
-        return sdy.TensorShardingAttr.get(symbol, dims, replicated, unreduced)
+        return replace(said, open_dims=(*said.open_dims, *opened)).attr
 
-    def _said(self, tiling: Tiling, rank: int) -> _Said:
+    def _said(self, tiling: Tiling, rank: int) -> SdySharding:
+        symbol, axes = self._mesh(tiling)
         if tiling.kind == "named":
-            return _Said(tiling.dims, tiling.open_dims, tiling.axes_of("replicated"), tiling.axes_of("unreduced"))
+            return SdySharding(symbol, tiling.dims, tiling.open_dims, tiling.axes_of("replicated"), tiling.axes_of("unreduced"))
         if tiling.kind == "tiled":
             assert self.inferred is not None
-            placed = self.inferred.place(tiling)
-            dims = [_refs(axes) for axes in placed.split]
-            return _Said(dims, unreduced=sorted(self._placed(tiling, "unreduced"), key=lambda ref: int(ref.name)))
-        unreduced = [AxisRef(name) for name, _ in self._mesh(tiling)[1]] if tiling.kind == "unreduced" else []
-        return _Said([()] * rank, range(rank) if tiling.kind == "unknown" else (), unreduced=unreduced)
+            dims = tuple(map(_refs, self.inferred.place(tiling).split))
+            unreduced = sorted(self._placed(tiling, "unreduced"), key=lambda ref: int(ref.name))
+            return SdySharding(symbol, dims, unreduced=tuple(unreduced))
+        whole = tuple(AxisRef(name) for name, _ in axes) if tiling.kind == "unreduced" else ()
+        return SdySharding(symbol, ((),) * rank, tuple(range(rank)) if tiling.kind == "unknown" else (), unreduced=whole)
 
     def _maximal(self, op: ir.Operation, device: int) -> str:
         if self.devices is not None and device >= self.devices:
@@ -167,9 +153,9 @@ class Writer:
         return self.maximal[device]
 
 
-def _refs(axes: Iterable[int]) -> list[AxisRef]:
+def _refs(axes: Iterable[int]) -> Refs:
     """Axes of an inferred mesh: they are called by their number."""
-    return [AxisRef(str(axis)) for axis in axes]
+    return tuple(AxisRef(str(axis)) for axis in axes)
 
 
 def _infer(found: dict[Tiling, ir.Operation], declared: int | None) -> InferredMesh:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshbridge.ir.mlir import entries, ir, sdy
+from meshbridge.ir.mlir import entries, ir
 from meshbridge_converters.carriers import SHARDING
+from meshbridge_converters.sdy_attributes import SdySharding, declared_meshes, sdy_mesh
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding
@@ -31,16 +32,13 @@ def abstract_meshes(module: ir.Module, known: Iterable[NamedSharding | None]) ->
     }
     same_sizes = {sizes: mesh for (sizes, _), mesh in used.items()}
     meshes: dict[str, AbstractMesh] = {}
-    for op in module.body.operations:
-        if op.operation.name == "sdy.mesh":
-            declared = sdy.MeshAttr(op.operation.attributes["mesh"])
-            axes = [sdy.MeshAxisAttr(axis) for axis in declared.axes]
-            sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
-            symbol = ir.StringAttr(op.operation.attributes["sym_name"]).value
-            if names == tuple(map(str, range(len(names)))) and sizes in same_sizes and not list(declared.device_ids):
-                meshes[symbol] = same_sizes[sizes]
-            else:
-                meshes[symbol] = used[sizes, names] if (sizes, names) in used else AbstractMesh(sizes, names)
+    for symbol, op in declared_meshes(module).items():
+        mesh = sdy_mesh(symbol, op.attributes["mesh"], ()).value
+        names = tuple(mesh.runs)
+        if not mesh.axis_names and mesh.shape in same_sizes and not mesh.device_ids:
+            meshes[symbol] = same_sizes[mesh.shape]
+        else:
+            meshes[symbol] = used[mesh.shape, names] if (mesh.shape, names) in used else AbstractMesh(mesh.shape, names)
     return meshes
 
 
@@ -52,22 +50,18 @@ def boundary(function: ir.Operation, attributes: str, meshes: Mapping[str, Any])
     found = []
     for each in entries(function, attributes):
         memory = ir.StringAttr(each[MEMORY]).value if MEMORY in each else None
-        found.append(_named(sdy.TensorShardingAttr(each[SHARDING]), meshes, memory) if SHARDING in each else None)
+        found.append(_named(SdySharding.of(each[SHARDING]), meshes, memory) if SHARDING in each else None)
     return found
 
 
-def _named(sharding: Any, meshes: Mapping[str, Any], memory: str | None) -> NamedSharding | None:
+def _named(sharding: SdySharding, meshes: Mapping[str, Any], memory: str | None) -> NamedSharding | None:
     from jax.sharding import NamedSharding, PartitionSpec
 
-    reference = sharding.mesh_or_ref
-    if not isinstance(reference, ir.FlatSymbolRefAttr) or reference.value not in meshes:
+    if sharding.mesh not in meshes or any(ref.size is not None for refs in sharding.dims for ref in refs):
         return None
-    mesh = meshes[reference.value]
-    spec: list[tuple[str, ...] | None] = []
-    for dimension in sharding.dimension_shardings:
-        axes = [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dimension).axes]
-        if any(axis.sub_axis_info is not None for axis in axes):
-            return None
-        names = [axis.name if axis.name in mesh.axis_names else mesh.axis_names[int(axis.name)] for axis in axes]
-        spec.append(tuple(names) or None)
+    mesh = meshes[str(sharding.mesh)]
+    names = [
+        [ref.name if ref.name in mesh.axis_names else mesh.axis_names[int(ref.name)] for ref in refs] for refs in sharding.dims
+    ]
+    spec = [tuple(each) or None for each in names]
     return NamedSharding(mesh, PartitionSpec(*spec), memory_kind=memory)

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from meshbridge.dialect import attributes
@@ -37,6 +38,11 @@ class SdyMesh:
     inlined: bool = False
 
     @property
+    def reference(self) -> str | ir.Attribute:
+        """How shardings name the mesh: by its symbol, or by its contents."""
+        return self.attr if self.inlined else self.value.name
+
+    @property
     def is_maximal(self) -> bool:
         """Whether the mesh means one device that holds the value. Its shardings have no dimensions, whatever the rank."""
         return not self.value.rank and bool(self.value.device_ids)
@@ -45,6 +51,12 @@ class SdyMesh:
 def mesh_axes(attr: ir.Attribute) -> list[tuple[str, int]]:
     """Name and size of each axis of an `#sdy.mesh<…>`."""
     return [(axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(attr).axes)]
+
+
+def declared_meshes(module: ir.Module) -> dict[str, ir.Operation]:
+    """The `sdy.mesh` operations of a module by symbol."""
+    found = [view.operation for view in module.body.operations if view.operation.name == "sdy.mesh"]
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in found}
 
 
 def sdy_mesh(symbol: str, attr: ir.Attribute, used: Iterable[AxisRef], inlined: bool = False) -> SdyMesh:
@@ -66,7 +78,57 @@ def mesh_attr(mesh: Mesh) -> ir.Attribute:
     return sdy.MeshAttr.get(axes, [] if in_order else list(mesh.device_ids))
 
 
-def axis_ref(attr: ir.Attribute) -> AxisRef:
+Refs = tuple[AxisRef, ...]
+
+
+@dataclass(frozen=True)
+class SdySharding:
+    """An `#sdy.sharding<…>` as a value.
+
+    `mesh` is its symbol, or the mesh itself where it is inlined. `dims` has the axes of each dimension, outer to inner, and
+    `priorities` as many entries, or none at all. The axes `replicated` must not be used; along `unreduced` the value is a sum.
+    """
+
+    mesh: str | ir.Attribute
+    dims: tuple[Refs, ...]
+    open_dims: tuple[int, ...] = ()
+    replicated: Refs = ()
+    unreduced: Refs = ()
+    priorities: tuple[int | None, ...] = ()
+
+    @classmethod
+    def of(cls, attr: ir.Attribute) -> SdySharding:
+        """What an `#sdy.sharding<…>` says."""
+        tensor = sdy.TensorShardingAttr(attr)
+        dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
+        opened = tuple(index for index, dim in enumerate(dims) if not dim.is_closed)
+        split = tuple(tuple(map(_ref, dim.axes)) for dim in dims)
+        replicated, unreduced = (tuple(map(_ref, refs)) for refs in (tensor.replicated_axes, tensor.unreduced_axes))
+        return cls(mesh_of(attr), split, opened, replicated, unreduced, tuple(dim.priority for dim in dims))
+
+    @property
+    def attr(self) -> ir.Attribute:
+        """The `#sdy.sharding<…>`."""
+        said = zip(self.dims, self.priorities or (None,) * len(self.dims), strict=True)
+        dims = [
+            sdy.DimensionShardingAttr.get(list(map(_ref_attr, refs)), dim not in self.open_dims, priority)
+            for dim, (refs, priority) in enumerate(said)
+        ]
+        replicated, unreduced = (list(map(_ref_attr, refs)) for refs in (self.replicated, self.unreduced))
+        return sdy.TensorShardingAttr.get(self.mesh, dims, replicated, unreduced)
+
+    @property
+    def axes(self) -> Refs:
+        """Every axis reference in it."""
+        return (*chain.from_iterable(self.dims), *self.replicated, *self.unreduced)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether every dimension is open, and none is split."""
+        return bool(self.dims) and len(self.open_dims) == len(self.dims) and not self.axes
+
+
+def _ref(attr: ir.Attribute) -> AxisRef:
     """An `#sdy<axis_ref…>` as a value."""
     ref = sdy.AxisRefAttr(attr)
     if ref.sub_axis_info is None:
@@ -75,38 +137,28 @@ def axis_ref(attr: ir.Attribute) -> AxisRef:
     return AxisRef(ref.name, info.pre_size, info.size)
 
 
-def axis_ref_attr(ref: AxisRef) -> ir.Attribute:
+def _ref_attr(ref: AxisRef) -> ir.Attribute:
     """A value as an `#sdy<axis_ref…>`."""
     if ref.size is None:
         return sdy.AxisRefAttr.get(ref.name)
     return sdy.AxisRefAttr.get(ref.name, sdy.SubAxisInfoAttr.get(ref.pre, ref.size))
 
 
-def axis_refs(sharding: ir.Attribute) -> list[AxisRef]:
-    """Every axis reference in an `#sdy.sharding<…>`."""
-    tensor = sdy.TensorShardingAttr(sharding)
-    refs = [axis for dim in tensor.dimension_shardings for axis in sdy.DimensionShardingAttr(dim).axes]
-    return [axis_ref(ref) for ref in (*refs, *tensor.replicated_axes, *tensor.unreduced_axes)]
-
-
 def read(attr: ir.Attribute, mesh: SdyMesh, rank: int) -> Annotation:
     """What an `#sdy.sharding<…>` over `mesh` says, in the mesh dialect's terms, of a tensor of `rank` dimensions."""
 
-    def axes(refs: Sequence[ir.Attribute]) -> Axes:
-        return tuple(axis for ref in refs for axis in mesh.value.axes_of(axis_ref(ref)))
+    def axes(refs: Refs) -> Axes:
+        return tuple(axis for ref in refs for axis in mesh.value.axes_of(ref))
 
-    tensor = sdy.TensorShardingAttr(attr)
-    dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
-    partial, replicated = axes(tensor.unreduced_axes), axes(tensor.replicated_axes)
+    said = SdySharding.of(attr)
     extras: dict[str, ir.Attribute] = {}
-    if opened := [index for index, dim in enumerate(dims) if not dim.is_closed]:
-        extras[OPEN_DIMS] = attributes.integers_attr(opened)
-    priorities = [dim.priority for dim in dims]
-    if any(priority is not None for priority in priorities):
-        extras[PRIORITIES] = attributes.integers_attr(NO_PRIORITY if p is None else p for p in priorities)
-    if replicated:
-        extras[REPLICATED_AXES] = attributes.axes_attr(replicated)
-    return Annotation(Sharding(mesh.value.name, tuple(axes(dim.axes) for dim in dims), partial).padded(rank), extras)
+    if said.open_dims:
+        extras[OPEN_DIMS] = attributes.integers_attr(said.open_dims)
+    if any(priority is not None for priority in said.priorities):
+        extras[PRIORITIES] = attributes.integers_attr(NO_PRIORITY if p is None else p for p in said.priorities)
+    if said.replicated:
+        extras[REPLICATED_AXES] = attributes.axes_attr(axes(said.replicated))
+    return Annotation(Sharding(mesh.value.name, tuple(map(axes, said.dims)), axes(said.unreduced)).padded(rank), extras)
 
 
 def write(sharding: Sharding, rank: int, extras: Mapping[str, ir.Attribute], mesh: SdyMesh) -> ir.Attribute:
@@ -121,25 +173,17 @@ def write(sharding: Sharding, rank: int, extras: Mapping[str, ir.Attribute], mes
     if sharding.partial_axes and sharding.partial_kind != "sum":
         raise ValueError(f"partial = {sharding.partial_kind} has no counterpart in sdy, where unreduced means sum")
 
-    def refs(axes: Iterable[int]) -> list[ir.Attribute]:
-        if not mesh.value.rank:  # the one axis of size 1 that stands for no axis at all
-            return []
-        return [axis_ref_attr(ref) for ref in mesh.value.refs_of(axes)]
+    def refs(axes: Iterable[int]) -> Refs:
+        """None on a mesh without axes, whose one axis of size 1 stands for no axis at all."""
+        return tuple(mesh.value.refs_of(axes)) if mesh.value.rank else ()
 
-    def in_mesh_order(axes: Iterable[int]) -> list[ir.Attribute]:
-        return refs(sorted(axes))
+    def listed(name: str) -> tuple[int, ...]:
+        return attributes.integers(extras[name]) if name in extras else ()
 
-    if mesh.is_maximal:
-        rank, sharding = 0, replace(sharding, split_axes=())
-    opened = set(attributes.integers(extras[OPEN_DIMS])) if OPEN_DIMS in extras else set()
-    priorities = attributes.integers(extras[PRIORITIES]) if PRIORITIES in extras else (NO_PRIORITY,) * rank
-    dims = [
-        sdy.DimensionShardingAttr.get(refs(axes), index not in opened, None if priority == NO_PRIORITY else priority)
-        for index, (axes, priority) in enumerate(zip(sharding.padded(rank).split_axes, priorities, strict=True))
-    ]
-    replicated = attributes.integers(extras[REPLICATED_AXES]) if REPLICATED_AXES in extras else ()
-    where = mesh.attr if mesh.inlined else mesh.value.name
-    return sdy.TensorShardingAttr.get(where, dims, in_mesh_order(replicated), in_mesh_order(sharding.partial_axes))
+    dims = () if mesh.is_maximal else tuple(map(refs, sharding.padded(rank).split_axes))
+    priorities = tuple(None if priority == NO_PRIORITY else priority for priority in listed(PRIORITIES))
+    replicated, unreduced = (refs(sorted(axes)) for axes in (listed(REPLICATED_AXES), sharding.partial_axes))
+    return SdySharding(mesh.reference, dims, listed(OPEN_DIMS), replicated, unreduced, priorities).attr
 
 
 def mesh_of(sharding: ir.Attribute) -> str | ir.Attribute:
@@ -156,5 +200,5 @@ def on_mesh(sharding: ir.Attribute, mesh: str | ir.Attribute) -> ir.Attribute:
 
 def open_sharding(mesh: SdyMesh, rank: int) -> ir.Attribute:
     """Nothing is said: every dimension is open."""
-    dims = [] if mesh.is_maximal else [sdy.DimensionShardingAttr.get([], False)] * rank
-    return sdy.TensorShardingAttr.get(mesh.attr if mesh.inlined else mesh.value.name, dims)
+    dims = 0 if mesh.is_maximal else rank
+    return SdySharding(mesh.reference, ((),) * dims, tuple(range(dims))).attr

@@ -342,5 +342,4 @@ class _Export:
         op.attributes[listed] = carriers.per_value_attr(entries)
 
     def _mesh_of(self, attr: ir.Attribute) -> SdyMesh:
-        key = sdy_attributes.mesh_of(attr)
-        return next(mesh for name, mesh in self.meshes.items() if key == (mesh.attr if mesh.inlined else name))
+        return next(mesh for mesh in self.meshes.values() if mesh.reference == sdy_attributes.mesh_of(attr))

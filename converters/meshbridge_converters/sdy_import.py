@@ -71,8 +71,7 @@ def import_module(module: ir.Module) -> None:
 
 def _put_on_one_mesh(module: ir.Module, sites: Iterable[_Site]) -> None:
     """Settles for every manual computation which mesh it speaks of."""
-    ops = [view.operation for view in module.body.operations if view.operation.name == "sdy.mesh"]
-    declared = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes["mesh"] for op in ops}
+    declared = {symbol: op.attributes["mesh"] for symbol, op in sdy_attributes.declared_meshes(module).items()}
     for site in sites:
         if site.name == MANUAL:
             invariants.put_on_one_mesh(site.op, declared)

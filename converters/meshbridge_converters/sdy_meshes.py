@@ -9,7 +9,7 @@ from itertools import count
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import AxisRef
 from meshbridge_converters import carriers, meshes, sdy_attributes
-from meshbridge_converters.sdy_attributes import Annotation, SdyMesh
+from meshbridge_converters.sdy_attributes import Annotation, SdyMesh, SdySharding
 
 
 @dataclass
@@ -29,12 +29,10 @@ class Meshes:
         """
         used = _references(carrying)
         in_use = list(used)
-        declared = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
         taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations if "sym_name" in op.attributes}
         free = (name for name in (f"inlined_mesh_{number}" for number in count()) if name not in taken)
         by_key: dict[str | ir.Attribute, SdyMesh] = {}
-        for op in declared:
-            symbol = ir.StringAttr(op.attributes["sym_name"]).value
+        for symbol, op in sdy_attributes.declared_meshes(module).items():
             by_key[symbol] = _located(op, symbol, op.attributes["mesh"], used.pop(symbol, ({}, op))[0])
             others = {name: op.attributes[name] for name in op.attributes if name not in ("sym_name", "mesh")}
             meshes.declare(by_key[symbol], others, op.location, ir.InsertionPoint(op))
@@ -84,7 +82,7 @@ def _references(carrying: Iterable[tuple[ir.Operation, str]]) -> dict[str | ir.A
             if attr not in seen:
                 seen.add(attr)
                 refs, _ = used.setdefault(sdy_attributes.mesh_of(attr), ({}, op))
-                for ref in sdy_attributes.axis_refs(attr):
+                for ref in SdySharding.of(attr).axes:
                     refs.setdefault(ref, op)
     return used
 
