@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from meshbridge.analysis.known_values import Iota, known
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import ir
 from meshbridge.legalize.table import Legalizer, rewrites
-from meshbridge.ops.addressing import Addressing, of_gather, of_scatter
+from meshbridge.ops.addressing import Addressing, addressing_of
 from meshbridge.ops.rule import shape_of
 
 
@@ -22,16 +22,14 @@ def batch_lookups(op: ir.Operation, rewriter: Legalizer) -> bool:
              %0 = "stablehlo.gather"(%x, %j) collapsed_slice_dims = [1], operand_batching_dims = [0],
                   start_indices_batching_dims = [0], start_index_map = [1] : …
     """
-    is_gather = op.name == "stablehlo.gather"
-    how, number = (of_gather(op), 1) if is_gather else (of_scatter(op), len(op.results))
+    how, number = addressing_of(op), 1 if op.name == "stablehlo.gather" else len(op.results)
     counting = _counting(how, shape_of(op.operands[0]), op.operands[number])
     if not counting:
         return False
     rewriter.feed(op, number, _without(op.operands[number], how.vector_dim, set(counting)))
     batching = [(how.addressed[component], dim) for component, dim in counting.items()]
     addressed = tuple(dim for component, dim in enumerate(how.addressed) if component not in counting)
-    how = replace(how, addressed=addressed, batching=tuple(sorted((*how.batching, *batching))))
-    (_write_gather if is_gather else _write_scatter)(op, how)
+    replace(how, addressed=addressed, batching=tuple(sorted((*how.batching, *batching)))).write_to(op)
     return True
 
 
@@ -65,29 +63,3 @@ def _without(indices: ir.Value, vector_dim: int, dropped: set[int]) -> ir.Value:
     """The index vectors without some components."""
     emit, kept = Builder.current(), sorted(set(range(shape_of(indices)[vector_dim])) - dropped)
     return emit.concatenate([emit.slice(indices, vector_dim, component, 1) for component in kept], vector_dim)
-
-
-def _write_gather(op: ir.Operation, how: Addressing) -> None:
-    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    batching = [dim for dim, _ in how.batching]
-    op.attributes["dimension_numbers"] = stablehlo.GatherDimensionNumbers.get(
-        offset_dims=list(numbers.offset_dims),
-        collapsed_slice_dims=[dim for dim in numbers.collapsed_slice_dims if dim not in batching],
-        operand_batching_dims=batching,
-        start_indices_batching_dims=[index_dim for _, index_dim in how.batching],
-        start_index_map=list(how.addressed),
-        index_vector_dim=how.vector_dim,
-    )
-
-
-def _write_scatter(op: ir.Operation, how: Addressing) -> None:
-    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    batching = [dim for dim, _ in how.batching]
-    op.attributes["scatter_dimension_numbers"] = stablehlo.ScatterDimensionNumbers.get(
-        update_window_dims=list(numbers.update_window_dims),
-        inserted_window_dims=[dim for dim in numbers.inserted_window_dims if dim not in batching],
-        input_batching_dims=batching,
-        scatter_indices_batching_dims=[index_dim for _, index_dim in how.batching],
-        scattered_dims_to_operand_dims=list(how.addressed),
-        index_vector_dim=how.vector_dim,
-    )

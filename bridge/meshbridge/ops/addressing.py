@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from typing import Any
 
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of
@@ -46,36 +47,50 @@ class Addressing:
         batching = tuple((dim, new.index(old[number])) for (dim, _), number in zip(self.batching, numbers, strict=True))
         return replace(finer, batching=batching, vector_dim=len(new))
 
-
-def of_gather(op: ir.Operation) -> Addressing:
-    """The addressing of a `stablehlo.gather`."""
-    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    sizes = integers(op.attributes["slice_sizes"])
-    batching = tuple(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
-    outside = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
-    return Addressing(
-        sizes,
-        tuple(numbers.start_index_map),
-        numbers.index_vector_dim,
-        batching,
-        _window(len(sizes), outside, numbers.offset_dims),
-    )
+    def write_to(self, op: ir.Operation) -> None:
+        """Gives a gather or scatter these dimension numbers."""
+        name, kind, _ = _NUMBERS[op.name]
+        along, batching = [along for _, along in self.window], [dim for dim, _ in self.batching]
+        outside = sorted({*range(len(self.sizes))} - {dim for dim, _ in (*self.window, *self.batching)})
+        index_batching = [index_dim for _, index_dim in self.batching]
+        op.attributes[name] = kind.get(along, outside, batching, index_batching, list(self.addressed), self.vector_dim)
 
 
-def of_scatter(op: ir.Operation) -> Addressing:
-    """The addressing of a `stablehlo.scatter`, of one operand or several, all of one shape."""
-    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    update, rank = shape_of(op.operands[len(op.operands) - 1]), len(shape_of(op.operands[0]))
-    batching = tuple(zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True))
-    outside = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
-    window = _window(rank, outside, numbers.update_window_dims)
-    covered = {dim: update[along] for dim, along in window}
-    sizes = tuple(covered.get(dim, 1) for dim in range(rank))
-    return Addressing(sizes, tuple(numbers.scattered_dims_to_operand_dims), numbers.index_vector_dim, batching, window)
+_NUMBERS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "stablehlo.gather": (
+        "dimension_numbers",
+        stablehlo.GatherDimensionNumbers,
+        ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims", "start_index_map"),
+    ),
+    "stablehlo.scatter": (
+        "scatter_dimension_numbers",
+        stablehlo.ScatterDimensionNumbers,
+        (
+            "update_window_dims",
+            "inserted_window_dims",
+            "input_batching_dims",
+            "scatter_indices_batching_dims",
+            "scattered_dims_to_operand_dims",
+        ),
+    ),
+}
+"""By op, the attribute of the dimension numbers, its kind, and what it calls the numbers but for the vectors' dimension."""
 
 
-def _window(rank: int, outside: set[int], along: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    return tuple(zip([dim for dim in range(rank) if dim not in outside], along, strict=True))
+def addressing_of(op: ir.Operation) -> Addressing:
+    """The addressing of a `stablehlo.gather`, or of a scatter of one operand or several, all of one shape."""
+    name, kind, fields = _NUMBERS[op.name]
+    numbers = kind(op.attributes[name])
+    along, outside, batching, index_batching, addressed = (tuple(getattr(numbers, field)) for field in fields)
+    kept = [dim for dim in range(len(shape_of(op.operands[0]))) if dim not in (*outside, *batching)]
+    window = tuple(zip(kept, along, strict=True))
+    if op.name == "stablehlo.gather":
+        sizes = integers(op.attributes["slice_sizes"])
+    else:
+        update, places = shape_of(op.operands[len(op.operands) - 1]), dict(window)
+        sizes = tuple(update[places[dim]] if dim in places else 1 for dim in range(len(shape_of(op.operands[0]))))
+    pairs = tuple(zip(batching, index_batching, strict=True))
+    return Addressing(sizes, addressed, numbers.index_vector_dim, pairs, window)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from math import prod
 
-from meshbridge.dialect.attributes import integers, integers_attr
+from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import element_of
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Split
-from meshbridge.ops.addressing import Addressing, Indices, Shard, of_gather, of_scatter
+from meshbridge.ops.addressing import Addressing, Indices, Shard, addressing_of
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reductions import body_kind, once_per_group
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
@@ -71,7 +71,7 @@ def gather(op: ir.Operation) -> ShardingRule:
 
     An indexed dimension of which less is taken is a sum: each shard looks up what it holds and adds zero elsewhere.
     """
-    how = of_gather(op)
+    how = addressing_of(op)
     if not how.addressed:
         return _whole(op)
     maps = _Maps(shape_of(op.operands[0]), shape_of(op.operands[1]), shape_of(op.results[0]), how)
@@ -92,7 +92,7 @@ def scatter(op: ir.Operation) -> ShardingRule:
     All operands of one scatter are sharded alike, and so are all updates."""
     count = len(op.results)
     indices, update = op.operands[count], op.operands[count + 1]
-    how = of_scatter(op)
+    how = addressing_of(op)
     if not how.addressed:
         return _whole(op)
     maps = _Maps(shape_of(op.operands[0]), shape_of(indices), shape_of(update), how)
@@ -120,7 +120,7 @@ def _shards(operand: ir.Value, how: Addressing, dims: Dims, windows: Dims, split
 def local_gather(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Looks up in the shard. Along an indexed split dimension an element that another shard holds reads as zero: a
     partial sum."""
-    how, operand = of_gather(op), op.operands[0]
+    how, operand = addressing_of(op), op.operands[0]
     split = tensor_split(rule.operands[0], option)
     shards = _shards(operand, how, rule.operands[0], rule.results[0], split, at)
     op.attributes["slice_sizes"] = integers_attr(map(min, how.sizes, shape_of(operand)))
@@ -135,7 +135,9 @@ def local_gather(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
     indices.shift(shards, at)
     inside = indices.inside(shards)
     op.operands[1] = indices.joined()
-    _look_up(op, finer, wide)
+    op.attributes["slice_sizes"] = integers_attr(map(min, finer.sizes, shape_of(operand)))
+    finer.write_to(op)
+    _forget(op, "indices_are_sorted")
     default_lowering(op, rule, option, at)
     _mask_result(op, inside, finer, at)
 
@@ -146,22 +148,6 @@ def _unfold(indices: Indices, how: Addressing, finer: Addressing, wide: list[int
     rank = len(indices.shape) + len(how.window)
     for dim in sorted(wide, key=lambda dim: places[dim]):
         indices.unfold(dim, how.sizes[dim], finer.batch_dims(rank).index(places[dim]))
-
-
-def _look_up(op: ir.Operation, how: Addressing, wide: list[int]) -> None:
-    """Gives a gather the dimension numbers of `how`; along `wide` it takes single elements."""
-    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    sizes = integers(op.attributes["slice_sizes"])
-    op.attributes["slice_sizes"] = integers_attr(1 if dim in wide else size for dim, size in enumerate(sizes))
-    op.attributes["dimension_numbers"] = stablehlo.GatherDimensionNumbers.get(
-        offset_dims=[along for _, along in how.window],
-        collapsed_slice_dims=sorted({*numbers.collapsed_slice_dims, *wide}),
-        operand_batching_dims=[dim for dim, _ in how.batching],
-        start_indices_batching_dims=[index_dim for _, index_dim in how.batching],
-        start_index_map=list(how.addressed),
-        index_vector_dim=how.vector_dim,
-    )
-    _forget(op, "indices_are_sorted")
 
 
 def _forget(op: ir.Operation, *promises: str) -> None:
@@ -183,7 +169,7 @@ def local_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: Spmd
     """Applies the updates that fall into the shard (StableHLO skips those out of bounds). With split updates every device applies
     its own; the operands then enter on one device of each group and the result is partial."""
     count = len(op.results)
-    how, split = of_scatter(op), tensor_split(rule.operands[0], option)
+    how, split = addressing_of(op), tensor_split(rule.operands[0], option)
     shards = _shards(op.operands[0], how, rule.operands[0], rule.operands[count + 1], split, at)
     reduced = [(loop, axes) for loop, axes in zip(rule.loops, option, strict=True) if loop.reduction and axes]
     if shards:
@@ -213,13 +199,5 @@ def _update_shard(op: ir.Operation, how: Addressing, shards: dict[int, Shard], a
         # of the shard's bounds would then read from another shard.
         for index in range(count):
             op.operands[index] = at.emit.barrier(op.operands[index])
-    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    op.attributes["scatter_dimension_numbers"] = stablehlo.ScatterDimensionNumbers.get(
-        update_window_dims=[along for _, along in finer.window],
-        inserted_window_dims=sorted({*numbers.inserted_window_dims, *wide}),
-        input_batching_dims=[dim for dim, _ in finer.batching],
-        scatter_indices_batching_dims=[index_dim for _, index_dim in finer.batching],
-        scattered_dims_to_operand_dims=list(finer.addressed),
-        index_vector_dim=finer.vector_dim,
-    )
+    finer.write_to(op)
     _forget(op, "indices_are_sorted", *(["unique_indices"] if wide else []))
