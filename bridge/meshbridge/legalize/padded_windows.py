@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
-
-import numpy as np
 
 from meshbridge.analysis.known_values import is_splat
-from meshbridge.dialect.attributes import integers_attr
+from meshbridge.ir.builder import shape_of
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.reads import Read, read_of
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops import padded_selections
-from meshbridge.ops.convolutions import convolution_padding, per_dim
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.reductions import body_kind
 from meshbridge.ops.selections import selected_kind
-from meshbridge.ops.window_attributes import set_window_dims, window_dims
+from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 
 _Padding = tuple[int, int, int]
 """Places before the first element and behind the last, and from one element to the next."""
@@ -36,59 +32,36 @@ def _padding(reach: Reach) -> _Padding:
     return reach.low, reach.size - reach.low - reach.dilation * (reach.source - 1) - 1, reach.dilation
 
 
-def _together(windows: Sequence[_Padding], pads: Sequence[Reach]) -> list[_Padding] | None:
-    """Padding by the windows' own and the pad's; None if windows cannot say it, as they crop nothing."""
+def _together(windows: Sequence[WindowDim], pads: Sequence[Reach]) -> list[WindowDim] | None:
+    """The windows with the pad's padding beside their own; None if windows cannot say it, as they crop nothing."""
     both = [
-        (low + dilation * before, high + dilation * behind, dilation * apart)
-        for (low, high, dilation), (before, behind, apart) in zip(windows, map(_padding, pads), strict=True)
+        replace(window, low=window.low + window.base * low, high=window.high + window.base * high, base=window.base * apart)
+        for window, (low, high, apart) in zip(windows, map(_padding, pads), strict=True)
     ]
-    return None if any(min(low, high) < 0 for low, high, _ in both) else both  # XLA on CPU misreads some that are negative
+    return None if any(min(window.low, window.high) < 0 for window in both) else both  # XLA on CPU misreads some negative ones
 
 
-@rewrites("stablehlo.reduce_window")
-def pad_pooling(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Lets the windows of a reduction pad, where the pad adds what the reduction ignores.
+@rewrites("stablehlo.reduce_window", "stablehlo.convolution")
+def pad_windows(op: ir.Operation, rewriter: Legalizer) -> bool:
+    """Lets the windows of a reduction pad, where the pad adds what the reduction ignores; those of a convolution with zeros.
 
     Input:   %0 = stablehlo.pad %x, %lowest, low = [0], high = [1] : tensor<9xf32>
              %1 = stablehlo.reduce_window(%0, %lowest) {window_dimensions = [3], window_strides = [2]} : tensor<4xf32>
     Output:  %1 = stablehlo.reduce_window(%x, %lowest) {…, padding = [[0, 1]]} : tensor<4xf32>
     """
-    kind = body_kind(op)
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"]) if op.name == "stablehlo.convolution" else None
+    kind = "sum" if numbers is not None else body_kind(op)
     ignored = neutral(kind, ir.RankedTensorType(op.results[0].type).element_type)
     pad = _pad_behind(op.operands[0], ignored) if kind and len(op.results) == 1 else None
     if pad is None:
         return False
-    windows = window_dims(op, len(pad.reaches))
-    padding = _together([(window.low, window.high, window.base) for window in windows], pad.reaches)
-    if padding is None:
+    dims = list(range(len(pad.reaches)) if numbers is None else numbers.input_spatial_dimensions)
+    kernel = shape_of(op.operands[1])
+    sizes = None if numbers is None else [kernel[dim] for dim in numbers.kernel_spatial_dimensions]
+    windows = _together(window_dims(op, sizes), [pad.reaches[dim] for dim in dims])
+    if windows is None or any(_padding(reach) != (0, 0, 1) for dim, reach in enumerate(pad.reaches) if dim not in dims):
         return False
-    set_window_dims(
-        op, [replace(window, low=low, high=high, base=base) for window, (low, high, base) in zip(windows, padding, strict=True)]
-    )
-    rewriter.feed(op, 0, pad.source)
-    return True
-
-
-@rewrites("stablehlo.convolution")
-def pad_convolutions(op: ir.Operation, rewriter: Legalizer) -> bool:
-    """Lets a convolution pad its image with zeros.
-
-    Input:   %0 = stablehlo.pad %x, %zero, low = [0, 2, 0], high = [0, 0, 0] : tensor<1x10x2xf32>
-             %1 = stablehlo.convolution(%0, %k) window = {pad = [[0, 1]]} : tensor<1x9x2xf32>
-    Output:  %1 = stablehlo.convolution(%x, %k) window = {pad = [[2, 1]]} : tensor<1x9x2xf32>
-    """
-    pad = _pad_behind(op.operands[0], 0)
-    if pad is None:
-        return False
-    space = list(stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"]).input_spatial_dimensions)
-    pairs, dilations = convolution_padding(op, len(space)), per_dim(op, "lhs_dilation", 1, len(space))
-    own = [(low, high, dilation) for (low, high), dilation in zip(pairs, dilations, strict=True)]
-    padding = _together(own, [pad.reaches[dim] for dim in space])
-    if padding is None or any(_padding(reach) != (0, 0, 1) for dim, reach in enumerate(pad.reaches) if dim not in space):
-        return False
-    edges: Any = np.array([(low, high) for low, high, _ in padding], np.int64).reshape(len(space), 2)
-    op.attributes["padding"] = ir.DenseIntElementsAttr.get(edges)
-    op.attributes["lhs_dilation"] = integers_attr([dilation for *_, dilation in padding])
+    set_window_dims(op, windows)
     rewriter.feed(op, 0, pad.source)
     return True
 
@@ -105,7 +78,7 @@ def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
     kind, readers = selected_kind(op), rewriter.users(op.results[0])
     ignored = neutral(kind, ir.RankedTensorType(op.results[0].type).element_type)
     pad = _pad_behind(op.operands[0], ignored) if kind and len(readers) == 1 else None
-    if pad is None or any(window.low or window.high for window in window_dims(op, len(pad.reaches))):
+    if pad is None or any(window.low or window.high for window in window_dims(op)):
         return False
     low, high, apart = zip(*map(_padding, pad.reaches), strict=True)
     cut = read_of(readers[0].results[0]) if readers[0].name in ("stablehlo.pad", "stablehlo.slice") else None

@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import element_of, integer, tensor
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, spmd_lowering
+from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
 
 
@@ -29,11 +27,7 @@ class _Space:
 
     dims: tuple[int, int, int]
     sizes: tuple[int, int, int]
-    stride: int
-    low: int
-    dilation: int
-    spread: int
-    "Dilation of the kernel."
+    window: WindowDim
     is_reversed: bool
 
     @property
@@ -44,50 +38,24 @@ class _Space:
     @property
     def reach(self) -> Reach:
         """The places of the image that an element of the result reads, or one of the kernel."""
-        image, kernel, result = self.sizes
+        (image, kernel, result), window = self.sizes, self.window
         if not self.by_kernel:
-            return Reach(result, image, self.stride, self.low, (kernel - 1) * self.spread + 1, self.dilation)
-        covered = (result - 1) * self.stride + 1
+            return window.reach(image, result)
+        covered = (result - 1) * window.stride + 1
         if self.is_reversed:
-            return Reach(kernel, image, -self.spread, self.low - (kernel - 1) * self.spread, covered, self.dilation)
-        return Reach(kernel, image, self.spread, self.low, covered, self.dilation)
+            return Reach(kernel, image, -window.spread, window.low - (kernel - 1) * window.spread, covered, window.base)
+        return Reach(kernel, image, window.spread, window.low, covered, window.base)
 
 
 def _spaces(op: ir.Operation, image: tuple[int, ...], kernel: tuple[int, ...], result: tuple[int, ...]) -> list[_Space]:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    dims = list(
-        zip(numbers.input_spatial_dimensions, numbers.kernel_spatial_dimensions, numbers.output_spatial_dimensions, strict=True)
-    )
-    strides, dilations, spreads = (per_dim(op, name, 1, len(dims)) for name in ("window_strides", "lhs_dilation", "rhs_dilation"))
-    turned, padding = per_dim(op, "window_reversal", 0, len(dims)), convolution_padding(op, len(dims))
+    along = (numbers.input_spatial_dimensions, numbers.kernel_spatial_dimensions, numbers.output_spatial_dimensions)
+    turned: Any = op.attributes["window_reversal"] if "window_reversal" in op.attributes else [False] * len(along[0])
+    windows = window_dims(op, [kernel[dim] for dim in along[1]])
     return [
-        _Space(
-            each,
-            (image[each[0]], kernel[each[1]], result[each[2]]),
-            strides[index],
-            padding[index][0],
-            dilations[index],
-            spreads[index],
-            bool(turned[index]),
-        )
-        for index, each in enumerate(dims)
+        _Space(dims, (image[dims[0]], kernel[dims[1]], result[dims[2]]), window, bool(is_reversed))
+        for dims, window, is_reversed in zip(zip(*along, strict=True), windows, turned, strict=True)
     ]
-
-
-def per_dim(op: ir.Operation, name: str, default: int, count: int) -> list[int]:
-    """An attribute of a convolution with one entry for each of its `count` spatial dimensions."""
-    if name not in op.attributes:
-        return [default] * count
-    values: Any = op.attributes[name]  # numbers or booleans
-    return [int(entry) for entry in values]
-
-
-def convolution_padding(op: ir.Operation, count: int) -> list[list[int]]:
-    """Low and high padding of each of the `count` spatial dimensions."""
-    if "padding" not in op.attributes:
-        return [[0, 0] for _ in range(count)]
-    pairs: list[list[int]] = np.array(ir.DenseIntElementsAttr(op.attributes["padding"])).reshape(count, 2).tolist()
-    return pairs
 
 
 def _group_counts(op: ir.Operation) -> tuple[int, int]:
@@ -135,24 +103,22 @@ def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: 
     image, kernel = op.operands
     spaces = _spaces(op, at.global_shape(image), at.global_shape(kernel), at.global_shape(op.results[0]))
     splits = [tensor_split(dims, option) for dims in rule.operands]
-    count = len(spaces)
-    padding, dilations = convolution_padding(op, count), per_dim(op, "lhs_dilation", 1, count)
+    windows = [space.window for space in spaces]
     zero = at.emit.splat(tensor([], element_of(image)), 0)
-    for index, space in enumerate(spaces):
+    for index, (space, window) in enumerate(zip(spaces, windows, strict=True)):
         axes, dim = splits[0][space.dims[0]], space.dims[0]
         if not axes:
-            if dilations[index] == 1:  # XLA on CPU misreads negative padding beside none
-                low, high = (min(edge, 0) for edge in padding[index])
-                image, padding[index] = at.emit.pad_along(image, dim, zero, low, high), [max(edge, 0) for edge in padding[index]]
+            if window.base == 1:  # XLA on CPU misreads negative padding beside none
+                image = at.emit.pad_along(image, dim, zero, min(window.low, 0), min(window.high, 0))
+                windows[index] = replace(window, low=max(window.low, 0), high=max(window.high, 0))
             continue
         places = read_places(image, dim, axes, space.reach, zero, at)
-        image, padding[index], dilations[index] = places.value, [places.low, places.high], places.dilation
+        image = places.value
+        windows[index] = replace(window, low=places.low, high=places.high, base=places.dilation)
         if space.by_kernel and space.sizes[1] % at.mesh.group_size(axes):
             kernel = mask_padding(kernel, space.dims[1], space.sizes[1], axes, "sum", at)
     op.operands[0], op.operands[1] = image, kernel
-    pairs: Any = np.array(padding, np.int64).reshape(count, 2)  # any buffer will do; the stubs do not know numpy's
-    op.attributes["padding"] = ir.DenseIntElementsAttr.get(pairs)
-    op.attributes["lhs_dilation"] = integers_attr(dilations)
+    set_window_dims(op, windows)
     _shrink_groups(op, rule, option, at)
     default_lowering(op, rule, option, at)
 

@@ -53,8 +53,8 @@ class PaddedSelection:
     @property
     def windows(self) -> list[WindowDim]:
         """The windows, on the operand without its padding."""
-        windows = window_dims(self.selection, len(self.low))
-        return [replace(window, low=low, high=high) for window, low, high in zip(windows, self.low, self.high, strict=True)]
+        windows = zip(window_dims(self.selection), self.low, self.high, strict=True)
+        return [replace(window, low=low, high=high) for window, low, high in windows]
 
 
 def make_body(

@@ -24,7 +24,7 @@ def scanned_dim(op: ir.Operation, shape: tuple[int, ...]) -> int:
     """The dimension along which a `reduce_window` of a tensor of `shape` is a cumulative reduction; -1 if there is none."""
     if len(op.results) != 1 or not body_kind(op):
         return -1
-    windows = window_dims(op, len(shape))
+    windows = window_dims(op)
     for dim, (size, window) in enumerate(zip(shape, windows, strict=True)):
         ends = {(size - 1, 0), (0, size - 1)}
         others = all(other.is_single for index, other in enumerate(windows) if index != dim)
@@ -41,7 +41,7 @@ def scanned_dim(op: ir.Operation, shape: tuple[int, ...]) -> int:
 def local_scan(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram, dim: int) -> None:
     """Scans the shard along the split dimension `dim`, then joins on what comes before it."""
     wanted = result_sharding(rule, option, 0, at.mesh)
-    windows = window_dims(op, len(wanted.split_axes))
+    windows = window_dims(op)
     result, axes, kind = op.results[0], wanted.split_axes[dim], body_kind(op)
     size, length = windows[dim].size, shape_of(op.operands[0])[dim]
     from_end = windows[dim].low == 0

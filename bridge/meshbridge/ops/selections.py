@@ -31,7 +31,7 @@ _LOSES = {"GE": "max", "GT": "max", "LE": "min", "LT": "min"}
 @sharding_rule_of("stablehlo.select_and_scatter")
 def select_and_scatter(op: ir.Operation) -> ShardingRule:
     """Operand, source and result share every dimension; one with a single window has a loop only if the window is one element."""
-    return selection_nest(op, window_dims(op, len(shape_of(op.operands[0]))))
+    return selection_nest(op, window_dims(op))
 
 
 def selection_nest(op: ir.Operation, windows: list[WindowDim]) -> ShardingRule:
@@ -71,7 +71,7 @@ def selected_kind(op: ir.Operation) -> str:
 @spmd_lowering("stablehlo.select_and_scatter")
 def local_select_and_scatter(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Selects positions, and scatters to those that are in the shard."""
-    windows = window_dims(op, len(shape_of(op.operands[0])))
+    windows = window_dims(op)
     split = split_windows(rule, option, windows)
     if not split:
         default_lowering(op, rule, option, at)

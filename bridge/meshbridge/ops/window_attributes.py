@@ -1,7 +1,8 @@
-"""The attributes of reduce_window and select_and_scatter, one value per dimension."""
+"""The windows of reduce_window, select_and_scatter and convolution: their attributes, one value per dimension."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.reach import Reach
 
 
 @dataclass(frozen=True)
@@ -33,31 +35,42 @@ class WindowDim:
         """Whether windows are single elements, one after the other, without padding."""
         return self == WindowDim(1, spread=self.spread)
 
+    def reach(self, source: int, result: int) -> Reach:
+        """What a dimension of the result, of that size, reads of the operand's."""
+        return Reach(result, source, self.stride, self.low, self.extent, self.base)
 
-def window_dims(op: ir.Operation, rank: int) -> list[WindowDim]:
-    """The windows of an op along each of its `rank` dimensions."""
+
+_SPREADS = {"stablehlo.convolution": ("lhs_dilation", "rhs_dilation")}
+"""What ops call the dilations of their operand and of their windows, if not `base_dilations` and `window_dilations`."""
+
+
+def _names(op: ir.Operation) -> tuple[str, ...]:
+    return ("window_strides", *_SPREADS.get(op.name, ("base_dilations", "window_dilations")))
+
+
+def window_dims(op: ir.Operation, sizes: Sequence[int] | None = None) -> list[WindowDim]:
+    """The windows of an op along each of its dimensions; those of a convolution, along dimensions of space, have the `sizes` of
+    its kernel."""
     attrs = op.attributes
-
-    def per_dim(name: str) -> tuple[int, ...]:
-        return integers(attrs[name]) if name in attrs else (1,) * rank
-
-    padding: list[list[int]] = [[0, 0]] * rank
+    sizes = integers(attrs["window_dimensions"]) if sizes is None else sizes
+    padding: list[list[int]] = [[0, 0]] * len(sizes)
     if "padding" in attrs:
-        padding = np.array(ir.DenseIntElementsAttr(attrs["padding"])).reshape(rank, 2).tolist()
-    names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+        padding = np.array(ir.DenseIntElementsAttr(attrs["padding"])).reshape(len(sizes), 2).tolist()
+    strides, bases, spreads = (integers(attrs[name]) if name in attrs else (1,) * len(sizes) for name in _names(op))
     return [
         WindowDim(size, stride, low, high, base, spread)
-        for size, stride, base, spread, (low, high) in zip(*map(per_dim, names), padding, strict=True)
+        for size, stride, base, spread, (low, high) in zip(sizes, strides, bases, spreads, padding, strict=True)
     ]
 
 
 def set_window_dims(op: ir.Operation, dims: list[WindowDim]) -> None:
     """Writes the windows back. Dilations are only written where there are any: select_and_scatter knows none."""
     attrs = op.attributes
-    attrs["window_dimensions"] = integers_attr([dim.size for dim in dims])
-    attrs["window_strides"] = integers_attr([dim.stride for dim in dims])
-    pairs: Any = np.array([(dim.low, dim.high) for dim in dims], np.int64)  # any buffer will do; the stubs do not know numpy's
+    if "window_dimensions" in attrs:
+        attrs["window_dimensions"] = integers_attr([dim.size for dim in dims])
+    pairs: Any = np.array([(dim.low, dim.high) for dim in dims], np.int64).reshape(-1, 2)  # the stubs do not know numpy's buffers
     attrs["padding"] = ir.DenseIntElementsAttr.get(pairs)
-    for name, values in (("base_dilations", [dim.base for dim in dims]), ("window_dilations", [dim.spread for dim in dims])):
+    for name, field in zip(_names(op), ("stride", "base", "spread"), strict=True):
+        values = [getattr(dim, field) for dim in dims]
         if name in attrs or any(value != 1 for value in values):
             attrs[name] = integers_attr(values)

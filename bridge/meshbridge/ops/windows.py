@@ -11,18 +11,13 @@ from meshbridge.ir.builder import element_of
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.option import Option, tensor_split
-from meshbridge.ops.reach import Reach, Shares
+from meshbridge.ops.reach import Shares
 from meshbridge.ops.reductions import body_kind, once_per_group
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.scans import local_scan, scanned_dim
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
-
-
-def _reach(window: WindowDim, source: int, result: int) -> Reach:
-    """What a dimension of the result reads of the operand."""
-    return Reach(result, source, window.stride, window.low, window.extent, window.base)
 
 
 def _is_total(window: WindowDim, source: int, result: int) -> bool:
@@ -41,7 +36,7 @@ def reduce_window(op: ir.Operation) -> ShardingRule:
     scanned = scanned_dim(op, source)
     build = RuleBuilder()
     operand: list[tuple[int, ...]] = []
-    for dim, window in enumerate(window_dims(op, len(source))):
+    for dim, window in enumerate(window_dims(op)):
         if kind and _is_total(window, source[dim], result[dim]):
             operand.append(build.loop(source[dim], kind))
         else:
@@ -50,7 +45,7 @@ def reduce_window(op: ir.Operation) -> ShardingRule:
                 build.exchange(operand[dim], op, 0, dim, Shares())
             elif not window.is_single:
                 for index in range(count):
-                    build.exchange(operand[dim], op, index, dim, _reach(window, source[dim], result[dim]))
+                    build.exchange(operand[dim], op, index, dim, window.reach(source[dim], result[dim]))
     kept = tuple(loops if size > 1 else () for loops, size in zip(operand, result, strict=True))
     return build.rule([tuple(operand)] * count + [()] * count, [kept] * count)
 
@@ -66,7 +61,7 @@ def local_reduce_window(op: ir.Operation, rule: ShardingRule, option: Option, at
     if scanned >= 0 and split[scanned]:
         local_scan(op, rule, option, at, scanned)
         return
-    windows = window_dims(op, len(source))
+    windows = window_dims(op)
     reduced = tuple(axis for loop, axes in zip(rule.loops, option, strict=True) if loop.reduction for axis in axes)
     for dim, axes in enumerate(split):
         window = windows[dim]
@@ -75,7 +70,7 @@ def local_reduce_window(op: ir.Operation, rule: ShardingRule, option: Option, at
         if rule.loops[rule.operands[0][dim][0]].reduction:
             windows[dim] = WindowDim(shape_of(op.operands[0])[dim])
             continue
-        reach = _reach(window, source[dim], result[dim])
+        reach = window.reach(source[dim], result[dim])
         for index in range(count):
             initial = op.operands[count + index]
             fill = at.emit.splat(initial.type, neutral(kind, element_of(initial))) if kind else initial
