@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import pytest
 
 from meshbridge import pipeline
 from meshbridge.decide.decide import decide
-from meshbridge.decide.decisions import ANNOTATED, CHEAPEST, SAME_VALUE, Resharding, reshardings
+from meshbridge.decide.decisions import ANNOTATED, CHEAPEST, SAME_VALUE, BlockDecisions, FunctionDecisions, Shardings
 from meshbridge.decide.read_annotations import decisions_from_annotations
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.ir.mlir import context, functions_to_partition, ir, parse
+from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import Options
 from meshbridge.read import formats
@@ -65,7 +69,7 @@ def test_reshardings_say_why(name: str) -> None:
     pipeline.run(pipeline.build(Options(emit="annotated")).starting_at("legal").passes, module)
     with module.context:
         (function,) = decisions_from_annotations(module).functions
-    read = list(reshardings(function))
+    read = list(_reshardings_of(function))
     pairs = ({(found.source, found.target) for found in each} for each in (decided, read))
     assert next(pairs) == next(pairs)
     assert all(found.op.name == "mesh.shard" or found.value in list(found.op.results) for found in read)
@@ -77,10 +81,10 @@ def _legal(name: str) -> ir.Module:
     return module
 
 
-def _decide(module: ir.Module) -> list[Resharding]:
+def _decide(module: ir.Module) -> list[_Resharding]:
     with module.context, ir.Location.unknown():
         (function,) = decide(functions_to_partition(module), module, Interface(), moves=ShardingRefinement.moves).functions
-    return list(reshardings(function))
+    return list(_reshardings_of(function))
 
 
 def test_a_pass_between_deciding_and_partitioning_is_refused() -> None:
@@ -90,3 +94,42 @@ def test_a_pass_between_deciding_and_partitioning_is_refused() -> None:
     steps = (*MESH.until("decided").passes, between, *MESH.starting_at("decided").passes)
     with pytest.raises(RuntimeError, match="changes a program of which Decisions are known"):
         pipeline.run(steps, module)
+
+
+@dataclass(frozen=True)
+class _Resharding:
+    """A value that is resharded before an op, or where the op defines it."""
+
+    op: ir.Operation
+    value: ir.Value
+    source: Sharding
+    target: Sharding
+    why: str
+
+
+def _reshardings_of(decisions: FunctionDecisions) -> Iterator[_Resharding]:
+    """The reshardings between the definitions and the uses of a function, in program order, as long as it is not partitioned."""
+    yield from _inside(decisions.function.regions[0].blocks[0], decisions.block, decisions.mesh, {})
+
+
+def _inside(block: ir.Block, decisions: BlockDecisions, mesh: Mesh, defined: dict[ir.Value, Sharding]) -> Iterator[_Resharding]:
+    _define(defined, block.arguments, decisions.arguments)
+    for view, decision in zip(block.operations, decisions.ops, strict=True):
+        op = view.operation
+        for value, target in zip(op.operands, decision.operands, strict=False):
+            source = defined.get(value)
+            if source is not None and target is not None and source != target:
+                yield _Resharding(op, value, source, target, decision.why)
+        for index, target in enumerate(decision.results):
+            made = decision.computed(index, mesh)
+            if made is not None and target is not None and made != target:
+                yield _Resharding(op, op.results[index], made, target, decision.why)
+        _define(defined, op.results, decision.results)
+        for region, inner in zip(op.regions, decision.regions, strict=False):
+            yield from _inside(region.blocks[0], inner, mesh, defined)
+
+
+def _define(defined: dict[ir.Value, Sharding], values: object, shardings: Shardings) -> None:
+    for value, sharding in zip(values, shardings, strict=False):  # type: ignore[call-overload]
+        if sharding is not None:
+            defined[value] = sharding

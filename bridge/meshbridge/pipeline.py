@@ -18,7 +18,7 @@ from meshbridge.dialect import verifier
 from meshbridge.dialect.boundary import is_partitioned
 from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, OpError, diagnostics_text, ir
-from meshbridge.ir.passes import PASSES, Known, Pass, run_passes
+from meshbridge.ir.passes import PASSES, Known, Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.lowering.lower_collectives import LowerCollectives
@@ -210,21 +210,23 @@ def run(
     known: Known | None = None,
     on_pass: OnPass | None = None,
 ) -> list[Timing]:
-    """Runs `steps` in order, verifying after each; returns their timings. `known` is what earlier passes of the run hand on."""
-    timings: list[Timing] = []
-    started = time.perf_counter()
+    """Runs `steps` in order, verifying after each; returns their timings. `known` is what earlier passes of the run hand on.
 
-    def after_each(step: Pass, changed: bool) -> None:
-        nonlocal started
+    Raises RuntimeError where a pass changes the module and leaves what is `known` of it as it was: it would be wrong.
+    """
+    timings: list[Timing] = []
+    known = {} if known is None else known
+    for step in steps:
+        started, held = time.perf_counter(), dict(known)
+        changed = step.run_with(module, known) is not False
+        if changed and (stale := [kind.__name__ for kind in held if known.get(kind) is held[kind]]):
+            raise RuntimeError(f"{step.name} changes a program of which {', '.join(stale)} are known")
         done = time.perf_counter()
         if verify_each and changed:
             verify(module)
         timings.append(Timing(step.name, done - started, time.perf_counter() - done))
         if on_pass is not None:
             on_pass(step, module)
-        started = time.perf_counter()
-
-    run_passes(steps, module, {} if known is None else known, after_each)
     return timings
 
 

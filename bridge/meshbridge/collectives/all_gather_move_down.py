@@ -13,12 +13,10 @@ from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, group_size, shape_of
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.elements import neutral
+from meshbridge.ir.elements import is_bytewise, neutral, resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.resized import is_bytewise, resized
 from meshbridge.ir.sharding import DYNAMIC, Axes
-from meshbridge.ir.sizes import type_bytes
 from meshbridge.ops.reductions import body_kind
 
 

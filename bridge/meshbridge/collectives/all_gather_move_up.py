@@ -12,11 +12,10 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import group_size
 from meshbridge.ir.builder import Builder, shape_of
+from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.resized import is_bytewise
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
-from meshbridge.ir.sizes import type_bytes
 
 
 @register

@@ -12,10 +12,9 @@ from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp
 from meshbridge.dialect.signature import element_of
-from meshbridge.ir.elements import neutral
+from meshbridge.ir.elements import neutral, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.sizes import type_bytes
 from meshbridge.ops.reductions import body_kind
 
 

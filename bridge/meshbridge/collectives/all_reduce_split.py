@@ -16,11 +16,10 @@ from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
+from meshbridge.ir.elements import resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.resized import resized
 from meshbridge.ir.sharding import DYNAMIC, Axes
-from meshbridge.ir.sizes import type_bytes
 
 
 @register

@@ -15,13 +15,12 @@ from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, Collect
 from meshbridge.dialect.signature import group_size
 from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, element_of, shape_of
+from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.locations import because, reason_at
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.resized import is_bytewise
 from meshbridge.ir.rewrite import REDUCERS, rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
-from meshbridge.ir.sizes import type_bytes
 
 
 @register

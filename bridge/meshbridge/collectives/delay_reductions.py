@@ -14,12 +14,11 @@ from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder, op_of
-from meshbridge.ir.elements import neutral
+from meshbridge.ir.elements import neutral, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.ir.sizes import type_bytes
 
 
 @register

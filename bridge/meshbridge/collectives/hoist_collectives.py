@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir, walk_all
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.sizes import tensor_bytes
 from meshbridge.ops import elementwise
 
 

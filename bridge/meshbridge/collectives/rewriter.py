@@ -21,9 +21,9 @@ from meshbridge.dialect.ops import (
     MeshOp,
 )
 from meshbridge.ir.builder import Builder
+from meshbridge.ir.elements import resized
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
-from meshbridge.ir.resized import resized
 from meshbridge.ir.rewrite import REDUCERS, Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops import elementwise

@@ -11,11 +11,11 @@ from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder, tensor
+from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
-from meshbridge.ir.sizes import type_bytes
 
 
 @register

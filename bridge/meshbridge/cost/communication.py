@@ -15,10 +15,10 @@ import numpy as np
 from meshbridge.analysis.executions import Execution, Weigh, executed
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.dialect.ops import CollectiveOpView, MeshOp, PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.locations import SourceLocation, location_of, reason_at
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
-from meshbridge.ir.sizes import tensor_bytes
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, ir, walk
-from meshbridge.ir.sizes import tensor_bytes
 from meshbridge.ops.elementwise import ELEMENTWISE
 
 _VIEWS = frozenset(

@@ -10,7 +10,6 @@ blocks. A product whose rows are split along mesh axis 0:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshbridge.ir.mlir import ir
@@ -93,44 +92,3 @@ def free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:
     """What is left of a sharding where the axes `manual` do not exist."""
     split = tuple(tuple(axis for axis in axes if axis not in manual) for axes in sharding.split_axes)
     return replace(sharding.without_partial().plain(), split_axes=split)
-
-
-@dataclass(frozen=True)
-class Resharding:
-    """A value that is resharded before an op, or where the op defines it."""
-
-    op: ir.Operation
-    value: ir.Value
-    source: Sharding
-    target: Sharding
-    why: str
-
-
-def reshardings(decisions: FunctionDecisions) -> Iterator[Resharding]:
-    """The reshardings between the definitions and the uses of a function, in program order, as long as it is not partitioned."""
-    yield from _reshardings(decisions.function.regions[0].blocks[0], decisions.block, decisions.mesh, {})
-
-
-def _reshardings(
-    block: ir.Block, decisions: BlockDecisions, mesh: Mesh, defined: dict[ir.Value, Sharding]
-) -> Iterator[Resharding]:
-    _define(defined, block.arguments, decisions.arguments)
-    for view, decision in zip(block.operations, decisions.ops, strict=True):
-        op = view.operation
-        for value, target in zip(op.operands, decision.operands, strict=False):
-            source = defined.get(value)
-            if source is not None and target is not None and source != target:
-                yield Resharding(op, value, source, target, decision.why)
-        for index, target in enumerate(decision.results):
-            made = decision.computed(index, mesh)
-            if made is not None and target is not None and made != target:
-                yield Resharding(op, op.results[index], made, target, decision.why)
-        _define(defined, op.results, decision.results)
-        for region, inner in zip(op.regions, decision.regions, strict=False):
-            yield from _reshardings(region.blocks[0], inner, mesh, defined)
-
-
-def _define(defined: dict[ir.Value, Sharding], values: object, shardings: Shardings) -> None:
-    for value, sharding in zip(values, shardings, strict=False):  # type: ignore[call-overload]
-        if sharding is not None:
-            defined[value] = sharding

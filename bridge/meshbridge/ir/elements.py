@@ -1,10 +1,10 @@
-"""What is known of element types: their size, and the element that a reduction ignores."""
+"""What is known of element types, their size and the element that a reduction ignores, and so of the sizes of tensors."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 
 from meshbridge.ir.mlir import MeshError, ir
 
@@ -27,6 +27,31 @@ def element_bytes(dtype: str) -> float:
         raise MeshError(f"elements of {dtype} have no size in bytes")
     bits = int(width.group(1))
     return 0.5 if bits == 4 else float(ceil(bits / 8))
+
+
+def is_bytewise(type_: ir.Type) -> bool:
+    """Whether elements take whole bytes. XLA packs smaller ones, and not alike in every collective."""
+    return element_bytes(str(ir.RankedTensorType(type_).element_type)) >= 1
+
+
+def type_bytes(type_: ir.Type) -> float:
+    """Bytes of a tensor type of static shape. Raises MeshError for elements without a size."""
+    tensor = ir.RankedTensorType(type_)
+    return prod(tensor.shape) * element_bytes(str(tensor.element_type))
+
+
+def tensor_bytes(value: ir.Value) -> float:
+    """Bytes of a ranked tensor of static shape; 0 for anything else (tokens, sharding values, sizes that only a run knows)."""
+    if not isinstance(value.type, ir.RankedTensorType) or not ir.RankedTensorType(value.type).has_static_shape:
+        return 0.0
+    return type_bytes(value.type)
+
+
+def resized(tensor: ir.RankedTensorType, dim: int, *, multiply: int = 1, divide: int = 1) -> ir.RankedTensorType:
+    """The type with dimension `dim` multiplied or divided."""
+    shape = list(tensor.shape)
+    shape[dim] = shape[dim] * multiply // divide
+    return ir.RankedTensorType.get(shape, tensor.element_type)
 
 
 def neutral(kind: str, element: ir.Type) -> float | int:

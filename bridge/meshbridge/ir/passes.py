@@ -5,7 +5,6 @@ A pass takes a module from one valid state to another, in place. The docstring s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from meshbridge.ir.mlir import ir
@@ -46,16 +45,3 @@ def register(cls: type[PassT]) -> type[PassT]:
     """Enters a pass in PASSES under its name."""
     PASSES.add(cls.name, cls)
     return cls
-
-
-def run_passes(passes: Sequence[Pass], module: ir.Module, known: Known, after_each: Callable[[Pass, bool], None]) -> None:
-    """Runs `passes` in order; `after_each`, told whether the pass may have changed something, verifies, times or prints.
-
-    Raises RuntimeError where a pass changes the module and leaves what is `known` of it as it was: it would be wrong.
-    """
-    for step in passes:
-        held = dict(known)
-        changed = step.run_with(module, known) is not False
-        if changed and (stale := [kind.__name__ for kind in held if known.get(kind) is held[kind]]):
-            raise RuntimeError(f"{step.name} changes a program of which {', '.join(stale)} are known")
-        after_each(step, changed)
