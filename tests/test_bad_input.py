@@ -327,8 +327,33 @@ def test_so_it_is_of_modules_in_memory(name: str) -> None:
 def test_a_sharding_option_names_axes_of_the_mesh(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = MESH.format("[[0], [1]]").replace("  return", "  %1 = stablehlo.sine %0 {OPTION} : tensor<8x16xf32>\n  return")
     bad.write_text(program.replace("OPTION", "meshbridge.sharding_option = #mesh.axisarray<[[], [3]]>"))
-    expected = "input:5:8: error: 'stablehlo.sine' op has a sharding option with axis 3 of a mesh of 2 axes"
+    expected = "input:5:8: error: 'stablehlo.sine' op attribute 'meshbridge.sharding_option' names axis 3 of a mesh of 2 axes"
     fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
+
+
+ON_A_SHARD = {
+    "an axis that the mesh lacks": ("replicated_axes = array<i16: 3>", "names axis 3 of a mesh of 2 axes"),
+    "an axis below the first": ("replicated_axes = array<i16: -1>", "names axis -1 of a mesh of 2 axes"),
+    "an axis of another mesh": ("replicated_axes = array<i16: 2>", "names axis 2 of a mesh of 2 axes"),
+    "a manual axis that the mesh lacks": ("manual_axes = array<i16: 7>", "names axis 7 of a mesh of 2 axes"),
+    "a split along an axis that the mesh lacks": (
+        "result_split_axes = [#mesh.axisarray<[[0], [5]]>]",
+        "names axis 5 of a mesh of 2 axes",
+    ),
+    "partial axes of another kind": ('partial_axes = "x"', "is expected to be an array of integers, found"),
+    "a source that is no name": ("source = 3 : i64", "is expected to be a string, found 3"),
+    "attributes of a source that are none": ("source_attributes = [1]", "is expected to be a dictionary, found [1"),
+}
+
+
+@pytest.mark.parametrize("name", ON_A_SHARD)
+def test_what_annotations_carry_is_checked(name: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    carried, expected = ON_A_SHARD[name]
+    program = MESH.format("[[0], [1]]").replace("to %s :", f"to %s {{meshbridge.{carried}}} :")
+    bad.write_text(f"{program}\nmesh.mesh @other(shape = 2x2x2)\n")
+    assert cli.main(["partition", "input"]) == 1
+    found = capsys.readouterr().err
+    assert f"'mesh.shard' op attribute 'meshbridge.{carried.partition(' ')[0]}' {expected}" in found, found
 
 
 def test_an_op_of_the_dialect_ends_no_block(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:

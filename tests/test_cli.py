@@ -139,6 +139,21 @@ def test_convert_closed_leaves_shardy_no_choice(
     assert None not in closed.in_shardings_jax(mesh)
 
 
+def test_convert_closed_takes_results_that_are_no_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = """mesh.mesh @m(shape = 2x4)
+func.func @main(%x: tensor<8xf32>) -> (i32, tensor<8xf32>) {
+  %s = mesh.sharding @m split_axes = [[0]] : !mesh.sharding
+  %0 = mesh.shard %x to %s : tensor<8xf32>
+  %one = arith.constant 1 : i32
+  return %one, %0 : i32, tensor<8xf32>
+}"""
+    (tmp_path / "number.mlir").write_text(program)
+    text = run(capsys, "convert", tmp_path / "number.mlir", "--to", "sdy", "--closed")
+    assert '-> (i32, tensor<8xf32> {sdy.sharding = #sdy.sharding<@m, [{"0"}]>})' in text
+    (tmp_path / "number.mlir").write_text(program.replace("i32, tensor<8xf32>", "i32").replace("%one, %0 : i32", "%one : i32"))
+    assert "return %" in run(capsys, "convert", tmp_path / "number.mlir", "--to", "sdy", "--closed")
+
+
 def test_convert_to_mesh_and_back(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     original = run(capsys, "convert", files["mlir"], "--to", "mlir")
     run(capsys, "convert", files["mlir"], "--from", "sdy", "--to", "mesh", "--binary", "-o", tmp_path / "mesh")

@@ -6,7 +6,8 @@ checked for them once, when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import (
@@ -14,6 +15,7 @@ from meshbridge.dialect.ops import (
     AXIS_NAMES,
     BOUNDARY_GLOBAL,
     BOUNDARY_MESH,
+    BOUNDARY_PARTIAL,
     BOUNDARY_SPLIT,
     DEVICE_IDS,
     MANUAL_AXES,
@@ -23,6 +25,8 @@ from meshbridge.dialect.ops import (
     REPLICATED_AXES,
     REQUIRED,
     RESULT_SPLIT,
+    SOURCE,
+    SOURCE_ATTRIBUTES,
     MeshOp,
     ShardOp,
 )
@@ -33,7 +37,9 @@ PREFIX = b"meshbridge."
 
 
 def check(module: ir.Module) -> None:
-    """Raises VerifyError where `module` carries an attribute of another kind than its name says."""
+    """Raises VerifyError where `module` carries an attribute of another kind than its name says, or that names an axis which no
+    mesh has."""
+    ranks = {view.sym_name: len(view.shape) for view in module.body.operations if isinstance(view, MeshOp) and _has_shape(view)}
     for op in walk(module.operation):
         for name, attr in _attributes(op):
             if name in _KINDS:
@@ -42,6 +48,29 @@ def check(module: ir.Module) -> None:
                     raise VerifyError(op, f"attribute '{name}' is expected to be {expected}, found {attr}")
                 if not _fits(name, attr, op):
                     raise VerifyError(op, f"attribute '{name}' does not fit the operation: {attr}")
+            if name in OF_AXES and ranks:
+                rank = ranks.get(mesh_of(op) or "", max(ranks.values()))
+                if unknown := [axis for axis in _axes(attr) if not 0 <= axis < rank]:
+                    raise VerifyError(op, f"attribute '{name}' names axis {unknown[0]} of a mesh of {rank} axes")
+
+
+OF_AXES = frozenset({REPLICATED_AXES, MANUAL_AXES, OPTION, BOUNDARY_SPLIT, BOUNDARY_PARTIAL, RESULT_SPLIT})
+"""Those that list axes of a mesh."""
+
+
+def mesh_of(op: ir.Operation) -> str | None:
+    """The mesh that an operation names, itself or by its sharding; None for that of its function."""
+    for value in op.operands if op.name in ("mesh.shard", "mesh.shard_shape") else ():
+        if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "mesh.sharding":
+            return mesh_of(value.owner.operation)
+    name = "mesh" if op.name.startswith("mesh.") else BOUNDARY_MESH
+    return str(ir.FlatSymbolRefAttr(op.attributes[name]).value) if name in op.attributes else None
+
+
+def _axes(attr: ir.Attribute) -> Iterable[int]:
+    if isinstance(attr, ir.ArrayAttr):
+        return chain.from_iterable(map(_axes, attr))
+    return attributes.integers(attr) if _is_integers(attr) else chain.from_iterable(attributes.axis_array(attr))
 
 
 def _attributes(op: ir.Operation) -> Iterator[tuple[str, ir.Attribute]]:
@@ -91,20 +120,27 @@ _KINDS: dict[str, tuple[str, Callable[[ir.Attribute], bool]]] = {
     MANUAL_AXES: _INTEGERS,
     OPTION: _AXES,
     BOUNDARY_SPLIT: _AXES,
+    BOUNDARY_PARTIAL: _INTEGERS,
     RESULT_SPLIT: ("an array of arrays of axis lists", _are_axis_arrays),
     BOUNDARY_GLOBAL: ("the type of a ranked tensor", _is_tensor_type),
     BOUNDARY_MESH: ("a symbol", lambda attr: isinstance(attr, ir.FlatSymbolRefAttr)),
+    SOURCE: ("a string", lambda attr: isinstance(attr, ir.StringAttr)),
+    SOURCE_ATTRIBUTES: ("a dictionary", lambda attr: isinstance(attr, ir.DictAttr)),
     REQUIRED: ("true or false", lambda attr: isinstance(attr, ir.BoolAttr)),
 }
 """What each of them is, in words and as a test."""
 
 
+def _has_shape(mesh: MeshOp) -> bool:
+    return isinstance(mesh.operation.attributes.get("shape"), ir.DenseI64ArrayAttr)
+
+
 def _fits(name: str, attr: ir.Attribute, op: ir.Operation) -> bool:
     """Whether there are as many entries as axes or dimensions, and none for others; where `op` is what carries it."""
     if op.name == MeshOp.OPERATION_NAME and name in (AXIS_NAMES, AXIS_DIGITS, DEVICE_IDS):
-        if "shape" not in op.attributes:  # which the verifier refuses
-            return True
         mesh = MeshOp(op)
+        if not _has_shape(mesh):  # which the verifier refuses
+            return True
         digits = op.attributes.get(AXIS_DIGITS)
         counts = attributes.integers(digits) if digits is not None and _is_integers(digits) else (1,) * len(mesh.shape)
         if name == AXIS_NAMES:

@@ -15,16 +15,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from meshbridge.dialect import attributes
+from meshbridge.dialect.carried import OF_AXES, mesh_of
 from meshbridge.dialect.module_mesh import named_meshes
 from meshbridge.dialect.ops import (
     AXIS_DIGITS,
     BOUNDARY_MESH,
-    BOUNDARY_PARTIAL,
-    BOUNDARY_SPLIT,
-    MANUAL_AXES,
-    OPTION,
-    REPLICATED_AXES,
-    RESULT_SPLIT,
     SOURCE_ATTRIBUTES,
     MeshOp,
     ShiftOp,
@@ -36,7 +31,7 @@ from meshbridge.ir.mlir import ir, walk
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 
 _OF_MESH_OPS = frozenset({"mesh_axes", "target_axes", "axes", "split_axes", "partial_axes"})
-_CARRIED = frozenset({REPLICATED_AXES, MANUAL_AXES, OPTION, BOUNDARY_SPLIT, BOUNDARY_PARTIAL, RESULT_SPLIT, SOURCE_ATTRIBUTES})
+_CARRIED = OF_AXES | {SOURCE_ATTRIBUTES}
 """Attributes that list mesh axes: of the dialect's operations, and discardable ones."""
 
 _DEVICES = ("root", "source", "destination", "device")
@@ -78,7 +73,7 @@ class _Renumbering:
 
     def operation(self, op: ir.Operation) -> None:
         """Renumbers what one operation says; replaces it where it has other operands or results then."""
-        if _mesh_of(op) not in (None, self.before.name):
+        if mesh_of(op) not in (None, self.before.name):
             return
         with ir.InsertionPoint(op), op.location:
             if op.name in ("mesh.process_multi_index", "mesh.mesh_shape"):
@@ -175,15 +170,6 @@ class _Renumbering:
         else:  # nobody receives anything, so what a device holds is as good as any
             op.operation.results[0].replace_all_uses_with(op.input)
             op.operation.erase()
-
-
-def _mesh_of(op: ir.Operation) -> str | None:
-    """The mesh that an operation names, itself or by its sharding; None for that of its function."""
-    for value in op.operands if op.name in ("mesh.shard", "mesh.shard_shape") else ():
-        if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "mesh.sharding":
-            return _mesh_of(value.owner.operation)
-    name = "mesh" if op.name.startswith("mesh.") else BOUNDARY_MESH
-    return str(ir.FlatSymbolRefAttr(op.attributes[name]).value) if name in op.attributes else None
 
 
 def _replace(op: ir.Operation, name: str, operands: Sequence[ir.Value], attrs: Mapping[str, ir.Attribute]) -> None:
