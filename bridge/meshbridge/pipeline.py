@@ -15,7 +15,7 @@ from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
-from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, OpError, diagnostics_text, ir
 from meshbridge.ir.passes import PASSES, Known, Pass

@@ -6,13 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from meshbridge.analysis.executions import Execution, Weigh, branch_weights, executed, is_unknown_loop
-from meshbridge.cost.communication import Collective, Communication, collectives, meshes_of, wire_bytes_on
+from meshbridge.cost.communication import Collective, Communication, collectives, wire_bytes_on
 from meshbridge.cost.flops import Work, amount, work
 from meshbridge.cost.memory import Memory, memory
-from meshbridge.dialect.module_mesh import find_mesh, mesh_or_single
+from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, ir, main_function, title, walk_all
@@ -103,7 +102,7 @@ def partition_and_report(module: ir.Module, options: Options = DEFAULTS) -> tupl
 def report_of(module: ir.Module, needed: Work | None) -> Report:
     """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all."""
     ops = list(executed(module))
-    meshes = meshes_of(module)
+    meshes = declared_meshes(module.body)
     mesh = mesh_or_single(module)
     weigh = wire_bytes_on(meshes)
     sending = list(executed(module, weigh=weigh))
@@ -136,52 +135,22 @@ def _json(report: Report) -> str:
     counts = report.count_by_kind()
     whole = {
         "schema": SCHEMA,
-        "mesh": {
-            "axes": dict(report.mesh.named_axes),
-            "devices": report.mesh.size,
-        },
+        "mesh": {"axes": dict(report.mesh.named_axes), "devices": report.mesh.size},
         "wire_bytes": report.wire_bytes,
         "by_kind": {
             kind: {"wire_bytes": wire, "collectives": counts[kind], "executions": _executions(report, kind)}
             for kind, wire in report.bytes_by_kind().items()
         },
-        "collectives": [_entry(collective) for collective in report.collectives],
+        "collectives": [asdict(entry) | {"total_bytes": entry.total_bytes} for entry in report.collectives],
         "work": {
             "device": asdict(report.work),
             "needed": None if report.needed_work is None else asdict(report.needed_work),
             "redundant": None if report.redundant_work is None else asdict(report.redundant_work),
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
-        "not_partitioned": [{"operation": op.operation, "location": _location(op.location)} for op in report.not_partitioned],
-        "unknown_loops": [_location(at) for at in report.unknown_loops],
-        "unknown_branches": [
-            {
-                "operation": choice.operation,
-                "branch": choice.branch,
-                "branches": choice.branches,
-                "location": _location(choice.location),
-            }
-            for choice in report.unknown_branches
-        ],
+        **{kind: list(map(asdict, getattr(report, kind))) for kind in ("not_partitioned", "unknown_loops", "unknown_branches")},
     }
     return json.dumps(whole, indent=2)
-
-
-def _entry(collective: Collective) -> dict[str, Any]:
-    return {
-        "kind": collective.kind,
-        "axes": list(collective.axes),
-        "group_size": collective.group_size,
-        "wire_bytes": collective.wire_bytes,
-        "executions": collective.executions,
-        "total_bytes": collective.total_bytes,
-        "location": _location(collective.location),
-        "why": collective.why,
-    }
-
-
-def _location(at: SourceLocation) -> dict[str, Any]:
-    return {"file": at.file, "line": at.line, "column": at.column, "function": at.function}
 
 
 def _executions(report: Report, kind: str) -> int:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from meshbridge import pipeline
-from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ParseError, context, ir, main_function
 from meshbridge.read.formats import Format, Program, refuse_arguments
 from meshbridge_converters import jax_platforms, jax_shardings, jax_values, portable

@@ -21,7 +21,7 @@ from typing import Any
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.assembly import reader
 from meshbridge.dialect.assembly.formats import FORMATS, Element, Flag, Format, Literal, Operand, Partial, Types, Value
-from meshbridge.dialect.assembly.printer import write_operation
+from meshbridge.dialect.assembly.printer import write
 from meshbridge.dialect.assembly.scanner import Scanner, place
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import AXES, AXIS_ARRAY, KIND, KindSyntax, Mismatch, Syntax, read_kind
@@ -258,7 +258,7 @@ class _Version:
             _permutes_as_gathers(copy)
             self.before_writing(copy)
             _check_sayable(copy, self.number, self.spelling)
-            return write_operation(copy, spelling=self.spelling)
+            return write(copy, spelling=self.spelling)
 
     def format(self, detect: re.Pattern[str]) -> FileFormat:
         """This spelling as a file format, recognised by what `detect` finds in the text."""

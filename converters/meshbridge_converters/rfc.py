@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import re
 
-from meshbridge.dialect.assembly import reader
+from meshbridge.dialect.assembly import printer, reader
 from meshbridge.dialect.assembly.formats import Element, Format, Literal, Operand, Symbol, Types, Value
-from meshbridge.dialect.assembly.printer import write_operation
 from meshbridge.dialect.assembly.scanner import Scanner
 from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import Mismatch, Syntax, read_integers
@@ -111,7 +110,7 @@ def write(module: ir.Module) -> str:
 
     Raises OpError at the first operation that the RFC has no word for.
     """
-    return write_operation(rfc_export.from_canonical(module), spelling=SPELLING)
+    return printer.write(rfc_export.from_canonical(module), spelling=SPELLING)
 
 
 _DETECT = re.compile(r"mesh\.(?:cluster\s*@|annotate\s*%|local_split\s*%)")

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.source_map import as_module
+from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp, MeshShapeOp, ProcessMultiIndexOp, ShardingOp, ShardOp
 from meshbridge.ir.builder import Builder, integer
 from meshbridge.ir.mlir import OpError, ir, run_stock_passes, walk, walk_all
@@ -28,8 +29,7 @@ def from_canonical(module: ir.Module) -> ir.Operation:
     """
     with module.context:
         copy = as_module(module.operation.clone().operation)
-        meshes = [op.operation for op in copy.body.operations if op.operation.name == MeshOp.OPERATION_NAME]
-        values = {MeshOp(mesh).sym_name: MeshOp(mesh).value for mesh in meshes}
+        values = declared_meshes(copy.body)
         for view in list(copy.body.operations):
             if view.operation.name == MeshOp.OPERATION_NAME:
                 _cluster(view.operation)

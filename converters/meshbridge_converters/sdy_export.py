@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes
+from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.dialect.ops import (
     MANUAL_AXES,
     OPEN_DIMS,
@@ -70,7 +71,7 @@ def export_module(module: ir.Module, *, closed: bool = False) -> None:
     rule of sdy.
     """
     with module.context, ir.Location.unknown():
-        if not any(op.operation.name == MeshOp.OPERATION_NAME for op in module.body.operations):
+        if not mesh_ops(module.body):
             return
         survey = _Survey.of(module)
         _Export(survey, meshes.restore(module), closed).run()

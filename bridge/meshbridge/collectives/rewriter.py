@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.attributes import axis_array, integers
+from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import (
     BOUNDARY_MESH,
     BOUNDARY_PARTIAL,
@@ -18,14 +19,13 @@ from meshbridge.dialect.ops import (
     AllGatherOp,
     AllReduceOp,
     CollectiveOpView,
-    MeshOp,
 )
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import resized
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
 from meshbridge.ir.rewrite import REDUCERS, Pattern, Rewriter, rewriting
-from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ir.sharding import Axes
 from meshbridge.ops import elementwise
 
 ViewT = TypeVar("ViewT", bound=CollectiveOpView)
@@ -57,12 +57,7 @@ class MeshRewriter(Rewriter):
     closed: ClassVar[frozenset[str]] = REDUCERS
 
     def __init__(self, module: ir.Module) -> None:
-        self.meshes: dict[str, Mesh] = {
-            view.sym_name: view.value
-            for op in module.body.operations
-            if op.operation.name == MeshOp.OPERATION_NAME
-            for view in (MeshOp(op.operation),)
-        }
+        self.meshes = declared_meshes(module.body)
         self.loops: list[ir.Operation] = []
         """Its `stablehlo.while`, outer ones first."""
         super().__init__(module)

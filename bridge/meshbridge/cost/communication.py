@@ -14,7 +14,8 @@ import numpy as np
 
 from meshbridge.analysis.executions import Execution, Weigh, executed
 from meshbridge.analysis.ring import WIRE_BYTES
-from meshbridge.dialect.ops import CollectiveOpView, MeshOp, PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.dialect.ops import CollectiveOpView, PermuteOp, ShiftOp, UpdateHaloOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.locations import SourceLocation, location_of, reason_at
 from meshbridge.ir.mlir import OpError, ir
@@ -74,19 +75,13 @@ class Communication:
 def communication(module: ir.Module) -> Communication:
     """All communication of a module of mesh collectives, and of StableHLO's, which reshardings over factors of axes and manual
     computations bring along. Of branches, that with the most bytes on the wire counts."""
-    meshes = meshes_of(module)
+    meshes = declared_meshes(module.body)
     return Communication(tuple(collectives(executed(module, weigh=wire_bytes_on(meshes)), meshes)))
 
 
 def wire_bytes_on(meshes: dict[str, Mesh]) -> Weigh:
     """What operations send, in bytes: by that the most expensive branch is chosen."""
     return lambda ops: sum(collective.total_bytes for collective in collectives(ops, meshes))
-
-
-def meshes_of(module: ir.Module) -> dict[str, Mesh]:
-    """The meshes that a module declares, by symbol."""
-    declared = [MeshOp(view.operation) for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME]
-    return {op.sym_name: op.value for op in declared}
 
 
 def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[Collective]:

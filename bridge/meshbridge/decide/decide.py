@@ -180,8 +180,9 @@ class _Decider:
         given = []
         for tensor in map(self._tensor, op.operands):
             sharding = self._at_boundary(tensor, finer=True)
-            is_kept = sharding is None or self.graph.tensors[tensor].user
-            given.append(sharding if is_kept else sharding.without_partial())
+            if sharding is not None and not self.graph.tensors[tensor].user:
+                sharding = sharding.without_partial()
+            given.append(sharding)
         return tuple(given)
 
     def _at_boundary(self, tensor: int, *, finer: bool = False) -> Sharding | None:

@@ -38,6 +38,16 @@ def integers(attr: ir.Attribute) -> tuple[int, ...]:
     return tuple(cast("Iterable[int]", attr))
 
 
+def string(attr: ir.Attribute) -> str:
+    """What a string attribute says."""
+    return str(ir.StringAttr(attr).value)
+
+
+def symbol(attr: ir.Attribute) -> str:
+    """The name that `@name` refers to."""
+    return str(ir.FlatSymbolRefAttr(attr).value)
+
+
 def index_attr(value: int) -> ir.Attribute:
     """`value : index`."""
     return ir.IntegerAttr.get(ir.IndexType.get(), value)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from meshbridge.dialect import attributes
+from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.dialect.ops import (
     AXIS_DIGITS,
     AXIS_NAMES,
@@ -39,7 +40,7 @@ PREFIX = b"meshbridge."
 def check(module: ir.Module) -> None:
     """Raises VerifyError where `module` carries an attribute of another kind than its name says, or that names an axis which no
     mesh has."""
-    ranks = {view.sym_name: len(view.shape) for view in module.body.operations if isinstance(view, MeshOp) and _has_shape(view)}
+    ranks = {view.sym_name: len(view.shape) for view in mesh_ops(module.body) if _has_shape(view)}
     for op in walk(module.operation):
         for name, attr in _attributes(op):
             if name in _KINDS:

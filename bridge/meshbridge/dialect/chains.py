@@ -11,50 +11,42 @@ an operation (`meshbridge.source`: a sharding constraint of JAX, say) is such a 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
-from meshbridge.dialect.ops import SOURCE, MeshOp, ShardingOp, ShardOp
+from meshbridge.dialect.module_mesh import mesh_ops
+from meshbridge.dialect.ops import SOURCE, ShardingOp, ShardOp
 from meshbridge.ir.mlir import MeshError, ir, source_location, walk
 from meshbridge.ir.sharding import Sharding
-
-
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    """One `mesh.shard`; alike shardings are one object."""
-
-    op: ir.Operation
-    sharding: Sharding
-    for_users: bool
 
 
 def undefined_chains(module: ir.Module) -> list[str]:
     """A warning, `file:line:col: warning: …` and a note, for every annotation that contradicts one before it."""
     warnings: list[str] = []
-    if not any(isinstance(view, MeshOp) for view in module.body.operations):
+    if not mesh_ops(module.body):
         return warnings
     same: dict[Sharding, Sharding] = {}
     shardings: dict[ir.Value[Any], Sharding] = {}
-    shards: dict[ir.Value[Any], _Shard] = {}
-    definitions: dict[ir.Value[Any], _Shard] = {}
+    shards: dict[ir.Value[Any], tuple[ShardOp, Sharding]] = {}
+    definitions: dict[ir.Value[Any], tuple[ShardOp, Sharding]] = {}
     for op in walk(module.operation):
         name = op.name
         if name == ShardingOp.OPERATION_NAME:
             with suppress(MeshError, KeyError, TypeError):  # the verifier says which attribute is wrong, or missing
-                sharding = _without_end(ShardingOp(op).value)
+                sharding = ShardingOp(op).value.trimmed()
                 shardings[op.result] = same.setdefault(sharding, sharding)
         elif name == ShardOp.OPERATION_NAME:
             source, annotation = op.operands
             if (found := shardings.get(annotation)) is None:
                 continue
-            shard = shards[op.result] = _Shard(op, found, "annotate_for_users" in op.attributes)
+            shard = ShardOp(op)
+            shards[op.result] = shard, found
             before = shards.get(source)
-            if before is None and not shard.for_users:
-                before = definitions.setdefault(source, shard)
-            if before is not None and before.sharding is not found and (contradiction := _contradiction(before, shard)):
+            if before is None and not shard.annotate_for_users:
+                before = definitions.setdefault(source, (shard, found))
+            if before is not None and before[1] is not found and (contradiction := _contradiction(before[0], shard)):
                 warnings.append(
                     f"{source_location(op)}: warning: '{name}' op {contradiction}, {_MEANING}\n"
-                    f"{source_location(before.op)}: note: the other annotation is here"
+                    f"{source_location(before[0].operation)}: note: the other annotation is here"
                 )
     return warnings
 
@@ -62,16 +54,10 @@ def undefined_chains(module: ir.Module) -> list[str]:
 _MEANING = "which is undefined; the value is resharded from one to the other."
 
 
-def _without_end(sharding: Sharding) -> Sharding:
-    """The sharding without the empty lists at the end that say nothing."""
-    count = max((dim + 1 for dim, axes in enumerate(sharding.split_axes) if axes), default=0)
-    return replace(sharding, split_axes=sharding.split_axes[:count])
-
-
-def _contradiction(before: _Shard, shard: _Shard) -> str:
+def _contradiction(before: ShardOp, shard: ShardOp) -> str:
     """What is wrong with `shard` of the value that `before` annotates otherwise, or of its result; "" if nothing is."""
-    is_step = SOURCE in before.op.attributes or SOURCE in shard.op.attributes
-    if is_step or (shard.for_users and not before.for_users):
+    is_step = SOURCE in before.attributes or SOURCE in shard.attributes
+    if is_step or (shard.annotate_for_users and not before.annotate_for_users):
         return ""
-    after_use = "an operand that" if shard.for_users else "a result after an operand that"
-    return f"annotates {after_use if before.for_users else 'a result that'} is annotated with another sharding"
+    after_use = "an operand that" if shard.annotate_for_users else "a result after an operand that"
+    return f"annotates {after_use if before.annotate_for_users else 'a result that'} is annotated with another sharding"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.signature import Broken, Shape, Signature, check_dynamic_count, element_of, shape_of
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, Axes, Mesh
+from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, Mesh, Split
 
 Rule = Callable[[Signature], None]
 
@@ -119,31 +120,31 @@ def axes_are_of_the_mesh(name: str) -> Callable[[Signature], None]:
         mesh, axes = signature.mesh, signature.integers(name)
         if len(set(axes)) != len(axes):
             raise Broken("Mesh axes contains duplicate elements.")
-        for axis in axes:
-            if not 0 <= axis < mesh.rank:
-                raise Broken(
-                    f'0-based mesh axis index {axis} is out of bounds. The referenced mesh "{mesh.name}" is of rank {mesh.rank}.'
-                )
+        _check_axes_exist(axes, mesh)
 
     return rule
 
 
-def split_axes_exist(signature: Signature) -> None:
-    """Closed hole: `update_halo` on axes that the mesh lacks, or on one axis twice."""
-    mesh = signature.mesh
-    check_split_axes(attributes.axis_array(signature.attributes["split_axes"]), mesh)
-
-
-def check_split_axes(split: tuple[Axes, ...], mesh: Mesh) -> None:
+def check_split_axes(split: Split, mesh: Mesh) -> None:
     """Every axis exists; negative and duplicate ones have upstream's own words."""
-    used = [axis for axes in split for axis in axes]
-    for position, axis in enumerate(used):
+    check_axes_once(split)
+    _check_axes_exist(itertools.chain.from_iterable(split), mesh)
+
+
+def check_axes_once(split: Split) -> None:
+    """What can be said of axes without their mesh."""
+    seen: set[int] = set()
+    for axis in itertools.chain.from_iterable(split):
         if axis < 0:
             raise Broken("mesh axis is expected to be non-negative")
-        if axis in used[:position]:
+        if axis in seen:
             raise Broken("mesh axis duplicated")
-    for axis in used:
-        if axis >= mesh.rank:
+        seen.add(axis)
+
+
+def _check_axes_exist(axes: Iterable[int], mesh: Mesh) -> None:
+    for axis in axes:
+        if not 0 <= axis < mesh.rank:
             raise Broken(
                 f'0-based mesh axis index {axis} is out of bounds. The referenced mesh "{mesh.name}" is of rank {mesh.rank}.'
             )

@@ -12,11 +12,12 @@ from math import prod
 from typing import Any
 
 from meshbridge.dialect import attributes
-from meshbridge.dialect.ops import CollectiveOpView, MeshOp, ShardingOp, ShardOp, ShiftOp
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.dialect.ops import CollectiveOpView, ShardingOp, ShardOp, ShiftOp
 from meshbridge.dialect.shard_constraints import offsets_by_dimension
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
-from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.sharding import DYNAMIC
 
 _MESSAGES = {"mesh.send", "mesh.recv"}
 
@@ -33,8 +34,7 @@ class Folder(Rewriter):
     """A module while its mesh operations are folded."""
 
     def __init__(self, module: ir.Module) -> None:
-        found = [view.operation for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME]
-        self.meshes: dict[str, Mesh] = {MeshOp(op).sym_name: MeshOp(op).value for op in found}
+        self.meshes = declared_meshes(module.body)
         self.annotated: dict[tuple[ir.Value, object, bool], ir.Operation] = {}
         "By value, sharding and kind of annotation, the first such `mesh.shard`."
         super().__init__(module)

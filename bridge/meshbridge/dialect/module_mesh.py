@@ -1,10 +1,10 @@
-"""The mesh on which a program runs, and the shardings that it declares there."""
+"""The mesh on which a program runs, the shardings that it declares there, and whether it is partitioned on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshbridge.dialect.ops import BOUNDARY_MESH, MeshOp, ShardingOp
+from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, MeshOp, ShardingOp
 from meshbridge.ir.mlir import OpError, all_entries, ir, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MAX_DEVICES, Mesh, Sharding
 
@@ -17,7 +17,7 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
     for arguments whose sharding nobody gave.) Where nothing names a mesh, everything is replicated, and the largest stands.
     Raises OpError if several are in use: one program runs on one mesh. Also for one of more than MAX_DEVICES.
     """
-    declared = _declared(module)
+    declared = {view.operation: view.value for view in mesh_ops(module.body)}
     if len(declared) > 1:
         named = named_meshes(walk_all(module) if function is None else walk(function))
         if function is not None and not named:
@@ -44,10 +44,14 @@ def mesh_or_single(module: ir.Module) -> Mesh:
     return find_mesh(module) or Mesh("mesh", ())
 
 
-def _declared(module: ir.Module) -> dict[ir.Operation, Mesh]:
-    """By their declarations, which must not be those of another program within."""
-    found = [view.operation for view in module.body.operations if view.operation.name == MeshOp.OPERATION_NAME]
-    return {op: MeshOp(op).value for op in found}
+def declared_meshes(block: ir.Block) -> dict[str, Mesh]:
+    """The meshes that stand in `block`, the body of a module, by name. Those of another program within are not its own."""
+    return {view.sym_name: view.value for view in mesh_ops(block)}
+
+
+def mesh_ops(block: ir.Block) -> list[MeshOp]:
+    """Their declarations."""
+    return [view for view in block.operations if isinstance(view, MeshOp)]
 
 
 def named_meshes(ops: Iterable[ir.Operation]) -> set[str]:
@@ -59,6 +63,11 @@ def named_meshes(ops: Iterable[ir.Operation]) -> set[str]:
         elif op.name == "func.func":
             names |= {ir.FlatSymbolRefAttr(entry[BOUNDARY_MESH]).value for entry in all_entries(op) if BOUNDARY_MESH in entry}
     return names
+
+
+def is_partitioned(module: ir.Module) -> bool:
+    """Whether a function of `module` is the program of one device: then its arguments or results say what they are shards of."""
+    return any(BOUNDARY_GLOBAL in entry for view in module.body.operations for entry in all_entries(view.operation))
 
 
 def sharding_on(mesh: Mesh, op: ir.Operation) -> Sharding:
@@ -81,6 +90,5 @@ def _is_of_one_device(name: str, op: ir.Operation) -> bool:
     scope = op
     while (parent := scope.parent) is not None:
         scope = parent
-    declared = [view for view in scope.regions[0].blocks[0].operations if view.operation.name == MeshOp.OPERATION_NAME]
-    meshes = [MeshOp(view.operation).value for view in declared]
-    return any(mesh.name == name and mesh.size == 1 for mesh in meshes)
+    mesh = declared_meshes(scope.regions[0].blocks[0]).get(name)
+    return mesh is not None and mesh.size == 1

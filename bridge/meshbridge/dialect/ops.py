@@ -5,11 +5,14 @@ Builders stand in `build`, checks in `verifier`, text in `assembly`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
 
 from meshbridge.dialect import attributes
 from meshbridge.ir.mlir import _cext, ir
-from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
+
+T = TypeVar("T")
 
 
 @_cext.register_dialect
@@ -19,27 +22,54 @@ class MeshDialect(ir.Dialect):
     DIALECT_NAMESPACE = "mesh"
 
 
+class _Attribute(Generic[T]):
+    """An accessor of the attribute that is called as it is in its class, or `name`; `default` where an op may lack it."""
+
+    def __init__(self, read: Callable[[ir.Attribute], T], name: str = "", default: T | None = None) -> None:
+        self.read = read
+        self.name = name
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = self.name or name
+
+    def __get__(self, op: MeshOpView, owner: type | None = None) -> T:
+        attrs = op.operation.attributes
+        return self.read(attrs[self.name]) if self.default is None or self.name in attrs else self.default
+
+
+def _integers(name: str = "") -> _Attribute[tuple[int, ...]]:
+    """Of a list of axes or sizes; none where the op lacks it."""
+    return _Attribute(attributes.integers, name, ())
+
+
+def _is_set(_: ir.Attribute) -> bool:
+    return True
+
+
+def _number(attr: ir.Attribute) -> int:
+    return int(ir.IntegerAttr(attr).value)
+
+
+class _Operand:
+    """An accessor of the operand of this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __get__(self, op: MeshOpView, owner: type | None = None) -> ir.Value[Any]:
+        value: ir.Value[Any] = op.operation.operands[self.number]
+        return value
+
+
 class MeshOpView(ir.OpView):
     """What the accessors below share."""
 
     OPERATION_NAME: ClassVar[str]
     _ODS_REGIONS = (0, True)
 
-    def _axes(self, name: str) -> Axes:
-        attrs = self.operation.attributes
-        return attributes.integers(attrs[name]) if name in attrs else ()
-
-    def _operand(self, number: int) -> ir.Value[Any]:
-        value: ir.Value[Any] = self.operation.operands[number]
-        return value
-
-    def _index(self, name: str) -> int:
-        return int(ir.IntegerAttr(self.operation.attributes[name]).value)
-
-    @property
-    def mesh(self) -> str:
-        """The symbol of the mesh that this operation runs on."""
-        return str(ir.FlatSymbolRefAttr(self.operation.attributes["mesh"]).value)
+    mesh = _Attribute(attributes.symbol)
+    "The symbol of the mesh that this operation runs on."
 
 
 @_cext.register_operation(MeshDialect)
@@ -48,19 +78,14 @@ class MeshOp(MeshOpView):
 
     OPERATION_NAME = "mesh.mesh"
 
-    @property
-    def sym_name(self) -> str:
-        return str(ir.StringAttr(self.operation.attributes["sym_name"]).value)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return attributes.integers(self.operation.attributes["shape"])
+    sym_name = _Attribute(attributes.string)
+    shape = _Attribute(attributes.integers)
 
     @property
     def value(self) -> Mesh:
         """The mesh with the axis names, sub-axes and device order that its discardable attributes carry."""
         attrs = self.operation.attributes
-        names = tuple(str(ir.StringAttr(name).value) for name in ir.ArrayAttr(attrs[AXIS_NAMES])) if AXIS_NAMES in attrs else ()
+        names = tuple(map(attributes.string, ir.ArrayAttr(attrs[AXIS_NAMES]))) if AXIS_NAMES in attrs else ()
         devices = attributes.integers(attrs[DEVICE_IDS]) if DEVICE_IDS in attrs else ()
         digits = attributes.integers(attrs[AXIS_DIGITS]) if AXIS_DIGITS in attrs else ()
         return Mesh(self.sym_name, self.shape, names, devices, digits)
@@ -129,9 +154,7 @@ class MeshShapeOp(MeshOpView):
 
     OPERATION_NAME = "mesh.mesh_shape"
 
-    @property
-    def axes(self) -> Axes:
-        return self._axes("axes")
+    axes = _integers()
 
 
 @_cext.register_operation(MeshDialect)
@@ -140,9 +163,7 @@ class ProcessMultiIndexOp(MeshOpView):
 
     OPERATION_NAME = "mesh.process_multi_index"
 
-    @property
-    def axes(self) -> Axes:
-        return self._axes("axes")
+    axes = _integers()
 
 
 @_cext.register_operation(MeshDialect)
@@ -158,9 +179,7 @@ class NeighborsLinearIndicesOp(MeshOpView):
 
     OPERATION_NAME = "mesh.neighbors_linear_indices"
 
-    @property
-    def split_axes(self) -> Axes:
-        return self._axes("split_axes")
+    split_axes = _integers()
 
 
 @_cext.register_operation(MeshDialect)
@@ -169,26 +188,11 @@ class ShardingOp(MeshOpView):
 
     OPERATION_NAME = "mesh.sharding"
 
-    @property
-    def split_axes(self) -> Split:
-        return attributes.axis_array(self.operation.attributes["split_axes"])
-
-    @property
-    def partial_axes(self) -> Axes:
-        return self._axes("partial_axes")
-
-    @property
-    def partial_type(self) -> str:
-        attrs = self.operation.attributes
-        return attributes.kind(attrs["partial_type"]) if "partial_type" in attrs else "sum"
-
-    @property
-    def halo_sizes(self) -> tuple[int, ...]:
-        return self._axes("static_halo_sizes")
-
-    @property
-    def sharded_dims_offsets(self) -> tuple[int, ...]:
-        return self._axes("static_sharded_dims_offsets")
+    split_axes = _Attribute(attributes.axis_array)
+    partial_axes = _integers()
+    partial_type = _Attribute(attributes.kind, default="sum")
+    halo_sizes = _integers("static_halo_sizes")
+    sharded_dims_offsets = _integers("static_sharded_dims_offsets")
 
     @property
     def value(self) -> Sharding:
@@ -204,17 +208,9 @@ class ShardOp(MeshOpView):
 
     OPERATION_NAME = "mesh.shard"
 
-    @property
-    def source(self) -> ir.Value[Any]:
-        return self._operand(0)
-
-    @property
-    def sharding(self) -> ir.Value[Any]:
-        return self._operand(1)
-
-    @property
-    def annotate_for_users(self) -> bool:
-        return "annotate_for_users" in self.operation.attributes
+    source = _Operand(0)
+    sharding = _Operand(1)
+    annotate_for_users = _Attribute(_is_set, default=False)
 
 
 @_cext.register_operation(MeshDialect)
@@ -230,31 +226,25 @@ class ShardShapeOp(MeshOpView):
 
     OPERATION_NAME = "mesh.shard_shape"
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._axes("shape")
+    shape = _integers()
+    dims = _integers()
+    "The shape in LLVM 21's form, of which `device` has the coordinates of the device."
+    device = _integers()
 
 
 class CollectiveOpView(MeshOpView):
     """An operation over device groups. Devices that differ along `mesh_axes` alone form a group; with no axes each is its own."""
 
-    @property
-    def mesh_axes(self) -> Axes:
-        return self._axes("mesh_axes")
-
-    @property
-    def input(self) -> ir.Value[Any]:
-        return self._operand(0)
+    mesh_axes = _integers()
+    input = _Operand(0)
 
     def device(self, name: str) -> tuple[int | ir.Value[Any], ...]:
         """The in-group device that `root`, `source` or `destination` names: static entries as int, dynamic ones as values."""
         dynamic = iter(list(self.operation.operands)[1:])
-        return tuple(next(dynamic) if entry == DYNAMIC else entry for entry in self._axes(name))
+        entries = attributes.integers(attrs[name]) if name in (attrs := self.operation.attributes) else ()
+        return tuple(next(dynamic) if entry == DYNAMIC else entry for entry in entries)
 
-    @property
-    def reduction(self) -> str:
-        attrs = self.operation.attributes
-        return attributes.kind(attrs["reduction"]) if "reduction" in attrs else "sum"
+    reduction = _Attribute(attributes.kind, default="sum")
 
 
 @_cext.register_operation(MeshDialect)
@@ -263,9 +253,7 @@ class AllGatherOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.all_gather"
 
-    @property
-    def gather_axis(self) -> int:
-        return self._index("gather_axis")
+    gather_axis = _Attribute(_number)
 
 
 @_cext.register_operation(MeshDialect)
@@ -281,9 +269,7 @@ class AllSliceOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.all_slice"
 
-    @property
-    def slice_axis(self) -> int:
-        return self._index("slice_axis")
+    slice_axis = _Attribute(_number)
 
 
 @_cext.register_operation(MeshDialect)
@@ -292,13 +278,8 @@ class AllToAllOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.all_to_all"
 
-    @property
-    def split_axis(self) -> int:
-        return self._index("split_axis")
-
-    @property
-    def concat_axis(self) -> int:
-        return self._index("concat_axis")
+    split_axis = _Attribute(_number)
+    concat_axis = _Attribute(_number)
 
 
 @_cext.register_operation(MeshDialect)
@@ -314,9 +295,7 @@ class GatherOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.gather"
 
-    @property
-    def gather_axis(self) -> int:
-        return self._index("gather_axis")
+    gather_axis = _Attribute(_number)
 
 
 @_cext.register_operation(MeshDialect)
@@ -332,9 +311,7 @@ class ReduceScatterOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.reduce_scatter"
 
-    @property
-    def scatter_axis(self) -> int:
-        return self._index("scatter_axis")
+    scatter_axis = _Attribute(_number)
 
 
 @_cext.register_operation(MeshDialect)
@@ -343,9 +320,7 @@ class ScatterOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.scatter"
 
-    @property
-    def scatter_axis(self) -> int:
-        return self._index("scatter_axis")
+    scatter_axis = _Attribute(_number)
 
 
 @_cext.register_operation(MeshDialect)
@@ -368,17 +343,9 @@ class ShiftOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.shift"
 
-    @property
-    def shift_axis(self) -> int:
-        return self._index("shift_axis")
-
-    @property
-    def offset(self) -> int:
-        return self._index("offset")
-
-    @property
-    def rotate(self) -> bool:
-        return "rotate" in self.operation.attributes
+    shift_axis = _Attribute(_number)
+    offset = _Attribute(_number)
+    rotate = _Attribute(_is_set, default=False)
 
 
 @_cext.register_operation(MeshDialect)
@@ -387,13 +354,8 @@ class UpdateHaloOp(MeshOpView):
 
     OPERATION_NAME = "mesh.update_halo"
 
-    @property
-    def split_axes(self) -> Split:
-        return attributes.axis_array(self.operation.attributes["split_axes"])
-
-    @property
-    def halo_sizes(self) -> tuple[int, ...]:
-        return self._axes("static_halo_sizes")
+    split_axes = _Attribute(attributes.axis_array)
+    halo_sizes = _integers("static_halo_sizes")
 
 
 @_cext.register_operation(MeshDialect)
@@ -406,6 +368,4 @@ class PermuteOp(CollectiveOpView):
 
     OPERATION_NAME = "mesh.permute"
 
-    @property
-    def target_axes(self) -> Axes:
-        return self._axes("target_axes")
+    target_axes = _integers()

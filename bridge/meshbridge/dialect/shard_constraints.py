@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import SHARDING_TYPE
-from meshbridge.dialect.constraints import check_reduction, check_split_axes
+from meshbridge.dialect.constraints import check_axes_once, check_reduction, check_split_axes
 from meshbridge.dialect.signature import Broken, Shape, Signature, element_of, group_size, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
@@ -20,35 +20,29 @@ Rule = Callable[[Signature], None]
 
 def sharding_is_consistent(signature: Signature) -> None:
     """`mesh.sharding` by itself."""
-    if len(signature.results) != 1 or str(signature.results[0]) != SHARDING_TYPE:
-        raise Broken(f"result #0 must be sharding definition, but got '{', '.join(map(str, signature.results))}'")
+    _check_is_sharding(signature)
     split = attributes.axis_array(signature.attributes["split_axes"])
     halo_sizes = signature.integers("static_halo_sizes")
     offsets = signature.integers("static_sharded_dims_offsets")
-    _check_axes_once((*split, signature.integers("partial_axes")))
+    check_axes_once((*split, signature.integers("partial_axes")))
     if halo_sizes and offsets:
         raise Broken("halo sizes and shard offsets are mutually exclusive")
-    if halo_sizes and len(halo_sizes) != 2 * sum(bool(axes) for axes in split):
-        raise Broken("halo sizes must be specified for all split axes.")
-    _check_not_negative(halo_sizes)
+    _check_halos(halo_sizes, split)
     mesh = signature.mesh
     check_split_axes((*split, signature.integers("partial_axes")), mesh)
     if offsets:
         _check_offsets(offsets, split, mesh)
 
 
-def _check_axes_once(lists: Split) -> None:
-    seen: set[int] = set()
-    for axis in (axis for axes in lists for axis in axes):
-        if axis < 0:
-            raise Broken("mesh axis is expected to be non-negative")
-        if axis in seen:
-            raise Broken("mesh axis duplicated")
-        seen.add(axis)
+def _check_is_sharding(signature: Signature) -> None:
+    if len(signature.results) != 1 or str(signature.results[0]) != SHARDING_TYPE:
+        raise Broken(f"result #0 must be sharding definition, but got '{', '.join(map(str, signature.results))}'")
 
 
-def _check_not_negative(halo_sizes: tuple[int, ...]) -> None:
-    """Closed hole."""
+def _check_halos(halo_sizes: tuple[int, ...], split: Split) -> None:
+    """Two for each dimension that is split. Closed hole: negative ones."""
+    if halo_sizes and len(halo_sizes) != 2 * sum(bool(axes) for axes in split):
+        raise Broken("halo sizes must be specified for all split axes.")
     if any(size < 0 and size != DYNAMIC for size in halo_sizes):
         raise Broken("halo sizes are expected to be non-negative or dynamic")
 
@@ -137,8 +131,7 @@ def reads_a_sharding(signature: Signature) -> None:
     """`mesh.get_sharding`."""
     if len(signature.operands) != 1 or not isinstance(signature.operands[0], ir.RankedTensorType):
         raise Broken(f"operand #0 must be ranked tensor of any type values, but got '{', '.join(map(str, signature.operands))}'")
-    if len(signature.results) != 1 or str(signature.results[0]) != SHARDING_TYPE:
-        raise Broken(f"result #0 must be sharding definition, but got '{', '.join(map(str, signature.results))}'")
+    _check_is_sharding(signature)
 
 
 def one_size_per_dimension(signature: Signature) -> None:
@@ -169,9 +162,7 @@ def halo_update_is_consistent(signature: Signature) -> None:
     if any(split[len(signature.result_shape()) :]):
         raise Broken(f"has {len(split)} split axes lists, but the tensor is of rank {len(signature.result_shape())}.")
     halo_sizes = signature.integers("static_halo_sizes")
-    _check_not_negative(halo_sizes)
-    if halo_sizes and len(halo_sizes) != 2 * sum(bool(axes) for axes in split):
-        raise Broken("halo sizes must be specified for all split axes.")
+    _check_halos(halo_sizes, split)
     dims = [dim for dim, axes in enumerate(split) if axes]
     for dim, before, after in zip(dims, halo_sizes[::2], halo_sizes[1::2], strict=False):
         _check_core(signature.result_shape()[dim], dim, before, after)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -138,23 +138,27 @@ def parse(source: str | bytes, filename: str, ctx: ir.Context) -> ir.Module:
         raise ParseError(f"{filename}: error: a number in it asks for more memory than there is") from None
 
 
-def diagnostics_text(error: ir.MLIRError, filename: str) -> str:
-    """The first diagnostic of an MLIRError with its notes, as `file:line:col: error: message`."""
+def diagnostics_text(error: ir.MLIRError, filename: str, placed: Callable[[str], str] | None = None) -> str:
+    """The first diagnostic of an MLIRError with its notes, as `file:line:col: error: message`.
+
+    `placed` makes `file:line:col` of a printed location where that is not what the location says.
+    """
+    where = placed or (lambda location: _place(location, filename))
     lines: list[str] = []
     for diagnostic in error.error_diagnostics[:1]:
-        lines.append(f"{_place(str(diagnostic.location), filename)}: error: {diagnostic.message}")
+        lines.append(f"{where(str(diagnostic.location))}: error: {diagnostic.message}")
         for note in diagnostic.notes:
             if not note.message.startswith("see current operation"):  # a page of IR; the location says where
-                lines.append(f"{_place(str(note.location), filename)}: note: {note.message}")
+                lines.append(f"{where(str(note.location))}: note: {note.message}")
     return "\n".join(lines) or f"{filename}: error: {error.message}"
 
 
-_FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 
 def _place(location: str, filename: str = "-") -> str:
     """`file:line:col` out of a printed location, the innermost file of a call stack; `filename` where it names none."""
-    found = _FILE_LOCATION.search(location)
+    found = FILE_LOCATION.search(location)
     if found is None:
         return filename if "unknown" in location else location
     name, line, column = found.groups()

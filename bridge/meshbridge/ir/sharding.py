@@ -176,6 +176,10 @@ class Sharding:
             return self
         return replace(self, split_axes=(self.split_axes + ((),) * rank)[:rank])
 
+    def trimmed(self) -> Sharding:
+        """The same sharding without the empty entries at the end of `split_axes`, which say nothing."""
+        return replace(self, split_axes=without_end(self.split_axes))
+
     @property
     def is_plain(self) -> bool:
         """Whether shards are the blocks of the ceiling division: no halo sizes, no offsets."""
@@ -187,6 +191,11 @@ class Sharding:
 
     def without_partial(self) -> Sharding:
         return replace(self, partial_axes=(), partial_kind="sum") if self.partial_axes else self
+
+
+def without_end(split: Split) -> Split:
+    """`split` without empty lists at its end, which the dialect leaves out."""
+    return split[: max((dim + 1 for dim, axes in enumerate(split) if axes), default=0)]
 
 
 def replicated(mesh: Mesh, rank: int) -> Sharding:

@@ -137,7 +137,7 @@ def sharding_of(op: ShardShapeOp) -> Sharding:
 def _static_shape(op: ShardShapeOp, site: Site, dynamic: list[ir.Value]) -> list[int]:
     """The global tensor's shape, from the dialect's spec's `shape` or LLVM 21's `dims`."""
     entries = iter(dynamic)
-    listed = op.shape or op._axes("dims")
+    listed = op.shape or op.dims
     shape = [site.known(next(entries, size)) if size == DYNAMIC else size for size in listed]
     known = [size for size in shape if isinstance(size, int) and size != DYNAMIC]
     if len(known) != len(shape):
@@ -152,7 +152,7 @@ _LARGEST = 2**31 - 1
 
 def _device(op: ShardShapeOp, site: Site, given: list[ir.Value]) -> ir.Value:
     """The device's linear index: the dialect's spec's operand, or LLVM 21's multi-index `device`."""
-    listed = op._axes("device")
+    listed = op.device
     if not listed:
         return given[0]
     entries = iter(given)

@@ -18,7 +18,7 @@ from io import BytesIO
 from typing import Any, Protocol, TypeVar
 
 from meshbridge.dialect import assembly, carried
-from meshbridge.dialect.ops import MeshOp
+from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ParseError, ir
 from meshbridge.ir.registry import Registry
@@ -261,7 +261,7 @@ def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named:
     if isinstance(value, (ir.Module, Program)):
         refuse_arguments(value, arguments, named)
         program = Program(value, TEXT) if isinstance(value, ir.Module) else value
-        if any(isinstance(view, MeshOp) for view in program.module.body.operations):
+        if mesh_ops(program.module.body):
             carried.check(program.module)
         return replace(program, module=copy_module(program.module))
     for candidate in formats().values():

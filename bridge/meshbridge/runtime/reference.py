@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from meshbridge.analysis.known_values import is_splat
-from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import MeshError, ir, stablehlo

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
-from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
@@ -134,7 +134,7 @@ def _add_run_inputs(parser: console.Parser) -> None:
     """On how many devices to run, and on what."""
     parser.add_argument("--devices", type=_count, default=8, help="virtual CPU devices (default: 8)")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--seed", type=_seed, help="seed of the random inputs (default: 0)")
+    source.add_argument("--seed", type=console.seed, help="seed of the random inputs (default: 0)")
     source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
 
 
@@ -169,12 +169,6 @@ def _dims(text: str) -> dict[str, int]:
     if len(found) < len(sizes):
         raise argparse.ArgumentTypeError(f"expected a size for each of different names, as in b=8,s=16, found '{text}'")
     return found
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a non-negative number, found '{text}'")
-    return int(text)
 
 
 def _count(text: str) -> int:

@@ -42,6 +42,13 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"meshbridge {__version__}", help="print the version")
 
 
+def seed(text: str) -> int:
+    """The value of `--seed`."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a non-negative number, found '{text}'")
+    return int(text)
+
+
 def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str, object]) -> None:
     """Raises UsageError if an option is given that would be ignored.
 

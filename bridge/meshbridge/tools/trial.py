@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from meshbridge import api
-from meshbridge.dialect.boundary import is_partitioned
+from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.legalize.strip_shardings import find_per_device
 from meshbridge.read import files

@@ -25,7 +25,7 @@ def add_options(parser: console.Parser) -> None:
     parser.add_argument(
         "--memory", type=_gigabytes, default=MEMORY, metavar="GB", help=f"values held at once (default: {MEMORY:g})"
     )
-    parser.add_argument("--seed", type=_seed, default=0, help="seed of the random inputs (default: 0)")
+    parser.add_argument("--seed", type=console.seed, default=0, help="seed of the random inputs (default: 0)")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=run)
 
@@ -38,12 +38,6 @@ def _gigabytes(text: str) -> float:
     if not 0 < size < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a positive number of gigabytes, found '{text}'")
     return size
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a non-negative number, found '{text}'")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

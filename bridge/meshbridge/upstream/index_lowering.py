@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from meshbridge.dialect.ops import MeshOp, MeshOpView
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.dialect.ops import MeshOpView
 from meshbridge.ir.index_arithmetic import Arithmetic
 from meshbridge.ir.mlir import OpError, ir, walk_all
 from meshbridge.ir.passes import Pass
@@ -22,7 +23,7 @@ class IndexLowering(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Raises OpError where the mesh is not declared."""
-        meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
+        meshes = declared_meshes(module.body)
         arithmetic = Arithmetic()
         with module.context:
             for op in walk_all(module):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect import attributes
+from meshbridge.dialect.module_mesh import declared_meshes, mesh_ops
 from meshbridge.dialect.ops import MeshOp
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.passes import Pass, register
@@ -37,13 +38,12 @@ class MeshSpecialize(Pass):
     def run(self, module: ir.Module) -> None:
         wanted = dict(_parse(entry) for entry in self.sizes.split(",") if entry.strip())
         with module.context:
-            for view in module.body.operations:
-                op = view.operation
-                if op.name == MeshOp.OPERATION_NAME and (shape := wanted.pop(MeshOp(op).sym_name, None)) is not None:
-                    op.attributes["shape"] = attributes.integers_attr(_specialized(op, shape))
+            for view in mesh_ops(module.body):
+                if (shape := wanted.pop(view.sym_name, None)) is not None:
+                    view.attributes["shape"] = attributes.integers_attr(_specialized(view.operation, shape))
         if wanted:
             raise MeshError(f"{self.name}: error: the module declares no mesh @{next(iter(wanted))}")
-        refine_shapes(module, {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)})
+        refine_shapes(module, declared_meshes(module.body))
 
 
 _ENTRY = re.compile(r"\s*@?([\w.$-]+)\s*=\s*((?:\?|[1-9]\d{0,17})(?:x(?:\?|[1-9]\d{0,17}))*)\s*")

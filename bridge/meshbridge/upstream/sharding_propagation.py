@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from meshbridge.decide.annotate import annotate
 from meshbridge.decide.decide import decide
+from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Mesh
@@ -40,7 +41,7 @@ class ShardingPropagation(Pass):
         interface = Interface()
         with module.context, ir.Location.unknown():
             if self.traversal:
-                self._sweep(functions, sweep.declared_meshes(module), interface)
+                self._sweep(functions, declared_meshes(module.body), interface)
             else:
                 annotate(decide(functions, module, interface))
 

@@ -16,10 +16,10 @@ from itertools import islice, product
 from typing import Any
 
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import MeshOp, ShardingOp, ShardOp
+from meshbridge.dialect.ops import ShardingOp, ShardOp
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, Split
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh, Sharding, without_end
 from meshbridge.ops.option import Option, axes_by_loop, tensor_split
 from meshbridge.ops.rule import Dims, Interface, ShardingRule
 
@@ -229,7 +229,7 @@ def _combinations(known: list[_Annotation | None]) -> Iterator[tuple[_Annotation
 
 def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_result: bool) -> Sharding:
     """The sharding of a tensor of the loops `dims` under `option`: a result is partial along the axes of the reductions."""
-    split = _without_end(tensor_split(dims, option))
+    split = without_end(tensor_split(dims, option))
     partial: Axes = ()
     kind = "sum"
     for description, axes in zip(rule.loops, option, strict=True):
@@ -238,21 +238,12 @@ def _computed(rule: ShardingRule, option: Option, dims: Dims, mesh: str, *, is_r
     return Sharding(mesh, split or ((),), partial, kind)
 
 
-def _without_end(split: Split) -> Split:
-    """`split` without empty lists at its end, which the dialect leaves out."""
-    count = max((dim + 1 for dim, axes in enumerate(split) if axes), default=0)
-    return split[:count]
-
-
 def _alike(left: Sharding, right: Sharding) -> bool:
     """Whether two shardings say the same of splits and partial sums (halos and offsets are not handed on)."""
-    return (left.mesh, _without_end(left.split_axes), set(left.partial_axes)) == (
+    kinds = (left.partial_kind, right.partial_kind) if left.partial_axes else ("", "")
+    return (left.mesh, without_end(left.split_axes), set(left.partial_axes), kinds[0]) == (
         right.mesh,
-        _without_end(right.split_axes),
+        without_end(right.split_axes),
         set(right.partial_axes),
-    ) and (not left.partial_axes or left.partial_kind == right.partial_kind)
-
-
-def declared_meshes(module: ir.Module) -> dict[str, Mesh]:
-    """The meshes of a module by name; a sweep may meet several."""
-    return {view.sym_name: view.value for view in module.body.operations if isinstance(view, MeshOp)}
+        kinds[1],
+    )

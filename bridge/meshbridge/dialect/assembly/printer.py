@@ -19,7 +19,7 @@ from meshbridge.ir.mlir import ir, passmanager, walk
 
 
 def write(
-    module: ir.Module,
+    module: ir.Module | ir.Operation,
     *,
     generic: bool = False,
     debuginfo: bool = False,
@@ -36,18 +36,7 @@ def write(
       local_scope: write maps and locations out where they stand, without aliases at the top.
       spelling: the spelling of the mesh dialect to print.
     """
-    return write_operation(module.operation, generic, debuginfo, elide_larger_than, local_scope, spelling)
-
-
-def write_operation(
-    operation: ir.Operation,
-    generic: bool = False,
-    debuginfo: bool = False,
-    elide_larger_than: int | None = None,
-    local_scope: bool = False,
-    spelling: Spelling = CANONICAL,
-) -> str:
-    """Like `write`, for the operation of a module."""
+    operation = module.operation
     limit, scope = elide_larger_than, local_scope
     if generic:
         return _asm(operation, print_generic_op_form=True, debuginfo=debuginfo, limit=limit, use_local_scope=scope)

@@ -59,9 +59,12 @@ def split_input(text: str) -> list[str]:
 _DEPTH_LIMIT = 256
 """Brackets open at once. MLIR's parser recurses on the C++ stack, walks of regions on Python's; real programs stay below 50."""
 
+_OUTSIDE_CODE = r'"(?:[^"\\\n]|\\.)*"|//[^\n]*'
+"""A string or a comment."""
+
 _NO_BRACKETS = bytes(set(range(256)) - set(b"()<>{}[]"))
 
-_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|([(<{\[])|([)>}\]])')
+_BRACKETS = re.compile(rf"{_OUTSIDE_CODE}|->|([(<{{\[])|([)>}}\]])")
 
 
 def _refuse_unreadable(text: str, filename: str) -> None:
@@ -73,36 +76,25 @@ def _refuse_unreadable(text: str, filename: str) -> None:
             raise ParseError(f"{place(text, error.start, filename)}: error: not a Unicode character") from None
     if (nul := text.find("\0")) >= 0:
         raise ParseError(f"{place(text, nul, filename)}: error: NUL character")
-    if _STRANGE.search(text):
-        _refuse_strange_characters(text, filename)
-    if any(negative in text for negative in _NEGATIVE):
-        _refuse_negative_edges(text, filename)
+    for suspect, in_code, message in _REFUSED:
+        if suspect.search(text):
+            for found in in_code.finditer(text):
+                if found.group(1):
+                    raise ParseError(f"{place(text, found.start(), filename)}: error: {message}")
     if _nests_deeply(text):
         _refuse_deep_nesting(text, filename)
 
 
-_STRANGE = re.compile(r"[^\t\n\r\x20-\x7e]")
-"""What MLIR's text holds in strings and comments alone: other letters, digits and blanks, which Python would take for ASCII's."""
-
-_STRANGE_CODE = re.compile(rf'"(?:[^"\\\n]|\\.)*"|//[^\n]*|({_STRANGE.pattern})')
-
-
-def _refuse_strange_characters(text: str, filename: str) -> None:
-    for found in _STRANGE_CODE.finditer(text):
-        if found.group(1):
-            raise ParseError(f"{place(text, found.start(), filename)}: error: unexpected character")
-
-
-_NEGATIVE = ("operand--", "result--")
-_NEGATIVE_EDGE = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|\b((?:operand|result)--)')
-
-
-def _refuse_negative_edges(text: str, filename: str) -> None:
-    """Sdy's parser of `#sdy.propagation_edges` ends the process over a negative number of an operand or result."""
-    for found in _NEGATIVE_EDGE.finditer(text):
-        if found.group(1):
-            at = place(text, found.start(), filename)
-            raise ParseError(f"{at}: error: expected the number of an operand or result, found a negative one")
+_REFUSED = tuple(
+    (re.compile(suspect), re.compile(f"{_OUTSIDE_CODE}|({pattern})"), message)
+    for suspect, pattern, message in (
+        # Other letters, digits and blanks, which Python would take for ASCII's.
+        (r"[^\t\n\r\x20-\x7e]", r"[^\t\n\r\x20-\x7e]", "unexpected character"),
+        # Sdy's parser of `#sdy.propagation_edges` ends the process over one.
+        ("--", r"\b(?:operand|result)--", "expected the number of an operand or result, found a negative one"),
+    )
+)
+"""What MLIR's text holds in strings and comments alone: what is quickly found where it may be, itself, and the diagnostic."""
 
 
 def _nests_deeply(text: str) -> bool:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshbridge.ir.mlir import ParseError, ir, walk
+from meshbridge.ir.mlir import FILE_LOCATION, ParseError, diagnostics_text, ir, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ def parse_module(source: SourceMap, rewritten: str, ctx: ir.Context) -> ir.Modul
         try:
             module = _parse(rewritten, source.filename)
         except ir.MLIRError as error:
-            raise ParseError(_diagnostics(error, source, rewritten)) from None
+            index = Lines(rewritten)
+            raise ParseError(diagnostics_text(error, source.filename, lambda at: _placed(at, source, index))) from None
         except MemoryError:
             raise ParseError(f"{source.filename}: error: a number in it asks for more memory than there is") from None
         if shifted := source.shifted_lines():
@@ -149,26 +150,8 @@ def as_module(op: ir.Operation) -> ir.Module:
     return module
 
 
-def _diagnostics(error: ir.MLIRError, source: SourceMap, rewritten: str) -> str:
-    """The first diagnostic with its notes, placed in the original."""
-    lines: list[str] = []
-    index = Lines(rewritten)
-    for diagnostic in error.error_diagnostics[:1]:
-        lines.append(f"{_placed(diagnostic.location, source, index)}: error: {diagnostic.message}")
-        # A dump of the rewritten operation would show the user text that is not theirs.
-        lines += [
-            f"{_placed(note.location, source, index)}: note: {note.message}"
-            for note in diagnostic.notes
-            if not note.message.startswith("see current operation")
-        ]
-    return "\n".join(lines) or f"{source.filename}: error: {error.message}"
-
-
-_FILE_LOCATION = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
-
-
-def _placed(location: ir.Location, source: SourceMap, rewritten: Lines) -> str:
-    found = _FILE_LOCATION.search(str(location))
+def _placed(location: str, source: SourceMap, rewritten: Lines) -> str:
+    found = FILE_LOCATION.search(location)
     if found is None:
         return source.filename
     name, line, column = found.group(1), int(found.group(2)), int(found.group(3))
@@ -182,7 +165,7 @@ def _restore_columns(module: ir.Module, source: SourceMap, rewritten: str, shift
     """Corrects the locations of operations that stand behind a rewritten one on its line."""
     index = Lines(rewritten)
     for op in walk(module.operation):
-        found = _FILE_LOCATION.search(str(op.location))
+        found = FILE_LOCATION.search(str(op.location))
         if found is None or found.group(1) != source.filename or int(found.group(2)) not in shifted:
             continue
         offset = index.offset(int(found.group(2)), int(found.group(3)))

@@ -17,8 +17,7 @@ import jax
 import numpy as np
 
 from meshbridge import pipeline
-from meshbridge.dialect.boundary import is_partitioned
-from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
 from meshbridge.read import formats
 from meshbridge.read.import_shardings import ImportShardings

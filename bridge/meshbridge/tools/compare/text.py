@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from math import isinf
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from meshbridge.analysis.ring import WIRE_BYTES
-from meshbridge.text import size_text
+from meshbridge.text import size_text, table
 from meshbridge.tools.compare.command import Comparison
 from meshbridge.tools.compare.figures import Figures
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
-
-WIDTH = 160
-"""Columns of a table that is not printed on a terminal."""
 
 
 def as_json(comparison: Comparison) -> str:
@@ -86,15 +78,9 @@ def rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 
 def print_table(comparison: Comparison) -> None:
     """Prints the table on standard output, and below it what needs saying."""
-    table = Table("per device", box=box.SIMPLE)
-    for name in comparison.figures:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows(comparison):
-        table.add_row(*row)
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
-    console.print(table)
+    print(table([("per device", *comparison.figures), *rows(comparison)], left={0}))
     for line in _remarks(comparison):
-        console.print(line, soft_wrap=True)
+        print(line)
 
 
 def _remarks(comparison: Comparison) -> Iterator[str]:
