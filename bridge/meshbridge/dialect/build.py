@@ -80,9 +80,8 @@ def shard_definition(
 
 def process_multi_index(mesh: Mesh, axes: Axes, *, at: Builder | None = None) -> list[ir.Value]:
     """This device's coordinates along `axes`, all of them if empty."""
-    count = len(axes) or mesh.rank
     attrs = {"mesh": ir.FlatSymbolRefAttr.get(mesh.name), "axes": attributes.axes_attr(axes)}
-    return list(_create("process_multi_index", [ir.IndexType.get()] * count, [], attrs, at).results)
+    return _indices("process_multi_index", len(axes) or mesh.rank, [], attrs, at)
 
 
 def _collective(
@@ -113,24 +112,20 @@ def _resized(value: ir.Value, dim: int, multiply: int = 1, divide: int = 1) -> l
     return shape
 
 
-def _group(mesh: Mesh, mesh_axes: Sequence[int]) -> int:
-    return group_size(mesh, tuple(mesh_axes))
-
-
 def all_gather(value: ir.Value, mesh: Mesh, *, mesh_axes: Sequence[int], gather_axis: int, at: Builder | None = None) -> ir.Value:
-    shape = _resized(value, gather_axis, multiply=_group(mesh, mesh_axes))
+    shape = _resized(value, gather_axis, multiply=group_size(mesh, mesh_axes))
     return _collective("all_gather", value, mesh, mesh_axes, shape, {"gather_axis": attributes.index_attr(gather_axis)}, at)
 
 
 def all_slice(value: ir.Value, mesh: Mesh, *, mesh_axes: Sequence[int], slice_axis: int, at: Builder | None = None) -> ir.Value:
-    shape = _resized(value, slice_axis, divide=_group(mesh, mesh_axes))
+    shape = _resized(value, slice_axis, divide=group_size(mesh, mesh_axes))
     return _collective("all_slice", value, mesh, mesh_axes, shape, {"slice_axis": attributes.index_attr(slice_axis)}, at)
 
 
 def all_to_all(
     value: ir.Value, mesh: Mesh, *, mesh_axes: Sequence[int], split_axis: int, concat_axis: int, at: Builder | None = None
 ) -> ir.Value:
-    count = _group(mesh, mesh_axes)
+    count = group_size(mesh, mesh_axes)
     shape = _resized(value, split_axis, divide=count)
     shape[concat_axis] = DYNAMIC if DYNAMIC in (count, shape[concat_axis]) else shape[concat_axis] * count
     attrs = {"split_axis": attributes.index_attr(split_axis), "concat_axis": attributes.index_attr(concat_axis)}
@@ -160,7 +155,7 @@ def reduce_scatter(
     element_type: ir.Type | None = None,
     at: Builder | None = None,
 ) -> ir.Value:
-    shape = _resized(value, scatter_axis, divide=_group(mesh, mesh_axes))
+    shape = _resized(value, scatter_axis, divide=group_size(mesh, mesh_axes))
     attrs = {"reduction": attributes.kind_attr(reduction), "scatter_axis": attributes.index_attr(scatter_axis)}
     return _collective("reduce_scatter", value, mesh, mesh_axes, shape, attrs, at, element_type)
 
@@ -191,7 +186,7 @@ def gather(
     value: ir.Value, mesh: Mesh, *, mesh_axes: Sequence[int], gather_axis: int, root: Device, at: Builder | None = None
 ) -> ir.Value:
     static, device = _static_and_dynamic(root)
-    shape = _resized(value, gather_axis, multiply=_group(mesh, mesh_axes))
+    shape = _resized(value, gather_axis, multiply=group_size(mesh, mesh_axes))
     attrs = {"gather_axis": attributes.index_attr(gather_axis), "root": static}
     return _collective("gather", value, mesh, mesh_axes, shape, attrs, at, device=device)
 
@@ -215,7 +210,7 @@ def scatter(
     value: ir.Value, mesh: Mesh, *, mesh_axes: Sequence[int], scatter_axis: int, root: Device, at: Builder | None = None
 ) -> ir.Value:
     static, device = _static_and_dynamic(root)
-    shape = _resized(value, scatter_axis, divide=_group(mesh, mesh_axes))
+    shape = _resized(value, scatter_axis, divide=group_size(mesh, mesh_axes))
     attrs = {"scatter_axis": attributes.index_attr(scatter_axis), "root": static}
     return _collective("scatter", value, mesh, mesh_axes, shape, attrs, at, device=device)
 

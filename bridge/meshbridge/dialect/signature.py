@@ -6,14 +6,14 @@ be shared by all operations that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.formats import FORMATS, Flag, Format, IndexList, Partial, Symbol, Value
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.sharding import DYNAMIC, Mesh
 
 Shape = tuple[int, ...]
 
@@ -74,7 +74,7 @@ def element_of(type_: ir.Type) -> ir.Type:
     return ir.ShapedType(type_).element_type
 
 
-def group_size(mesh: Mesh, axes: Axes) -> int:
+def group_size(mesh: Mesh, axes: Iterable[int]) -> int:
     """Devices along `axes`, DYNAMIC if one of them is. No axes: every device is a group of its own."""
     sizes = [mesh.shape[axis] for axis in axes]
     return DYNAMIC if DYNAMIC in sizes else prod(sizes)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
 
 from meshbridge import pipeline
 from meshbridge.dialect import assembly
@@ -66,13 +65,13 @@ def _usage() -> Iterator[None]:
         raise console.UsageError(str(error)) from None
 
 
-_TEXT_OPTIONS = (
-    "mlir_print_op_generic",
-    "mlir_print_debuginfo",
-    "mlir_print_local_scope",
-    "mlir_elide_elementsattrs_if_larger",
-)
-"""Options that say how MLIR text is printed."""
+_TEXT_OPTIONS = {
+    "mlir_print_op_generic": "generic",
+    "mlir_print_debuginfo": "debuginfo",
+    "mlir_print_local_scope": "local_scope",
+    "mlir_elide_elementsattrs_if_larger": "elide_larger_than",
+}
+"""Options that say how MLIR text is printed, and what `assembly.write` calls them."""
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -246,18 +245,7 @@ class _Job:
             print(f"// -----// IR Dump {when.capitalize()} {step.name} //----- //\n{self._text(module)}", file=sys.stderr)
 
     def _text(self, module: ir.Module) -> str:
-        chosen = self._text_options()
-        return assembly.write(
-            module,
-            generic=chosen["print_op_generic"],
-            debuginfo=chosen["print_debuginfo"],
-            elide_larger_than=chosen["elide_elementsattrs_if_larger"],
-            local_scope=chosen["print_local_scope"],
-        )
-
-    def _text_options(self) -> dict[str, Any]:
-        """How MLIR text is to be printed, by the flags' names."""
-        return {name.removeprefix("mlir_"): vars(self.options)[name] for name in _TEXT_OPTIONS}
+        return assembly.write(module, **{argument: vars(self.options)[name] for name, argument in _TEXT_OPTIONS.items()})
 
     def _print(self, program: Program) -> bytes:
         if self.options.print_sharding_interface:
