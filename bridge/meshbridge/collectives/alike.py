@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from meshbridge.analysis.known_values import Splat, known
-from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, piece_dims, sharing_key
 from meshbridge.dialect.attributes import integers
-from meshbridge.dialect.ops import AllReduceOp, CollectiveOpView
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
@@ -32,14 +31,10 @@ def drop_alike(ops: list[ir.Operation], rewriter: MeshRewriter) -> list[ir.Opera
 
 def _key(op: ir.Operation, rewriter: MeshRewriter) -> Key:
     """What collectives share that give the same, dimensions of size one aside."""
-    view = CollectiveOpView(op)
-    axes: Key = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
     operand = op.operands[0]
-    names = ("gather_axis", "scatter_axis", "split_axis", "concat_axis")
-    dims = [int(ir.IntegerAttr(op.attributes[name]).value) for name in names if name in op.attributes]
-    places = tuple((len(_squeezed(shape_of(operand.type)[:dim])), shape_of(operand.type)[dim] == 1) for dim in dims)
+    places = tuple((len(_squeezed(shape_of(operand.type)[:dim])), shape_of(operand.type)[dim] == 1) for dim in piece_dims(op))
     types = (element_of(operand.type), element_of(op.results[0].type), _squeezed(shape_of(operand.type)))
-    return op.name, view.mesh, axes, view.reduction, places, types, _computed(operand, rewriter, _DEPTH)
+    return sharing_key(op), places, types, _computed(operand, rewriter, _DEPTH)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -65,7 +60,7 @@ def _computed(value: ir.Value, rewriter: MeshRewriter, depth: int) -> Key:
         inside = tuple(_computed(operand, rewriter, depth - 1) for operand in operands)
         return op.name, tuple(op.attributes.items()), element_of(value.type), inside
     if op.name == "stablehlo.broadcast_in_dim":
-        dims = integers(op.attributes["broadcast_dimensions"])
-        if list(dims) != sorted(dims):
+        placed = list(integers(op.attributes["broadcast_dimensions"]))
+        if placed != sorted(placed):
             return value
     return _computed(operands[0], rewriter, depth - 1)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllReduceOp
@@ -48,7 +48,10 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         each is not None and rewriter.uses(value) != operands.count(value) for each, value in zip(found, operands, strict=True)
     ):
         return False
-    alike = [each is not None and joins.keeps_type(each) and _key(each) == _key(first) for each in found]
+    alike = [
+        each is not None and joins.keeps_type(each) and sharing_key(each.operation) == sharing_key(first.operation)
+        for each in found
+    ]
     if not (_joins_all(op, first, alike) or _passes_one(op, first, found, alike, rewriter)):
         return False
     mesh, axes, kind = rewriter.meshes[first.mesh], first.mesh_axes, first.reduction
@@ -59,11 +62,6 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
             rewriter.feed(op, number, value)
     rewriter.put_after(op, location, lambda value: build.all_reduce(value, mesh, mesh_axes=axes, reduction=kind))
     return True
-
-
-def _key(reduction: AllReduceOp) -> tuple[str, frozenset[int], str]:
-    """What two all-reduces must share to become one. The order of axes means nothing to them."""
-    return reduction.mesh, frozenset(reduction.mesh_axes), reduction.reduction
 
 
 def _joins_all(op: ir.Operation, first: AllReduceOp, alike: list[bool]) -> bool:

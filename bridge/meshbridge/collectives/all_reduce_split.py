@@ -8,18 +8,17 @@ from typing import ClassVar
 from meshbridge.collectives import joins
 from meshbridge.collectives.all_gather_move_down import move_down
 from meshbridge.collectives.all_reduce_reassociate import reassociate
-from meshbridge.collectives.mesh_simplifications import scatter
+from meshbridge.collectives.mesh_simplifications import scatter, scattered, scatters
 from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
-from meshbridge.dialect.constraints import is_integer
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.sharding import DYNAMIC, Axes
+from meshbridge.ir.sharding import DYNAMIC
 
 
 @register
@@ -78,7 +77,7 @@ def _leads_to_reduction(value: ir.Value, piece: AllSliceOp, rewriter: MeshRewrit
     if op is None or op.block != piece.operation.block or rewriter.uses(value) != 1 or depth == 0:
         return False
     if op.name == AllReduceOp.OPERATION_NAME:
-        return _scatters(AllReduceOp(op), piece.mesh, piece.mesh_axes)
+        return scatters(AllReduceOp(op), piece.mesh, piece.mesh_axes)
     if op.name not in _PASSED:
         return False
     return any(_leads_to_reduction(operand, piece, rewriter, depth - 1) for operand in op.operands)
@@ -109,7 +108,7 @@ def share_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         return False
     gather = gathers[0]
     others = [value for value in operands if not _is_collective(value, op, rewriter)]
-    alike = all(_scatters(each, gather.mesh, gather.mesh_axes) for each in totals.values())
+    alike = all(scatters(each, gather.mesh, gather.mesh_axes) for each in totals.values())
     alone = all(rewriter.uses(operands[number]) == 1 for number in totals)
     gathered = any(rewriter.uses(each.operation.results[0]) == 1 for each in gathers)
     uniform = all(rewriter.is_uniform(value, gather.mesh, gather.mesh_axes) for value in others)
@@ -127,24 +126,12 @@ def _is_collective(value: ir.Value, user: ir.Operation, rewriter: MeshRewriter) 
     return rewriter.collective(value, AllGatherOp, user) is not None or rewriter.collective(value, AllReduceOp, user) is not None
 
 
-def _scatters(total: AllReduceOp, mesh: str, axes: Axes) -> bool:
-    """Whether a reduce-scatter along `axes` does part of the all-reduce."""
-    if total.mesh != mesh or not set(axes) <= set(total.mesh_axes) or total.reduction == "generic":
-        return False
-    return total.reduction != "average" or not is_integer(element_of(total.operation.results[0].type))
-
-
 def _scattered_and_gathered(total: AllReduceOp, gather: AllGatherOp, user: ir.Operation, rewriter: MeshRewriter) -> ir.Value:
     """The all-reduce in two halves, the second being a gather as `gather` is."""
-    mesh, axes, dim, kind = rewriter.meshes[gather.mesh], gather.mesh_axes, gather.gather_axis, total.reduction
-    element = element_of(total.operation.results[0].type)
-    with ir.InsertionPoint(user), total.operation.location:
-        value = build.reduce_scatter(total.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element)
-        rewriter.adopt(value)
-        if left := [axis for axis in total.mesh_axes if axis not in axes]:
-            value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind)
-            rewriter.adopt(value)
-        return build.all_gather(value, mesh, mesh_axes=axes, gather_axis=dim)
+    axes, dim, at = gather.mesh_axes, gather.gather_axis, Builder(total.operation.location, ir.InsertionPoint(user))
+    piece = scattered(total, axes, dim, rewriter, at)
+    rewriter.adopt(piece)
+    return build.all_gather(piece, rewriter.meshes[gather.mesh], mesh_axes=axes, gather_axis=dim, at=at)
 
 
 def share_reduction(op: ir.Operation, rewriter: MeshRewriter) -> bool:

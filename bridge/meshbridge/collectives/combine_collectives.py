@@ -9,7 +9,7 @@ from math import prod
 from typing import ClassVar
 
 from meshbridge.collectives.alike import drop_alike
-from meshbridge.collectives.rewriter import MeshRewriter
+from meshbridge.collectives.rewriter import MeshRewriter, piece_dims, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.dialect.signature import group_size
@@ -166,9 +166,7 @@ def _sorted(ops: list[ir.Operation]) -> list[ir.Operation]:
 
 def _key(op: ir.Operation) -> tuple[object, ...]:
     """What collectives must share to travel together."""
-    view = CollectiveOpView(op)
-    axes: object = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
-    return op.name, view.mesh, axes, view.reduction, element_of(op.operands[0]), element_of(op.results[0])
+    return sharing_key(op), element_of(op.operands[0]), element_of(op.results[0])
 
 
 def _size(sent: ir.Type, received: ir.Type) -> float | None:
@@ -268,7 +266,7 @@ def _one_row(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir
 
 def _row_for_each(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
     """One row for each device that gets a piece."""
-    dim, shape = _dim(op, "scatter_axis", "split_axis"), shape_of(value)
+    dim, shape = piece_dims(op)[0], shape_of(value)
     split = emit.reshape(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
     return emit.reshape(_moved(emit, split, dim, 0), [count, prod(shape) // count])
 
@@ -280,13 +278,9 @@ def _whole(emit: Builder, op: ir.Operation, row: ir.Value, count: int) -> ir.Val
 
 def _row_from_each(emit: Builder, op: ir.Operation, rows: ir.Value, count: int) -> ir.Value:
     """One row from each device, to stand one after the other along a dimension."""
-    dim, shape = _dim(op, "gather_axis", "concat_axis"), shape_of(op.results[0])
+    dim, shape = piece_dims(op)[-1], shape_of(op.results[0])
     piece = [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
     return emit.reshape(_moved(emit, emit.reshape(rows, [count, *piece]), 0, dim), shape)
-
-
-def _dim(op: ir.Operation, *names: str) -> int:
-    return next(int(ir.IntegerAttr(op.attributes[name]).value) for name in names if name in op.attributes)
 
 
 def _reduce(emit: Builder, op: ir.Operation, flat: ir.Value, mesh: Mesh) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, piece_dims, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.ir.mlir import ir
@@ -60,11 +60,8 @@ def _is_within_reach(other: ir.Operation, op: ir.Operation, rewriter: MeshRewrit
 
 
 def _key(op: ir.Operation) -> tuple[object, ...]:
-    """What two collectives of one value must share to give the same. The order of axes means nothing to an all-reduce."""
-    view = CollectiveOpView(op)
-    axes: object = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
-    dims = [str(op.attributes[name]) for name in ("gather_axis", "scatter_axis") if name in op.attributes]
-    return op.name, view.mesh, axes, view.reduction, tuple(dims), op.results[0].type
+    """What two collectives of one value must share to give the same."""
+    return sharing_key(op), piece_dims(op), op.results[0].type
 
 
 def _part_of(other: ir.Operation, op: ir.Operation, rewriter: MeshRewriter) -> ir.Value | None:

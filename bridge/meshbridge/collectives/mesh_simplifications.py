@@ -16,7 +16,7 @@ from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ir.sharding import DYNAMIC, Axes
 
 
 @register
@@ -55,25 +55,36 @@ def scatter(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """A piece of a sum is the sum of pieces; axes that are reduced and not sliced are reduced afterwards, on the piece."""
     piece = AllSliceOp(op)
     whole = rewriter.collective(piece.input, AllReduceOp, op)
-    if whole is None or whole.mesh != piece.mesh or not all(_is_same_slice(user, piece) for user in rewriter.users(piece.input)):
+    if whole is None or not scatters(whole, piece.mesh, piece.mesh_axes):
         return False
-    mesh, axes, kind, element = rewriter.meshes[piece.mesh], piece.mesh_axes, whole.reduction, element_of(op.results[0].type)
-    left = [axis for axis in whole.mesh_axes if axis not in axes]
-    if len(left) + len(axes) != len(whole.mesh_axes) or kind == "generic":
+    if DYNAMIC in (*rewriter.meshes[piece.mesh].shape, *shape_of(whole.input.type), *shape_of(op.results[0].type)):
         return False
-    if DYNAMIC in (*mesh.shape, *shape_of(whole.input.type), *shape_of(op.results[0].type)):
+    slices = dict.fromkeys(rewriter.users(piece.input))
+    if not all(_is_same_slice(user, piece) for user in slices):
         return False
-    if left and kind == "average" and is_integer(element):
-        return False
-    dim, slices = piece.slice_axis, dict.fromkeys(rewriter.users(piece.input))
-    with ir.InsertionPoint.after(whole.operation), op.location:
-        value = build.reduce_scatter(whole.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element)
-        if left:
-            rewriter.adopt(value)
-            value = build.all_reduce(value, mesh, mesh_axes=left, reduction=kind)
+    at = Builder(op.location, ir.InsertionPoint.after(whole.operation))
+    value = scattered(whole, piece.mesh_axes, piece.slice_axis, rewriter, at)
     for each in slices:
         rewriter.replace(each, value)
     return True
+
+
+def scatters(total: AllReduceOp, mesh: str, axes: Axes) -> bool:
+    """Whether a reduce-scatter along `axes` does the all-reduce or a part of it. An average of integers rounds, and so may not be
+    taken in two parts."""
+    if total.mesh != mesh or not set(axes) <= set(total.mesh_axes) or total.reduction == "generic":
+        return False
+    whole = set(axes) == set(total.mesh_axes)
+    return whole or total.reduction != "average" or not is_integer(element_of(total.operation.results[0].type))
+
+
+def scattered(total: AllReduceOp, axes: Axes, dim: int, rewriter: MeshRewriter, at: Builder) -> ir.Value:
+    """What the all-reduce gives, scattered along `axes`; over its other axes the piece is reduced."""
+    mesh, kind, element = rewriter.meshes[total.mesh], total.reduction, element_of(total.operation.results[0].type)
+    value = build.reduce_scatter(total.input, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind, element_type=element, at=at)
+    rewriter.adopt(value)
+    left = [axis for axis in total.mesh_axes if axis not in axes]
+    return build.all_reduce(value, mesh, mesh_axes=left, reduction=kind, at=at) if left else value
 
 
 def _is_same_slice(op: ir.Operation, piece: AllSliceOp) -> bool:

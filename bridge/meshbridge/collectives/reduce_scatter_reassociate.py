@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.collectives import joins
-from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass
+from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import ReduceScatterOp
 from meshbridge.dialect.signature import element_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.sharding import Axes
 
 
 @register
@@ -37,7 +36,10 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     operands = list(op.operands)
     found = [rewriter.collective(operand, ReduceScatterOp, op) for operand in operands]
     pieces = [each for each in found if each is not None and joins.keeps_type(each)]
-    if len(pieces) != len(operands) or len({_key(each) for each in pieces}) != 1:
+    if (
+        len(pieces) != len(operands)
+        or len({(sharing_key(each.operation), each.scatter_axis, each.input.type) for each in pieces}) != 1
+    ):
         return False
     if any(rewriter.uses(value) != operands.count(value) for value in operands):
         return False
@@ -53,11 +55,6 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         op, location, lambda value: build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind)
     )
     return True
-
-
-def _key(scatter: ReduceScatterOp) -> tuple[str, Axes, int, str, ir.Type]:
-    """What reduce-scatters must share to become one."""
-    return scatter.mesh, scatter.mesh_axes, scatter.scatter_axis, scatter.reduction, scatter.input.type
 
 
 ReduceScatterReassociate.patterns = (MeshPattern((ReduceScatterOp.OPERATION_NAME,), reassociate, joins.NAMES),)

@@ -102,6 +102,20 @@ class MeshRewriter(Rewriter):
         return name in CONSTANTS or name in _PURE or name in _SPREADING
 
 
+def sharing_key(op: ir.Operation) -> tuple[object, ...]:
+    """What a collective does with its operand, dimensions aside: what collectives share of which one may stand for all. The order
+    of axes means nothing to an all-reduce."""
+    view = CollectiveOpView(op)
+    axes = frozenset(view.mesh_axes) if op.name == AllReduceOp.OPERATION_NAME else view.mesh_axes
+    return op.name, view.mesh, axes, view.reduction
+
+
+def piece_dims(op: ir.Operation) -> list[int]:
+    """The dimensions along which a collective puts pieces together or takes them apart."""
+    names = ("gather_axis", "scatter_axis", "split_axis", "concat_axis")
+    return [int(ir.IntegerAttr(op.attributes[name]).value) for name in names if name in op.attributes]
+
+
 def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) -> Callable[[Builder], ir.Value] | None:
     """How to make `value` with dimension `dim` multiplied or divided, where it is the same at every index of that; None where
     nothing says so. A scalar stays one."""

@@ -39,12 +39,17 @@ def group_size(digits: Digits) -> int:
     return prod(digit.radix for digit in digits)
 
 
-def group_index(digits: Digits, device: int) -> int:
-    """The number of `device` in its group along `digits`."""
-    index = 0
+def group_index(digits: Digits, device: Number) -> Number:
+    """The number of `device`, or of each of an array of them, in its group along `digits`."""
+    index = device * 0
     for digit in digits:
         index = index * digit.radix + digit.of(device)
     return index
+
+
+def numbered(digits: Digits) -> dict[int, Digit]:
+    """By axis, the digits of the devices that whole axes make up on their own, numbered along `digits`."""
+    return {digit.axis: Digit(digit.axis, digit.radix, group_size(digits[i + 1 :])) for i, digit in enumerate(digits)}
 
 
 def axis_digits(mesh: Mesh, axes: Axes) -> Digits:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
-from meshbridge.ir.digits import group_size
+from meshbridge.ir.digits import group_index, group_size, numbered
 from meshbridge.ir.sharding import Axes
 from meshbridge.resharding.boxes import DimLayout, Interval, layout
 from meshbridge.resharding.factors import PlanError
@@ -64,15 +62,11 @@ class _Boxes:
             zip(layout(plan.shape, plan.mesh, step.source), layout(plan.shape, plan.mesh, step.target), strict=True)
         )
         self.step = step
-        self.strides = {digit.axis: prod(inner.radix for inner in step.digits[i + 1 :]) for i, digit in enumerate(step.digits)}
-        self.mesh = plan.mesh
+        self.digits = numbered(step.digits)
         self.devices = group_size(step.digits)
 
     def _block(self, axes: Axes, device: Numbers) -> Numbers:
-        block = np.zeros_like(device)
-        for axis in axes:
-            block = block * self.mesh.shape[axis] + device // self.strides[axis] % self.mesh.shape[axis]
-        return block
+        return group_index(tuple(self.digits[axis] for axis in axes), device)
 
     def check(self) -> None:
         """Checks that the tiles come from where their elements are and fill every receiver's box, each element once."""

@@ -1,21 +1,22 @@
 """Writes a plan into the program.
 
-Collectives are mesh operations, except over factors of mesh axes (`emit_factors`) and in exchanges in rounds, whose pairs of
-devices no order of axes spells; those are StableHLO's.
+Collectives are mesh operations, except over factors of mesh axes, which no mesh operation names, and in exchanges in rounds,
+whose pairs of devices no order of axes spells: those are StableHLO's, with their device groups written out. Groups are partition
+ids, as in the form `exported`; lowering to `local` makes them replicas.
 """
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import reduce, singledispatch
 
 import numpy as np
 
 from meshbridge.dialect import build
-from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
-from meshbridge.ir.digits import Digit
+from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
+from meshbridge.ir.digits import Digit, Digits, group_size
+from meshbridge.ir.exchange import COMBINERS, exchange_over
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.sharding import Mesh
-from meshbridge.resharding import emit_factors
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.emit_tiles import exchange_tiles
 from meshbridge.resharding.plan import Plan
@@ -78,16 +79,18 @@ def _mask(step: s.Mask, value: ir.Value, site: Site) -> ir.Value:
 
 @_emit_step.register
 def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
-    if (axes := site.axes(step.digits)) is None:
-        return emit_factors.slice_over(step, value, site)
-    return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, at=site.emit)
+    if (axes := site.axes(step.digits)) is not None:
+        return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, at=site.emit)
+    size = step.shape[step.dim]
+    return site.emit.dynamic_slice(value, step.dim, site.emit.multiply(site.number(step.digits), size), size)
 
 
 @_emit_step.register
 def _all_gather(step: s.AllGather, value: ir.Value, site: Site) -> ir.Value:
-    if (axes := site.axes(step.digits)) is None:
-        return emit_factors.gather_over(step, value, site)
-    return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, at=site.emit)
+    if (axes := site.axes(step.digits)) is not None:
+        return build.all_gather(value, site.mesh, mesh_axes=axes, gather_axis=step.dim, at=site.emit)
+    attrs = {"all_gather_dim": integer(step.dim)} | site.groups.collective(site.mesh, step.digits)
+    return site.emit.value("all_gather", tensor(step.shape, element_of(value)), [value], attrs)
 
 
 @_emit_step.register
@@ -99,29 +102,40 @@ def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
 
 @_emit_step.register
 def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
-    if (axes := site.axes(step.digits)) is None:
-        return emit_factors.reduce_scatter_over(step, value, site)
-    return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, at=site.emit)
+    """Over factors an all-to-all, whose pieces every device combines itself: as many bytes as a reduce-scatter."""
+    if (axes := site.axes(step.digits)) is not None:
+        return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, at=site.emit)
+    emit, dim, count = site.emit, step.dim, group_size(step.digits)
+    if step.kind not in COMBINERS:
+        raise MeshError(f"reduction '{step.kind}' has no body that could run")
+    received = _exchanged(step.digits, dim, dim, value, site)
+    apart = emit.reshape(received, [*step.shape[:dim], count, *step.shape[dim:]])
+    pieces = [emit.reshape(emit.slice(apart, dim, term, 1), step.shape) for term in range(count)]
+    total = reduce(lambda left, right: emit.elementwise(COMBINERS[step.kind], left, right), pieces)
+    return emit.elementwise("divide", total, count) if step.kind == "average" else total
 
 
 @_emit_step.register
 def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
-    if (axes := site.axes(step.digits)) is None:
-        return emit_factors.exchange_over(step.digits, step.split, step.concat, value, site)
-    return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, at=site.emit)
+    if (axes := site.axes(step.digits)) is not None:
+        return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, at=site.emit)
+    return _exchanged(step.digits, step.split, step.concat, value, site)
+
+
+def _exchanged(digits: Digits, split: int, concat: int, value: ir.Value, site: Site) -> ir.Value:
+    groups = site.groups.collective(site.mesh, digits, global_ids=False)
+    return exchange_over(site.emit, value, split, concat, group_size(digits), groups)
 
 
 @_emit_step.register
 def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
     sources, targets = site.axes(step.sources), site.axes(step.targets)
     if sources is None or targets is None:
-        return emit_factors.permute_over(step, value, site)
+        return site.permute(value, site.groups.relabelling(site.mesh, step.sources, step.targets))
     return build.permute(value, site.mesh, mesh_axes=sources, target_axes=targets, at=site.emit)
 
 
-@_emit_step.register
-def _tile_exchange(step: TileExchange, value: ir.Value, site: Site) -> ir.Value:
-    return exchange_tiles(step, value, site)
+_emit_step.register(TileExchange, exchange_tiles)
 
 
 @_emit_step.register

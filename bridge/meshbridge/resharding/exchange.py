@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from meshbridge.ir.digits import axis_digits
+from meshbridge.ir.digits import axis_digits, group_index, numbered
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.boxes import layout
 from meshbridge.resharding.colouring import colour_edges
@@ -82,9 +82,8 @@ class _Search:
     met: list[Overlaps]
 
     def __post_init__(self) -> None:
-        sizes = [self.mesh.shape[axis] for axis in self.axes]
-        self.devices = prod(sizes)
-        self.strides = {axis: prod(sizes[i + 1 :]) for i, axis in enumerate(self.axes)}
+        self.devices = self.mesh.group_size(self.axes)
+        self.digits = numbered(axis_digits(self.mesh, self.axes))
         self.receivers: Numbers = np.arange(self.devices)
         self.entries: list[Numbers] = []
         for dim in self.met:
@@ -97,34 +96,26 @@ class _Search:
             self.volumes = self.volumes * dim.size[entry]
         self.senders = self._senders()
 
-    def _coordinate(self, axis: int) -> Numbers:
-        """Of every device, along one axis."""
-        return np.arange(self.devices) // self.strides[axis] % self.mesh.shape[axis]
-
     def _block(self, axes: Axes) -> Numbers:
         """Of every device, its number along `axes`."""
-        block = np.zeros(self.devices, np.int64)
-        for axis in axes:
-            block = block * self.mesh.shape[axis] + self._coordinate(axis)
-        return block
+        return group_index(tuple(self.digits[axis] for axis in axes), np.arange(self.devices))
 
     def _senders(self) -> Numbers:
         """For every tile a device that holds it: the receiver itself, else one of the holders, each as often."""
-        fixed = [axis for dim in self.met for axis in dim.source_axes]
+        fixed, devices = [axis for dim in self.met for axis in dim.source_axes], np.arange(self.devices)
         holder = np.zeros(len(self.receivers), np.int64)
         for dim, entry in zip(self.met, self.entries, strict=True):
             block = dim.source[entry]
-            for axis in reversed(dim.source_axes):
-                holder += block % self.mesh.shape[axis] * self.strides[axis]
-                block = block // self.mesh.shape[axis]
-        own = sum((self._coordinate(axis) * self.strides[axis] for axis in fixed), np.zeros(self.devices, np.int64))
+            for digit in reversed([self.digits[axis] for axis in dim.source_axes]):
+                holder += block % digit.radix * digit.stride
+                block = block // digit.radix
+        own = sum((self.digits[axis].of(devices) * self.digits[axis].stride for axis in fixed), np.zeros_like(devices))
         free = tuple(axis for axis in self.axes if axis not in fixed)
         if not free:
             return holder
         copies = self._block(free)
         number_of_copy = np.zeros(self.mesh.group_size(free), np.int64)
-        rest = np.arange(self.devices) - own
-        number_of_copy[copies] = rest
+        number_of_copy[copies] = devices - own
         moves = holder != own[self.receivers]
         chosen = copies[self.receivers]
         chosen[moves] = _in_turn(self.volumes[moves], holder[moves], chosen[moves], self.receivers[moves], len(number_of_copy))

@@ -66,19 +66,14 @@ class Plan:
         return tuple(prod(shape) for shape in (self.start, *(step.shape for step in self.steps)))
 
     @cached_property
-    def received_bytes(self) -> float:
-        """Bytes that the busiest device receives."""
-        return sum(self.received_by_step)
-
-    @cached_property
     def received_by_step(self) -> tuple[float, ...]:
-        """The same for each step."""
+        """Bytes that the busiest device receives in each step."""
         return tuple(self._bytes(step.received(n)) for step, n in zip(self.steps, self._before, strict=False))
 
-    @property
+    @cached_property
     def wire_bytes(self) -> float:
         """Bytes on the wire of the busiest device in the ring model: what it receives."""
-        return self.received_bytes
+        return sum(self.received_by_step)
 
     @cached_property
     def sent_bytes(self) -> float:

@@ -36,7 +36,7 @@ def run(
 
 
 def _report(found: Plan, least: Bound, ran: bool) -> str:
-    received, needed = found.received_bytes, least.busiest
+    received, needed = found.wire_bytes, least.busiest
     ratio = "at the bound" if received <= needed else f"{received / needed:.2f} times" if needed else "needs none"
     lines = [
         str(found),
@@ -61,7 +61,7 @@ def _record(found: Plan, least: Bound, ran: bool) -> dict[str, Any]:
         "to": sharding_text(found.target),
         "steps": [_step(found, number) for number in range(len(found.steps))],
         "collectives": found.collectives,
-        "received_bytes": found.received_bytes,
+        "received_bytes": found.wire_bytes,
         "sent_bytes": found.sent_bytes,
         "total_bytes": found.total_bytes,
         "peak_bytes": found.peak_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -84,6 +84,15 @@ def swapped(rows: Array, split: int, join: int) -> Array:
     return np.stack([np.concatenate(list(part), axis=join) for part in parts(rows, len(rows), split + 1)])
 
 
+def moved(machine: Machine, x: Array, pairs: Sequence[tuple[int, int]]) -> Array:
+    """What every target of pairs (source, target) holds of its source's value; other devices hold zeros."""
+    everywhere = machine.everywhere(x)
+    result = np.zeros_like(everywhere)
+    for source, target in pairs:
+        result[target] = everywhere[source]
+    return result
+
+
 def _covers(machine: Machine, op: ir.Operation, groups: list[list[int]]) -> None:
     if sum(map(len, groups)) != machine.grid.count:
         raise OpError(op, f"has groups {groups}, expected each of {machine.grid.count} devices in one")
@@ -151,8 +160,4 @@ def collective_permute(machine: Machine, op: ir.Operation, operands: list[Array]
         moves = [(s * partitions + p, t * partitions + p) for p in range(partitions) for s, t in pairs]
     else:
         moves = [(r * partitions + s, r * partitions + t) for r in range(replicas) for s, t in pairs]
-    x = machine.everywhere(operands[0])
-    result = np.zeros_like(x)
-    for source, target in moves:
-        result[target] = x[source]
-    return [result]
+    return [moved(machine, operands[0], moves)]

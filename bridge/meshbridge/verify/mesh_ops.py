@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir
-from meshbridge.verify.collectives import exchange, parts, swapped
+from meshbridge.verify.collectives import exchange, moved, parts, swapped
 from meshbridge.verify.elementwise import apply_binary, converted
 from meshbridge.verify.field import Array
 from meshbridge.verify.layout import Digit, Mesh, axis_lists, mesh_of, numbers_of
@@ -165,28 +165,24 @@ def scatter(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[A
 def shift(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Values moved along one axis; zeros where none arrives."""
     mesh, axis, offset = _mesh(machine, op), integer(op, "shift_axis"), integer(op, "offset")
-    x = machine.everywhere(operands[0])
-    result = np.zeros_like(x)
+    pairs = []
     for group in mesh.groups(_digits(mesh, [axis])):
         for number, source in enumerate(group):
             target = number + offset
             if "rotate" in op.attributes:
                 target %= len(group)
             if 0 <= target < len(group):
-                result[group[target]] = x[source]
-    return [result]
+                pairs.append((source, group[target]))
+    return [moved(machine, operands[0], pairs)]
 
 
 @evaluates("mesh.permute")
 def permute(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """Number L along `target_axes` holds the value of number L along `mesh_axes`."""
     mesh = _mesh(machine, op)
-    x = machine.everywhere(operands[0])
-    result = np.zeros_like(x)
     into = {min(group): group for group in mesh.groups(_digits(mesh, integers(op, "target_axes")))}
-    for group in mesh.groups(_digits(mesh, integers(op, "mesh_axes"))):
-        result[into[min(group)]] = x[group]
-    return [result]
+    sources = mesh.groups(_digits(mesh, integers(op, "mesh_axes")))
+    return [moved(machine, operands[0], [pair for group in sources for pair in zip(group, into[min(group)], strict=True)])]
 
 
 @evaluates("mesh.update_halo")
