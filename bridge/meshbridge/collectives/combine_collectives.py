@@ -17,7 +17,7 @@ from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.locations import because, reason_at
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import around, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import REDUCERS, rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
@@ -209,11 +209,7 @@ def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: MeshRe
 
 def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
     """`op`, or what encloses it, in `block`; None if that is no part of it."""
-    while op.block != block:
-        if op.parent is None or op.name == "func.func":
-            return None
-        op = op.parent.operation
-    return op
+    return next((each for each in around(op) if each.block == block), None)
 
 
 def _merge(members: list[ir.Operation], rewriter: MeshRewriter) -> bool:

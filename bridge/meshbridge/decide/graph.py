@@ -166,12 +166,13 @@ class Graph:
 
     def wanted_partial(self, node: Node) -> Axes:
         """The axes along which the user wants the node's result partial, other than by passing on an operand that is so."""
-        if node.kept:
-            return ()
-        for tensor in node.results:
-            if tensor >= 0 and (layout := self.tensors[tensor].layout) is not None and layout.partial_axes:
-                return layout.partial_axes
-        return ()
+        wanted = self.wanted_layout(node)
+        return wanted.partial_axes if wanted is not None and not node.kept else ()
+
+    def wanted_layout(self, node: Node) -> Sharding | None:
+        """The user's annotation of a result as partial."""
+        layouts = (self.tensors[tensor].layout for tensor in node.results if tensor >= 0)
+        return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
 
     def connect(self) -> None:
         """Fills `users` and each tensor's use count once all nodes are known."""

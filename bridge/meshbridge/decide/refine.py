@@ -138,14 +138,9 @@ class Refiner:
         """A number for every node: equal ones cost the same while their tensors are split alike."""
         numbers: dict[object, int] = {}
         return [
-            numbers.setdefault((node.signature, types, self._wanted(node)), len(numbers))
+            numbers.setdefault((node.signature, types, self.graph.wanted_layout(node)), len(numbers))
             for node, types in zip(self.graph.nodes, self._types, strict=True)
         ]
-
-    def _wanted(self, node: Node) -> Sharding | None:
-        """The user's annotation of a result as partial."""
-        layouts = (self.graph.tensors[tensor].layout for tensor in node.results if tensor >= 0)
-        return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
 
     def _readers_of_tensors(self) -> list[list[Reader]]:
         """Per tensor, who reads it."""
@@ -343,7 +338,7 @@ class Refiner:
             node.rule,
             self._types[index],
             splits,
-            self._wanted(node),
+            self.graph.wanted_layout(node),
             node.kept,
             node.fixed_option,
             self.graph.mesh,

@@ -5,8 +5,9 @@ Only what is needed here, through `Operation.create`: a generated builder costs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,10 @@ class Builder:
     def within(self, index: ir.Value, size: int) -> ir.Value:
         """Which entries of `index` are neither negative nor `size` or more."""
         return self.elementwise("and", self.compare("GE", index, 0), self.compare("LT", index, size))
+
+    def all_of(self, masks: Iterable[ir.Value]) -> ir.Value:
+        """Where all of one mask or more are true."""
+        return reduce(partial(self.elementwise, "and"), masks)
 
     def select(self, condition: ir.Value, on_true: ir.Value, on_false: Operand) -> ir.Value:
         """`condition` is a scalar or has the operands' shape."""

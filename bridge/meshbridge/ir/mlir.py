@@ -35,6 +35,7 @@ __all__ = [
     "VerifyError",
     "_cext",
     "all_entries",
+    "around",
     "artifacts",
     "attribute",
     "call_target",
@@ -58,6 +59,7 @@ __all__ = [
     "stablehlo",
     "tensor_type",
     "title",
+    "unwrap",
     "walk",
     "walk_all",
 ]
@@ -187,6 +189,25 @@ def walk(op: ir.Operation) -> Iterator[ir.Operation]:
                     yield child
                 else:
                     yield from walk(child)
+
+
+def around(op: ir.Operation) -> Iterator[ir.Operation]:
+    """Yields `op`, then what it stands in, from the inside out, up to its function."""
+    yield op
+    while op.name != "func.func" and op.parent is not None:
+        op = op.parent.operation
+        yield op
+
+
+def unwrap(op: ir.Operation) -> list[ir.Value]:
+    """Moves the ops of the one region of `op` before it, where they work on its operands; returns what the region hands on."""
+    block = op.regions[0].blocks[0]
+    for argument, operand in zip(block.arguments, op.operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *body, terminator = [view.operation for view in block.operations]
+    for inner in body:
+        inner.move_before(op)
+    return list(terminator.operands)
 
 
 def walk_all(module: ir.Module) -> list[ir.Operation]:

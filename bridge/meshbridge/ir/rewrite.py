@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from meshbridge.ir.mlir import has_no_regions, ir, walk
+from meshbridge.ir.mlir import around, has_no_regions, ir, walk
 
 RewriterT = TypeVar("RewriterT", bound="Rewriter")
 
@@ -147,12 +147,8 @@ class Rewriter:
 
     def dominates(self, first: ir.Operation, second: ir.Operation) -> bool:
         """Whether the results of `first` can be used by `second`: it stands before it, or before what encloses it."""
-        above: ir.Operation | None = second
-        while above is not None and above.name != "func.func":
-            if above.block == first.block:
-                return above != first and first.is_before_in_block(above)
-            above = above.parent.operation if above.parent is not None else None
-        return False
+        above = next((each for each in around(second) if each.block == first.block), first)
+        return above != first and first.is_before_in_block(above)
 
     def finish(self) -> None:
         """Erases what was retired, users before what they used."""

@@ -7,7 +7,19 @@ from typing import ClassVar
 
 from meshbridge.dialect.ops import UNSAID
 from meshbridge.ir.locations import names_file
-from meshbridge.ir.mlir import COMPOSITE, CUSTOM_CALL, OpError, ir, main_function, named_functions, tensor_type, walk, walk_all
+from meshbridge.ir.mlir import (
+    COMPOSITE,
+    CUSTOM_CALL,
+    OpError,
+    dictionary,
+    ir,
+    main_function,
+    named_functions,
+    tensor_type,
+    unwrap,
+    walk,
+    walk_all,
+)
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import composite_rule
 
@@ -63,13 +75,7 @@ def _unfold(module: ir.Module) -> None:
             if note in op.attributes:
                 del op.attributes[note]
         if op.name == NAMED_COMPUTATION:
-            block = op.regions[0].blocks[0]
-            for argument, value in zip(block.arguments, op.operands, strict=True):
-                argument.replace_all_uses_with(value)
-            *body, terminator = [view.operation for view in block.operations]
-            for inner in body:
-                inner.move_before(op)
-            _replace(op, list(terminator.operands))
+            _replace(op, unwrap(op))
         elif op.name in _EDGES or UNSAID in op.attributes or _is_of_token(op):
             _replace(op, [op.operands[0]])
 
@@ -110,10 +116,7 @@ def _is_op(call: ir.Operation) -> bool:
 
 def _settings(call: ir.Operation) -> dict[str, ir.Attribute]:
     """The attributes that a composite was given."""
-    if "composite_attributes" not in call.attributes:
-        return {}
-    given = ir.DictAttr(call.attributes["composite_attributes"])
-    return {given[index].name: given[index].attr for index in range(len(given))}
+    return dictionary(call.attributes["composite_attributes"]) if "composite_attributes" in call.attributes else {}
 
 
 def _as_op(call: ir.Operation) -> None:

@@ -9,7 +9,7 @@ from itertools import count
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.elements import neutral
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import around, ir, stablehlo
 from meshbridge.legalize.reads import Read, read_of
 from meshbridge.legalize.table import Legalizer, rewrites
 from meshbridge.ops import padded_selections
@@ -83,7 +83,7 @@ def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
     low, high, apart = zip(*map(_padding, pad.reaches), strict=True)
     cut = read_of(readers[0].results[0]) if readers[0].name in ("stablehlo.pad", "stablehlo.slice") else None
     takes_back = tuple(Reach(reach.source, reach.size, low=-reach.low) for reach in pad.reaches)
-    function = _function(op)
+    *_, function = around(op)
     if (
         min((*low, *high)) < 0
         or set(apart) != {1}
@@ -97,15 +97,6 @@ def pad_selections(op: ir.Operation, rewriter: Legalizer) -> bool:
     rewriter.replace(readers[0], made)
     rewriter.retire(op)
     return True
-
-
-def _function(op: ir.Operation) -> ir.Operation:
-    """The function that an op stands in."""
-    while op.name != "func.func":
-        parent = op.parent
-        assert parent is not None, "ops stand in functions"
-        op = parent.operation
-    return op
 
 
 def _body(made: ir.Operation, module: ir.Module) -> ir.Operation:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 
@@ -154,7 +153,7 @@ def _inside(shape: Sequence[int], dim: int, start: int, end: int, emit: Builder)
     index = emit.iota([shape[dim]], dim=0)
     bounds = [emit.compare("GE", index, start)] if start else []
     bounds += [emit.compare("LT", index, end)] if end < shape[dim] else []
-    return emit.broadcast(reduce(partial(emit.elementwise, "and"), bounds), shape, [dim])
+    return emit.broadcast(emit.all_of(bounds), shape, [dim])
 
 
 def _replace(op: ir.Operation, value: ir.Value, rewriter: Legalizer) -> None:
@@ -198,7 +197,7 @@ def select_updates(op: ir.Operation, rewriter: Legalizer) -> bool:
         placed = emit.elementwise(op.regions[0].blocks[0].operations[0].operation.name, operand, placed)
     partly = [dim for dim, size in enumerate(shape) if size < whole[dim]]
     masks = [_inside(whole, dim, starts[dim], starts[dim] + shape[dim], emit) for dim in partly]
-    found = emit.select(reduce(partial(emit.elementwise, "and"), masks), placed, operand) if masks else placed
+    found = emit.select(emit.all_of(masks), placed, operand) if masks else placed
     _replace(op, found, rewriter)
     return True
 

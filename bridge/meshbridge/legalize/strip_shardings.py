@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.ops import MANUAL_AXES
-from meshbridge.ir.mlir import CUSTOM_CALL, SIDES, OpError, dictionary, entries, ir, set_entries, walk_all
+from meshbridge.ir.mlir import CUSTOM_CALL, SIDES, OpError, dictionary, entries, ir, set_entries, unwrap, walk_all
 from meshbridge.ir.passes import Pass, register
 
 _PASS_THROUGH = frozenset(
@@ -69,7 +69,8 @@ class StripShardings(Pass):
                 elif op.name in _ANNOTATIONS or target == _GROUP_CALL:
                     erased.append(op)
                 elif op.name == "sdy.named_computation":
-                    _inline(op)
+                    for result, value in zip(op.results, unwrap(op), strict=True):
+                        result.replace_all_uses_with(value)
                     erased.append(op)
                 else:
                     _strip_attributes(op)
@@ -90,18 +91,6 @@ def find_per_device(module: ir.Module) -> ir.Operation | None:
 
 def _target(op: ir.Operation) -> str:
     return str(ir.StringAttr(op.attributes["call_target_name"]).value) if op.name == CUSTOM_CALL else ""
-
-
-def _inline(op: ir.Operation) -> None:
-    """Puts the body of a named computation in its place."""
-    block = op.regions[0].blocks[0]
-    for argument, operand in zip(block.arguments, op.operands, strict=True):
-        argument.replace_all_uses_with(operand)
-    *body, end = [inner.operation for inner in block.operations]
-    for inner in body:
-        inner.move_before(op)
-    for result, value in zip(op.results, end.operands, strict=True):
-        result.replace_all_uses_with(value)
 
 
 def _strip_attributes(op: ir.Operation) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshbridge.dialect.ops import CollectiveOpView, RecvOp, SendOp
-from meshbridge.ir.mlir import OpError, ir, source_location
+from meshbridge.ir.mlir import OpError, around, ir, source_location
 from meshbridge.lowering.members import is_member, member
 from meshbridge.lowering.rooted import broadcast_from
 from meshbridge.lowering.site import Site
@@ -89,11 +89,7 @@ def _known_before(value: ir.Value, op: ir.Operation) -> bool:
 
 def _ancestor(op: ir.Operation, sibling: ir.Operation) -> ir.Operation:
     """`op`, or the operation around it that stands in the block of `sibling`."""
-    while op.block != sibling.block:
-        parent = op.parent
-        assert parent is not None, "a user stands in the block of the definition or below"
-        op = parent.operation
-    return op
+    return next(each for each in around(op) if each.block == sibling.block)
 
 
 def lower_pair(pair: Pair, site: Site) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial, reduce
 from typing import Any
 
 from meshbridge.dialect.attributes import integers
@@ -146,8 +145,7 @@ class Indices:
 
     def _below(self, limits: Mapping[int, int]) -> ir.Value:
         """Which index vectors are within `limits` by operand dimension."""
-        first, *others = (self.emit.within(self.planes[self.component(dim)], limit) for dim, limit in limits.items())
-        return reduce(partial(self.emit.elementwise, "and"), others, first)
+        return self.emit.all_of(self.emit.within(self.planes[self.component(dim)], limit) for dim, limit in limits.items())
 
     def unfold(self, dim: int, size: int, place: int) -> None:
         """Addresses single elements along operand dimension `dim`, where windows cover `size`: a batch dimension more, number

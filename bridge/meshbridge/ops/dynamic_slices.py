@@ -5,8 +5,6 @@ Of a split dimension, every device takes or writes the part of the slice that fa
 
 from __future__ import annotations
 
-from functools import partial, reduce
-
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of
 from meshbridge.ir.mlir import ir
@@ -99,5 +97,4 @@ def _shifted(value: ir.Value, dim: int, skipped: ir.Value, size: int, emit: Buil
 
 def _mask(lines: list[tuple[int, ir.Value]], like: ir.Value, emit: Builder) -> ir.Value:
     """A mask in the shape of `like`, true where it is along each of the dimensions given."""
-    first, *others = (emit.broadcast(exists, shape_of(like), [dim]) for dim, exists in lines)
-    return reduce(partial(emit.elementwise, "and"), others, first)
+    return emit.all_of(emit.broadcast(exists, shape_of(like), [dim]) for dim, exists in lines)

@@ -74,12 +74,8 @@ def make_body(
     place = ir.InsertionPoint(module.body)
     function = ir.Operation.create("func.func", [], [], attributes, regions=1, loc=selection.location, ip=place)
     block = function.regions[0].blocks.append(*types, arg_locs=[selection.location] * 3)
-    x, source, initial = block.arguments
-    shape = shape_of(x)
     emit = Builder(selection.location, ir.InsertionPoint(block))
-    padded = emit.pad(x, neutral(selected_kind(selection), element_of(x)), low, high)
-    selected = _with_operands(selection, (padded, source, initial), emit)
-    emit.op("func.return", [], [emit.cut(selected.results[0], low, [sum(each) for each in zip(low, shape, strict=True)])])
+    emit.op("func.return", [], [_padded_and_cut(block.arguments, selection, low, high, emit)])
     return function
 
 
@@ -115,7 +111,7 @@ def _local(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram
         shard = scattered_shard(selection, found.windows, split, at, selects_padding=True)
         selection.erase()
     else:
-        shard = _padded_and_cut(op, found, at.emit)
+        shard = _padded_and_cut(op.operands, found.selection, found.low, found.high, at.emit)
     replace_result(op, rule, option, shard, at)
 
 
@@ -127,14 +123,15 @@ def _with_operands(op: ir.Operation, operands: Sequence[ir.Value], emit: Builder
     return copy
 
 
-def _padded_and_cut(op: ir.Operation, found: PaddedSelection, emit: Builder) -> ir.Value:
-    """The body of a composite on shapes of shards."""
-    operand, source, initial = op.operands
-    padded = emit.pad(operand, neutral(selected_kind(found.selection), element_of(operand)), found.low, found.high)
-    selection = _with_operands(found.selection, (padded, source, initial), emit)
-    selection.results[0].set_type(padded.type)
-    ends = [sum(each) for each in zip(found.low, shape_of(operand), strict=True)]
-    return emit.cut(selection.results[0], found.low, ends)
+def _padded_and_cut(
+    operands: Sequence[ir.Value], selection: ir.Operation, low: Sequence[int], high: Sequence[int], emit: Builder
+) -> ir.Value:
+    """What the composite does, on operands of any size: global ones, or shards."""
+    operand, source, initial = operands
+    padded = emit.pad(operand, neutral(selected_kind(selection), element_of(operand)), low, high)
+    selected = _with_operands(selection, (padded, source, initial), emit).results[0]
+    selected.set_type(padded.type)
+    return emit.cut(selected, low, [sum(each) for each in zip(low, shape_of(operand), strict=True)])
 
 
 COMPOSITES.add(NAME, (_loops, _local))

@@ -13,7 +13,7 @@ from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, walk, walk_all
+from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
 from meshbridge.ir.passes import Known, Pass, register
 from meshbridge.ir.sharding import Sharding, replicated
 from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
@@ -316,13 +316,8 @@ class _FunctionPartitioner:
             if target is not None:
                 terminator.operands[index] = self._reshard(terminator.operands[index], free_part(target, manual), terminator)
         self.at.manual = outside
-        for operand, argument in zip(op.operands, block.arguments, strict=True):
-            argument.replace_all_uses_with(operand)
-        *body, terminator = [view.operation for view in block.operations]
-        for inner in body:
-            inner.move_before(op)
-        emit = Builder.before(op)
-        for value, result, target in zip(terminator.operands, op.results, targets, strict=True):
+        yielded, emit = unwrap(op), Builder.before(op)
+        for value, result, target in zip(yielded, op.results, targets, strict=True):
             if target is not None:  # a value of its own: outside, the same shard is a shard of something larger
                 held = replace(target, partial_axes=tuple(axis for axis in target.partial_axes if axis in manual))
                 value = self.at.adopt(emit.value("convert", value.type, [value]), self.at.global_shape(result), held)
