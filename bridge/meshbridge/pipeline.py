@@ -16,8 +16,9 @@ from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import is_partitioned
+from meshbridge.ir import mlir
 from meshbridge.ir.groups import Form, Spelling
-from meshbridge.ir.mlir import MeshError, OpError, diagnostics_text, ir
+from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.passes import PASSES, Known, Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
@@ -195,10 +196,7 @@ def verify(module: ir.Module) -> None:
 
     Raises MeshError with a located diagnostic.
     """
-    try:
-        module.operation.verify()
-    except ir.MLIRError as error:
-        raise MeshError(diagnostics_text(error, "<module>")) from None
+    mlir.verify(module)
     verifier.verify(module)
 
 

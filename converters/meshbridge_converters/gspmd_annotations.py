@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from meshbridge.ir.mlir import OpError, all_entries, ir, walk_all
+from meshbridge.ir.mlir import OpError, all_entries, call_target, ir, is_custom_call, walk_all
 from meshbridge_converters import hlo_shardings
 from meshbridge_converters.hlo_shardings import Tiling
 
@@ -38,7 +38,7 @@ class Survey:
                 if any(_strings(op)):
                     survey.functions.append(op)
             elif MHLO_SHARDING in op.attributes:
-                target = ir.StringAttr(op.attributes["call_target_name"]).value if name == "stablehlo.custom_call" else ""
+                target = call_target(op) if is_custom_call(op) else ""
                 if target in survey.calls:
                     _check_call(op, target)
                 survey.calls.get(str(target), survey.others).append(op)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ir, sdy, walk_all
 from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
@@ -102,10 +103,10 @@ class _Export:
             is_unknown = UNKNOWN in op.attributes and SdySharding.of(attr).says_nothing
             text, opened = ("{unknown}", ()) if is_unknown else (self.text(op, attr, manual), self._unspecified(attr))
             text = self._with_group(text, result)
-            call = _call(CONSTRAINT, value, value.type, text, opened, op, ir.InsertionPoint(op))
+            constrained = _call(Builder.before(op), CONSTRAINT, value, value.type, text, opened)
             if next(iter(result.uses), None) is None:
-                value.replace_all_uses_except(call.results[0], [call, op])
-            value = call.results[0]
+                value.replace_all_uses_except(constrained, [op_of(constrained), op])
+            value = constrained
         result.replace_all_uses_with(value)
         op.erase()
 
@@ -115,8 +116,8 @@ class _Export:
             op.erase()
             return
         value = op.operands[0]
-        call = _call(CONSTRAINT, value, value.type, f"{{unknown {_group_word(op)}}}", (), op, ir.InsertionPoint(op))
-        call.attributes["has_side_effect"] = ir.BoolAttr.get(True)
+        joined = _call(Builder.before(op), CONSTRAINT, value, value.type, f"{{unknown {_group_word(op)}}}")
+        op_of(joined).attributes["has_side_effect"] = ir.BoolAttr.get(True)
         op.erase()
 
     def _with_group(self, text: str, value: Value) -> str:
@@ -131,22 +132,20 @@ class _Export:
         """The body moves out, between the calls that open and close the region."""
         ins, outs = (carriers.per_value(op.attributes[name]) for name in ("in_shardings", "out_shardings"))
         inside = manual | set(manual_axes(op))
-        block, ip = op.regions[0].blocks[0], ir.InsertionPoint(op)
+        block, at = op.regions[0].blocks[0], Builder.before(op)
         for value, argument, attr in zip(list(op.operands), list(block.arguments), ins, strict=True):
             opened = self._unspecified(attr)
-            outer = _call(CONSTRAINT, value, value.type, self.text(op, attr, manual), opened, op, ip)
+            outer = _call(at, CONSTRAINT, value, value.type, self.text(op, attr, manual), opened)
             local = self._local_text(op, attr, inside)
-            inner = _call(FULL_TO_SHARD, outer.results[0], argument.type, local, opened, op, ip)
-            argument.replace_all_uses_with(inner.results[0])
+            argument.replace_all_uses_with(_call(at, FULL_TO_SHARD, outer, argument.type, local, opened))
         self.block(block, inside)
         terminator = block.operations[-1].operation
         for child in [child.operation for child in block.operations][:-1]:
             child.move_before(op)
         for value, result, attr in zip(list(terminator.operands), list(op.results), outs, strict=True):
             opened = self._unspecified(attr)
-            inner = _call(CONSTRAINT, value, value.type, self._local_text(op, attr, inside), opened, op, ip)
-            outer = _call(SHARD_TO_FULL, inner.results[0], result.type, self.text(op, attr, manual), opened, op, ip)
-            result.replace_all_uses_with(outer.results[0])
+            inner = _call(at, CONSTRAINT, value, value.type, self._local_text(op, attr, inside), opened)
+            result.replace_all_uses_with(_call(at, SHARD_TO_FULL, inner, result.type, self.text(op, attr, manual), opened))
         op.erase()
 
     def _local_text(self, op: ir.Operation, attr: ir.Attribute, inside: Manual) -> str:
@@ -223,14 +222,12 @@ def _tiled(factored: Mesh, dims: list[list[int]], groups: dict[str, list[int]], 
     )
 
 
-def _call(
-    target: str, value: Value, kind: ir.Type, text: str, opened: tuple[int, ...], at: ir.Operation, ip: ir.InsertionPoint
-) -> ir.Operation:
-    """One of GSPMD's custom calls, at the location of the operation `at` that it comes from."""
+def _call(at: Builder, target: str, value: Value, kind: ir.Type, text: str, opened: tuple[int, ...] = ()) -> Value:
+    """What one of GSPMD's custom calls gives."""
     config = f"unspecified_dims=[{','.join(map(str, opened))}]" if opened else ""
     attrs: dict[str, ir.Attribute] = {
         "call_target_name": ir.StringAttr.get(target),
         "backend_config": ir.StringAttr.get(config),
         MHLO_SHARDING: ir.StringAttr.get(text),
     }
-    return ir.Operation.create("stablehlo.custom_call", [kind], [value], attrs, loc=at.location, ip=ip)
+    return at.value("custom_call", kind, [value], attrs)

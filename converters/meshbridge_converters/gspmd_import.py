@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from meshbridge.ir.builder import Builder, integer
 from meshbridge.ir.mlir import OpError, function_type, ir
 from meshbridge_converters import carriers, gspmd_manual
 from meshbridge_converters.carriers import SHARDING
@@ -116,16 +117,14 @@ class _Importer:
 
     def constraint(self, op: ir.Operation) -> None:
         """`@Sharding`: a constraint, and perhaps a member of a group. One that only names a group constrains nothing."""
-        one, value, ip = tiling(op), op.operands[0], ir.InsertionPoint(op)
+        one, value = tiling(op), op.operands[0]
         attrs = {"sharding": self.sharding(op, one, rank(value.type), open_dims(op))}
         if one.kind != "unknown" or one.group is None:
             if one.kind == "unknown":
                 attrs[UNKNOWN] = ir.UnitAttr.get()
-            value = ir.Operation.create("sdy.sharding_constraint", [value.type], [value], attrs, loc=op.location, ip=ip).results[
-                0
-            ]
+            value = Builder.before(op).value("sdy.sharding_constraint", value.type, [value], attrs)
         if one.group is not None:
-            _group(op, one, value, ip, *(() if one.kind == "unknown" else (IN_SHARDING,)))
+            _group(op, one, value, ir.InsertionPoint(op), *(() if one.kind == "unknown" else (IN_SHARDING,)))
         op.results[0].replace_all_uses_with(value)
         op.erase()
 
@@ -145,6 +144,6 @@ def _taken(function: ir.Operation, side: str) -> dict[int, Tiling]:
 def _group(op: ir.Operation, one: Tiling, value: Value, ip: ir.InsertionPoint, *marks: str) -> None:
     """Makes `value` a member of the group that a sharding at `op` names."""
     assert one.group is not None
-    attrs: dict[str, ir.Attribute] = {"group_id": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), one.group.number)}
+    attrs: dict[str, ir.Attribute] = {"group_id": integer(one.group.number)}
     attrs |= dict.fromkeys((*marks, *((SHARD_LIKE,) if one.group.like else ())), ir.UnitAttr.get())
     ir.Operation.create(GROUP, [], [value], attrs, loc=op.location, ip=ip)

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cmp_to_key
 from typing import Any, TypeAlias
 
-from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, walk
+from meshbridge.ir.mlir import MANUAL, OpError, ancestor_in, in_program_order, ir, sdy, walk
 from meshbridge_converters import carriers
 from meshbridge_converters.gspmd_annotations import (
     CONSTRAINT,
@@ -128,7 +127,7 @@ class _Folder:
         return region
 
     def _write(self, region: _Region) -> None:
-        entries, exits, body, literals = map(_in_order, (region.entries, region.exits, region.body, region.literals))
+        entries, exits, body, literals = map(in_program_order, (region.entries, region.exits, region.body, region.literals))
         if entries and not entries[-1].is_before_in_block(exits[0]):
             raise OpError(entries[-1], "opens a manual region after it is closed for another value")
         opened, closed = [self._opened(op) for op in entries], [self._closed(op) for op in exits]
@@ -194,10 +193,11 @@ class _Folder:
 
 def _copy_for(literal: ir.Operation, manual: ir.Operation) -> Value:
     """A copy of `literal` inside `manual`, for what uses it there."""
-    copy = literal.clone(ip=ir.InsertionPoint.at_block_begin(manual.regions[0].blocks[0]))
+    inside = manual.regions[0].blocks[0]
+    copy = literal.clone(ip=ir.InsertionPoint.at_block_begin(inside))
     for use in list(literal.results[0].uses):
         user = use.owner.operation
-        if _is_inside(user, manual):
+        if ancestor_in(inside, user) is not None:
             user.replace_uses_of_with(literal.results[0], copy.results[0])
     copied: Value = copy.results[0]
     return copied
@@ -205,15 +205,6 @@ def _copy_for(literal: ir.Operation, manual: ir.Operation) -> Value:
 
 def _is_one(op: ir.Operation, calls: dict[Value, ir.Operation]) -> bool:
     return len(op.results) == 1 and op.results[0] in calls
-
-
-def _in_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """Operations of one block as they stand there."""
-
-    def compare(a: ir.Operation, b: ir.Operation) -> int:
-        return -1 if a.is_before_in_block(b) else 1
-
-    return sorted(ops, key=cmp_to_key(compare))
 
 
 def _defining(user: ir.Operation, value: Value) -> ir.Operation:
@@ -238,16 +229,6 @@ def _users(op: ir.Operation, block: ir.Block) -> Iterator[ir.Operation]:
     """The operations of `block` that use a result of `op`, themselves or in their regions."""
     for result in op.results:
         for use in result.uses:
-            user = use.owner.operation
-            while user.block != block:
-                outer = user.parent
-                assert outer is not None, "uses stand in the block of the definition or below it"
-                user = outer.operation
+            user = ancestor_in(block, use.owner.operation)
+            assert user is not None, "uses stand in the block of the definition or below it"
             yield user
-
-
-def _is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
-    here: ir.Operation | ir.OpView | None = op.parent
-    while here is not None and here.operation != outer:
-        here = here.parent
-    return here is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from meshbridge.ir.mlir import MeshError, OpError, ir, sdy
+from meshbridge.ir.mlir import OpError, ir, sdy
 from meshbridge.ir.sharding import AxisRef, Mesh
 from meshbridge_converters import mesh_inference
 from meshbridge_converters.gspmd_annotations import NUM_PARTITIONS, Survey, tilings
@@ -168,10 +168,9 @@ def _infer(found: dict[Tiling, ir.Operation], declared: int | None) -> InferredM
     try:
         return mesh_inference.infer(in_order, devices)
     except ValueError:
-        pass
-    for count in range(1, len(in_order) + 1):
-        try:
-            mesh_inference.infer(in_order[:count], devices)
-        except ValueError as error:
-            raise OpError(found[in_order[count - 1]], str(error)) from None
-    raise MeshError("<module>: error: the tilings of the module cannot all be expressed by axes of one mesh")
+        for count, last in enumerate(in_order, 1):
+            try:
+                mesh_inference.infer(in_order[:count], devices)
+            except ValueError as error:
+                raise OpError(found[last], str(error)) from None
+        raise

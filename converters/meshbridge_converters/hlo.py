@@ -37,15 +37,14 @@ from meshbridge.ir.mlir import (
 from meshbridge.ir.sharding import Mesh
 from meshbridge.read.formats import Format, Program
 from meshbridge_converters import hlo_shardings, mesh_inference
+from meshbridge_converters.gspmd_annotations import MHLO_SHARDING
 from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.mesh_inference import InferredMesh
 
 MAGIC = b"HloModule "
 NAME = "devices"
 
-SHARDING = "mhlo.sharding"
 PARAMETERS, RESULTS = "mhlo.spmd_parameters_shardings", "mhlo.spmd_output_sharding"
-PARTITIONS = "mhlo.num_partitions"
 
 
 def read(data: bytes, filename: str, ctx: ir.Context, parameters: Sequence[str] = (), results: str = "") -> ir.Module:
@@ -118,8 +117,8 @@ def _tilings(main: ir.Operation, side: str, count: int, module: ir.Operation, na
         if len(listed) == count:
             found = list(listed)
     for index, entry in enumerate(entries(main, side)):
-        if SHARDING in entry:
-            (found[index],) = _parse(main, entry[SHARDING])
+        if MHLO_SHARDING in entry:
+            (found[index],) = _parse(main, entry[MHLO_SHARDING])
     return found
 
 

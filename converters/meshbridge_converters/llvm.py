@@ -49,11 +49,10 @@ def _respelled(
 
     return {
         name: tuple(
-            Format(
-                tuple(element(each) for each in form.elements if partial or not isinstance(each, Partial)),
-                form.types,
-                tuple(hints.get(h, h) for h in form.hints),
-                form.segments,
+            replace(
+                form,
+                elements=tuple(element(each) for each in form.elements if partial or not isinstance(each, Partial)),
+                hints=tuple(hints.get(hint, hint) for hint in form.hints),
             )
             for form in forms
         )
@@ -201,9 +200,7 @@ def _shard_19(op: ir.Operation, sharding: ShardingOp) -> None:
     split = attributes.axis_lists(sharding.split_axes) or [[]]
     partial = f", partial = {sharding.partial_type}{list(sharding.partial_axes)}" if sharding.partial_axes else ""
     attrs = dict(op.attributes.items()) | {"shard": ir.Attribute.parse(f"#mesh.shard<@{sharding.mesh}, {split}{partial}>")}
-    types = [op.results[0].type]
-    new = ir.Operation.create(op.name, types, [op.operands[0]], attrs, loc=op.location, ip=ir.InsertionPoint(op))
-    op.results[0].replace_all_uses_with(new.results[0])
+    op.results[0].replace_all_uses_with(Builder.before(op).value(op.name, op.results[0].type, [op.operands[0]], attrs))
     op.erase()
 
 
@@ -212,12 +209,10 @@ def _shardings_as_values(module: ir.Module) -> None:
     with module.context:
         for op in walk_all(module):
             if op.name == ShardOp.OPERATION_NAME and "shard" in op.attributes:
-                place = ir.InsertionPoint(op)
-                sharding = build.sharding(_sharding_of(op), at=Builder(op.location, place))
-                attrs = {name: value for name, value in op.attributes.items() if name != "shard"}
-                types = [op.results[0].type]
-                new = ir.Operation.create(op.name, types, [op.operands[0], sharding], attrs, loc=op.location, ip=place)
-                op.results[0].replace_all_uses_with(new.results[0])
+                at = Builder.before(op)
+                sharding = build.sharding(_sharding_of(op), at=at)
+                extras = {name: value for name, value in op.attributes.items() if name != "shard"}
+                op.results[0].replace_all_uses_with(build.shard(op.operands[0], sharding, extras=extras, at=at))
                 op.erase()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from meshbridge.ir.mlir import all_entries, ir, walk_all
 from meshbridge.read.formats import Notation
 from meshbridge_converters import gspmd, manual, sdy, sdy_frontend
+from meshbridge_converters.carriers import SHARDING
+from meshbridge_converters.gspmd_annotations import MHLO_SHARDING
 
-SDY_SHARDING = "sdy.sharding"
-MHLO_SHARDING = "mhlo.sharding"
 MESH = "mesh.mesh"
 """Declared by mesh IR, which may hold sdy operations that the mesh dialect has no word for."""
 
@@ -15,7 +15,7 @@ MESH = "mesh.mesh"
 def uses_sdy(module: ir.Module) -> bool:
     """Whether `module` declares an `sdy.mesh` (or several, in a string), or carries a sharding over a mesh written in place."""
     names = {op.operation.name for op in module.body.operations}
-    return MESH not in names and ("sdy.mesh" in names or sdy_frontend.is_used(module) or _carries(module, SDY_SHARDING))
+    return MESH not in names and ("sdy.mesh" in names or sdy_frontend.is_used(module) or _carries(module, SHARDING))
 
 
 def uses_gspmd(module: ir.Module) -> bool:

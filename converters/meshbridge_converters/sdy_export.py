@@ -37,7 +37,9 @@ from meshbridge.dialect.ops import (
     ShardingOp,
     ShardOp,
 )
-from meshbridge.ir.mlir import MANUAL, MeshError, OpError, diagnostics_text, dictionary, ir, tensor_type, walk_all
+from meshbridge.ir import mlir
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.mlir import MANUAL, OpError, dictionary, ir, tensor_type, walk_all
 from meshbridge.ir.sharding import DYNAMIC, Sharding
 from meshbridge_converters import carriers, meshes, sdy_attributes
 from meshbridge_converters.carriers import (
@@ -77,10 +79,7 @@ def export_module(module: ir.Module, *, closed: bool = False) -> None:
         _Export(survey, meshes.restore(module), closed).run()
         if closed:
             _strip(survey.operations)
-    try:
-        module.operation.verify()
-    except ir.MLIRError as error:
-        raise MeshError(diagnostics_text(error, "<module>")) from None
+    mlir.verify(module)
 
 
 def _strip(operations: Iterable[ir.Operation]) -> None:
@@ -281,7 +280,7 @@ class _Export:
         if shard.for_users:
             is_stated = shard.source in (*CONSTRAINING, *EDGES) and shard.source != CONSTRAINT and not self.closed
             if (used or is_stated) and shard.source != MANUAL and not self._is_redundant(shard):
-                result.replace_all_uses_with(self._operation(shard).results[0])
+                result.replace_all_uses_with(self._operation(shard))
         elif shard.source in CONSTRAINING:
             self._operation(shard)
         elif value in self.survey.arguments:
@@ -301,7 +300,7 @@ class _Export:
         if not (self.closed and self.survey.operations[number].name in CONTROL_FLOW):
             self.on_results[number][index] = self.attribute(shard)
         elif used:
-            shard.op.results[0].replace_all_uses_with(self._operation(shard).results[0])
+            shard.op.results[0].replace_all_uses_with(self._operation(shard))
 
     def _is_redundant(self, shard: _Shard) -> bool:
         """Whether a closed export says the same of the definition already."""
@@ -309,14 +308,13 @@ class _Export:
             return False
         return UNSAID in shard.op.attributes or self.said.get(shard.value) == shard.sharding
 
-    def _operation(self, shard: _Shard) -> ir.Operation:
-        """The sdy operation that `shard` was made of, where it is."""
+    def _operation(self, shard: _Shard) -> Value:
+        """What the sdy operation gives that `shard` was made of, where it is."""
         name = shard.source if shard.source in (*CONSTRAINING, *EDGES) else CONSTRAINT
         attrs = {} if UNSAID in shard.op.attributes else {CONSTRAINING[name]: self.attribute(shard)}
         if SOURCE_ATTRIBUTES in shard.op.attributes:
             attrs |= dictionary(shard.op.attributes[SOURCE_ATTRIBUTES])
-        value, ip = shard.value, ir.InsertionPoint(shard.op)
-        return ir.Operation.create(name, [value.type], [value], attrs, loc=shard.op.location, ip=ip)
+        return Builder.before(shard.op).value(name, shard.value.type, [shard.value], attrs)
 
     def _write_arguments(self, op: ir.Operation, found: dict[int, ir.Attribute]) -> None:
         if op.name == "func.func":

@@ -16,9 +16,23 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from meshbridge.ir.mlir import MANUAL, SIDES, OpError, all_entries, dictionary, entries, ir, sdy, set_entries, walk_all
+from meshbridge.ir.mlir import (
+    MANUAL,
+    SIDES,
+    OpError,
+    all_entries,
+    call_target,
+    dictionary,
+    entries,
+    ir,
+    is_custom_call,
+    sdy,
+    set_entries,
+    walk_all,
+)
 from meshbridge_converters import carriers
 from meshbridge_converters.carriers import SHARDING
+from meshbridge_converters.gspmd_annotations import MHLO_SHARDING
 from meshbridge_converters.invariants import GROUP
 
 Value: TypeAlias = "ir.Value[Any]"
@@ -26,7 +40,6 @@ Value: TypeAlias = "ir.Value[Any]"
 FRONTEND = "mhlo.frontend_attributes"
 PREFIX = "xla.sdy."
 MESHES = "xla.sdy.meshes"
-MHLO_SHARDING = "mhlo.sharding"
 MANUAL_BODIES = ("xla.sdy.manual_computation_body", "xla.sdy.inlinable_manual_computation_body")
 """How the functions are called that hold the bodies of manual computations."""
 
@@ -86,8 +99,8 @@ def to_operations(module: ir.Module) -> None:
             if op.name == "func.call" and _callee(op).startswith(MANUAL_BODIES):
                 _manual_computation(op)
         for op in walk_all(module):
-            if op.name == "stablehlo.custom_call":
-                target = ir.StringAttr(op.attributes["call_target_name"]).value
+            if is_custom_call(op):
+                target = call_target(op)
                 convert = _CALLS.get(target)
                 if convert is not None and (FRONTEND in op.attributes or SHARDING in op.attributes):
                     convert(op)
@@ -337,4 +350,4 @@ def _closing(call: ir.Operation) -> list[ir.Operation]:
 
 
 def _is_call_to(op: ir.Operation, target: str) -> bool:
-    return op.name == "stablehlo.custom_call" and ir.StringAttr(op.attributes["call_target_name"]).value == target
+    return is_custom_call(op) and call_target(op) == target

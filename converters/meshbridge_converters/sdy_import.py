@@ -30,8 +30,9 @@ from typing import Any, TypeAlias
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, SOURCE_ATTRIBUTES, UNSAID
+from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, SIDES, MeshError, OpError, diagnostics_text, function_type, ir, tensor_type
+from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ancestor_in, function_type, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
@@ -62,7 +63,7 @@ def import_module(module: ir.Module) -> None:
     mesh or axis, overlapping sub-axes, sub-axes that no factorisation of their axis has.
     """
     sdy_frontend.to_operations(module)
-    _verify(module)
+    mlir.verify(module)  # sdy's own verifier speaks first: modules built by programs have not met it yet
     with module.context, ir.Location.unknown():
         sites = list(_sites(module.body, None))
         _put_on_one_mesh(module, sites)
@@ -75,14 +76,6 @@ def _put_on_one_mesh(module: ir.Module, sites: Iterable[_Site]) -> None:
     for site in sites:
         if site.name == MANUAL:
             invariants.put_on_one_mesh(site.op, declared)
-
-
-def _verify(module: ir.Module) -> None:
-    """Lets sdy's own verifier speak first; modules built by programs have not met it yet."""
-    try:
-        module.operation.verify()
-    except ir.MLIRError as error:
-        raise MeshError(diagnostics_text(error, "<module>")) from None
 
 
 @dataclass(eq=False)
@@ -259,11 +252,8 @@ class _Import:
         if tensor is None or mesh is None or site.in_reducer:
             return
         attr = sdy_attributes.open_sharding(mesh, tensor.rank)
-        sharding, extras = self.sharding(op.operands[0], attr, op, site.scope)
-        extras |= _source(op, SHARDING_OF_EDGE) | {UNSAID: ir.UnitAttr.get()}
-        ip = ir.InsertionPoint(op)
-        value = build.shard(op.operands[0], sharding, annotate_for_users=True, extras=extras, at=Builder(op.location, ip))
-        op.results[0].replace_all_uses_with(value)
+        source = _source(op, SHARDING_OF_EDGE) | {UNSAID: ir.UnitAttr.get()}
+        op.results[0].replace_all_uses_with(self.annotate_use(op.operands[0], attr, site, ir.InsertionPoint(op), source))
         self.replaced.append(op)
 
     def manual_computation(self, site: _Site) -> None:
@@ -341,8 +331,8 @@ def _place_for_definition(op: ir.Operation, value: Value, scope: _Scope | None) 
     owner = value.owner
     block = owner if isinstance(owner, ir.Block) else owner.operation.block
     if op.block == block:
-        users = [_ancestor_in(block, use.owner.operation) for use in value.uses]
-        if all(user == op or op.is_before_in_block(user) for user in users):
+        users = [ancestor_in(block, use.owner.operation) for use in value.uses]
+        if all(user is None or user == op or op.is_before_in_block(user) for user in users):
             return ir.InsertionPoint(op)
     if not isinstance(owner, ir.Block):
         of_argument = owner.operation.name == "mesh.shard" and isinstance(owner.operation.operands[0].owner, ir.Block)
@@ -350,15 +340,6 @@ def _place_for_definition(op: ir.Operation, value: Value, scope: _Scope | None) 
             return scope.top
         return ir.InsertionPoint.after(owner.operation)
     return scope.top if scope and owner == scope.block else ir.InsertionPoint.at_block_begin(owner)
-
-
-def _ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
-    """The operation of `block` that is `op` or holds it."""
-    while op.block != block:
-        outer = op.parent
-        assert outer is not None, "the block that defines a value holds its uses"
-        op = outer.operation
-    return op
 
 
 _IMPORTERS: dict[str, Callable[[_Import, _Site], None]] = {

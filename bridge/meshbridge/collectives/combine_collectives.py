@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cmp_to_key
 from math import prod
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.locations import because, reason_at
-from meshbridge.ir.mlir import around, ir
+from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import REDUCERS, rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
@@ -142,7 +141,7 @@ class _Group:
 
 def _users(op: ir.Operation, block: ir.Block, rewriter: MeshRewriter) -> list[ir.Operation]:
     """What in `block` uses a result of `op`, or encloses such a use. Uses in blocks behind it come after all of it."""
-    places = (_in_block(user, block) for result in op.results for user in rewriter.users(result))
+    places = (ancestor_in(block, user) for result in op.results for user in rewriter.users(result))
     return [place for place in places if place is not None]
 
 
@@ -152,16 +151,7 @@ def _in_order(rewriter: MeshRewriter) -> list[ir.Operation]:
     for op in rewriter.roots:
         if op.name in _LAYOUTS:
             blocks.setdefault(op.block, []).append(op)
-    return [op for ops in blocks.values() for op in _sorted(ops)]
-
-
-def _sorted(ops: list[ir.Operation]) -> list[ir.Operation]:
-    """Operations of one block in program order; they mostly are already."""
-
-    def order(first: ir.Operation, second: ir.Operation) -> int:
-        return -1 if first.is_before_in_block(second) else 1
-
-    return sorted(ops, key=cmp_to_key(order))
+    return [op for ops in blocks.values() for op in in_program_order(ops)]
 
 
 def _key(op: ir.Operation) -> tuple[object, ...]:
@@ -204,17 +194,12 @@ def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: MeshRe
                 waiting.append(user)
     if any((op.name not in REDUCERS and len(op.regions)) or op in members for op in found):
         return None
-    return _sorted(list(found))
-
-
-def _in_block(op: ir.Operation, block: ir.Block) -> ir.Operation | None:
-    """`op`, or what encloses it, in `block`; None if that is no part of it."""
-    return next((each for each in around(op) if each.block == block), None)
+    return in_program_order(list(found))
 
 
 def _merge(members: list[ir.Operation], rewriter: MeshRewriter) -> bool:
     """Replaces `members` by one collective where the last one was."""
-    members = _sorted(members)
+    members = in_program_order(members)
     last, layout = members[-1], _LAYOUTS[members[0].name]
     followers = _followers(members[:-1], last, rewriter)
     if followers is None:  # another group has moved what stood between

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cmp_to_key
 
 try:
     from jaxlib import _hlo as hlo  # type: ignore[attr-defined]  # XLA's own text; without stubs
@@ -35,6 +35,7 @@ __all__ = [
     "VerifyError",
     "_cext",
     "all_entries",
+    "ancestor_in",
     "around",
     "artifacts",
     "attribute",
@@ -46,6 +47,7 @@ __all__ = [
     "function_type",
     "functions_to_partition",
     "hlo",
+    "in_program_order",
     "ir",
     "is_custom_call",
     "main_function",
@@ -60,6 +62,7 @@ __all__ = [
     "tensor_type",
     "title",
     "unwrap",
+    "verify",
     "walk",
     "walk_all",
 ]
@@ -213,6 +216,28 @@ def unwrap(op: ir.Operation) -> list[ir.Value]:
 def walk_all(module: ir.Module) -> list[ir.Operation]:
     """All operations of `module` below the module itself, in order."""
     return [op for child in module.body.operations for op in walk(child.operation)]
+
+
+def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation | None:
+    """`op`, or the operation around it that stands in `block`, a block inside a function; None where `op` is outside of it."""
+    return next((each for each in around(op) if each.block == block), None)
+
+
+def in_program_order(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """Operations of one block as they stand there; they mostly do already."""
+
+    def order(first: ir.Operation, second: ir.Operation) -> int:
+        return -1 if first.is_before_in_block(second) else 1
+
+    return sorted(ops, key=cmp_to_key(order))
+
+
+def verify(module: ir.Module) -> None:
+    """Runs the verifiers of MLIR and of the registered dialects. Raises MeshError with their first diagnostic."""
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise MeshError(diagnostics_text(error, "<module>")) from None
 
 
 def main_function(module: ir.Module) -> ir.Operation:

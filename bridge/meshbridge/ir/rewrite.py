@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from meshbridge.ir.mlir import around, has_no_regions, ir, walk
+from meshbridge.ir.mlir import ancestor_in, has_no_regions, ir, walk
 
 RewriterT = TypeVar("RewriterT", bound="Rewriter")
 
@@ -147,8 +147,8 @@ class Rewriter:
 
     def dominates(self, first: ir.Operation, second: ir.Operation) -> bool:
         """Whether the results of `first` can be used by `second`: it stands before it, or before what encloses it."""
-        above = next((each for each in around(second) if each.block == first.block), first)
-        return above != first and first.is_before_in_block(above)
+        above = ancestor_in(first.block, second)
+        return above is not None and above != first and first.is_before_in_block(above)
 
     def finish(self) -> None:
         """Erases what was retired, users before what they used."""

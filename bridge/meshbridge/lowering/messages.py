@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshbridge.dialect.ops import CollectiveOpView, RecvOp, SendOp
-from meshbridge.ir.mlir import OpError, around, ir, source_location
+from meshbridge.ir.mlir import OpError, ancestor_in, ir, source_location
 from meshbridge.lowering.members import is_member, member
 from meshbridge.lowering.rooted import broadcast_from
 from meshbridge.lowering.site import Site
@@ -73,7 +73,8 @@ def _place(send: SendOp, recv: RecvOp) -> ir.Operation:
     if first.is_before_in_block(last) or all(_known_before(value, last) for value in send.operation.operands):
         return last
     for use in recv.operation.results[0].uses:
-        if _ancestor(use.owner.operation, last).is_before_in_block(first):
+        user = ancestor_in(last.block, use.owner.operation)
+        if user is not None and user.is_before_in_block(first):
             raise OpError(last, f"is used before the matching mesh.send at {source_location(first)} has what it sends")
     return first
 
@@ -85,11 +86,6 @@ def _known_before(value: ir.Value, op: ir.Operation) -> bool:
         return True
     definition = owner.operation
     return definition.block != op.block or definition.is_before_in_block(op)
-
-
-def _ancestor(op: ir.Operation, sibling: ir.Operation) -> ir.Operation:
-    """`op`, or the operation around it that stands in the block of `sibling`."""
-    return next(each for each in around(op) if each.block == sibling.block)
 
 
 def lower_pair(pair: Pair, site: Site) -> None:
