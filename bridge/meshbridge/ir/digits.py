@@ -5,9 +5,8 @@ Whatever depends on where a device stands follows from digits: its coordinates, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,9 +16,11 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Number = TypeVar("Number", int, Numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
-    """One factor of a mesh axis: the device with row-major number `d` has the value `d // stride % radix`."""
+class Digit(NamedTuple):
+    """One factor of a mesh axis: the device with row-major number `d` has the value `d // stride % radix`.
+
+    A tuple, since plans compare and hash digits half a million times on a model.
+    """
 
     axis: int
     radix: int

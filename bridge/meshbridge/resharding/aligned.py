@@ -14,7 +14,7 @@ with the all-to-all. Every byte that is sent belongs to the receiver's target sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from meshbridge.ir.digits import Digit, Digits
@@ -140,8 +140,8 @@ def _with_free_places(local: list[Position], digits: list[Digit], entries: Label
         if whole:
             largest = max(whole, key=lambda position: position.radix)
             at = local.index(largest)
-            free = replace(largest, radix=digit.radix)
-            local[at : at + 1] = [free, replace(largest, place=largest.place + 1, radix=largest.radix // digit.radix)]
+            free = largest._replace(radix=digit.radix)
+            local[at : at + 1] = [free, largest._replace(place=largest.place + 1, radix=largest.radix // digit.radix)]
             entries[free] = digit
     return local
 

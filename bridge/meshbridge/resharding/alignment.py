@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from meshbridge.ir.digits import Digit, Digits
 from meshbridge.ir.sharding import Axes, Mesh, Split
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """One factor of a tensor dimension: number `place` of those of `dim`, from outer to inner."""
 
     dim: int

@@ -83,7 +83,7 @@ def _folded(shape: Shape, source: Sharding, target: Sharding) -> tuple[Shape, Sh
     touched = [dim for dim, sides in enumerate(zip(before, after, strict=True)) if any(sides)]
     rest = prod(size for dim, size in enumerate(shape) if dim not in touched)
     source, target = (
-        replace(sharding, split_axes=(*(axes[dim] for dim in touched), ()))
+        Sharding(sharding.mesh, (*(axes[dim] for dim in touched), ()), sharding.partial_axes, sharding.partial_kind)
         for sharding, axes in ((source, before), (target, after))
     )
     return (*(shape[dim] for dim in touched), rest), source, target

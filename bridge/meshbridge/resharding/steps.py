@@ -34,7 +34,7 @@ def describe(mesh: Mesh, digits: Digits) -> str:
     return "[" + ", ".join(one(digit) for digit in digits) + "]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """Base of all steps; `shape` is the shape of the local buffer afterwards."""
 
@@ -66,7 +66,7 @@ class Step:
         raise NotImplementedError(type(self).__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Collective(Step):
     """A step that is one collective operation."""
 
@@ -75,7 +75,7 @@ class Collective(Step):
         return 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reshape(Step):
     """Sees the buffer in another shape."""
 
@@ -83,7 +83,7 @@ class Reshape(Step):
         return "reshape"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Transpose(Step):
     """Reorders the buffer's dimensions."""
 
@@ -93,7 +93,7 @@ class Transpose(Step):
         return f"transpose {list(self.permutation)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pad(Step):
     """Grows the buffer: `low[d]` elements of undefined content before dimension d, the rest after it."""
 
@@ -103,7 +103,7 @@ class Pad(Step):
         return "pad"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Crop(Step):
     """Keeps `shape` elements from `start` on."""
 
@@ -113,7 +113,7 @@ class Crop(Step):
         return "crop" + (f" from {list(self.start)}" if any(self.start) else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mask(Step):
     """From reduced to partial: the devices whose `digits` are not all zero take the neutral element of the reduction."""
 
@@ -124,7 +124,7 @@ class Mask(Step):
         return f"become partial {self.kind} over {describe(mesh, self.digits)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slice(Step):
     """Each device keeps the piece along `dim` that its number along `digits` names."""
 
@@ -135,7 +135,7 @@ class Slice(Step):
         return f"slice dim {self.dim} over {describe(mesh, self.digits)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AllGather(Collective):
     """Concatenates the buffers of each group along `dim`."""
 
@@ -150,7 +150,7 @@ class AllGather(Collective):
         return f"all-gather dim {self.dim} over {describe(mesh, self.digits)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AllReduce(Collective):
     """Reduces over each group."""
 
@@ -164,7 +164,7 @@ class AllReduce(Collective):
         return f"all-reduce {self.kind} over {describe(mesh, self.digits)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ReduceScatter(Collective):
     """Reduces over each group and leaves each device its piece along `dim`."""
 
@@ -179,7 +179,7 @@ class ReduceScatter(Collective):
         return f"reduce-scatter {self.kind} dim {self.dim} over {describe(mesh, self.digits)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AllToAll(Collective):
     """Splits along `split`, exchanges within each group, concatenates along `concat`."""
 
@@ -194,7 +194,7 @@ class AllToAll(Collective):
         return f"all-to-all split {self.split} concat {self.concat} over {describe(mesh, self.digits)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Permute(Collective):
     """Relabels buffers: each device receives from the one whose number along `sources` is the receiver's along `targets`.
 
@@ -214,7 +214,7 @@ class Permute(Collective):
         return f"permute {describe(mesh, self.sources)} to {describe(mesh, self.targets)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rounds(Step):
     """An all-to-all and a relabelling in one, as many permutes as the all-to-all has devices, no byte moved twice.
 
