@@ -69,7 +69,7 @@ class _Region:
 
 
 @dataclass(frozen=True, eq=False)
-class _Border:
+class _Crossing:
     """A value that passes into or out of a region: the global value (of an exit: the local one), the sharding outside, the axes
     that the region makes manual and the `@Sharding` call that says so, if one does.
     """
@@ -132,15 +132,15 @@ class _Folder:
             raise OpError(entries[-1], "opens a manual region after it is closed for another value")
         opened, closed = [self._opened(op) for op in entries], [self._closed(op) for op in exits]
         attrs = {
-            "in_shardings": carriers.per_value_attr([border.sharding for border in opened]),
-            "out_shardings": carriers.per_value_attr([border.sharding for border in closed]),
+            "in_shardings": carriers.per_value_attr([crossing.sharding for crossing in opened]),
+            "out_shardings": carriers.per_value_attr([crossing.sharding for crossing in closed]),
             "manual_axes": self._manual_axes(exits[0], [*opened, *closed]),
         }
-        for border in closed:  # what they say of the local value, the exits say of the global one
-            if border.call is not None:
-                body = [op for op in body if op != border.call]
-                self._erase(border.call, border.call.operands[0])
-        types, operands = [op.results[0].type for op in exits], [border.value for border in opened]
+        for crossing in closed:  # what they say of the local value, the exits say of the global one
+            if crossing.call is not None:
+                body = [op for op in body if op != crossing.call]
+                self._erase(crossing.call, crossing.call.operands[0])
+        types, operands = [op.results[0].type for op in exits], [crossing.value for crossing in opened]
         ip, loc = ir.InsertionPoint(exits[0]), exits[0].location
         manual = ir.Operation.create(MANUAL, types, operands, attrs, regions=1, loc=loc, ip=ip)
         local = [op.results[0].type for op in entries]
@@ -154,9 +154,9 @@ class _Folder:
         ir.Operation.create("sdy.return", [], returned, loc=exits[-1].location, ip=ir.InsertionPoint(block))
         for op, result in zip(exits, manual.results, strict=True):
             self._erase(op, result)
-        for border in opened:
-            if border.call is not None and next(iter(border.call.results[0].uses), None) is None:
-                self._erase(border.call, border.value)
+        for crossing in opened:
+            if crossing.call is not None and next(iter(crossing.call.results[0].uses), None) is None:
+                self._erase(crossing.call, crossing.value)
 
     def _erase(self, op: ir.Operation, instead: Value) -> None:
         for calls in (self.constraints, self.entries, self.exits):
@@ -164,27 +164,27 @@ class _Folder:
         op.results[0].replace_all_uses_with(instead)
         op.erase()
 
-    def _opened(self, entry: ir.Operation) -> _Border:
+    def _opened(self, entry: ir.Operation) -> _Crossing:
         call = self.constraints.get(entry.operands[0])
         if call is None:
             raise OpError(entry, f"opens a manual region for a value that no @{CONSTRAINT} says the sharding of")
         outside = tiling(call)
         axes = self.writer.manual_axes(tiling(entry)) - self.writer.manual_axes(outside)
         sharding = self.writer.sharding(call, outside, rank(call.results[0].type), open_dims(call))
-        return _Border(call.operands[0], sharding, axes, call)
+        return _Crossing(call.operands[0], sharding, axes, call)
 
-    def _closed(self, exit_: ir.Operation) -> _Border:
+    def _closed(self, exit_: ir.Operation) -> _Crossing:
         call = self.constraints.get(exit_.operands[0])
         outside = tiling(exit_)
         sharding = self.writer.sharding(exit_, outside, rank(exit_.results[0].type), open_dims(exit_))
         if call is None:
-            return _Border(exit_.operands[0], sharding, None, None)
+            return _Crossing(exit_.operands[0], sharding, None, None)
         axes = self.writer.manual_axes(tiling(call)) - self.writer.manual_axes(outside)
-        return _Border(exit_.operands[0], sharding, axes, call)
+        return _Crossing(exit_.operands[0], sharding, axes, call)
 
-    def _manual_axes(self, op: ir.Operation, borders: Iterable[_Border]) -> ir.Attribute:
+    def _manual_axes(self, op: ir.Operation, crossings: Iterable[_Crossing]) -> ir.Attribute:
         """The axes that the region makes manual, on which all its arguments and results must agree."""
-        found = {border.axes for border in borders if border.axes is not None}
+        found = {crossing.axes for crossing in crossings if crossing.axes is not None}
         if len(found) != 1:
             listed = " and ".join(str(self.writer.in_order(axes)) for axes in found) or "none"
             raise OpError(op, f"closes a manual region whose values agree on no one set of manual axes, found {listed}")

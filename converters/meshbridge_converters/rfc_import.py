@@ -135,15 +135,15 @@ class _Function:
         if op.name not in _CONVERSIONS and any(lists := [_encoding(result.type) for result in op.results]):
             op.attributes[RESULT_SPLIT] = ir.ArrayAttr.get([attributes.axis_array_attr(entry) for entry in lists])
         for result in op.results:
-            self._localize(op, result)
+            self._give_shard_type(op, result)
         if op.name in CONSTANTS:
             retype_constant(op, op.results[0].type)
         for region in op.regions:
             for block in region.blocks:
                 for argument in block.arguments:
-                    self._localize(op, argument)
+                    self._give_shard_type(op, argument)
 
-    def _localize(self, op: ir.Operation, value: ir.Value[Any]) -> None:
+    def _give_shard_type(self, op: ir.Operation, value: ir.Value[Any]) -> None:
         local = self._local_type(op, value.type)
         if local != value.type:
             value.set_type(local)

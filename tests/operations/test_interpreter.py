@@ -151,17 +151,17 @@ def interpreted(
     mesh = mesh_or_single(module)
     inputs, outputs = pjrt.boundary(module)
     pjrt._strip(module, main)
-    pieces = [_split(argument, place, mesh) for argument, place in zip(arguments, inputs, strict=True)]
+    pieces = [_split(argument, port, mesh) for argument, port in zip(arguments, inputs, strict=True)]
     partitions = run(module, [[piece[device] for piece in pieces] for device in range(mesh.size)])
-    return [_join([one[index] for one in partitions], place, mesh) for index, place in enumerate(outputs)]
+    return [_join([one[index] for one in partitions], port, mesh) for index, port in enumerate(outputs)]
 
 
-def _windows(place: pjrt.Place, mesh: Mesh) -> list[tuple[slice, ...]]:
+def _windows(port: pjrt.Port, mesh: Mesh) -> list[tuple[slice, ...]]:
     """Per device in row-major order, which part of the padded tensor it holds."""
     windows = []
     for coordinates in itertools.product(*map(range, mesh.shape)):
         window = []
-        for size, axes in zip(place.shard_shape, place.split, strict=True):
+        for size, axes in zip(port.shard_shape, port.split, strict=True):
             number = 0
             for axis in axes:
                 number = number * mesh.shape[axis] + coordinates[axis]
@@ -170,16 +170,16 @@ def _windows(place: pjrt.Place, mesh: Mesh) -> list[tuple[slice, ...]]:
     return windows
 
 
-def _split(array: np.ndarray, place: pjrt.Place, mesh: Mesh) -> list[np.ndarray]:
+def _split(array: np.ndarray, port: pjrt.Port, mesh: Mesh) -> list[np.ndarray]:
     if not array.ndim:
         return [array] * mesh.size
-    more = [(0, padded - size) for padded, size in zip(place.padded_shape(mesh), place.shape, strict=True)]
+    more = [(0, padded - size) for padded, size in zip(port.padded_shape(mesh), port.shape, strict=True)]
     padded = np.pad(array, more)
-    return [padded[window] for window in _windows(place, mesh)]
+    return [padded[window] for window in _windows(port, mesh)]
 
 
-def _join(shards: Sequence[np.ndarray], place: pjrt.Place, mesh: Mesh) -> np.ndarray:
-    whole = np.zeros(place.padded_shape(mesh), shards[0].dtype)
-    for shard, window in zip(shards, _windows(place, mesh), strict=True):
+def _join(shards: Sequence[np.ndarray], port: pjrt.Port, mesh: Mesh) -> np.ndarray:
+    whole = np.zeros(port.padded_shape(mesh), shards[0].dtype)
+    for shard, window in zip(shards, _windows(port, mesh), strict=True):
         whole[window] = shard
-    return whole[tuple(slice(size) for size in place.shape)]
+    return whole[tuple(slice(size) for size in port.shape)]

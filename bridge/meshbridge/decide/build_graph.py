@@ -50,7 +50,7 @@ class GraphBuilder:
         "Per tensor, the op of one result that defines it."
         self._added: dict[int, ir.Value] = {}
         "Per carried tensor that a loop only adds to, the value that it adds."
-        self._promised: set[int] = set()
+        self._from_caller: set[int] = set()
         "Tensors annotated as such, not by a constraint inside the program: a result there is the caller's boundary condition."
 
     def build(self) -> Graph:
@@ -144,7 +144,7 @@ class GraphBuilder:
             target = origin
         self.graph.tensor_of[result] = target
         if SOURCE not in op.attributes:
-            self._promised.add(target)
+            self._from_caller.add(target)
         self._annotate(target, sharding, op)
 
     def _annotate(self, index: int, sharding: Sharding, said: ir.Operation | None = None) -> None:
@@ -174,7 +174,7 @@ class GraphBuilder:
                 self.graph.tensors[tensor].uses += 1
                 self.graph.tensors[tensor].boundary = True
                 layout = self.graph.tensors[tensor].layout
-                if tensor in self._promised and (layout is None or layout.is_plain):
+                if tensor in self._from_caller and (layout is None or layout.is_plain):
                     self._check_room(op, self.graph.tensors[tensor].shape, self.graph.tensors[tensor].split)
 
     def _end(self, op: ir.Operation, ends: Ends, weight: int, scope: tuple[int, ...]) -> None:

@@ -56,7 +56,7 @@ MANAGEABLE = 1000
 Measured (`benchmarks.constants`): without it llama_scan_fsdp sends 25,522 KB instead of 22,573. Unfolded, gpt12 (more nodes)
 takes a fifth longer and sends as much."""
 
-Place = tuple[int, int]
+Dimension = tuple[int, int]
 """A tensor and a dimension of it."""
 
 Reader = tuple[int, int, int, bool]
@@ -120,12 +120,12 @@ class Refiner:
 
     def run(self, *sizes: ClassSize) -> int:
         """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
-        classes = list(dict.fromkeys(places for size in sizes for places in self._classes(size)))
+        classes = list(dict.fromkeys(dimensions for size in sizes for dimensions in self._classes(size)))
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
-            for places in classes:
-                if any(tensor in stale for tensor, _ in places):
-                    self._improve(places)
+            for dimensions in classes:
+                if any(tensor in stale for tensor, _ in dimensions):
+                    self._improve(dimensions)
         return self.budget
 
     def _tensor_types(self, node: Node) -> tuple[TensorType | None, ...]:
@@ -153,22 +153,22 @@ class Refiner:
 
     # Classes
 
-    def _classes(self, size: ClassSize) -> list[tuple[Place, ...]]:
+    def _classes(self, size: ClassSize) -> list[tuple[Dimension, ...]]:
         """Dimension classes of one size, the largest first; user-annotated dimensions belong to none."""
-        parent: dict[Place, Place] = {}
+        parent: dict[Dimension, Dimension] = {}
 
-        def find(place: Place) -> Place:
-            while parent.setdefault(place, place) != place:
-                parent[place] = parent[parent[place]]
-                place = parent[place]
-            return place
+        def find(dimension: Dimension) -> Dimension:
+            while parent.setdefault(dimension, dimension) != dimension:
+                parent[dimension] = parent[parent[dimension]]
+                dimension = parent[dimension]
+            return dimension
 
-        copies: list[Place] = []
-        blocked = self._blocked_places()
+        copies: list[Dimension] = []
+        blocked = self._blocked_dimensions()
         for node in self.graph.nodes:
             if not (node.forward and node.backward and size.ties(node)):
                 continue
-            home: dict[int, Place] = {}
+            home: dict[int, Dimension] = {}
             placed: list[int] = []
             for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
                 if tensor < 0:
@@ -177,21 +177,23 @@ class Refiner:
                     description = self.graph.tensors[tensor]
                     may_move = loops and description.movable[dim] and (tensor, dim) not in blocked
                     if may_move:
-                        place = find((tensor, dim))
-                        parent[place] = find(home.setdefault(loops[0], place))
+                        dimension = find((tensor, dim))
+                        parent[dimension] = find(home.setdefault(loops[0], dimension))
                     if loops and (description.written_along(dim) if may_move else description.split[dim]):
                         placed.append(loops[0])
             if not (node.is_identity and node.results[0] in self._redefined):
                 copies += [home[loop] for loop in placed if loop in home]
-        members: dict[Place, list[Place]] = {}
-        for place in parent:
-            members.setdefault(find(place), []).append(place)
+        members: dict[Dimension, list[Dimension]] = {}
+        for dimension in parent:
+            members.setdefault(find(dimension), []).append(dimension)
         if not size.moves_copies:
-            for place in copies:
-                members.pop(find(place), None)
-        return sorted((tuple(sorted(places)) for places in members.values()), key=lambda places: (-len(places), places))
+            for dimension in copies:
+                members.pop(find(dimension), None)
+        return sorted(
+            (tuple(sorted(dimensions)) for dimensions in members.values()), key=lambda dimensions: (-len(dimensions), dimensions)
+        )
 
-    def _blocked_places(self) -> set[Place]:
+    def _blocked_dimensions(self) -> set[Dimension]:
         """Dimensions that are split as the sweeps have found, because a rule forbids to carry splits over to them."""
         return {
             (tensor, dim)
@@ -204,17 +206,17 @@ class Refiner:
 
     # Moves
 
-    def _improve(self, places: tuple[Place, ...]) -> None:
+    def _improve(self, dimensions: tuple[Dimension, ...]) -> None:
         """Gives the class the axes that save most, if any do."""
         least = LEAST_GAIN * self._total
-        if self._at_stake(places) <= least:
+        if self._at_stake(dimensions) <= least:
             return
         best: tuple[float, dict[int, Split]] | None = None
-        for axes in self._alternatives(places):
+        for axes in self._alternatives(dimensions):
             if self.budget <= 0:
                 break
             self.budget -= 1
-            changed = self._changed(places, axes)
+            changed = self._changed(dimensions, axes)
             if changed:
                 gain = self._gain(changed)
                 if best is None or gain > best[0]:
@@ -227,32 +229,32 @@ class Refiner:
                 tensor for user in near for tensor in self.graph.nodes[user].operands + self.graph.nodes[user].results
             )
 
-    def _at_stake(self, places: tuple[Place, ...]) -> float:
+    def _at_stake(self, dimensions: tuple[Dimension, ...]) -> float:
         """All that a move of the class could save: the cost of everything that touches it."""
-        near = {user for tensor, _ in places for user in self.graph.users[tensor]}
+        near = {user for tensor, _ in dimensions for user in self.graph.users[tensor]}
         tensors = {tensor for user in near for tensor in self.graph.nodes[user].operands if tensor >= 0}
         return sum(self._costs[node].own for node in near) + sum(self._shared[tensor] for tensor in tensors)
 
-    def _alternatives(self, places: tuple[Place, ...]) -> Iterator[Axes]:
+    def _alternatives(self, dimensions: tuple[Dimension, ...]) -> Iterator[Axes]:
         """Axes that a class may be split along: none, one, or two in either order, alone or after axes that the user wrote on a
         dimension of the class. Parts of an axis go together or alone."""
         tensors = self.graph.tensors
-        first, dim = places[0]
+        first, dim = dimensions[0]
         tried = {tensors[first].split[dim]}
-        for written in dict.fromkeys([(), *(tensors[tensor].free_along(dim) for tensor, dim in places)]):
+        for written in dict.fromkeys([(), *(tensors[tensor].free_along(dim) for tensor, dim in dimensions)]):
             for chosen in chain([()], *(permutations(self._units, count) for count in (1, 2))):
                 axes = (*written, *chain.from_iterable(chosen))
                 if axes not in tried and len(set(axes)) == len(axes):
                     tried.add(axes)
                     yield axes
 
-    def _changed(self, places: tuple[Place, ...], axes: Axes) -> dict[int, Split] | None:
+    def _changed(self, dimensions: tuple[Dimension, ...], axes: Axes) -> dict[int, Split] | None:
         """New splits of the tensors concerned; None where shards would be padded by more than a little, or axes that may not move
         are in the way. A dimension on which the user wrote other axes keeps these alone."""
         mesh, tensors = self.graph.mesh, self.graph.tensors
         size = mesh.group_size(axes)
         dims_of: dict[int, list[int]] = {}
-        for tensor, dim in places:
+        for tensor, dim in dimensions:
             dims_of.setdefault(tensor, []).append(dim)
         changed: dict[int, Split] = {}
         for tensor, dims in dims_of.items():

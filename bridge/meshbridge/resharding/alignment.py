@@ -51,7 +51,7 @@ class _Cuts:
     places: dict[int, list[tuple[int, int]]]
     "Mesh axis to where it shards: tensor dimension, and the product of the axes outside it there."
 
-    def settle(self, mesh: Mesh) -> bool:
+    def align(self, mesh: Mesh) -> bool:
         """Carries every bound of a digit inside an axis from one side to the other until nothing changes; False if unaligned."""
         changed = True
         while changed:
@@ -94,7 +94,7 @@ def align(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> A
                     cuts.places.setdefault(axis, []).append((dim, product))
                 product *= mesh.shape[axis]
                 cuts.dims[dim].add(product)
-    if not cuts.settle(mesh) or any(size % max(cut) for size, cut in zip(shape, cuts.dims, strict=True)):
+    if not cuts.align(mesh) or any(size % max(cut) for size, cut in zip(shape, cuts.dims, strict=True)):
         return None
     digits = {axis: _axis_digits(mesh, axis, cuts.within(mesh, axis)) for axis in range(mesh.rank) if mesh.shape[axis] > 1}
     positions = tuple(_positions(shape, cuts.dims, mesh, source, target, digits))

@@ -33,7 +33,7 @@ def check(plan: Plan) -> None:
             EXECUTE[type(step)](step, state)
             if state.shape != step.shape:
                 raise PlanError(f"{step.text(plan.mesh)} leaves {list(state.shape)}")
-        state.settle(plan.target)
+        state.expect(plan.target)
         wanted = joined(axis_digits(plan.mesh, plan.target.partial_axes))
         if joined(state.partial) != wanted:
             raise PlanError(f"the result is partial over {joined(state.partial)}, not {wanted}")
@@ -65,7 +65,7 @@ class _State:
         """The shape of the local buffer."""
         return self.moved.shape if self.moved else buffer_shape(self.plan.shape, self.plan.mesh, self.held or self.plan.source)
 
-    def settle(self, sharding: Sharding) -> None:
+    def expect(self, sharding: Sharding) -> None:
         """Checks that the elements stand as `sharding` says."""
         shape, mesh = self.plan.shape, self.plan.mesh
         if self.moved is None and self.held is not None:
@@ -165,7 +165,7 @@ def _rounds(step: s.Rounds, state: _State) -> None:
 
 
 def _tiles(step: TileExchange, state: _State) -> None:
-    state.settle(step.source)
+    state.expect(step.source)
     state.idle(step.digits)
     check_tiles(state.plan, step)
     state.held, state.moved = step.target, None

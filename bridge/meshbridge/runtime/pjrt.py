@@ -37,7 +37,7 @@ MEMORY_KIND = "mhlo.memory_kind"
 
 
 @dataclass(frozen=True)
-class Place:
+class Port:
     """One argument or result: its global shape, its shards' shape, and its sharding."""
 
     shape: tuple[int, ...]
@@ -101,10 +101,10 @@ def _described(argument: Any) -> str:
         return f"{dtype}{list(shape or ())}"
 
 
-def check_number(places: Sequence[Place], arguments: Sequence[Any]) -> None:
+def check_number(ports: Sequence[Port], arguments: Sequence[Any]) -> None:
     """Raises MeshError unless there are as many arguments as the program takes."""
-    if len(arguments) != len(places):
-        raise MeshError(f"error: the program takes {len(places)} arguments, {len(arguments)} given")
+    if len(arguments) != len(ports):
+        raise MeshError(f"error: the program takes {len(ports)} arguments, {len(arguments)} given")
 
 
 @dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
@@ -112,8 +112,8 @@ class Executable:
     """A compiled local program. Call it as the JAX function that it came from, else with one global array per argument."""
 
     mesh: Mesh
-    inputs: tuple[Place, ...]
-    outputs: tuple[Place, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
     loaded: xla.Loaded
     calling: formats.Calling | None = None
     """The trees, typed keys and dropped arguments of the JAX function; None for a bare module."""
@@ -128,8 +128,8 @@ class Executable:
         """The same with sub-axes as axes of their own."""
         return self._mesh_of([(self.mesh.axis_name(axis), size) for axis, size in enumerate(self.mesh.shape)])
 
-    def _mesh_for(self, place: Place) -> jax.sharding.Mesh:
-        return self._mesh_of_parts if place.in_parts(self.mesh) else self.jax_mesh
+    def _mesh_for(self, port: Port) -> jax.sharding.Mesh:
+        return self._mesh_of_parts if port.in_parts(self.mesh) else self.jax_mesh
 
     def _mesh_of(self, axes: Sequence[tuple[str, int]]) -> jax.sharding.Mesh:
         in_order = np.empty(self.mesh.size, dtype=object)
@@ -141,13 +141,13 @@ class Executable:
     @cached_property
     def _unreduced(self) -> set[str]:
         """The axes that JAX must have as explicit ones, since devices along them hold terms of a sum."""
-        partial = {axis for place in (*self.inputs, *self.outputs) for axis in place.partial}
+        partial = {axis for port in (*self.inputs, *self.outputs) for axis in port.partial}
         return {self.mesh.axis_name(axis) for axis in partial} | set(self.mesh.labels(sorted(partial)))
 
-    def sharding(self, place: Place) -> NamedSharding:
+    def sharding(self, port: Port) -> NamedSharding:
         """How JAX says how an argument or result is sharded. Its PartitionSpecs name whole axes: one that is sharded along the
         sub-axis `"x":(1)2` is on a mesh whose axes are parts, by the names `x:(1)2` and so on."""
-        return NamedSharding(self._mesh_for(place), place.spec(self.mesh), memory_kind=place.memory)
+        return NamedSharding(self._mesh_for(port), port.spec(self.mesh), memory_kind=port.memory)
 
     def hlo_text(self) -> str:
         """The optimised HLO, as XLA runs it."""
@@ -173,33 +173,33 @@ class Executable:
     def _run(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
         check_number(self.inputs, arguments)
         sharded = [self._shard(*each) for each in zip(self.inputs, labels, arguments, strict=True)]
-        return [self._join(place, shards) for place, shards in zip(self.outputs, self.loaded.run(sharded), strict=True)]
+        return [self._join(port, shards) for port, shards in zip(self.outputs, self.loaded.run(sharded), strict=True)]
 
     def _trace(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The call within a function that JAX traces, on this executable's devices."""
         if self.calling is None:
             hint = "compile a jax.export.Exported, or a jitted function with its arguments"
             raise MeshError(f"error: an executable of a bare module cannot be part of a function that JAX traces\n  hint: {hint}")
-        return self.calling.trace(arguments, named, [self.sharding(place) for place in self.inputs])
+        return self.calling.trace(arguments, named, [self.sharding(port) for port in self.inputs])
 
-    def _shard(self, place: Place, label: str, argument: Any) -> jax.Array:
-        argument = place.fitted(label, argument)
-        padded = place.padded_shape(self.mesh)
-        if padded != place.shape:
-            argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, place.shape, strict=True)])
+    def _shard(self, port: Port, label: str, argument: Any) -> jax.Array:
+        argument = port.fitted(label, argument)
+        padded = port.padded_shape(self.mesh)
+        if padded != port.shape:
+            argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, port.shape, strict=True)])
         # Without this JAX would silently make 32-bit numbers of 64-bit ones.
         with jax.enable_x64(True):
-            placed = self._as_terms(place, argument) if place.partial else jax.device_put(argument, self.sharding(place))
+            placed = self._as_terms(port, argument) if port.partial else jax.device_put(argument, self.sharding(port))
         return placed if not self.mesh.device_ids else self._in_device_order(placed)
 
-    def _as_terms(self, place: Place, argument: Any) -> jax.Array:
+    def _as_terms(self, port: Port, argument: Any) -> jax.Array:
         """An unreduced array as it is given. Of any other array, the first device of each group holds the value, which others add
         nothing to."""
-        target = self.sharding(place)
+        target = self.sharding(port)
         if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
             return jax.device_put(argument, target)
         value = np.asarray(argument)
-        mesh, split = self._mesh_for(place), target.spec.update(unreduced=frozenset())
+        mesh, split = self._mesh_for(port), target.spec.update(unreduced=frozenset())
         coordinates = dict(zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True))
         along = [mesh.axis_names.index(name) for name in target.spec.unreduced]
         shards = [
@@ -216,16 +216,16 @@ class Executable:
         shape = placed.sharding.shard_shape(placed.shape)
         return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.loaded.devices])
 
-    def _join(self, place: Place, shards: Sequence[Any]) -> jax.Array:
+    def _join(self, port: Port, shards: Sequence[Any]) -> jax.Array:
         memory = shards[0].sharding.memory_kind
-        if place.memory not in (None, memory):
+        if port.memory not in (None, memory):
             hint = "jaxlib 0.10 or newer keeps it there"  # older ones do not say at compile time that they do not, on CPUs
             raise MeshError(
-                f"error: a result is to be in memory of kind '{place.memory}', XLA leaves it in '{memory}'\n  hint: {hint}"
+                f"error: a result is to be in memory of kind '{port.memory}', XLA leaves it in '{memory}'\n  hint: {hint}"
             )
-        padded = place.padded_shape(self.mesh)
-        whole = jax.make_array_from_single_device_arrays(padded, self.sharding(place), list(shards))
-        return whole if padded == place.shape else whole[tuple(slice(size) for size in place.shape)]
+        padded = port.padded_shape(self.mesh)
+        whole = jax.make_array_from_single_device_arrays(padded, self.sharding(port), list(shards))
+        return whole if padded == port.shape else whole[tuple(slice(size) for size in port.shape)]
 
 
 def whole(array: jax.Array) -> np.ndarray[Any, Any]:
@@ -239,8 +239,8 @@ def whole(array: jax.Array) -> np.ndarray[Any, Any]:
     indices = NamedSharding(mesh, split).devices_indices_map(array.shape)
     held = {shard.device: shard.data for shard in array.addressable_shards}
     total = np.zeros(array.shape, array.dtype)
-    for device, place in zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True):
-        if not any(place[axis] for axis in copies):
+    for device, coordinates in zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True):
+        if not any(coordinates[axis] for axis in copies):
             total[indices[device]] += np.asarray(held[device])
     return total
 
@@ -262,14 +262,14 @@ def load(program: formats.Program, available: Sequence[Any]) -> Executable:
     return Executable(mesh, tuple(inputs), tuple(outputs), _load(module, used), program.calling)
 
 
-def _check_memories(places: Iterable[Place], device: Any) -> None:
+def _check_memories(ports: Iterable[Port], device: Any) -> None:
     """Raises MeshError for an argument or result in a kind of memory that `device` does not have."""
     kinds = [memory.kind for memory in device.addressable_memories()]
-    for place in places:
-        if place.memory not in (None, *kinds):
+    for port in ports:
+        if port.memory not in (None, *kinds):
             has = ", ".join(kinds)
             raise MeshError(
-                f"error: an argument or result is kept in memory of kind '{place.memory}', {device.platform} has {has}"
+                f"error: an argument or result is kept in memory of kind '{port.memory}', {device.platform} has {has}"
             )
 
 
@@ -290,22 +290,22 @@ def compile_whole(module: ir.Module, device: Any) -> Executable:
     return Executable(Mesh("mesh", ()), tuple(inputs), tuple(outputs), _load(module, (device,)))
 
 
-def boundary(module: ir.Module) -> tuple[list[Place], list[Place]]:
+def boundary(module: ir.Module) -> tuple[list[Port], list[Port]]:
     """The arguments and results of the program's entry point; those of a program that is not partitioned are replicated.
 
     Raises OpError for a type that no array has.
     """
     main = mlir.main_function(module)
-    return _places(main, "arg_attrs"), _places(main, "res_attrs")
+    return _ports(main, "arg_attrs"), _ports(main, "res_attrs")
 
 
-def _places(main: ir.Operation, side: str) -> list[Place]:
+def _ports(main: ir.Operation, side: str) -> list[Port]:
     kind = mlir.function_type(main)
     types = kind.inputs if side == "arg_attrs" else kind.results
-    return [_place(main, local, entry) for local, entry in zip(types, mlir.entries(main, side), strict=True)]
+    return [_port(main, local, entry) for local, entry in zip(types, mlir.entries(main, side), strict=True)]
 
 
-def _place(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> Place:
+def _port(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> Port:
     if not isinstance(kind, ir.RankedTensorType):
         raise OpError(main, f"has a boundary of type {kind}, expected ranked tensors only")
     local = ir.RankedTensorType(kind)
@@ -315,12 +315,12 @@ def _place(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) ->
     dtype = _dtype(main, local.element_type)
     memory = ir.StringAttr(entry[MEMORY_KIND]).value if MEMORY_KIND in entry else None
     if BOUNDARY_GLOBAL not in entry:
-        return Place(shard_shape, shard_shape, dtype, ((),) * len(shard_shape), memory=memory)
+        return Port(shard_shape, shard_shape, dtype, ((),) * len(shard_shape), memory=memory)
     whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value)
     split = attributes.axis_array(entry[BOUNDARY_SPLIT])
     partial = attributes.integers(entry[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in entry else ()
     split = (split + ((),) * len(shard_shape))[: len(shard_shape)]
-    return Place(tuple(whole.shape), shard_shape, dtype, split, partial, memory)
+    return Port(tuple(whole.shape), shard_shape, dtype, split, partial, memory)
 
 
 def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:

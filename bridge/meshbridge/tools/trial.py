@@ -17,7 +17,7 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.legalize.strip_shardings import find_per_device
 from meshbridge.read import files
 from meshbridge.runtime import pjrt, reference
-from meshbridge.runtime.pjrt import Place
+from meshbridge.runtime.pjrt import Port
 
 INTEGERS = 8
 """Random integers stay below this: they are indices more often than not, and must then exist."""
@@ -46,8 +46,8 @@ def run(module: ir.Module, options: argparse.Namespace) -> int:
     inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
     # Donated arguments are gone after a run, so the reference gets copies of its own.
     results = [pjrt.whole(result) for result in executable(*inputs)]
-    for index, (place, result) in enumerate(zip(executable.outputs, results, strict=True)):
-        print(f"result {index}: {place.dtype.name}{list(place.shape)} {place.spec(executable.mesh)} {_summary(result)}")
+    for index, (port, result) in enumerate(zip(executable.outputs, results, strict=True)):
+        print(f"result {index}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
     if options.outputs is not None:
         save_arrays(options.outputs, results)
     return _check(module, inputs, results, options) if options.check else 0
@@ -58,21 +58,21 @@ def _summary(result: np.ndarray[Any, Any]) -> str:
     return f"sum {numbers.sum():.6g}" if result.ndim else f"{numbers:.6g}"
 
 
-def random_inputs(places: Sequence[Place], seed: int) -> list[np.ndarray[Any, Any]]:
+def random_inputs(ports: Sequence[Port], seed: int) -> list[np.ndarray[Any, Any]]:
     """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses."""
     generator = np.random.default_rng(seed)
-    return [_draw(generator, place) for place in places]
+    return [_draw(generator, port) for port in ports]
 
 
-def _draw(generator: np.random.Generator, place: Place) -> np.ndarray[Any, Any]:
-    if place.dtype == np.bool_:
-        return generator.integers(0, 2, place.shape).astype(np.bool_)
-    if jax.numpy.issubdtype(place.dtype, np.integer):
-        return generator.integers(0, INTEGERS, place.shape).astype(place.dtype)
-    numbers = SCALE * generator.standard_normal(place.shape)
-    if place.dtype.kind == "c":
-        return np.asarray(numbers + 1j * SCALE * generator.standard_normal(place.shape)).astype(place.dtype)
-    return np.asarray(numbers).astype(place.dtype)
+def _draw(generator: np.random.Generator, port: Port) -> np.ndarray[Any, Any]:
+    if port.dtype == np.bool_:
+        return generator.integers(0, 2, port.shape).astype(np.bool_)
+    if jax.numpy.issubdtype(port.dtype, np.integer):
+        return generator.integers(0, INTEGERS, port.shape).astype(port.dtype)
+    numbers = SCALE * generator.standard_normal(port.shape)
+    if port.dtype.kind == "c":
+        return np.asarray(numbers + 1j * SCALE * generator.standard_normal(port.shape)).astype(port.dtype)
+    return np.asarray(numbers).astype(port.dtype)
 
 
 def load_arrays(path: str) -> list[np.ndarray[Any, Any]]:

@@ -56,9 +56,9 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "")
     Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs.
     """
     needed = _devices(module, devices)
-    places = pjrt.boundary(module)[0]
+    ports = pjrt.boundary(module)[0]
     if inputs:
-        _check_inputs(places, inputs)
+        _check_inputs(ports, inputs)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "program").write_bytes(formats.to_bytecode(module))
 
@@ -117,11 +117,11 @@ def _devices(module: ir.Module, available: int) -> int:
     return mesh.size
 
 
-def _check_inputs(places: Sequence[pjrt.Place], path: str) -> None:
+def _check_inputs(ports: Sequence[pjrt.Port], path: str) -> None:
     arrays = trial.load_arrays(path)
-    pjrt.check_number(places, arrays)
-    for index, (place, array) in enumerate(zip(places, arrays, strict=True)):
-        place.fitted(f"argument {index}", array)
+    pjrt.check_number(ports, arrays)
+    for index, (port, array) in enumerate(zip(ports, arrays, strict=True)):
+        port.fitted(f"argument {index}", array)
 
 
 def _outcome(folder: Path, request: Request) -> Figures:

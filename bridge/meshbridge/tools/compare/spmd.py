@@ -17,7 +17,7 @@ from jaxlib import xla_client
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.runtime import xla
-from meshbridge.runtime.pjrt import Place, boundary
+from meshbridge.runtime.pjrt import Port, boundary
 
 Array = np.ndarray[Any, Any]
 
@@ -71,8 +71,8 @@ class Compiled:
     """A compiled program; called with global arrays, it gives global arrays."""
 
     loaded: xla.Loaded
-    inputs: tuple[Place, ...]
-    outputs: tuple[Place, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
 
     def place(self, arrays: Sequence[Array]) -> list[jax.Array]:
         """The arguments on the devices, as the program takes them."""
@@ -96,8 +96,8 @@ class Compiled:
         """The results that `execute` gave, as global arrays."""
         shardings = self.loaded.executable.get_output_shardings() or [None] * len(self.outputs)
         return [
-            tiles(sharding, len(place.shape), len(self.loaded.devices)).join([np.asarray(tile) for tile in held], place.shape)
-            for held, sharding, place in zip(results, shardings, self.outputs, strict=True)
+            tiles(sharding, len(port.shape), len(self.loaded.devices)).join([np.asarray(tile) for tile in held], port.shape)
+            for held, sharding, port in zip(results, shardings, self.outputs, strict=True)
         ]
 
 
