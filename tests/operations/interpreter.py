@@ -26,6 +26,7 @@ class InterpreterError(Exception):
 def evaluate(program: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The results of `main` of a StableHLO program in which no partition waits for another."""
     context = mlir.context()
+    context.enable_multithreading(True)  # each partition is a thread that makes types: a context for one thread does not lock
     stablehlo.register_interpreter_dialect(context)
     return interpreted(ir.Module.parse(program, context), arguments)
 
