@@ -165,6 +165,11 @@ class Sharding:
         """All axes that split a dimension, in order of dimensions."""
         return tuple(itertools.chain.from_iterable(self.split_axes))
 
+    def copied_axes(self, mesh: Mesh) -> Axes:
+        """The axes along which devices hold copies."""
+        taken = {*self.used_axes, *self.partial_axes}
+        return tuple(axis for axis in range(mesh.rank) if axis not in taken and mesh.shape[axis] > 1)
+
     @property
     def summed_axes(self) -> Axes:
         """The axes along which the value is a partial sum."""

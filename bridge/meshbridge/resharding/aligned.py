@@ -75,11 +75,11 @@ def aligned_steps(alignment: Alignment, partial: Digits, unused: Digits, kind: s
     """
     labels: Labels = {position: position.source for position in alignment.positions if position.source is not None}
     goal: Labels = {position: position.target for position in alignment.positions if position.target is not None}
-    entries = _entries(labels, goal)
+    entries = entries_of(labels, goal)
     local = [position for position in alignment.positions if position not in labels]
     if recipe.spread:
         idle = [digit for digit in (*partial, *unused) if digit not in entries.values()]
-        local = _with_free_places(local, idle, entries)
+        local = with_free_places(local, idle, entries)
     buffer = LocalBuffer(local)
     _reduce_and_slice(buffer, entries, partial, kind)
     labels |= entries
@@ -100,7 +100,7 @@ def _gather(buffer: LocalBuffer, labels: Labels, recipe: Recipe) -> None:
         buffer.gather({position: (labels[position],) for position in run})
 
 
-def _entries(labels: Labels, goal: Labels) -> Labels:
+def entries_of(labels: Labels, goal: Labels) -> Labels:
     """The local end of every path that starts at no position, with the digit that it is sliced along: the first of the path."""
     entered = {digit: position for position, digit in goal.items()}
     held = set(labels.values())
@@ -129,7 +129,7 @@ def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kin
     buffer.slice(late)
 
 
-def _with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
+def with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
     """Makes a position for each of `digits` out of the largest local remainder that it divides, and enters it there.
 
     A digit for which there is none goes without.
@@ -148,12 +148,12 @@ def _with_free_places(local: list[Position], digits: list[Digit], entries: Label
 
 def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe) -> None:
     """Brings every digit that the target uses to its position."""
-    exchange = _links(labels, goal)
+    exchange = links(labels, goal)
     twisted = exchange.twisted
     if twisted and (not exchange.moved or not recipe.fused):
         buffer.permute(tuple(exchange.sources[i] for i in twisted), tuple(exchange.targets[i] for i in twisted))
         labels |= exchange.relabelled
-        exchange = _links(labels, goal)
+        exchange = links(labels, goal)
         twisted = exchange.twisted
     if not exchange.moved:
         return
@@ -167,7 +167,7 @@ def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe)
         del labels[left]
 
 
-def _links(labels: Labels, goal: Labels) -> _Exchange:
+def links(labels: Labels, goal: Labels) -> _Exchange:
     """The paths and cycles of digits between what the positions are labelled with and what they shall be."""
     entered = {digit: position for position, digit in goal.items()}
     exchange, seen = _Exchange(), set[Digit]()

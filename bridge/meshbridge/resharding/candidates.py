@@ -94,8 +94,7 @@ def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
     before = (Pad(padded, zeros),) if padded != start else ()
     end, padded = (local_shape(size, mesh, target.split_axes) for size in (shape, whole))
     after = (Crop(end, zeros),) if padded != end else ()
-    used = (*source.used_axes, *source.partial_axes)
-    unused = alignment.of(tuple(axis for axis in range(mesh.rank) if axis not in used))
+    unused = alignment.of(source.copied_axes(mesh))
     for spread in (False, True) if reduced else (False,):
         for fused in (True, False):
             recipe = Recipe(fused, spread=spread)

@@ -20,6 +20,7 @@ from meshbridge.resharding.candidates import plans_between, plans_by_tiles
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
+from meshbridge.resharding.price import even_price
 from meshbridge.resharding.routes import routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
@@ -65,14 +66,16 @@ def _is_unbeatable(direct: Plan, options: Options) -> bool:
 @lru_cache(maxsize=1 << 20)
 def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
     """Wire bytes per device of the default plan, on average: a permute in which half of the devices keep what they have moves
-    half of it. A dictionary look-up after the first time.
-
-    The plan is not checked before somebody asks for it: most of what is priced is never built.
+    half of it. For even shards a formula (`price`), which leaves out that small tensors may give up bytes for fewer collectives.
     """
-    if not (source.partial_axes or source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
-        shape, source, target = _folded(shape, source, target)
-    if all(is_even(shape, mesh, each.padded(len(shape)).split_axes) for each in (source, target)):
-        source, target = _renamed(mesh, source, target)
+    if source.is_plain and target.is_plain:
+        source, target = source.padded(len(shape)), target.padded(len(shape))
+        if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
+            elements = even_price(shape, mesh, source, target, DEFAULTS.rounds)
+            if elements is not None:
+                return elements * element_bytes(dtype)
+        if not source.partial_axes:
+            shape, source, target = _folded(shape, source, target)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
 
 
@@ -87,30 +90,6 @@ def _folded(shape: Shape, source: Sharding, target: Sharding) -> tuple[Shape, Sh
         for sharding, axes in ((source, before), (target, after))
     )
     return (*(shape[dim] for dim in touched), rest), source, target
-
-
-def _renamed(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Sharding, Sharding]:
-    """The shardings with axes of one size in the order in which they are first named: as many bytes move, between other devices.
-    Of uneven shards this is not quite so: of equal plans another one may be taken."""
-    free: dict[int, list[int]] = {}
-    for axis in reversed(range(mesh.rank)):
-        free.setdefault(mesh.shape[axis], []).append(axis)
-    if len(free) == mesh.rank:
-        return source, target
-    names: dict[int, int] = {}
-    for sharding in (source, target):
-        for axis in (*sharding.used_axes, *sharding.partial_axes):
-            if axis not in names:
-                names[axis] = free[mesh.shape[axis]].pop()
-    source, target = (
-        replace(
-            sharding,
-            split_axes=tuple(tuple(names[axis] for axis in axes) for axes in sharding.split_axes),
-            partial_axes=tuple(sorted(names[axis] for axis in sharding.partial_axes)),
-        )
-        for sharding in (source, target)
-    )
-    return source, target
 
 
 _UNCHECKED = replace(DEFAULTS, check=False)
@@ -187,7 +166,7 @@ def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
     if not lean:
         least = min(one.peak_bytes for one in plans)
         lean = [one for one in plans if one.peak_bytes == least]
-    return min(lean, key=lambda one: (one.collectives if options.exact else one.seconds(options), *_burden(one)))
+    return min(lean, key=lambda one: (one.collectives if options.exact else one.seconds(options), one.total_bytes, *_burden(one)))
 
 
 def _longest_exchange(steps: Sequence[Step]) -> int:

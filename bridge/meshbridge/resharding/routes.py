@@ -69,8 +69,7 @@ def _reduced(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
     yield whole
     if source.halo_sizes or source.offsets:
         return
-    taken = {*source.used_axes, *source.partial_axes}
-    copies = tuple(axis for axis in range(mesh.rank) if axis not in taken and mesh.shape[axis] > 1)
+    copies = source.copied_axes(mesh)
     dims = range(len(shape))
     places: list[tuple[int, int | None]] = [(dim, None) for dim in dims]
     if copies and align(shape, mesh, source.split_axes, target.split_axes) is None:

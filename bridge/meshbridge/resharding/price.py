@@ -1,0 +1,121 @@
+"""What resharding sends, without a plan: a formula over the digits of the mesh, in elements that a device receives on average.
+
+A plan between aligned shardings (`aligned`) slices, reduces, exchanges and gathers. Each digit of the device number says by
+itself to which of these it belongs. So the size n of the buffer before each of them follows, and with it what is received:
+
+    reduce-scatter over s    n - n / s
+    all-reduce over w        2 (n - n / w)
+    exchange                 n - n * (the share that stays)
+    all-gather               the target's shard - n
+
+An exchange leaves what the device holds already: one part in the radix for each link of digits but those that close a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from meshbridge.ir.digits import Digits
+from meshbridge.ir.sharding import Mesh, Sharding, Split
+from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
+from meshbridge.resharding.alignment import Alignment, align
+from meshbridge.resharding.routes import reduced_axes, routes
+from meshbridge.resharding.steps import Shape, still
+
+
+class Received(NamedTuple):
+    """Elements that the busiest device receives, those that a device receives on average, and digits that all-reduce instead of
+    scattering because no dimension divides by them."""
+
+    busiest: float
+    average: float
+    unscattered: int = 0
+
+
+def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> float | None:
+    """Elements that a device receives, on average over all, between two plain shardings that divide `shape` evenly.
+
+    None where they have no common number system (`alignment`). `rounds` is that of the planner's options.
+    """
+    direct = _leg(shape, mesh, source, target, rounds)
+    if direct is None or not direct.unscattered:
+        return None if direct is None else direct.average
+    detours = (_along(shape, mesh, (source, *route), rounds) for route in routes(shape, mesh, source, target) if len(route) > 1)
+    return min([direct, *(detour for detour in detours if detour is not None)]).average
+
+
+def _along(shape: Shape, mesh: Mesh, stops: Sequence[Sharding], rounds: int) -> Received | None:
+    """What all legs of a route receive together."""
+    legs = [_leg(shape, mesh, *leg, rounds) for leg in pairwise(stops)]
+    if any(leg is None for leg in legs):
+        return None
+    return Received(sum(leg.busiest for leg in legs if leg), sum(leg.average for leg in legs if leg))
+
+
+def _leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
+    """What the best plan without a stop receives."""
+    reduced, _ = reduced_axes(source, target)
+    if not reduced:
+        share, elements = _share(mesh, source.split_axes, target.split_axes, rounds), prod(shape)
+        return None if share is None else Received(share.busiest * elements, share.average * elements)
+    alignment = align(shape, mesh, source.split_axes, target.split_axes)
+    if alignment is None:
+        return None
+    unused, partial = alignment.of(source.copied_axes(mesh)), alignment.of(reduced)
+    return min(_received(alignment, partial, unused, spread=spread, rounds=rounds) for spread in (True, False))
+
+
+@lru_cache(maxsize=1 << 16)
+def _share(mesh: Mesh, before: Split, after: Split, rounds: int) -> Received | None:
+    """The same where nothing is reduced, as a part of the tensor: its sizes do not matter."""
+    shape = tuple(max(map(mesh.group_size, sides)) for sides in zip(before, after, strict=True))
+    alignment = align(shape, mesh, before, after)
+    if alignment is None:
+        return None
+    found, elements = _received(alignment, (), (), spread=False, rounds=rounds), prod(shape)
+    return Received(found.busiest / elements, found.average / elements)
+
+
+def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: bool, rounds: int) -> Received:
+    """What the plan that reduces over the digits `partial` receives.
+
+    `unused` are the digits along which the source holds copies. With `spread`, digits that the target does not use scatter the
+    reduction too. A relabelling is part of an all-to-all where that takes at most `rounds` permutes.
+    """
+    labels: Labels = {position: position.source for position in alignment.positions if position.source is not None}
+    goal: Labels = {position: position.target for position in alignment.positions if position.target is not None}
+    entries = entries_of(labels, goal)
+    local = [position for position in alignment.positions if position not in labels]
+    n: float = prod(position.radix for position in local)
+    if spread:
+        with_free_places(local, [digit for digit in (*partial, *unused) if digit not in entries.values()], entries)
+    unscattered = sum(digit not in entries.values() for digit in partial)
+    waiting = {digit.axis for digit in partial if digit not in entries.values()}
+    late = scattered = 1
+    for digit in entries.values():
+        if digit not in partial:
+            n /= digit.radix
+        elif digit.axis in waiting:
+            late *= digit.radix
+        else:
+            scattered *= digit.radix
+    total = n - n / scattered
+    n /= scattered
+    total += 2 * (n - n / prod(digit.radix for digit in partial if digit.axis in waiting))
+    n /= late
+    total += prod(position.radix for position in alignment.positions if position.target is None) - n
+    exchange = links(labels | entries, goal)
+    moved = prod(entered.radix for _, entered, _ in exchange.moved)
+    if not exchange.twisted:
+        total += n - n / moved
+        return Received(total, total, unscattered)
+    sources, targets = (tuple(listed[i] for i in exchange.twisted) for listed in (exchange.sources, exchange.targets))
+    same = n * still(sources, targets, 1)
+    if moved <= rounds:
+        return Received(total + n, total + n - same / moved, unscattered)
+    total += n - n / moved
+    return Received(total + n, total + n - same, unscattered)
