@@ -20,7 +20,7 @@ from math import prod
 from typing import NamedTuple
 
 from meshbridge.ir.digits import Digits
-from meshbridge.ir.sharding import Mesh, Sharding, Split
+from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
 from meshbridge.resharding.alignment import Alignment, align
 from meshbridge.resharding.routes import reduced_axes, routes
@@ -60,7 +60,8 @@ def _leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: i
     """What the best plan without a stop receives."""
     reduced, _ = reduced_axes(source, target)
     if not reduced:
-        share, elements = _share(mesh, source.split_axes, target.split_axes, rounds), prod(shape)
+        sides = zip(source.split_axes, target.split_axes, strict=True)
+        share, elements = _share(mesh, tuple(sorted([side for side in sides if side[0] or side[1]])), rounds), prod(shape)
         return None if share is None else Received(share.busiest * elements, share.average * elements)
     alignment = align(shape, mesh, source.split_axes, target.split_axes)
     if alignment is None:
@@ -70,10 +71,10 @@ def _leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: i
 
 
 @lru_cache(maxsize=1 << 16)
-def _share(mesh: Mesh, before: Split, after: Split, rounds: int) -> Received | None:
-    """The same where nothing is reduced, as a part of the tensor: its sizes do not matter."""
-    shape = tuple(max(map(mesh.group_size, sides)) for sides in zip(before, after, strict=True))
-    alignment = align(shape, mesh, before, after)
+def _share(mesh: Mesh, sides: tuple[tuple[Axes, Axes], ...], rounds: int) -> Received | None:
+    """The same where nothing is reduced, as a part of the tensor: sizes and order of its dimensions do not matter."""
+    shape = tuple([max(map(mesh.group_size, side)) for side in sides])
+    alignment = align(shape, mesh, tuple([before for before, _ in sides]), tuple([after for _, after in sides]))
     if alignment is None:
         return None
     found, elements = _received(alignment, (), (), spread=False, rounds=rounds), prod(shape)
