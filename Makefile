@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest lint format bench clean
+.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +56,9 @@ format: $(READY)  ## rewrite the code in the project's style
 
 bench: $(READY)  ## side by side with XLA's partitioners, on 8 virtual devices
 	$(BIN)/python -m benchmarks.run
+
+bench-scale: $(READY)  ## growth of partitioning with ops and devices, into docs/performance.md
+	$(BIN)/python -m benchmarks.scale --page docs/performance.md
 
 clean:  ## remove what the targets above have made
 	rm -rf $(VENV) .venv-oldest build .pytest_cache .mypy_cache .ruff_cache .hypothesis

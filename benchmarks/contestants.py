@@ -19,9 +19,6 @@ from meshbridge.ir import mlir
 from meshbridge.read import formats
 from testdata.program import Program
 
-REPEATS = 3
-"""Times are the shortest of so many runs: the first one also pays for imports and empty caches."""
-
 
 @dataclass(frozen=True)
 class Built:
@@ -58,9 +55,9 @@ def xla(program: Program, *, shardy: bool) -> Built:
 
 
 def ours(program: Program) -> Built:
-    """`meshbridge.partition`, then XLA, which has nothing left to partition. `partition` is the time of a warm call."""
+    """`meshbridge.partition`, then XLA, which has nothing left to partition."""
     exported = program.export()
-    partitioned, spent = shortest(partial(meshbridge.partition, exported))
+    partitioned = meshbridge.partition(exported)
     arguments, results = program.jit_shardings(program.mesh())
     jax.clear_caches()
     call = jax.jit(partitioned.call, in_shardings=arguments, out_shardings=results)
@@ -68,44 +65,14 @@ def ours(program: Program) -> Built:
     lowered = call.lower(*program.avals())
     middle = time.perf_counter()
     compiled = lowered.compile()
-    stages = {"partition": spent.wall, "partition-cpu": spent.cpu}
-    stages |= {"lower": middle - start, "compile": time.perf_counter() - middle}
+    stages = {"lower": middle - start, "compile": time.perf_counter() - middle}
     return Built(compiled, stages, _pass_seconds(exported))
 
 
 def _pass_seconds(exported: Any) -> dict[str, float]:
-    """Seconds of each pass, and of all verification between them."""
+    """Seconds of each pass, and of all verification between them, in a process that has partitioned the program before."""
     timings = pipeline.partition_module(formats.unpack(exported, mlir.context()).module)
     return {timing.name: timing.seconds for timing in timings} | {"verification": sum(t.verify_seconds for t in timings)}
-
-
-@dataclass(frozen=True, order=True)
-class Spent:
-    """Seconds that passed, and seconds that this process computed: what is left of the former where nothing else runs."""
-
-    wall: float
-    cpu: float
-
-
-def shortest(run: Callable[[], Any], repeats: int = REPEATS) -> tuple[Any, Spent]:
-    """The last result of `run`, and what its fastest run took."""
-    times = []
-    for _ in range(repeats):
-        wall, cpu = time.perf_counter(), time.process_time()
-        result = run()
-        times.append(Spent(time.perf_counter() - wall, time.process_time() - cpu))
-    return result, min(times)
-
-
-def sdy_propagation(exported: jax.export.Exported) -> Spent:
-    """What Shardy's own `sdy-propagation-pipeline` alone takes on the same module: the price of a C++ propagation."""
-    text = exported.mlir_module()
-    times = []
-    for _ in range(REPEATS):
-        module = mlir.parse(text, f"{exported.fun_name}.mlir", mlir.context())
-        run = partial(mlir.run_stock_passes, module, "builtin.module(sdy-propagation-pipeline)")
-        times.append(shortest(run, repeats=1)[1])
-    return min(times)
 
 
 CONTESTANTS: dict[str, Contestant] = {

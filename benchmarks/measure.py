@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from benchmarks.contestants import CONTESTANTS, shortest
+from benchmarks.clock import shortest
+from benchmarks.contestants import CONTESTANTS
 from meshbridge.analysis.hlo_figures import HloFigures, figures
 from meshbridge.tools import trial
 from testdata.program import Program, Tree

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import marked
 from testdata.catalogue import MEASURED, build
 from testdata.program import Program
 from testdata.ring import Term
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- plans: begin (python -m benchmarks.plans) -->", "<!-- plans: end -->"
 
 
 def table() -> str:
@@ -32,14 +32,10 @@ def _step(term: Term) -> str:
     return f"{times}{term.kind}({term.group}) of {term.size:.0f} B"
 
 
-def refreshed(page: str) -> str:
-    """`page` with the table between its two marks made anew. Raises ValueError if it has no marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"expected '{BEGIN}' and '{END}' in {PAGE.name}")
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+def refreshed() -> str:
+    """The page with the table made anew."""
+    return marked.replaced(PAGE, "plans", "python -m benchmarks.plans", table())
 
 
 if __name__ == "__main__":
-    PAGE.write_text(refreshed(PAGE.read_text()))
+    PAGE.write_text(refreshed())

@@ -55,6 +55,7 @@ COLUMNS = (
     Column("MFLOP", lambda m: f"{m.flops / 1e6:.1f}"),
     Column("partition ms", _stage("partition", 1e3)),
     Column("cpu ms", _stage("partition-cpu", 1e3)),
+    Column("2nd cpu ms", _stage("second-cpu", 1e3)),
     Column("sdy-prop ms", _stage("sdy-propagation", 1e3)),
     Column("compile s", _stage("compile", 1)),
     Column("run ms", _stage("run", 1e3)),

@@ -10,11 +10,13 @@ import jax.export
 import numpy as np
 import pytest
 
-from benchmarks import plans, run
+from benchmarks import fresh, plans, run, scale
+from benchmarks.clock import Spent
 from benchmarks.measure import Measurement, measure, relative_error, unsharded
 from benchmarks.table import geometric_mean, render, waste
 from meshbridge.analysis import hlo, hlo_flops
 from meshbridge.analysis.hlo_communication import communication
+from meshbridge.tools.cli import main
 from testdata import export
 from testdata.catalogue import BUILDERS, MEASURED, build
 from testdata.ring import Term, total
@@ -247,7 +249,7 @@ def test_hand_derived_plan(name: str) -> None:
 
 
 def test_documented_plans_are_those_of_the_code() -> None:
-    assert plans.refreshed(plans.PAGE.read_text()) == plans.PAGE.read_text(), "run python -m benchmarks.plans"
+    assert plans.refreshed() == plans.PAGE.read_text(), "run python -m benchmarks.plans"
 
 
 def test_ring_total() -> None:
@@ -319,3 +321,40 @@ def test_weight_stationary_mlp(contestant: str, tmp_path: Path) -> None:
     assert found.scattered_bytes == program.ideal_bytes
     run.write_json([found], tmp_path / "out.json")
     assert json.loads((tmp_path / "out.json").read_text())["measurements"][0]["contestant"] == contestant
+
+
+def test_scale_measures_in_processes_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small suite, of which two programs give every kind of figure that grows with ops; nothing is said of their values."""
+    monkeypatch.setattr(scale, "PROGRAMS", tmp_path)
+    assert scale.main(["--small", "--only", "growth", "--json", str(tmp_path / "out.json")]) == 0
+    programs = json.loads((tmp_path / "out.json").read_text())["programs"]
+    assert list(programs) == ["growth-1", "growth-2"]
+    for found in programs.values():
+        assert found["operations"] > 500
+        assert min(found["first"]["cpu"], found["second"]["cpu"], found["text_bytes"]) > 0
+        assert found["stages"].keys() >= {"read", "decided", "lowered"}
+    assert "largest over smallest" in capsys.readouterr().out
+
+
+def test_scale_reports_what_does_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "gpt12.mlir"
+    path.write_text("func.func @main() {")
+    assert "expected" in fresh.probe(path, limit=60).error
+    artifact = Path(export.__file__).parent / "gpt12.jax_export"
+    assert main(["convert", str(artifact), "--to", "mlir", "-o", str(path)]) == 0
+    found = fresh.probe(path, limit=1, propagation=True)
+    assert (found.error, found.propagation) == ("did not end within 1 s", None)  # the three propagations alone take longer
+
+
+def test_scale_draws_what_was_measured(tmp_path: Path) -> None:
+    curves = pytest.importorskip("benchmarks.curves")
+    some = Spent(2.0, 1.0)
+    probes = {case.name: fresh.Probe(1000 * case.layers, some, some, {}, 1000, 1000) for case in scale.FULL.cases[:-1]}
+    curves.draw(scale.FULL, probes | {scale.FULL.cases[-1].name: fresh.Probe(error="did not end")}, tmp_path / "out.svg")
+    assert (tmp_path / "out.svg").read_text().count("uneven sizes") >= 1
+    curves.draw(scale.FULL, {}, tmp_path / "empty.svg")
+    rows = [figure.row for figure in scale.figures(scale.FULL, probes, {"import meshbridge": 0.2})]
+    assert ("import meshbridge, CPU time", "0.20 s", "", "0.30 s", "yes") in rows
+    assert any("over 8 devices" in row[0] and row[1] == "1.00x" for row in rows)
