@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from meshbridge.ir.digits import axis_digits
+from meshbridge.ir.digits import Digits, axis_digits
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, local_shape
 from meshbridge.resharding.aligned import Recipe, aligned_steps
 from meshbridge.resharding.alignment import align
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
-from meshbridge.resharding.exchange import expected_tiles, lean, tile_exchange
+from meshbridge.resharding.exchange import lean, tile_exchange
 from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import (
     AllGather,
@@ -26,20 +26,16 @@ from meshbridge.resharding.steps import (
     Transpose,
 )
 
-MANY_TILES = 512
-"""Tiles beyond which an exchange is planned only if there is no other plan: planning takes 50 microseconds for each."""
-
 Steps = tuple[Step, ...]
 
 
-def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, exact: bool) -> Iterator[Steps]:
-    """The steps of every plan from `source` to `target` in one leg; with `exact` at least one at the lower bound, if nothing is
-    reduced."""
-    reduced, masked = reduced_axes(source, target)
+def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
+    """The steps of every plan from `source` to `target` in one leg: at least one at the lower bound, if nothing is reduced."""
+    reduced, _ = reduced_axes(source, target)
     if 0 in shape:  # nothing to send or to reduce: a new buffer
         yield (tile_exchange(shape, mesh, source, target),)
         return
-    mask = (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
+    mask = masks(shape, mesh, source, target)
     if lie_alike(shape, mesh, source, target) and not reduced:
         yield mask
         return
@@ -56,25 +52,34 @@ def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, 
         for steps in _aligned(shape, mesh, source, target, reduced):
             yield (*steps, *mask)
             found = True
-        if not found and not reduced and (steps := _relabelled(shape, mesh, source, target)):
-            yield (*steps, *mask)
+        if not found and not reduced and (digits := relabelling(mesh, source, target)):
+            yield (Permute(local_shape(shape, mesh, source.split_axes), *digits), *mask)
     even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
-    few = not found or exact or expected_tiles(mesh, source, target) <= MANY_TILES
-    if not reduced and few and not (found and even):
-        for steps in plans_by_tiles(shape, mesh, source, target):
+    if not reduced and not (found and even):
+        for steps in (*plans_by_tiles(shape, mesh, source, target), *_tight_plans(shape, mesh, source, target)):
             yield (*steps, *mask)
 
 
-def plans_by_tiles(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
-    """Exchanges of tiles, partial axes aside: always at the lower bound, and one of them lean."""
+def masks(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
+    """What makes the value partial along the axes that `target` names and `source` does not."""
+    _, masked = reduced_axes(source, target)
+    return (Mask(buffer_shape(shape, mesh, target), axis_digits(mesh, masked), target.partial_kind),) if masked else ()
+
+
+def plans_by_tiles(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, tight: bool = False) -> Iterator[Steps]:
+    """Exchanges of tiles, partial axes aside: at the lower bound but for padding that stays, and one of them lean."""
+    exchange = tile_exchange(shape, mesh, source, target, tight)
+    yield (exchange,)
+    in_pieces = lean(exchange, prod(buffer_shape(shape, mesh, source)))
+    if in_pieces.collectives > exchange.collectives:
+        yield (in_pieces,)
+
+
+def _tight_plans(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
+    """The same without padding, where dimensions that are sharded alike on both sides have some."""
     layouts = zip(layout(shape, mesh, source), layout(shape, mesh, target), strict=True)
-    ragged = any(a == b and not a.is_uniform for a, b in layouts)
-    for tight in (False, True) if ragged else (False,):
-        exchange = tile_exchange(shape, mesh, source, target, tight)
-        yield (exchange,)
-        in_pieces = lean(exchange, prod(buffer_shape(shape, mesh, source)))
-        if in_pieces.collectives > exchange.collectives:
-            yield (in_pieces,)
+    if any(a == b and not a.is_uniform for a, b in layouts):
+        yield from plans_by_tiles(shape, mesh, source, target, tight=True)
 
 
 def _halo_starts(source: Sharding) -> Shape:
@@ -85,26 +90,36 @@ def _halo_starts(source: Sharding) -> Shape:
 
 def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Steps]:
     """Plans by digits, a pad of an uneven replicated source before them, a crop of an uneven replicated target behind."""
-    whole = _padded_shape(shape, mesh, source, target)
+    whole = padded_shape(shape, mesh, source, target)
     alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole is not None else None
     if whole is None or alignment is None:
         return
-    zeros = (0,) * len(shape)
-    start, padded = (local_shape(size, mesh, source.split_axes) for size in (shape, whole))
-    before = (Pad(padded, zeros),) if padded != start else ()
-    end, padded = (local_shape(size, mesh, target.split_axes) for size in (shape, whole))
-    after = (Crop(end, zeros),) if padded != end else ()
     unused = alignment.of(source.copied_axes(mesh))
     for spread in (False, True) if reduced else (False,):
         for fused in (True, False):
             recipe = Recipe(fused, spread=spread)
             given = (alignment, alignment.of(reduced), unused, source.partial_kind)
             steps = aligned_steps(*given, recipe)
-            yield (*before, *steps, *after)
+            yield in_padding(shape, whole, mesh, source, target, steps)
             if _transposes_a_gathered_buffer(steps):
-                yield (*before, *aligned_steps(*given, replace(recipe, apart=True)), *after)
+                steps = aligned_steps(*given, replace(recipe, apart=True))
+                yield in_padding(shape, whole, mesh, source, target, steps)
             if not any(isinstance(step, Rounds) for step in steps):
                 break  # nothing was fused
+
+
+def in_padding(shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, steps: Sequence[Step]) -> Steps:
+    """`steps` between shards of the tensor padded to `whole`, as steps between those of `shape`.
+
+    Shards of a split dimension have the padding; a dimension that the source replicates is padded, one that the target
+    replicates is cropped.
+    """
+    zeros = (0,) * len(shape)
+    start, padded = (local_shape(size, mesh, source.split_axes) for size in (shape, whole))
+    before = (Pad(padded, zeros),) if padded != start else ()
+    end, padded = (local_shape(size, mesh, target.split_axes) for size in (shape, whole))
+    after = (Crop(end, zeros),) if padded != end else ()
+    return (*before, *steps, *after)
 
 
 def _transposes_a_gathered_buffer(steps: Sequence[Step]) -> bool:
@@ -112,19 +127,19 @@ def _transposes_a_gathered_buffer(steps: Sequence[Step]) -> bool:
     return any(isinstance(step, Transpose) for step in steps[last:])
 
 
-def _relabelled(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Steps:
-    """One permute, if both sides have as many blocks in every dimension: each block goes to one device."""
+def relabelling(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Digits, Digits] | None:
+    """The digits of one permute that brings every block to a device that wants it, if both sides have as many blocks in every
+    dimension."""
     splits = (source.split_axes, target.split_axes)
     if any(mesh.group_size(before) != mesh.group_size(after) for before, after in zip(*splits, strict=True)):
-        return ()
+        return None
     free = [axis for axis in range(mesh.rank) if axis not in source.partial_axes]
     used = (source.used_axes, target.used_axes)
     sources, targets = ((*axes, *(axis for axis in free if axis not in axes)) for axes in used)
-    local = local_shape(shape, mesh, source.split_axes)
-    return (Permute(local, axis_digits(mesh, sources), axis_digits(mesh, targets)),)
+    return axis_digits(mesh, sources), axis_digits(mesh, targets)
 
 
-def _padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:
+def padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:
     """The shape with every dimension padded so that both shardings divide it evenly; None if they pad it unlike."""
     padded = []
     for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):

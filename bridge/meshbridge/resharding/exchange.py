@@ -66,11 +66,10 @@ def exchanged_axes(source: Sharding, target: Sharding) -> Axes:
     return tuple({axis for before, after in pairs if before != after for axis in (*before, *after)})
 
 
-def expected_tiles(mesh: Mesh, source: Sharding, target: Sharding) -> int:
-    """About how many tiles all devices of an exchange receive."""
+def tiles_of_a_receiver(mesh: Mesh, source: Sharding, target: Sharding) -> int:
+    """About how many tiles make up a device's shard of the target, and how many permutes they take."""
     pairs = [pair for pair in zip(source.split_axes, target.split_axes, strict=True) if pair[0] != pair[1]]
-    met = prod(-(-mesh.group_size(before) // mesh.group_size(after)) for before, after in pairs)
-    return mesh.group_size(exchanged_axes(source, target)) * met
+    return prod(-(-mesh.group_size(before) // mesh.group_size(after)) for before, after in pairs)
 
 
 @dataclass

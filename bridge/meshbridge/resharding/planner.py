@@ -14,16 +14,17 @@ from math import prod
 
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
-from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even, local_shape
 from meshbridge.resharding.boxes import buffer_shape, lie_alike
-from meshbridge.resharding.candidates import plans_between, plans_by_tiles
+from meshbridge.resharding.candidates import in_padding, masks, padded_shape, plans_between, plans_by_tiles, relabelling
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.price import even_price
-from meshbridge.resharding.routes import routes
-from meshbridge.resharding.steps import Rounds, Shape, Step
+from meshbridge.resharding.routes import reduced_axes, routes
+from meshbridge.resharding.steps import Permute, Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
+from meshbridge.resharding.uneven import best_way, is_aligned
 
 
 @lru_cache(maxsize=65536)
@@ -41,8 +42,10 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
         if sharding.partial_axes and sharding.partial_kind.startswith("bitwise") and not re.match(r"(ui|si|i)\d+$", dtype):
             raise MeshError(f"a partial value of kind {sharding.partial_kind} needs integers, found {dtype}")
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
-    found: list[Plan] = []
     start = buffer_shape(shape, mesh, source)
+    if not options.exact and _goes_by_price(shape, mesh, source, target):
+        return Plan(shape, dtype, mesh, source, target, start, _steps_of_best_way(shape, dtype, mesh, source, target, options))
+    found: list[Plan] = []
     for route in routes(shape, mesh, source, target):
         grown = prod(buffer_shape(shape, mesh, route[0])) - prod(start)  # what somebody must receive on the way
         if found and not options.exact and options.beta * grown * element_bytes(dtype) > found[0].seconds(options):
@@ -55,6 +58,36 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     if not found:
         raise PlanError(f"no way leads from {source} to {target} for a tensor of shape {list(shape)} on mesh {list(mesh.shape)}")
     return _cheapest(found, options)
+
+
+def _goes_by_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> bool:
+    """Whether the pair is one that `uneven` knows all ways of: blocks that divide the tensor unevenly, or not alike."""
+    if 0 in shape or not (source.is_plain and target.is_plain) or is_aligned(shape, mesh, source, target):
+        return False
+    return bool(reduced_axes(source, target)[0]) or not lie_alike(shape, mesh, source, target)
+
+
+def _steps_of_best_way(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
+) -> tuple[Step, ...]:
+    """What `uneven` has priced, as steps."""
+    way = best_way(shape, dtype, mesh, source, target, options)
+    if way.between is not None:
+        legs = ((source, way.between), (way.between, target))
+        return tuple(step for leg in legs for step in plan(shape, dtype, mesh, *leg, options).steps)
+    if way.kind == "padded":
+        whole = padded_shape(shape, mesh, source, target)
+        assert whole is not None
+        return in_padding(shape, whole, mesh, source, target, plan(whole, dtype, mesh, source, target, options).steps)
+    if way.kind == "tiles":
+        start = buffer_shape(shape, mesh, source)
+        every = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in plans_by_tiles(shape, mesh, source, target)]
+        steps = _cheapest(every, options).steps
+    else:
+        digits = relabelling(mesh, source, target)
+        assert digits is not None
+        steps = (Permute(local_shape(shape, mesh, source.split_axes), *digits),)
+    return (*steps, *masks(shape, mesh, source, target))
 
 
 def _is_unbeatable(direct: Plan, options: Options) -> bool:
@@ -76,6 +109,7 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
                 return elements * element_bytes(dtype)
         if not source.partial_axes:
             shape, source, target = _folded(shape, source, target)
+        return best_way(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
 
 
@@ -137,12 +171,13 @@ def _along(
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
     """The cheapest plan from `source` to `target` without stopping between."""
     start = buffer_shape(shape, mesh, source)
-    candidates = list(plans_between(shape, mesh, source, target, options.exact))
+    candidates = list(plans_between(shape, mesh, source, target))
     if not options.exact:
         candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.rounds] or candidates
     found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
     if options.exact and found and not any(_is_lean(one, options) for one in found) and _could_be_tiles(found[0], options):
-        found += [Plan(shape, dtype, mesh, source, target, start, steps) for steps in plans_by_tiles(shape, mesh, source, target)]
+        tiles = plans_by_tiles(shape, mesh, source, target)
+        found += [Plan(shape, dtype, mesh, source, target, start, steps) for steps in tiles]
     return _cheapest(found, options) if found else None
 
 

@@ -55,14 +55,19 @@ def _between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> It
     yield ()
     reduced, _ = reduced_axes(source, target)
     if reduced:
-        yield from ((between,) for between in _reduced(shape, mesh, source, target, reduced))
-    elif not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
-        split = tuple(a if a == b else () for a, b in zip(source.split_axes, target.split_axes, strict=True))
-        if split not in (source.split_axes, target.split_axes):
-            yield (replace(source, split_axes=split),)
+        yield from ((between,) for between in reductions(shape, mesh, source, target, reduced))
+    elif source.is_plain and target.is_plain:
+        yield from ((between,) for between in replications(source, target))
 
 
-def _reduced(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Sharding]:
+def replications(source: Sharding, target: Sharding) -> Iterator[Sharding]:
+    """The dimensions that differ replicated."""
+    split = tuple(a if a == b else () for a, b in zip(source.split_axes, target.split_axes, strict=True))
+    if split not in (source.split_axes, target.split_axes):
+        yield replace(source, split_axes=split)
+
+
+def reductions(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Sharding]:
     """The value reduced where it is, or scattered along one dimension; before, the copies of an unaligned one may divide it."""
     kept = tuple(axis for axis in source.partial_axes if axis not in reduced)
     whole = replace(source, partial_axes=kept)

@@ -1,0 +1,151 @@
+"""How to reshard where shards are uneven or have no common number system: ways, and their prices by formula.
+
+    padded      both sides divide the tensor evenly once it is padded, and are aligned: the plan of that even pair
+    relabelled  as many blocks on both sides in every dimension, over other axes: one permute
+    tiles       what one device holds of another's target is sent once, directly: the fewest bytes, in many permutes
+    between     another sharding first: a way to it, and a way from it
+
+The price of a padded pair is that of the even one. An exchange of tiles receives what the targets want less what their devices
+own. Both are sums over devices of products over dimensions, and factor over dimensions that share no mesh axis.
+
+A way is chosen by its price, and only then a plan is made of it: so a plan sends what it was priced at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, is_even, local_shape
+from meshbridge.resharding.alignment import align
+from meshbridge.resharding.candidates import padded_shape, relabelling
+from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
+from meshbridge.resharding.plan import Options
+from meshbridge.resharding.price import even_price
+from meshbridge.resharding.routes import reduced_axes, reductions, replications
+from meshbridge.resharding.steps import Shape, still
+
+MANY_TILES = 512
+"""Tiles beyond which an exchange is not planned where padding does instead: every device of it has an offset for each."""
+
+MOST_TILES = 8192
+"""Tiles beyond which an exchange is not planned at all, but another sharding taken between."""
+
+
+Grid = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way from a sharding to another."""
+
+    kind: Literal["padded", "relabelled", "tiles", "between"]
+    received: float
+    "Elements that a device receives, on average over all."
+    launches: int
+    "Collectives, about: a padded pair counts as one, whatever its plan takes."
+    between: Sharding | None = None
+
+    def seconds(self, dtype: str, options: Options) -> float:
+        """Modelled time."""
+        return options.alpha * self.launches + options.beta * self.received * element_bytes(dtype)
+
+
+def is_aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> bool:
+    """Whether both divide `shape` evenly, in one number system: what `aligned` plans and `price` prices."""
+    splits = (source.split_axes, target.split_axes)
+    return all(is_even(shape, mesh, split) for split in splits) and align(shape, mesh, *splits) is not None
+
+
+@lru_cache(maxsize=1 << 18)
+def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
+    """The way of the least modelled time between two shardings without halos and offsets; of equals the first one."""
+    return min(_ways(shape, dtype, mesh, source, target, options), key=lambda way: way.seconds(dtype, options))
+
+
+def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Iterator[Way]:
+    """All ways, the simplest first."""
+    whole = padded_shape(shape, mesh, source, target)
+    received = even_price(whole, mesh, source, target, options.rounds) if whole is not None else None
+    if received is not None:
+        yield Way("padded", received, 1 if received else 0)
+    reduced, _ = reduced_axes(source, target)
+    if not reduced:
+        each = tiles_of_a_receiver(mesh, source, target)
+        count = each * mesh.group_size(exchanged_axes(source, target))
+        if received is None and (digits := relabelling(mesh, source, target)):
+            yield Way("relabelled", prod(local_shape(shape, mesh, source.split_axes)) * (1 - still(*digits, 1)), 1)
+        if count <= MOST_TILES if received is None else count <= MANY_TILES and each <= options.rounds:
+            sent = _received_as_tiles(shape, mesh, source.split_axes, target.split_axes)
+            yield Way("tiles", sent, each if sent else 0)
+    if received is None:
+        for between in reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target):
+            legs = [best_way(shape, dtype, mesh, *leg, options) for leg in ((source, between), (between, target))]
+            yield Way("between", sum(leg.received for leg in legs), sum(leg.launches for leg in legs), between)
+
+
+def _received_as_tiles(shape: Shape, mesh: Mesh, before: Split, after: Split) -> float:
+    """Elements that a device receives on average in an exchange of tiles.
+
+    A dimension that is sharded alike on both sides moves with its padding.
+    """
+    dims = [_Dim(*each) for each in zip(shape, before, after, strict=True)]
+    moved = [dim for dim in dims if dim.before != dim.after]
+    alike = prod(-(-dim.size // mesh.group_size(dim.after)) for dim in dims if dim.before == dim.after)
+    wanted = prod(dim.size / mesh.group_size(dim.after) for dim in moved)
+    return alike * (wanted - prod(_owned(mesh, dims) for dims in _connected(moved)))
+
+
+@dataclass(frozen=True)
+class _Dim:
+    """One tensor dimension and the axes that split it before and after."""
+
+    size: int
+    before: Axes
+    after: Axes
+
+
+def _connected(dims: list[_Dim]) -> list[tuple[_Dim, ...]]:
+    """The dimensions in groups that share no mesh axis."""
+    groups: list[tuple[set[int], tuple[_Dim, ...]]] = []
+    for dim in dims:
+        axes = {*dim.before, *dim.after}
+        members: tuple[_Dim, ...] = (dim,)
+        for group in [each for each in groups if each[0] & axes]:
+            groups.remove(group)
+            axes, members = axes | group[0], group[1] + members
+        groups.append((axes, members))
+    return [members for _, members in groups]
+
+
+@lru_cache(maxsize=1 << 16)
+def _owned(mesh: Mesh, dims: tuple[_Dim, ...]) -> float:
+    """Elements that a device owns before and wants after, along `dims`, on average."""
+    axes = [axis for dim in dims for axis in (*dim.before, *dim.after)]
+    if len(set(axes)) == len(axes):  # each pair of blocks is on as many devices, and what they share adds up to the tensor
+        return prod(dim.size for dim in dims) / mesh.group_size(axes)
+    met: Grid = np.ones(())
+    for dim in dims:
+        met = met * _overlaps(mesh, sorted(set(axes)), dim)
+    return float(met.sum() / met.size)
+
+
+def _overlaps(mesh: Mesh, axes: list[int], dim: _Dim) -> Grid:
+    """Elements that the blocks before and after share, by the coordinates along `axes`; 1 long where they do not matter."""
+    low: Grid = np.zeros(())
+    high: Grid = np.full((), dim.size)
+    for side in (dim.before, dim.after):
+        count = mesh.group_size(side)
+        starts = np.minimum(np.arange(count + 1) * -(-dim.size // count), dim.size)
+        sizes, order = [mesh.shape[axis] for axis in side], np.argsort(side)
+        wide = [mesh.shape[axis] if axis in side else 1 for axis in axes]
+        first, last = (ends.reshape(sizes).transpose(order).reshape(wide) for ends in (starts[:-1], starts[1:]))
+        low, high = np.maximum(low, first), np.minimum(high, last)
+    shared: Grid = (high - low).clip(0)
+    return shared
