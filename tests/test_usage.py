@@ -18,7 +18,7 @@ from jax import export, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
-from meshbridge.read import formats
+from meshbridge.read import bytecode
 from meshbridge.tools import cli, console, mesh_opt
 
 TEXT = """sdy.mesh @mesh = <["x"=2, "y"=4]>
@@ -170,11 +170,11 @@ def test_mesh_opt_refuses(line: str, folder: Path, monkeypatch: pytest.MonkeyPat
 DONE = {
     "convert done.mlir --to llvm22 -o x.mlir": b"shard.grid",
     "convert text --to rfc -o x.mlir": b"mesh.cluster",
-    "convert text --to bytecode --binary -o x.mlirbc": formats.BYTECODE_MAGIC,
-    "convert text --to sdy --binary -o x.mlirbc": formats.BYTECODE_MAGIC,
-    "convert text --to sdy --binary -o x": formats.BYTECODE_MAGIC,
-    "convert text --to portable -o x.stablehlo": formats.BYTECODE_MAGIC,
-    "convert text --to sdy -o x.mlirbc": formats.BYTECODE_MAGIC,
+    "convert text --to bytecode --binary -o x.mlirbc": bytecode.MAGIC,
+    "convert text --to sdy --binary -o x.mlirbc": bytecode.MAGIC,
+    "convert text --to sdy --binary -o x": bytecode.MAGIC,
+    "convert text --to portable -o x.stablehlo": bytecode.MAGIC,
+    "convert text --to sdy -o x.mlirbc": bytecode.MAGIC,
     "partition several --platform cpu -o x.mlir": b"stablehlo",
     "partition several --platform tpu -o x.mlir": b"stablehlo.all_reduce",
     "partition several -o x.mlir": b"stablehlo.case",

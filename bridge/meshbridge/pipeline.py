@@ -117,7 +117,8 @@ def build(options: Options = DEFAULTS) -> Pipeline:
         ]
     if options.emit in get_args(Form):
         lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=options.replica_groups)
-        stages.append(Stage("lowered", (lower, WrapLocal()) if options.emit == "exported" else (lower,)))
+        # What several collectives are lowered to is partly the same, and some of it nothing uses.
+        stages.append(Stage("lowered", (lower, Simplify(), *((WrapLocal(),) if options.emit == "exported" else ()))))
     return Pipeline(tuple(stages))
 
 
@@ -132,6 +133,13 @@ class Timing:
 
 PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "lowering", "upstream")
 """The folders that hold passes."""
+
+VERIFIED = frozenset(("annotated", "partitioned"))
+"""Stages that are verified once they are reached, beside the source and the last one: what users wrote is in the dialect's terms
+for the first time, and every op has been made anew. Verifying costs as much as a pass that has little to do."""
+
+Verify = Literal["each", "last", "none"]
+"""After which passes of several a module is verified."""
 
 OnPass = Callable[[Pass, ir.Module], None]
 OnStage = Callable[[str, ir.Module], None]
@@ -163,7 +171,7 @@ def partition_module(
 ) -> list[Timing]:
     """Partitions `module` in place as far as `options.emit` says, and says how long each pass took.
 
-    A module that is partitioned already goes on from there.
+    A module that is partitioned already goes on from there. The source, the stages of VERIFIED and what comes out are verified.
     `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told.
     Raises MeshError with a located diagnostic.
     """
@@ -175,7 +183,8 @@ def partition_module(
     timings: list[Timing] = []
     known: Known = {}
     for stage in stages.stages:
-        timings += run(stage.passes, module, known=known, on_pass=on_pass)
+        verified: Verify = "last" if stage.name in VERIFIED or stage == stages.stages[-1] else "none"
+        timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
         if on_stage is not None:
             on_stage(stage.name, module)
     return timings
@@ -204,24 +213,29 @@ def run(
     steps: Sequence[Pass],
     module: ir.Module,
     *,
-    verify_each: bool = True,
+    verified: Verify = "each",
     known: Known | None = None,
     on_pass: OnPass | None = None,
 ) -> list[Timing]:
-    """Runs `steps` in order, verifying after each; returns their timings. `known` is what earlier passes of the run hand on.
+    """Runs `steps` in order, verifying after each, after the last or not at all; returns their timings.
+
+    `known` is what earlier passes of the run hand on.
 
     Raises RuntimeError where a pass changes the module and leaves what is `known` of it as it was: it would be wrong.
     """
     timings: list[Timing] = []
     known = {} if known is None else known
+    unverified = False
     for step in steps:
         started, held = time.perf_counter(), dict(known)
         changed = step.run_with(module, known) is not False
         if changed and (stale := [kind.__name__ for kind in held if known.get(kind) is held[kind]]):
             raise RuntimeError(f"{step.name} changes a program of which {', '.join(stale)} are known")
         done = time.perf_counter()
-        if verify_each and changed:
+        unverified |= changed
+        if unverified and (verified == "each" or (verified == "last" and step is steps[-1])):
             verify(module)
+            unverified = False
         timings.append(Timing(step.name, done - started, time.perf_counter() - done))
         if on_pass is not None:
             on_pass(step, module)

@@ -35,8 +35,7 @@ def test_passes_settle_at_once_and_keep_programs_valid(text: str) -> None:
         step.run(module)
         assert write(module) == once
     assert sum(op.name == "test.use" for op in walk_all(module)) == uses
-    assert not folds.fold(module)
-    assert not folds.merge_duplicates(module)
+    assert not folds.simplify(module)
 
 
 @given(random_programs())

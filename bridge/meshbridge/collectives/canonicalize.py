@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from meshbridge.dialect import folds
@@ -11,9 +12,8 @@ from meshbridge.ir.mlir import ir, run_stock_passes
 from meshbridge.ir.passes import Pass, register
 
 
-def _alternate(module: ir.Module, ours: Callable[[ir.Module], bool], stock: str) -> None:
-    """Runs our step and MLIR's pass one after the other until ours finds nothing more to do: each makes work for the other."""
-    ours(module)
+def _alternate(module: ir.Module, stock: str, ours: Callable[[ir.Module], bool]) -> None:
+    """Runs MLIR's passes and our step one after the other until ours finds nothing more to do: each makes work for the other."""
     run_stock_passes(module, f"builtin.module({stock})")
     while ours(module):
         run_stock_passes(module, f"builtin.module({stock})")
@@ -33,7 +33,7 @@ class Canonicalize(Pass):
     also: ClassVar[tuple[str, ...]] = ("test-constant-fold", "test-single-fold")
 
     def run(self, module: ir.Module) -> None:
-        _alternate(module, folds.fold, "canonicalize")
+        _alternate(module, "canonicalize", partial(folds.simplify, merge=False))
 
 
 @register
@@ -50,7 +50,7 @@ class Cse(Pass):
     name: ClassVar[str] = "cse"
 
     def run(self, module: ir.Module) -> None:
-        _alternate(module, _merge_and_erase, "cse")
+        _alternate(module, "cse", partial(folds.simplify, fold=False))
 
 
 @register
@@ -69,14 +69,4 @@ class Simplify(Pass):
     name: ClassVar[str] = "simplify"
 
     def run(self, module: ir.Module) -> None:
-        _alternate(module, _fold_and_merge, "canonicalize,cse")
-
-
-def _merge_and_erase(module: ir.Module) -> bool:
-    merged = folds.merge_duplicates(module)
-    return folds.erase_dead(module) or merged
-
-
-def _fold_and_merge(module: ir.Module) -> bool:
-    folded = folds.fold(module)
-    return folds.merge_duplicates(module) or folded
+        _alternate(module, "canonicalize,cse", folds.simplify)

@@ -15,17 +15,19 @@ from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import CollectiveOpView, ShardingOp, ShardOp, ShiftOp
 from meshbridge.dialect.shard_constraints import offsets_by_dimension
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import around, ir
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import DYNAMIC
 
 _MESSAGES = {"mesh.send", "mesh.recv"}
 
 
-def fold(module: ir.Module) -> bool:
-    """Folds the mesh operations of `module`, in place; returns whether anything changed."""
+def simplify(module: ir.Module, *, fold: bool = True, merge: bool = True) -> bool:
+    """Folds the mesh operations of `module`, merges those that compute the same and erases dead ones, in place and in one walk;
+    returns whether anything changed."""
     with rewriting(Folder, module) as folder:
-        changed = folder.apply(PATTERNS)
+        changed = fold and folder.apply(PATTERNS)
+        changed |= merge and _merge(folder)
         folder.finish()
         return _erase_dead(folder) or changed
 
@@ -66,8 +68,11 @@ def _erase_dead(folder: Folder) -> bool:
 
     A `mesh.shard` without uses goes too, as an operation without effects, but for that of an argument: it says what callers pass.
     """
-    erased = False
-    for op in reversed(folder.roots):
+    erased, roots = False, folder.roots
+    for op in roots:
+        if op.name == ShardOp.OPERATION_NAME:
+            folder.first_alike(op)
+    for op in reversed(roots):
         if not any(map(_is_used, op.results)) and not _has_effect(op, folder):
             op.erase()
             erased = True
@@ -210,47 +215,46 @@ PATTERNS: tuple[Pattern[Folder], ...] = (
 )
 
 
-def merge_duplicates(module: ir.Module) -> bool:
-    """Replaces mesh operations by earlier ones that are alike and dominate them; returns whether anything changed."""
-    return _merge_in(module.body, {})
-
-
-def erase_dead(module: ir.Module) -> bool:
-    """Erases mesh operations that nobody uses and that have no effect; returns whether there were any."""
-    with rewriting(Folder, module) as folder:
-        for op in folder.roots:
-            if op.name == ShardOp.OPERATION_NAME:
-                folder.first_alike(op)
-        return _erase_dead(folder)
-
-
-def _merge_in(block: ir.Block, known: dict[object, ir.Operation]) -> bool:
-    """`known` holds what stands before this block and around it; it is left as it was found."""
-    changed = False
-    added: list[object] = []
-    for view in list(block.operations):
-        op = view.operation
-        if op.name.startswith("mesh."):
-            key = _merge_key(op)
-            if key is None:
-                continue
-            first = known.setdefault(key, op)
-            if first is op:
-                added.append(key)
-            else:
-                _replace_by(op, first)
-                changed = True
-            continue
-        for region in op.regions:
-            for inner in region.blocks:
-                # What stands outside a function cannot be used inside.
-                changed |= _merge_in(inner, {} if op.name in _ISOLATED else known)
-    for key in added:
-        del known[key]
+def _merge(folder: Folder) -> bool:
+    """Replaces mesh operations by earlier ones that are alike and dominate them; returns whether there were any."""
+    before, changed = _Before(), False
+    for op in folder.roots:
+        key = _merge_key(op)
+        if key is not None and (first := before.first(key, op)) != op:
+            folder.replace(op, *first.results)
+            changed = True
     return changed
 
 
+class _Before:
+    """What stands before an operation in its block and in those around it, up to its function, while a walk goes on."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, ir.Operation] = {}
+        self._open: list[tuple[ir.Block, list[object]]] = []
+        "The blocks that the walk is in, from the outside in, and the keys of what was met there."
+
+    def first(self, key: object, op: ir.Operation) -> ir.Operation:
+        """The operation of that key which stands before `op`; from here on that is `op` itself, if there was none."""
+        block = op.block
+        if not self._open or self._open[-1][0] != block:
+            self._enter(block, op)
+        found = self._known.setdefault(key, op)
+        if found is op:
+            self._open[-1][1].append(key)
+        return found
+
+    def _enter(self, block: ir.Block, op: ir.Operation) -> None:
+        enclosing = [each.block for each in around(op) if each.name not in _ISOLATED]
+        while self._open and self._open[-1][0] not in enclosing:
+            for key in self._open.pop()[1]:
+                del self._known[key]
+        if not self._open or self._open[-1][0] != block:
+            self._open.append((block, []))
+
+
 _ISOLATED = {"func.func", "builtin.module"}
+"""What stands outside of these cannot be used inside."""
 
 
 def _merge_key(op: ir.Operation) -> object | None:
@@ -259,9 +263,3 @@ def _merge_key(op: ir.Operation) -> object | None:
     if not op.results or op.name in _MESSAGES or any(isinstance(operand.type, ir.MemRefType) for operand in operands):
         return None
     return op.name, tuple(op.attributes.items()), operands, tuple([result.type for result in op.results])
-
-
-def _replace_by(op: ir.Operation, same: ir.Operation) -> None:
-    for result, value in zip(op.results, same.results, strict=True):
-        result.replace_all_uses_with(value)
-    op.erase()

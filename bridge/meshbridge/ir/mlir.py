@@ -52,6 +52,7 @@ __all__ = [
     "is_custom_call",
     "main_function",
     "named_functions",
+    "op_names",
     "parse",
     "passmanager",
     "run_stock_passes",
@@ -218,6 +219,23 @@ def walk_all(module: ir.Module) -> list[ir.Operation]:
     return [op for child in module.body.operations for op in walk(child.operation)]
 
 
+def op_names(module: ir.Module) -> set[str]:
+    """The names of the operations below `module`, in a walk that asks each class of operations for its name once."""
+    kinds: set[type[ir.OpView]] = set()
+    names: set[str] = set()
+    waiting = [module.body]
+    while waiting:
+        for view in waiting.pop().operations:
+            kind = type(view)
+            if kind in kinds:
+                continue
+            if has_no_regions(view):
+                kinds.add(kind)
+            names.add(view.operation.name)
+            waiting += [block for region in view.operation.regions for block in region.blocks]
+    return names
+
+
 def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation | None:
     """`op`, or the operation around it that stands in `block`, a block inside a function; None where `op` is outside of it."""
     return next((each for each in around(op) if each.block == block), None)
@@ -357,12 +375,14 @@ def attribute(text: str) -> ir.Attribute:
 
 
 def run_stock_passes(module: ir.Module, pipeline: str) -> None:
-    """Runs MLIR's or StableHLO's own passes, e.g. `builtin.module(canonicalize,cse)`.
+    """Runs MLIR's or StableHLO's own passes, e.g. `builtin.module(canonicalize,cse)`. What they leave is not verified here.
 
     Raises MeshError with the pass's diagnostics.
     """
     try:
         with module.context:
-            passmanager.PassManager.parse(pipeline).run(module.operation)
+            passes = passmanager.PassManager.parse(pipeline)
+            passes.enable_verifier(False)
+            passes.run(module.operation)
     except ir.MLIRError as error:
         raise MeshError(diagnostics_text(error, "<module>")) from None

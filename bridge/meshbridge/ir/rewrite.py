@@ -45,7 +45,7 @@ class Rewriter:
         self._inside: set[ir.Value] = set()
         "First results of what stands in the regions of retired ops, and goes with these."
         self._adopted: list[ir.Operation] = []
-        self._read(module.body)
+        self._read(module.body, {})
 
     def is_root(self, name: str) -> bool:
         """Whether patterns may be tried on ops of that name that have results."""
@@ -58,18 +58,23 @@ class Rewriter:
     def note(self, op: ir.Operation) -> None:
         """Called for each op with regions, in program order, outer ones first."""
 
-    def _read(self, block: ir.Block) -> None:
+    def _read(self, block: ir.Block, is_root: dict[str, bool]) -> None:
+        """`is_root` holds what is known by name."""
         for view in block.operations:
             op = view.operation
-            if self.is_root(op.name) and len(op.results):
+            name = op.name
+            root = is_root.get(name)
+            if root is None:
+                root = is_root[name] = self.is_root(name)
+            if root and len(op.results):
                 self._roots[op.results[0]] = op
             if has_no_regions(view) or not len(op.regions):
                 continue
             self.note(op)
-            if op.name not in self.closed:
+            if name not in self.closed:
                 for region in op.regions:
                     for inner in region.blocks:
-                        self._read(inner)
+                        self._read(inner, is_root)
 
     @property
     def roots(self) -> list[ir.Operation]:

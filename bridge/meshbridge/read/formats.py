@@ -22,11 +22,9 @@ from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ParseError, ir
 from meshbridge.ir.registry import Registry
+from meshbridge.read import bytecode
 
 ENTRY_POINTS = "meshbridge.converters"
-
-BYTECODE_MAGIC = b"ML\xefR"
-"""The first four bytes of MLIR bytecode, and so of StableHLO's portable artifacts."""
 
 
 class Calling(Protocol):
@@ -136,16 +134,6 @@ def _is_text(data: bytes) -> bool:
     return odd * 16 <= len(data)
 
 
-def bytecode_producer(data: bytes) -> bytes | None:
-    """Who wrote this MLIR bytecode (`MLIR22.1.0`, `StableHLO_v1.15.0`), or None if it is not bytecode.
-
-    The header is the magic, a version as a variable-length integer (one byte so far), and the producer up to a zero byte.
-    """
-    if not data.startswith(BYTECODE_MAGIC):
-        return None
-    return data[len(BYTECODE_MAGIC) + 1 :].split(b"\0", 1)[0]
-
-
 def to_bytecode(module: ir.Module) -> bytes:
     """MLIR bytecode of `module`."""
     buffer = BytesIO()
@@ -156,7 +144,13 @@ def to_bytecode(module: ir.Module) -> bytes:
 def copy_module(module: ir.Module) -> ir.Module:
     """A copy of `module` in the same context."""
     with module.context:
-        return ir.Module.parse(to_bytecode(module))
+        copy = ir.Module.create(module.operation.location)
+        for name, attr in module.operation.attributes.items():
+            copy.operation.attributes[name] = attr
+        at_end = ir.InsertionPoint(copy.body)
+        for view in module.body.operations:
+            view.operation.clone(ip=at_end)
+    return copy
 
 
 def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:
@@ -171,7 +165,7 @@ def _read_bytecode(data: bytes, filename: str, ctx: ir.Context) -> Program:
 
 def refuse_versioned(module: ir.Module, filename: str) -> None:
     """Raises ParseError over an op of VHLO that has stayed one: bytecode of a portable artifact that is damaged."""
-    left = next((op.name for op in mlir.walk(module.operation) if op.name.startswith("vhlo.")), "")
+    left = next((name for name in mlir.op_names(module) if name.startswith("vhlo.")), "")
     if left:
         raise ParseError(
             f"{filename}: error: '{left}' is an op of a StableHLO portable artifact, which this is not, or is damaged"
@@ -190,7 +184,7 @@ TEXT = Format(
 BYTECODE = Format(
     name="bytecode",
     summary="MLIR bytecode",
-    detect=lambda data: not (bytecode_producer(data) or b"StableHLO").startswith(b"StableHLO"),
+    detect=lambda data: not (bytecode.producer(data) or b"StableHLO").startswith(b"StableHLO"),
     read=_read_bytecode,
     write=lambda program: to_bytecode(program.module),
     suffixes=(".mlirbc",),

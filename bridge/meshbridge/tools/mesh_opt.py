@@ -208,9 +208,10 @@ class _Job:
                 warn(warning)
         timings: list[pipeline.Timing] = []
         known: Known = {}
+        verified: pipeline.Verify = "each" if self.options.verify_each else "none"
         for step in self.steps:
             self._dump("before", step, program.module)
-            timings += pipeline.run((step,), program.module, verify_each=self.options.verify_each, known=known)
+            timings += pipeline.run((step,), program.module, verified=verified, known=known)
             self._dump("after", step, program.module)
         if self.options.mlir_timing:
             for timing in timings:

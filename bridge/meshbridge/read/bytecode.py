@@ -1,0 +1,78 @@
+"""What MLIR bytecode says of itself without being parsed: who wrote it, and the dialects that it needs.
+
+A file is the magic, a version, the producer up to a zero byte, then sections, each a number, a length and perhaps padding.
+Integers are of variable length: the number of low zero bits of the first byte is the number of bytes that follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+MAGIC = b"ML\xefR"
+"""The first four bytes of MLIR bytecode, and so of StableHLO's portable artifacts."""
+
+_STRINGS, _DIALECTS, _DIALECT_VERSION = 0, 1, 7
+"""The numbers of sections."""
+
+
+def producer(data: bytes) -> bytes | None:
+    """Who wrote this MLIR bytecode (`MLIR22.1.0`, `StableHLO_v1.15.0`), or None if it is not bytecode."""
+    return data[len(MAGIC) + 1 :].split(b"\0", 1)[0] if data.startswith(MAGIC) else None
+
+
+def dialects(data: bytes) -> frozenset[str]:
+    """The dialects of all ops, types and attributes in MLIR bytecode, registered or not. Raises ValueError for what is none."""
+    named = producer(data)
+    if named is None:
+        raise ValueError("not MLIR bytecode")
+    sections = dict(_sections(_Reader(data, len(MAGIC) + 1 + len(named) + 1)))
+    strings = list(_strings(sections[_STRINGS]))
+    reader = sections[_DIALECTS]
+    found = []
+    for _ in range(reader.integer()):
+        index, is_versioned = divmod(reader.integer(), 2)
+        found.append(strings[index].decode())
+        if is_versioned:
+            reader.section()
+    return frozenset(found)
+
+
+class _Reader:
+    """Bytes, and how far they are read."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, count: int) -> bytes:
+        taken = self.data[self.at : self.at + count]
+        if len(taken) < count:
+            raise ValueError("bytecode ends early")
+        self.at += count
+        return taken
+
+    def integer(self) -> int:
+        first = self.take(1)[0]
+        if not first:
+            return int.from_bytes(self.take(8), "little")
+        following = (first & -first).bit_length() - 1
+        return int.from_bytes(bytes((first,)) + self.take(following), "little") >> (following + 1)
+
+    def section(self) -> tuple[int, _Reader]:
+        """The number of the section that begins here, and its content."""
+        number, length = self.take(1)[0], self.integer()
+        if number & 0x80:
+            alignment = self.integer()
+            self.take(-self.at % alignment)
+        return number & 0x7F, _Reader(self.take(length))
+
+
+def _sections(reader: _Reader) -> Iterator[tuple[int, _Reader]]:
+    while reader.at < len(reader.data):
+        yield reader.section()
+
+
+def _strings(reader: _Reader) -> Iterator[bytes]:
+    """Their lengths, zero bytes included, stand before them, the last one first."""
+    for length in reversed([reader.integer() for _ in range(reader.integer())]):
+        yield reader.take(length)[:-1]
