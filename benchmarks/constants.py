@@ -27,7 +27,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 from meshbridge import pipeline
 from meshbridge.ir.mlir import context
 from meshbridge.read import formats
-from meshbridge.report import partition_and_report
+from meshbridge.reports import partition_and_report
 from testdata.catalogue import build
 
 PROGRAMS = ("gpt12", "llama_scan_fsdp", "llama_scan_fsdp_tp", "moe_grad", "resnet_spatial", "vocab_ce", "cp_attn_grad")

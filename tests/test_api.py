@@ -22,7 +22,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.read import formats
 from meshbridge.runtime.pjrt import Executable
-from meshbridge.tools import cli
+from meshbridge.tools import commands, console
 
 X = np.arange(128, dtype=np.float32).reshape(8, 16)
 
@@ -117,7 +117,8 @@ def test_options_are_those_of_the_command(artifact: export.Exported, jitted: Any
 
 def _choices(command: str) -> dict[str, tuple[list[str], str]]:
     """The options of a command that have choices: these, and the default."""
-    parser = next(iter(cli._parser()._subparsers._group_actions)).choices[command]  # type: ignore[union-attr, index]
+    parser = console.Parser()
+    commands.OPTIONS[command](parser)
     return {action.dest: (list(action.choices), action.default) for action in parser._actions if action.choices}
 
 

@@ -37,7 +37,7 @@ LAYERS = (
     "tools",
     "__init__",
     "api",
-    "report conversion",
+    "reports conversion",
     "pipeline",
     "runtime",
     "upstream",
@@ -119,3 +119,28 @@ def test_a_program_without_a_mesh_passes_through() -> None:
     for emit in get_args(pipeline.Emit):
         pipeline.partition_module(module, pipeline.Options(emit=emit))
     assert str(module) == before
+
+
+LIGHT = (
+    "import meshbridge",
+    "from meshbridge.tools import cli; cli.main(['--help'])",
+    "from meshbridge.tools import cli; cli.main(['no such command'])",
+)
+
+
+@pytest.mark.parametrize("code", LIGHT)
+def test_what_everybody_waits_for_imports_nothing_large(code: str) -> None:
+    """A script that may not need meshbridge, and help that somebody reads, do not wait for MLIR, numpy or JAX."""
+    large = "{'jax', 'jaxlib', 'numpy', 'rich'} & set(sys.modules)"
+    ending = f"import sys, atexit; atexit.register(lambda: print({large}, file=sys.stderr))"
+    done = subprocess.run([sys.executable, "-c", f"{ending}\n{code}"], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "set()", done.stderr
+
+
+def test_public_names_are_there_whatever_is_imported_first() -> None:
+    """`partition` is a folder, too, and a folder that is imported becomes an attribute of what it is in."""
+    code = (
+        "from meshbridge import pipeline\nimport meshbridge as m\nprint(*(type(getattr(m, name)).__name__ for name in m.__all__))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"function", "type", "str"}, done.stdout

@@ -26,7 +26,7 @@ from meshbridge.cost.communication import communication
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.read import formats
-from meshbridge.report import Report, partition_and_report, report_of
+from meshbridge.reports import Report, partition_and_report, report_of
 from meshbridge.runtime import pjrt
 from meshbridge.tools import cli
 from testdata.catalogue import build

@@ -9,14 +9,22 @@ MLIR module (`jaxlib.mlir.ir.Module`), or a `Program` that `load` read from a fi
 Every error that the user can repair is a `MeshError`, a ValueError whose text is the diagnostic.
 """
 
-from importlib.metadata import version
+import importlib
+from typing import TYPE_CHECKING, Any
 
+# The folder `partition` comes before the function of that name: a folder that is imported later would replace it.
+from meshbridge import partition as _folder  # noqa: F401
 from meshbridge.api import compile, convert, load, partition, report, save
-from meshbridge.ir.mlir import MeshError, OpError, ParseError, ShardingWarning, VerifyError
-from meshbridge.ops.rule_notation import LoopsAndMaps
-from meshbridge.ops.sharding_rules import register_sharding_rule
-from meshbridge.read.formats import Program
-from meshbridge.report import Report
+from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
+
+if TYPE_CHECKING:
+    from meshbridge.ir.mlir import OpError, VerifyError
+    from meshbridge.ops.rule_notation import LoopsAndMaps
+    from meshbridge.ops.sharding_rules import register_sharding_rule
+    from meshbridge.read.formats import Program
+    from meshbridge.reports import Report
+
+    __version__: str
 
 __all__ = [
     "LoopsAndMaps",
@@ -37,4 +45,22 @@ __all__ = [
     "save",
 ]
 
-__version__ = version("meshbridge")
+_HOMES = {
+    "LoopsAndMaps": "meshbridge.ops.rule_notation",
+    "OpError": "meshbridge.ir.mlir",
+    "Program": "meshbridge.read.formats",
+    "Report": "meshbridge.reports",
+    "VerifyError": "meshbridge.ir.mlir",
+    "register_sharding_rule": "meshbridge.ops.sharding_rules",
+}
+"""Where the names are that are imported on their first use: what they need takes half a second."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("meshbridge")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'meshbridge' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -2,6 +2,8 @@
 
 Options are keywords, named as those of the commands. A function that `jax.jit` made gets the arguments that it is traced with by
 position; those that it takes by name are in `kwargs`, where no option can be meant.
+
+Each function imports what it needs as it is called: `import meshbridge` alone loads neither MLIR nor numpy.
 """
 
 from __future__ import annotations
@@ -11,19 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
-from meshbridge import conversion, pipeline
-from meshbridge.ir.groups import Spelling
-from meshbridge.ir.mlir import context, ir
-from meshbridge.partition.mesh_spmdization import Resharding
-from meshbridge.pipeline import Collectives, Emit, Options
-from meshbridge.read import files, formats
-from meshbridge.read.formats import Program
-from meshbridge.report import Report, partition_and_report
-
 if TYPE_CHECKING:
     from jax.export import Exported
     from jax.stages import Lowered, Wrapped
 
+    from meshbridge.ir.groups import Spelling
+    from meshbridge.ir.mlir import ir
+    from meshbridge.partition.mesh_spmdization import Resharding
+    from meshbridge.pipeline import Collectives, Emit
+    from meshbridge.read.formats import Program
+    from meshbridge.reports import Report
     from meshbridge.runtime.pjrt import Executable
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
@@ -86,9 +85,13 @@ def partition(
 
     Raises MeshError with a located diagnostic, also for an option that cannot have its value.
     """
+    from meshbridge import pipeline
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import formats
+
     opened = formats.choose_platform(formats.unpack(program, context(), arguments, kwargs), platform)
-    pipeline.partition_module(opened.module, Options(emit=emit, **options))
-    if isinstance(program, Program):
+    pipeline.partition_module(opened.module, pipeline.Options(emit=emit, **options))
+    if isinstance(program, formats.Program):
         return opened if emit == "exported" else replace(opened, format=formats.TEXT)
     return formats.pack(opened) if emit == "exported" else opened.module
 
@@ -105,6 +108,11 @@ def report(
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError.
     """
+    from meshbridge.ir.mlir import context
+    from meshbridge.pipeline import Options
+    from meshbridge.read import formats
+    from meshbridge.reports import partition_and_report
+
     opened = formats.choose_platform(formats.unpack(program, context(), arguments, kwargs), platform)
     return partition_and_report(opened.module, Options(emit="mesh", resharding=resharding, collectives=collectives))[0]
 
@@ -115,6 +123,10 @@ def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named =
     It takes what `partition` takes, and leaves it as it is. `closed` decides every sharding first and writes it as final.
     Raises MeshError for what `to` cannot say.
     """
+    from meshbridge import conversion
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import formats
+
     return conversion.convert(formats.unpack(program, context(), arguments, kwargs), to, closed=closed)
 
 
@@ -126,6 +138,8 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
     Raises ParseError, and MeshError for other sizes than the program needs. On a damaged binary MLIR's reader may crash, and the
     process with it: check files that nobody vouches for with the command `meshbridge convert`, which answers with a diagnostic.
     """
+    from meshbridge.read import files
+
     name = os.fspath(path)
     program = files.parse_program(files.read_bytes(name), files.display_name(name), dims)
     files.warn(program)
@@ -137,6 +151,9 @@ def save(program: Program | Exported | ir.Module, path: str | os.PathLike[str]) 
 
     Raises MeshError.
     """
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import files, formats
+
     name = os.fspath(path)
     files.write_bytes(name, formats.choose(formats.unpack(program, context()), name).serialize())
 
@@ -154,13 +171,16 @@ def compile(
     an artifact for several platforms is compiled for the devices' own.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are.
     """
-    import jax  # half a second, which nothing else here needs
+    import jax
 
+    from meshbridge import pipeline
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import formats
     from meshbridge.runtime import pjrt
 
     available = tuple(devices if devices is not None else jax.devices())
     opened = formats.unpack(program, context(), arguments, kwargs)
     if available:
         opened = formats.for_platform(opened, pjrt.platform(available[0]))
-    pipeline.partition_module(opened.module, Options(emit="local", **options))
+    pipeline.partition_module(opened.module, pipeline.Options(emit="local", **options))
     return pjrt.load(opened, available)

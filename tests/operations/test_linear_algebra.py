@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 import meshbridge
 from meshbridge.ir import mlir
 from meshbridge.read import formats
-from meshbridge.report import Report
+from meshbridge.reports import Report
 from tests.operations.differential import Spec, assert_close, device_mesh
 
 

@@ -22,6 +22,8 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
 from jaxlib.mlir.dialects._ods_common import _cext  # type: ignore[attr-defined]  # private: re-exported here alone
 
+from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
+
 __all__ = [
     "BARRIER",
     "COMPOSITE",
@@ -32,6 +34,7 @@ __all__ = [
     "MeshError",
     "OpError",
     "ParseError",
+    "ShardingWarning",
     "VerifyError",
     "_cext",
     "all_entries",
@@ -70,18 +73,6 @@ __all__ = [
 
 if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # JAX sets it, which comes too late for a jaxlib that is loaded
     utils.absl_set_min_log_level(1)  # without messages of level INFO, which are for XLA's developers
-
-
-class MeshError(ValueError):
-    """Something the user can repair: in the program, its shardings, or the command line. Its text is the diagnostic."""
-
-
-class ShardingWarning(UserWarning):
-    """Annotations that contradict each other, and how they were taken. Its text is the diagnostic."""
-
-
-class ParseError(MeshError):
-    """The input is not a program: `file:line:col: error: what was found, what was expected`."""
 
 
 @dataclass(eq=False)  # an exception must stay hashable

@@ -1,32 +1,27 @@
-"""The command `meshbridge`: partitions programs and runs them."""
+"""The command `meshbridge`: partitions programs and runs them.
+
+Which commands there are stands here; what they do, and the half a second of imports that they need, in `tools/commands.py`.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import get_args, get_type_hints
+from functools import partial
 
-from meshbridge import conversion, pipeline
-from meshbridge.dialect.module_mesh import is_partitioned
-from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.read import files, formats
-from meshbridge.read.formats import Program
-from meshbridge.report import Report, partition_and_report
-from meshbridge.resharding.notation import parse_mesh
-from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.tools import console, verify_command
-from meshbridge.tools.reshard import run as plan_text
+from meshbridge.tools import console
 
-TOLERANCE = 1e-4
-"""Relative difference that `run --check` allows: the programs of the README differ by at most 3e-6, in float32."""
-
-_INPUT_HELP = (
-    "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
-)
+COMMANDS = {
+    "partition": "partition a program",
+    "run": "partition a program and run it on virtual devices",
+    "convert": "write a program in another format or notation of shardings",
+    "report": "say what a partitioned program communicates, and why",
+    "compare": "partition a program beside XLA's partitioners and run it",
+    "reshard": "show the plan between two shardings of a tensor",
+    "verify": "prove that a partitioned program is its source",
+}
+"""What each command does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,328 +30,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = options.command
     return command(options)
 
 
-def _parser() -> console.Parser:
-    parser = console.Parser(prog="meshbridge", description="Partitions sharded StableHLO programs with explicit collectives.")
-    parser.add_version()
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
-    _add_partition(commands)
-    _add_run(commands)
-    _add_convert(commands)
-    _add_report(commands)
-    _add_compare(commands)
-    _add_reshard(commands)
-    verifier = commands.add_parser("verify", allow_abbrev=False, help="prove that a partitioned program is its source")
-    _add_input(verifier)
-    verify_command.add_options(verifier)
-    return parser
-
-
-def _add_partition(commands: argparse._SubParsersAction[console.Parser]) -> None:
-    parser = commands.add_parser("partition", allow_abbrev=False, help="partition a program")
-    _add_input(parser)
-    _add_platform(parser)
-    parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
-    _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
-    parser.add_argument("--timing", action="store_true", help="print on standard error how long each pass took")
-    parser.add_argument("--report", action="store_true", help="say what the program communicates, and why, beside the output")
-    parser.add_argument("--json", action="store_true", help="the report for programs instead of people")
-    parser.set_defaults(command=partition)
-
-
-def _add_run(commands: argparse._SubParsersAction[console.Parser]) -> None:
-    parser = commands.add_parser("run", allow_abbrev=False, help="partition a program and run it on virtual devices")
-    _add_input(parser)
-    _add_run_inputs(parser)
-    parser.add_argument("--outputs", metavar="Y.npz", help="write the outputs there, named in the same way")
-    parser.add_argument("--check", action="store_true", help="compare with the unsharded program on one device")
-    parser.add_argument("--tolerance", type=float, help=f"relative error that --check lets pass (default: {TOLERANCE})")
-    parser.set_defaults(command=run)
-
-
-def _add_convert(commands: argparse._SubParsersAction[console.Parser]) -> None:
-    kinds = conversion.names()
-    parser = commands.add_parser("convert", allow_abbrev=False, help="write a program in another format or notation of shardings")
-    _add_input(parser)
-    parser.add_argument("-o", dest="output", default="-", help="output file (default: -)")
-    parser.add_argument("--from", dest="source", choices=["auto", *kinds], default="auto", help="kind of input (default: auto)")
-    parser.add_argument("--to", dest="target", choices=kinds, required=True, help="what to write")
-    parser.add_argument("--closed", action="store_true", help="decide every sharding first and write it as final")
-    parser.add_argument("--binary", action="store_true", help="write MLIR bytecode where text would be written")
-    parser.set_defaults(command=convert)
-
-
-def _add_report(commands: argparse._SubParsersAction[console.Parser]) -> None:
-    parser = commands.add_parser("report", allow_abbrev=False, help="say what a partitioned program communicates, and why")
-    _add_input(parser)
-    _add_platform(parser)
-    _add_options(parser, "resharding", "collectives")
-    parser.add_argument("--json", action="store_true", help="for programs instead of people")
-    parser.set_defaults(command=report)
-
-
-def _add_compare(commands: argparse._SubParsersAction[console.Parser]) -> None:
-    parser = commands.add_parser("compare", allow_abbrev=False, help="partition a program beside XLA's partitioners and run it")
-    _add_input(parser)
-    _add_run_inputs(parser)
-    parser.add_argument("--json", action="store_true", help="for programs instead of people")
-    parser.set_defaults(command=compare)
-
-
-def _add_reshard(commands: argparse._SubParsersAction[console.Parser]) -> None:
-    parser = commands.add_parser("reshard", allow_abbrev=False, help="show the plan between two shardings of a tensor")
-    parser.add_argument("--shape", required=True, help="shape and element type, e.g. 96x192xf32")
-    parser.add_argument("--mesh", required=True, help="mesh shape, e.g. 2x3")
-    parser.add_argument(
-        "--from", dest="source", required=True, help="sharding, e.g. '[[0], [1]]' or '[[0], []] partial = sum [1]'"
-    )
-    parser.add_argument("--to", dest="target", required=True, help="sharding")
-    parser.add_argument("--run", action="store_true", help="execute the plan on virtual devices and compare the data")
-    parser.add_argument("--json", action="store_true", help="for programs instead of people")
-    parser.add_argument(
-        "--resharding", choices=["cheapest", "exact"], default="cheapest", help="exact insists on the lower bound"
-    )
-    parser.add_argument("--alpha", type=float, help=f"seconds per collective (default: {DEFAULTS.alpha})")
-    parser.add_argument("--beta", type=float, help=f"seconds per byte received (default: {DEFAULTS.beta})")
-    parser.set_defaults(command=reshard)
-
-
-def _add_input(parser: console.Parser) -> None:
-    parser.add_argument("input", help=_INPUT_HELP)
-    parser.add_argument("--dims", type=_dims, metavar="B=8,S=16", help="sizes of a jax.export artifact's symbolic dimensions")
-
-
-def _add_run_inputs(parser: console.Parser) -> None:
-    """On how many devices to run, and on what."""
-    parser.add_argument("--devices", type=_count, default=8, help="virtual CPU devices (default: 8)")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--seed", type=console.seed, help="seed of the random inputs (default: 0)")
-    source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
-
-
-_HELP = {
-    "emit": "how far to go",
-    "resharding": "exact: the fewest bytes, always",
-    "collectives": "make collectives fewer and smaller; ring: multiply shards as they come around, instead of gathering them",
-    "replica_groups": "how to write device groups",
-}
-
-
-def _add_options(parser: console.Parser, *names: str) -> None:
-    """Options of the pipeline by their names there, with the values and defaults that they have there."""
-    kinds = get_type_hints(pipeline.Options)
-    for name in names:
-        flag, default = _flag(name), getattr(pipeline.DEFAULTS, name)
-        parser.add_argument(flag, choices=get_args(kinds[name]), default=default, help=f"{_HELP[name]} (default: {default})")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _add_platform(parser: console.Parser) -> None:
-    text = "choose one platform of a jax.export artifact that is for several, e.g. tpu"
-    parser.add_argument("--platform", metavar="NAME", help=text)
-
-
-def _dims(text: str) -> dict[str, int]:
-    sizes = [re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d+)\s*", part) for part in text.split(",")]
-    found = {size[1]: int(size[2]) for size in sizes if size}
-    if len(found) < len(sizes):
-        raise argparse.ArgumentTypeError(f"expected a size for each of different names, as in b=8,s=16, found '{text}'")
+def parser() -> console.Parser:
+    """The parser of the command line; a command gets its options when it is the one that is given."""
+    found = console.Parser(prog="meshbridge", description="Partitions sharded StableHLO programs with explicit collectives.")
+    found.add_version()
+    commands = found.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, allow_abbrev=False, help=summary, fill=partial(_fill, name))
     return found
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
-    return int(text)
+def _fill(name: str, command: console.Parser) -> None:
+    from meshbridge.tools import commands
 
-
-_EARLY = "with --emit annotated, which says nothing of communication yet"
-
-_USELESS: dict[str, dict[str, str]] = {
-    "annotated": {"--resharding": _EARLY, "--collectives": _EARLY, "--replica-groups": _EARLY, "--report": _EARLY},
-    "mesh": {"--replica-groups": "with --emit mesh, whose collectives name mesh axes"},
-    "local": {},
-    "exported": {},
-}
-"""By form: the options of `meshbridge partition` that do nothing to it."""
-
-_DONE = "on a program that is partitioned already"
-
-
-def partition(options: argparse.Namespace) -> int:
-    """`meshbridge partition IN -o OUT`."""
-    useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
-    console.refuse_ignored("meshbridge partition", useless, _given(options))
-    program = _read_for_platform(options)
-    with files.about(files.display_name(options.input), program.format.wording):
-        _refuse_done(program, options)
-        found, timings = _partition(program.module, options)
-        chosen = formats.choose(_presentable(program, options.emit), options.output)
-        data = chosen.serialize()
-    files.write_bytes(options.output, data)
-    if found is not None:  # beside a program on standard output, the report would spoil it
-        print(found.to_json() if options.json else found.table(), file=sys.stderr if options.output == "-" else sys.stdout)
-    if options.timing:
-        for timing in timings:
-            print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
-    return 0
-
-
-def _partition(module: ir.Module, options: argparse.Namespace) -> tuple[Report | None, list[pipeline.Timing]]:
-    """Partitions in place as the options say, with a report if they ask for one."""
-    how = pipeline.Options(**{name: value for name, value in vars(options).items() if name in _HELP})
-    return partition_and_report(module, how) if options.report else (None, pipeline.partition_module(module, how))
-
-
-def _given(options: argparse.Namespace) -> dict[str, object]:
-    """The options of a command by name, those that stand at their default as False."""
-    return {_flag(name): value != getattr(pipeline.DEFAULTS, name, None) and value for name, value in vars(options).items()}
-
-
-def _refuse_done(program: Program, options: argparse.Namespace) -> None:
-    """Raises MeshError for options that a program which is partitioned already comes too late for."""
-    if is_partitioned(program.module) and options.resharding != "cheapest":
-        raise MeshError(f"error: --resharding has no effect {_DONE}")
-
-
-def _read_for_platform(options: argparse.Namespace) -> Program:
-    """The program, for the platform that the options name. Raises MeshError for one that it is not for."""
-    program = console.read_program(options.input, options.dims)
-    with files.about(files.display_name(options.input), program.format.wording):
-        return formats.choose_platform(program, options.platform)
-
-
-def _presentable(program: Program, emit: str) -> Program:
-    """Mesh IR and local programs do not fit what they came in, and are text unless the output asks for something else."""
-    return program if emit == "exported" else replace(program, format=formats.TEXT)
-
-
-def run(options: argparse.Namespace) -> int:
-    """`meshbridge run IN`."""
-    useless = {} if options.check else {"--tolerance": "without --check"}
-    console.refuse_ignored("meshbridge run", useless, {"--tolerance": options.tolerance is not None})
-    if options.outputs == "-":
-        raise console.UsageError("meshbridge run: error: --outputs needs a file: what is printed goes to standard output")
-    _set_defaults(options, seed=0, tolerance=TOLERANCE)
-    _make_devices(options.devices)
-    program = _read_for_cpu(options)
-    from meshbridge.tools import inputs, trial  # import JAX, which reads the number of devices as it starts
-
-    with (
-        files.about(files.display_name(options.input), program.format.wording),
-        inputs.for_module(program, options.inputs) as options.inputs,
-    ):
-        return trial.run(program.module, options)
-
-
-def _set_defaults(options: argparse.Namespace, **defaults: object) -> None:
-    """Gives options that were left out their values; argparse would not tell those from ones that were given."""
-    for name, value in defaults.items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-
-
-def _read_for_cpu(options: argparse.Namespace) -> Program:
-    """The program for virtual devices, which are of the platform `cpu`."""
-    program = console.read_program(options.input, options.dims)
-    with files.about(files.display_name(options.input), program.format.wording):
-        return formats.for_platform(program, "cpu")
-
-
-def convert(options: argparse.Namespace) -> int:
-    """`meshbridge convert --to KIND IN -o OUT`."""
-    kind = formats.formats().get(options.target)
-    if kind is not None:
-        _check_format(kind, options)
-    program = console.read_program(options.input, options.dims, options.source)
-    with files.about(files.display_name(options.input), program.format.wording):
-        converted = conversion.convert(program, options.target, closed=options.closed)
-        chosen = formats.choose(converted, options.output) if kind is None else converted
-        data = (_binary(chosen) if options.binary else chosen).serialize()
-    files.write_bytes(options.output, data)
-    return 0
-
-
-def _check_format(kind: formats.Format, options: argparse.Namespace) -> None:
-    """Raises UsageError for options that ask for something else than the format that `--to` names."""
-    asked = formats.by_suffix(options.output)
-    if asked not in (None, kind) and not (kind.is_spelling and asked is formats.TEXT):
-        found = f"--to {kind.name} asks for {kind.summary}, but the name {options.output} for {asked.summary}"
-        raise console.UsageError(f"meshbridge convert: error: {found}")
-    useless = {"--closed": f"with --to {kind.name}, which is a format", "--binary": f"with --to {kind.name}"}
-    if kind.is_spelling:
-        useless.pop("--closed")
-    if kind is formats.BYTECODE:
-        useless.pop("--binary")
-    console.refuse_ignored("meshbridge convert", useless, _given(options))
-
-
-def _binary(program: Program) -> Program:
-    """`program` as MLIR bytecode where it would be text. Raises MeshError where it would be something else."""
-    if program.format not in (formats.TEXT, formats.BYTECODE):
-        hint = f"name the output *{formats.BYTECODE.suffixes[0]}, or leave out --binary"
-        raise MeshError(f"error: --binary has no effect on {program.format.summary}\n  hint: {hint}")
-    return replace(program, format=formats.BYTECODE)
-
-
-def report(options: argparse.Namespace) -> int:
-    """`meshbridge report IN`."""
-    program = _read_for_platform(options)
-    module = program.module
-    with files.about(files.display_name(options.input), program.format.wording):
-        _refuse_done(program, options)
-        how = pipeline.Options(emit="mesh", resharding=options.resharding, collectives=options.collectives)
-        found, _ = partition_and_report(module, how)
-    print(found.to_json() if options.json else found.table())
-    return 0
-
-
-def compare(options: argparse.Namespace) -> int:
-    """`meshbridge compare IN`: fails if our own partitioner does."""
-    _set_defaults(options, seed=0)
-    _make_devices(options.devices)
-    program = _read_for_cpu(options)
-    from meshbridge.tools import inputs  # imports JAX, as do these
-    from meshbridge.tools.compare import command, text
-
-    with (
-        files.about(files.display_name(options.input), program.format.wording),
-        inputs.for_module(program, options.inputs) as archive,
-    ):
-        found = command.compare(program.module, devices=options.devices, seed=options.seed, inputs=archive or "")
-    if options.json:
-        print(text.as_json(found))
-    else:
-        text.print_table(found)
-    return 1 if found.figures["meshbridge"].error else 0
-
-
-def reshard(options: argparse.Namespace) -> int:
-    """`meshbridge reshard --shape SHAPE --mesh MESH --from SHARDING --to SHARDING`."""
-    exact = options.resharding == "exact"
-    useless = dict.fromkeys(("--alpha", "--beta"), "with --resharding exact, which counts bytes first, then collectives")
-    given = {name: getattr(options, name.strip("-")) is not None for name in useless}
-    console.refuse_ignored("meshbridge reshard", useless if exact else {}, given)
-    _set_defaults(options, alpha=DEFAULTS.alpha, beta=DEFAULTS.beta)
-    if options.run:
-        _make_devices(parse_mesh(options.mesh).size)
-    costs = Options(alpha=options.alpha, beta=options.beta, exact=exact)
-    print(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
-    return 0
-
-
-def _make_devices(count: int) -> None:
-    """Asks XLA for `count` virtual CPU devices. It reads its flags when JAX first looks for devices."""
-    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    commands.OPTIONS[name](command)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from meshbridge import __version__, conversion
-from meshbridge.ir.mlir import MeshError, ShardingWarning, diagnostics_text, ir
-from meshbridge.read import files
-from meshbridge.read.formats import Program
-from meshbridge.tools.crash_guard import guarded
+from meshbridge import __version__
+from meshbridge.ir.errors import MeshError, ShardingWarning
+
+if TYPE_CHECKING:
+    from meshbridge.read.formats import Program
 
 TRACEBACK = "MESHBRIDGE_TRACEBACK"
 """Environment variable that lets an internal error end in a traceback, for a bug report."""
@@ -32,7 +32,17 @@ class UsageError(MeshError):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are diagnostics like any other."""
+    """An argument parser whose complaints are diagnostics like any other. `fill` adds its arguments before it first parses."""
+
+    def __init__(self, *arguments: Any, fill: Callable[[Parser], None] | None = None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._fill = fill
+
+    def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # also what a parser of commands asks of a command's
+        if self._fill is not None:
+            self._fill(self)
+            self._fill = None
+        return super().parse_known_args(*arguments, **named)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: error: {message}")
@@ -61,6 +71,10 @@ def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str,
 
 def read_program(path: str, dims: Mapping[str, int] | None = None, kind: str = "auto") -> Program:
     """The program of some `kind` (see `conversion.read`) in a file, with these sizes of its symbols. Raises MeshError."""
+    from meshbridge import conversion
+    from meshbridge.read import files
+    from meshbridge.tools.crash_guard import guarded
+
     data, name = files.read_bytes(path), files.display_name(path)
     with guarded(name, len(data)):
         program = conversion.read(data, name, kind, dims)
@@ -77,8 +91,6 @@ def run(command: str, body: Callable[[], int]) -> int:
         return _fail(str(error), USAGE)
     except MeshError as error:
         return _fail(str(error))
-    except ir.MLIRError as error:
-        return _fail(diagnostics_text(error, "<module>"))
     except RecursionError:
         if TRACEBACK in os.environ:
             raise
@@ -87,10 +99,19 @@ def run(command: str, body: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        if (diagnostic := _of_bindings(error)) is not None:
+            return _fail(diagnostic)
         if TRACEBACK in os.environ:
             raise
         hint = f"this is a bug in {command}; run with {TRACEBACK}=1 for a traceback to report"
         return _fail(f"{command}: internal error: {type(error).__name__}: {error}\n  hint: {hint}")
+
+
+def _of_bindings(error: Exception) -> str | None:
+    """The diagnostic of an error that MLIR's bindings raise."""
+    from meshbridge.ir.mlir import diagnostics_text, ir
+
+    return diagnostics_text(error, "<module>") if isinstance(error, ir.MLIRError) else None
 
 
 @contextmanager
