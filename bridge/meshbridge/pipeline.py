@@ -49,8 +49,8 @@ class Options:
     resharding: Resharding = "cheapest"
     "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
     collectives: Collectives = "on"
-    replica_groups: Spelling = "dense"
-    "How device groups are written: device numbers, or mesh axes."
+    replica_groups: Spelling = "auto"
+    "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
     explain: bool = False
     "Whether the location of every collective says why it is there."
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from meshbridge.ir.mlir import MeshError, ParseError, artifacts, ir, stablehlo
+from meshbridge.ir.mlir import MeshError, ParseError, artifacts, ir, stablehlo, walk_all
 from meshbridge.read import bytecode
 from meshbridge.read.formats import Format, Program, copy_module, refuse_versioned, to_bytecode
 
@@ -51,7 +51,8 @@ _VERSIONED = frozenset(("builtin", "sdy", "vhlo"))
 
 
 def serialize(module: ir.Module) -> bytes:
-    """The artifact of `module`, readable by every StableHLO since four weeks before this one.
+    """The artifact of `module`, readable by every StableHLO since four weeks before this one; by those since BY_AXES where device
+    groups name mesh axes, of which an older version has lists of all devices.
 
     Raises MeshError where an operation has no versioned form, as those of the mesh dialect.
     """
@@ -59,6 +60,8 @@ def serialize(module: ir.Module) -> bytes:
         hint = "mesh IR and local programs are MLIR text (.mlir) or bytecode (.mlirbc)"
         raise MeshError(f"<module>: error: a StableHLO portable artifact cannot hold mesh IR\n  hint: {hint}")
     version = stablehlo.get_version_from_compatibility_requirement(stablehlo.StablehloCompatibilityRequirement.WEEK_4)
+    if any(map(_names_axes, walk_all(module))):
+        version = max(version, BY_AXES, key=lambda version: [int(part) for part in version.split(".")])
     with _diagnostics(module.context), suppress(ValueError):
         found: bytes = stablehlo.serialize_portable_artifact(copy_module(module), version, True)  # leaves its module as VHLO
         if bytecode.dialects(found) <= _VERSIONED:
@@ -70,6 +73,14 @@ def serialize(module: ir.Module) -> bytes:
     except RuntimeError as error:  # XlaRuntimeError
         reason = str(error).splitlines()[0].rpartition("error: ")[2]  # what follows is how StableHLO reads it back
         raise MeshError(f"<module>: error: cannot be written as a StableHLO portable artifact: {reason}") from None
+
+
+BY_AXES = "1.16.0"
+"""The first version of StableHLO with device groups along mesh axes."""
+
+
+def _names_axes(op: ir.Operation) -> bool:
+    return "replica_groups" in op.attributes and not isinstance(op.attributes["replica_groups"], ir.DenseElementsAttr)
 
 
 def holds_mesh_ops(module: ir.Module) -> bool:

@@ -32,7 +32,9 @@ def programs(draw: st.DrawFn, operation: str, form: str) -> list[Expectation]:
     The exported form has one device order for the whole program, the form `local` one for each mesh.
     """
     size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 8, 8]))
-    shared = tuple(draw(st.permutations(range(size)))) if draw(st.booleans()) else ()
+    any_order = st.permutations(range(size)).map(tuple)
+    transposed = st.sampled_from([_transposed(size, outer) for outer in range(1, size + 1) if size % outer == 0])
+    shared = draw(st.one_of(st.just(()), any_order, transposed))
     one = draw(meshes(size, shared))
     several = draw(st.booleans())
     found = []
@@ -43,6 +45,11 @@ def programs(draw: st.DrawFn, operation: str, form: str) -> list[Expectation]:
             mesh = replace(draw(meshes(size, order)), name=f"m{number}")
         found.append(draw(OPERATIONS[operation](mesh)))
     return found
+
+
+def _transposed(size: int, outer: int) -> tuple[int, ...]:
+    """The numbers up to `size`, column by column of a table with `outer` rows."""
+    return tuple(range(size)[row] for column in range(size // outer) for row in range(column, size, size // outer))
 
 
 SPELLINGS = ["dense", "mesh-axes"] if KNOWS_MESH_AXES else ["dense"]

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from meshbridge.ir import groups
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding import Options, Plan, bound, plan
 from meshbridge.resharding import steps as s
@@ -57,9 +58,15 @@ def test_examples_of_the_spec(sizes: tuple[int, ...], shape: tuple[int, ...], so
         ((2, 2, 2), (8, 4, 16), (5, 3, 0, 1, 7, 2, 6, 4)),
         ((2, 3), (7, 11), (5, 0, 3, 1, 2, 4)),
         ((4, 2), (10, 9), ()),
+        ((8,), (16, 8), ()),
+        ((2, 4), (16, 24), (0, 4, 2, 6, 1, 5, 3, 7)),
     ],
 )
-def test_a_sample_of_pairs(sizes: tuple[int, ...], shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("listed", [64, 0], ids=["lists", "axes"])
+def test_a_sample_of_pairs(
+    sizes: tuple[int, ...], shape: tuple[int, ...], order: tuple[int, ...], listed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "DENSE_DEVICES", listed)
     mesh, rng = Mesh("m", sizes, device_ids=order), random.Random(1)
     every = splits(mesh, len(shape))
     for _ in range(12):

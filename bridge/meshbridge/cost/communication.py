@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import prod
 
 import numpy as np
 
@@ -16,9 +18,11 @@ from meshbridge.analysis.executions import Execution, Weigh, executed
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import CollectiveOpView, PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.ir.digits import axes_of, group_size, groups_along
 from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.groups import read_digits
 from meshbridge.ir.locations import SourceLocation, location_of, reason_at
-from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 
 
@@ -86,6 +90,7 @@ def wire_bytes_on(meshes: dict[str, Mesh]) -> Weigh:
 
 def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[Collective]:
     """The collectives among the ops of a program that runs on `meshes`."""
+    grouped, moved = cache(_grouped), cache(_moved)  # what lists all devices is read once
     for op, times in ops:
         dialect, _, kind = op.name.partition(".")
         if dialect == "mesh" and kind in _MESH:
@@ -93,14 +98,14 @@ def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[C
             axes, wire = _MESH[kind](op, mesh)
             size = mesh.group_size(axes)
         elif dialect == "stablehlo" and "replica_groups" in op.attributes:
-            mesh, groups = _largest(meshes), _table(op, "replica_groups")
-            axes, size = _axes_within(groups, mesh), groups.shape[1]
+            mesh = _largest(meshes)
+            axes, size = grouped(op.attributes["replica_groups"], mesh)
             wire = sum(_ring(kind, size, *pair) for pair in zip(op.operands, op.results, strict=True))
         elif dialect == "stablehlo" and "source_target_pairs" in op.attributes:
-            mesh, pairs = _largest(meshes), _table(op, "source_target_pairs")
-            axes = _axes_within(pairs, mesh)
+            mesh = _largest(meshes)
+            axes, share = moved(op.attributes["source_target_pairs"], mesh)
             size = mesh.group_size(axes)
-            wire = float((pairs[:, 0] != pairs[:, 1]).sum()) / mesh.size * tensor_bytes(op.operands[0])
+            wire = share * tensor_bytes(op.operands[0])
         else:
             continue
         yield Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op))
@@ -133,9 +138,15 @@ def _permute(op: ir.Operation, mesh: Mesh) -> Measured:
     """Devices whose number is the same along both lists of axes keep what they have."""
     view = PermuteOp(op)
     axes = view.mesh_axes
-    numbers = np.arange(mesh.group_size(axes)).reshape([mesh.shape[axis] for axis in axes])
-    relabelled = numbers.transpose([axes.index(axis) for axis in view.target_axes])
-    return axes, float((relabelled.ravel() != numbers.ravel()).mean()) * tensor_bytes(op.operands[0])
+    order = tuple(axes.index(axis) for axis in view.target_axes)
+    return axes, _relabelled(tuple(mesh.shape[axis] for axis in axes), order) * tensor_bytes(op.operands[0])
+
+
+@lru_cache(maxsize=256)
+def _relabelled(sizes: tuple[int, ...], order: tuple[int, ...]) -> float:
+    """The share of the devices of a group whose number is another one if its digits of these sizes are put in that order."""
+    numbers = np.arange(prod(sizes)).reshape(sizes)
+    return float((numbers.transpose(order).ravel() != numbers.ravel()).mean())
 
 
 def _shift(op: ir.Operation, mesh: Mesh) -> Measured:
@@ -179,9 +190,26 @@ def _largest(meshes: dict[str, Mesh]) -> Mesh:
     return max(meshes.values(), key=lambda mesh: mesh.size)
 
 
-def _table(op: ir.Operation, name: str) -> np.ndarray:
+def _grouped(groups: ir.Attribute, mesh: Mesh) -> tuple[Axes, int]:
+    """The mesh axes of device groups, and the devices of one. Raises MeshError for groups along axes that `mesh` has not."""
+    if isinstance(groups, ir.DenseElementsAttr):
+        table = _table(groups)
+        return _axes_within(table, mesh), table.shape[1]
+    if (digits := read_digits(groups, mesh)) is None:
+        raise MeshError(f"error: expected device groups along axes of @{mesh.name}, found {groups}")
+    axes = axes_of(mesh, digits)
+    return _axes_within(groups_along(mesh, digits), mesh) if axes is None else axes, group_size(digits)
+
+
+def _moved(pairs: ir.Attribute, mesh: Mesh) -> tuple[Axes, float]:
+    """The mesh axes along which a permute sends, and the share of all devices that send to another one."""
+    table = _table(pairs)
+    return _axes_within(table, mesh), float((table[:, 0] != table[:, 1]).sum()) / mesh.size
+
+
+def _table(listed: ir.Attribute) -> np.ndarray:
     """Device ids, one row for each group or pair."""
-    found = np.array(ir.DenseIntElementsAttr(op.attributes[name]))
+    found = np.array(ir.DenseIntElementsAttr(listed))
     return found.reshape(found.shape[0], -1) if found.size else np.zeros((0, 2), np.int64)
 
 
@@ -189,9 +217,12 @@ def _axes_within(groups: np.ndarray, mesh: Mesh) -> Axes:
     """The mesh axes along which the devices of a row differ, the one that changes slowest first."""
     if not groups.size:
         return ()
-    positions = np.empty(mesh.size, np.int64)
-    positions[np.array(mesh.ordered_devices())] = np.arange(mesh.size)
-    coordinates = np.array(np.unravel_index(positions[groups], mesh.shape))
+    positions = groups
+    if mesh.device_ids:
+        of_device = np.empty(mesh.size, np.int64)
+        of_device[np.array(mesh.device_ids)] = np.arange(mesh.size)
+        positions = of_device[groups]
+    coordinates = np.array(np.unravel_index(positions, mesh.shape))
     differs = (coordinates != coordinates[:, :, :1]).any(axis=1)
     changing = [axis for axis in range(mesh.rank) if differs[axis].any()]
     return tuple(sorted(changing, key=lambda axis: -int(differs[axis].argmax())))

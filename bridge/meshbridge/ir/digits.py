@@ -5,6 +5,7 @@ Whatever depends on where a device stands follows from digits: its coordinates, 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,6 +52,86 @@ def group_index(digits: Digits, device: Number) -> Number:
 def numbered(digits: Digits) -> dict[int, Digit]:
     """By axis, the digits of the devices that whole axes make up on their own, numbered along `digits`."""
     return {digit.axis: Digit(digit.axis, digit.radix, group_size(digits[i + 1 :])) for i, digit in enumerate(digits)}
+
+
+def _primes(number: int) -> list[int]:
+    """The prime factors of a number, smallest first."""
+    found, factor = [], 2
+    while factor * factor <= number:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return [*found, number] if number > 1 else found
+
+
+@lru_cache(maxsize=256)
+def prime_digits(mesh: Mesh) -> Digits:
+    """All axes of the mesh in digits of prime radix, outer to inner: no division of the axes is finer."""
+    stride = mesh.size
+    found = []
+    for axis, size in enumerate(mesh.shape):
+        for radix in _primes(size):
+            stride //= radix
+            found.append(Digit(axis, radix, stride))
+    return tuple(found)
+
+
+def in_parts(digits: Digits, parts: Digits) -> Digits | None:
+    """`digits` in terms of `parts`, outer to inner; None where one of them ends within a part."""
+    found: list[Digit] = []
+    for digit in digits:
+        inside = [
+            part for part in parts if digit.stride <= part.stride and part.stride * part.radix <= digit.stride * digit.radix
+        ]
+        if group_size(tuple(inside)) != digit.radix:
+            return None
+        found += sorted(inside, key=lambda part: -part.stride)
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def line_digits(mesh: Mesh) -> Digits | None:
+    """For each of `prime_digits`, the digit of a device's logical number that has the same value: the same one where devices are
+    in row-major order, one of another stride where their order transposes digits. None for any other order of devices."""
+    primes = prime_digits(mesh)
+    if not mesh.device_ids:
+        return primes
+    ids = np.array(mesh.device_ids, np.int64)
+    found = tuple(Digit(digit.axis, digit.radix, int(ids[digit.stride])) for digit in primes)
+    inner = 1
+    for digit in sorted(found, key=lambda digit: digit.stride):
+        if digit.stride != inner:
+            return None
+        inner *= digit.radix
+    return found if np.array_equal(groups_along(mesh, found).ravel(), ids) else None
+
+
+def logical_digits(mesh: Mesh, digits: Digits) -> Digits | None:
+    """`digits`, which say where a device stands in the mesh, as digits of its logical number; None where it has none for them."""
+    if not mesh.device_ids:
+        return digits
+    line, parts = line_digits(mesh), in_parts(digits, prime_digits(mesh))
+    if line is None or parts is None:
+        return None
+    logical = dict(zip(prime_digits(mesh), line, strict=True))
+    return tuple(logical[part] for part in parts)
+
+
+def axes_of(mesh: Mesh, logical: Digits) -> Axes | None:
+    """The axes along which the devices of a group differ, outer to inner, whose digits of logical numbers are `logical`; None for
+    a device order that is not one of transposed digits."""
+    if (line := line_digits(mesh)) is None:
+        return None
+    ordered = sorted(line, key=lambda part: -part.stride)
+    return tuple(
+        dict.fromkeys(
+            part.axis
+            for digit in logical
+            for part in ordered
+            if part.stride < digit.stride * digit.radix and digit.stride < part.stride * part.radix
+        )
+    )
 
 
 def axis_digits(mesh: Mesh, axes: Axes) -> Digits:

@@ -8,24 +8,29 @@ alone decides, in both forms: `jax.jit` takes it from the devices of its mesh, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
 import numpy as np
 
 from meshbridge.ir.builder import dense
-from meshbridge.ir.digits import Digits, Numbers, groups_along, whole_axes
+from meshbridge.ir.digits import Digit, Digits, Numbers, groups_along, in_parts, line_digits, logical_digits
 from meshbridge.ir.mlir import MeshError, ir, stablehlo
-from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ir.sharding import Mesh
 
 Form = Literal["exported", "local"]
-Spelling = Literal["dense", "mesh-axes"]
+Spelling = Literal["auto", "dense", "mesh-axes"]
 Attributes = dict[str, ir.Attribute]
 
 Steps = tuple[tuple[int, int], ...]
 """Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
 
+
+DENSE_DEVICES = 64
+"""Up to as many devices `auto` lists them."""
 
 KNOWS_MESH_AXES = hasattr(stablehlo, "ReplicaGroupMeshAxesAttr")
 """Whether this jaxlib can write device groups by mesh axes."""
@@ -40,7 +45,7 @@ class Groups:
     """
 
     form: Form = "exported"
-    spelling: Spelling = "dense"
+    spelling: Spelling = "auto"
     collective_broadcast: bool = False
     """Whether the backend has `stablehlo.collective_broadcast`."""
     _written: dict[tuple[Hashable, ...], ir.Attribute] = field(default_factory=dict)
@@ -48,7 +53,11 @@ class Groups:
 
     def collective(self, mesh: Mesh, digits: Digits, *, global_ids: bool = True) -> Attributes:
         """The attributes that say who takes part. `global_ids` False for the operations that know no such flag."""
-        attrs = self._with_channel("replica_groups", self._once((mesh.name, digits), lambda: self._replica_groups(mesh, digits)))
+
+        def groups() -> ir.Attribute:
+            return self._replica_groups(mesh, logical_digits(mesh, digits), lambda: self.devices(mesh, digits))
+
+        attrs = self._with_channel("replica_groups", self._once((mesh.name, digits), groups))
         if self.form == "exported" and global_ids:
             attrs["use_global_device_ids"] = ir.UnitAttr.get()
         return attrs
@@ -73,8 +82,8 @@ class Groups:
 
     def between(self, mesh: Mesh, senders: Numbers, receivers: Numbers) -> Attributes:
         """The attributes of a collective_permute between devices named by their row-major numbers."""
-        devices = np.array(mesh.ordered_devices(), np.int64)
-        return self._with_channel("source_target_pairs", _pairs(devices[senders], devices[receivers]))
+        pairs = _pairs(logical_numbers(mesh, senders), logical_numbers(mesh, receivers))
+        return self._with_channel("source_target_pairs", pairs)
 
     def rooted(self, mesh: Mesh, digits: Digits, root: int) -> Attributes:
         """The attributes of a collective_broadcast, whose groups name their root first."""
@@ -88,8 +97,15 @@ class Groups:
         """Logical devices, one row for each group along `digits`, in group order."""
         key = (mesh.name, digits)
         if (found := self._devices.get(key)) is None:
-            found = self._devices[key] = np.array(mesh.ordered_devices(), np.int64)[groups_along(mesh, digits)]
+            found = self._devices[key] = logical_numbers(mesh, groups_along(mesh, digits))
         return found
+
+    def respelled(self, mesh: Mesh, attr: ir.Attribute) -> ir.Attribute:
+        """`replica_groups` that name axes of any mesh as `spelling` has them: they stand beside others that do. Itself where it
+        lists devices, or names axes of an unknown mesh."""
+        if isinstance(attr, ir.DenseElementsAttr) or (digits := read_digits(attr, mesh)) is None:
+            return attr
+        return self._once((attr,), lambda: self._replica_groups(mesh, digits, lambda: groups_along(mesh, digits)))
 
     def _once(self, key: tuple[Hashable, ...], write: Callable[[], ir.Attribute]) -> ir.Attribute:
         if (found := self._written.get(key)) is None:
@@ -101,13 +117,16 @@ class Groups:
             return {name: attr}
         return {name: attr, "channel_handle": self._once(("channel",), _channel)}
 
-    def _replica_groups(self, mesh: Mesh, digits: Digits) -> ir.Attribute:
-        """`replica_groups` in the chosen spelling; dense for factors of axes, and on a mesh with a device order of its own.
+    def _replica_groups(self, mesh: Mesh, logical: Digits | None, listed: Callable[[], Numbers]) -> ir.Attribute:
+        """`replica_groups` as `spelling` has them; dense where no axes name those digits of logical numbers."""
+        by_axes = self.spelling == "mesh-axes" or (self.spelling == "auto" and KNOWS_MESH_AXES and mesh.size > DENSE_DEVICES)
+        named = _by_axes(mesh, logical) if by_axes and logical is not None and is_nameable(mesh) else None
+        return dense(listed()) if named is None else named
 
-        XLA (as of jaxlib 0.10) reads the axes of a `#stablehlo.mesh` and drops its device ids.
-        """
-        axes = whole_axes(mesh, digits) if self.spelling == "mesh-axes" and not mesh.device_ids else None
-        return dense(self.devices(mesh, digits)) if axes is None else _mesh_axes(mesh, axes)
+
+def logical_numbers(mesh: Mesh, positions: Numbers) -> Numbers:
+    """The logical numbers of the devices at row-major `positions` of the mesh."""
+    return np.array(mesh.device_ids, np.int64)[positions] if mesh.device_ids else positions
 
 
 def _pairs(sources: Numbers, targets: Numbers) -> ir.Attribute:
@@ -121,18 +140,64 @@ def _channel() -> ir.Attribute:
     return ir.Attribute.parse("#stablehlo.channel_handle<handle = 1, type = 1>")
 
 
-def _mesh_axes(mesh: Mesh, axes: Axes) -> ir.Attribute:
-    """`#stablehlo.replica_group_mesh_axes` with the mesh written inside, so that it needs no symbol.
+def device_line(mesh: Mesh) -> Digits | None:
+    """The digits of prime radix of logical numbers, outer to inner, whose axes name the groups of `mesh`: equal for all meshes of
+    as many devices that divide them alike. None for a device order that is not one of transposed digits."""
+    line = line_digits(mesh)
+    return None if line is None else tuple(sorted(line, key=lambda digit: -digit.stride))
 
-    Parts of an axis are axes of that mesh: portable artifacts (as of jaxlib 0.10) take no sub-axes here.
+
+def is_nameable(mesh: Mesh) -> bool:
+    """Whether XLA reads groups right that are written by axes, in a program on `mesh`.
+
+    Of all meshes of a module with as many devices XLA (as of jaxlib 0.10) keeps the one with the most axes, the first of several,
+    renames axes in shardings, and leaves those in device groups as they are. A caller's meshes are in that module too. So groups
+    name axes of a mesh that nobody's can have more axes than: each is a prime factor. Their names say radix and stride, so that
+    under another mesh XLA refuses them, and never takes other devices for them.
     """
+    line = device_line(mesh)
+    return line is not None and sum(size > 1 for _, size in mesh.named_axes) < len(line)
+
+
+def _by_axes(mesh: Mesh, logical: Digits) -> ir.Attribute | None:
+    """`#stablehlo.replica_group_mesh_axes` with its mesh written inside, so that it needs no symbol."""
     if not KNOWS_MESH_AXES:
         raise MeshError("<module>: error: replica_groups=mesh-axes needs jaxlib 0.10 or newer; this one writes them dense only")
-    sizes = ", ".join(f"#stablehlo.mesh_axis<name = {_name(mesh, axis)}, size = {size}>" for axis, size in enumerate(mesh.shape))
-    refs = ", ".join(f"#stablehlo.axis_ref<name = {_name(mesh, axis)}>" for axis in axes)
-    return ir.Attribute.parse(f"#stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [{sizes}]>, axes = [{refs}]>")
+    line = device_line(mesh) or ()
+    if (named := in_parts(logical, line)) is None:
+        return None
+    axes = ", ".join(f"<name = {_name(digit)}, size = {digit.radix}>" for digit in line)
+    refs = ", ".join(f"#stablehlo.axis_ref<name = {_name(digit)}>" for digit in named)
+    return ir.Attribute.parse(f"#stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [{axes}]>, axes = [{refs}]>")
 
 
-def _name(mesh: Mesh, axis: int) -> str:
-    """The axis's name as a quoted string."""
-    return str(ir.StringAttr.get(mesh.axis_name(axis)))
+def _name(digit: Digit) -> str:
+    return f'"{digit.radix}@{digit.stride}"'
+
+
+_REF = re.compile(r'axis_ref<name = "((?:[^"\\]|\\.)*)"(?:, sub_axis_info = \((\d+)\)(\d+))?>')
+_AXIS = re.compile(r'<name = "((?:[^"\\]|\\.)*)", size = (\d+)>')
+
+
+def read_digits(attr: ir.Attribute, mesh: Mesh) -> Digits | None:
+    """The digits of logical numbers that a `#stablehlo.replica_group_mesh_axes` names, of the mesh written inside it, or else of
+    `mesh`. None where that mesh has no such axis, or another number of devices, or them in an order that no digits say."""
+    inside, _, named = str(attr).rpartition("axes = [")
+    if sizes := [(name, int(size)) for name, size in _AXIS.findall(inside)]:
+        ids = _IDS.search(inside)
+        listed = tuple(map(int, ids[1].split(","))) if ids else ()
+        if prod(size for _, size in sizes) != mesh.size:
+            return None
+        mesh = Mesh("", tuple(size for _, size in sizes), tuple(name for name, _ in sizes), listed)
+    digits: list[Digit] = []
+    for name, pre, size in _REF.findall(named):
+        if name not in mesh.runs:
+            return None
+        run = mesh.runs[name]
+        inner, extent = prod(mesh.shape[run[-1] + 1 :]), mesh.group_size(run)
+        part = int(size or extent)
+        digits.append(Digit(run[0], part, inner * extent // (int(pre or 1) * part)))
+    return logical_digits(mesh, tuple(digits))
+
+
+_IDS = re.compile(r"device_ids = dense<\[?([\d, ]*)\]?>")

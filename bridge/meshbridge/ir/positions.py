@@ -1,7 +1,7 @@
 """Where this device stands in the mesh, as integer arithmetic on its logical number (see `groups`).
 
-Everything is `tensor<i32>`. Nothing here grows with the number of devices, except the one table that a mesh with a permuted
-device order needs to get from logical numbers back to row-major ones.
+Everything is `tensor<i32>`. Nothing here grows with the number of devices, except the one table that a mesh needs whose device
+order is not one of transposed digits, to get from logical numbers back to row-major ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshbridge.ir.builder import Builder, tensor
-from meshbridge.ir.digits import Digit, Digits
+from meshbridge.ir.digits import Digit, Digits, axis_digits, logical_digits
 from meshbridge.ir.groups import Form
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
@@ -36,14 +36,17 @@ class Positions:
         logical = self.logical(emit)
         if not mesh.device_ids:
             return logical
+        if (digits := logical_digits(mesh, axis_digits(mesh, tuple(range(mesh.rank))))) is not None:
+            return self._once(mesh.name, lambda: number_along(logical, mesh, digits, emit))
         numbers = np.empty(mesh.size, np.int32)
         numbers[list(mesh.device_ids)] = np.arange(mesh.size, dtype=np.int32)
         return self._once(mesh.name, lambda: emit.entry(emit.table(numbers), logical))
 
     def along(self, mesh: Mesh, digits: Digits, emit: Builder) -> ir.Value:
         """Number of this device in its group along `digits`."""
-        linear = self.linear(mesh, emit)
-        return self._once((mesh.name, digits), lambda: number_along(linear, mesh, digits, emit))
+        logical = logical_digits(mesh, digits)
+        number, of_number = (self.linear(mesh, emit), digits) if logical is None else (self.logical(emit), logical)
+        return self._once((mesh.name, digits), lambda: number_along(number, mesh, of_number, emit))
 
     def _once(self, key: Hashable, compute: Callable[[], ir.Value]) -> ir.Value:
         if (found := self._known.get(key)) is None:
@@ -52,8 +55,8 @@ class Positions:
 
 
 def number_along(linear: ir.Value, mesh: Mesh, digits: Digits, emit: Builder) -> ir.Value:
-    """The number in its group along `digits` of the device with the row-major number `linear`: one division and one remainder
-    for each run of digits that follow each other in the row-major number, or less."""
+    """The number in its group along `digits` of the device whose number is `linear`: one division and one remainder
+    for each run of digits that follow each other in that number, or less."""
     index: ir.Value | None = None
     for run in _merged(digits):
         part = emit.elementwise("divide", linear, run.stride) if run.stride > 1 else linear

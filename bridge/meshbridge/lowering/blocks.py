@@ -7,7 +7,7 @@ from dataclasses import replace
 from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.groups import Groups
+from meshbridge.ir.groups import Groups, device_line, is_nameable
 from meshbridge.ir.mlir import OpError, function_type, ir
 from meshbridge.ir.positions import Positions
 from meshbridge.ir.sharding import Axes, Mesh
@@ -26,10 +26,11 @@ _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get
 def lower_module(module: ir.Module, groups: Groups) -> None:
     """Replaces all mesh operations of `module` that run on devices. Raises OpError where one cannot.
 
-    Groups are dense in a module of several different meshes: XLA (as of jaxlib 0.10) resolves the axes of all of them in one.
+    Groups are dense where `ir.groups` names those of several meshes by different axes: XLA (as of jaxlib 0.10) knows one mesh.
     """
     meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
-    if len({(mesh.shape, mesh.axis_names, mesh.digits) for mesh in meshes.values()}) > 1:
+    several = [mesh for mesh in meshes.values() if mesh.size > 1]
+    if len(set(map(device_line, several))) > 1 or not all(map(is_nameable, several)):
         groups = replace(groups, spelling="dense")
     with module.context:
         _Walk(meshes, groups).block(module.body)
@@ -65,13 +66,21 @@ class _Walk:
             raise OpError(op, "is not an operation of the dialect")
         if name == "func.func":
             self.function(op)
-        elif self.groups.form == "local" and name in BY_PARTITION:
-            by_replica(op)
         elif not (name in FORMS and lower_scalar(op, self.constants)):
             for told in (OPTION, RESULT_SPLIT):  # in attributes of the mesh dialect, which XLA cannot parse
                 if told in op.attributes:
                     del op.attributes[told]
             self.regions(op)
+            if name in BY_PARTITION:
+                self.collective(op)
+
+    def collective(self, op: ir.Operation) -> None:
+        """One of StableHLO's already, in the exported form."""
+        if self.meshes and "replica_groups" in op.attributes:
+            mesh = max(self.meshes.values(), key=lambda mesh: mesh.size)
+            op.attributes["replica_groups"] = self.groups.respelled(mesh, op.attributes["replica_groups"])
+        if self.groups.form == "local":
+            by_replica(op)
 
     def regions(self, op: ir.Operation) -> None:
         regions = op.regions

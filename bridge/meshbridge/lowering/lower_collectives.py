@@ -25,8 +25,8 @@ class LowerCollectives(Pass):
     """
 
     name: ClassVar[str] = "lower-collectives"
-    replica_groups: Spelling = "dense"
-    "How device groups are written: `dense` device numbers, or `mesh-axes` where XLA reads those right (see ir.groups)."
+    replica_groups: Spelling = "auto"
+    "How device groups are written: `dense` numbers, `mesh-axes` where XLA reads those right, `auto` those on many devices."
     form: Form = "exported"
     "`exported`: devices are partitions, for a body under `sdy.manual_computation`; `local`: devices are replicas, for PJRT."
     collective_broadcast: bool = False

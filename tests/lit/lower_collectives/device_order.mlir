@@ -1,5 +1,5 @@
-// Groups name logical devices in the order of the mesh; positions are looked up. XLA drops the device order of a mesh that is
-// written by its axes, so these groups are dense in either spelling.
+// Groups name logical devices in the order of the mesh; positions are looked up. No digits say this order, so that groups are dense
+// in either spelling.
 // RUN: mesh-opt %s --lower-collectives | filecheck %s
 // RUN: mesh-opt %s --lower-collectives=replica_groups=mesh-axes | filecheck %s
 
