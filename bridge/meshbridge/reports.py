@@ -16,7 +16,7 @@ from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, ir, main_function, title, walk_all
 from meshbridge.ir.sharding import Mesh
-from meshbridge.pipeline import DEFAULTS, Options, Timing, partition_module
+from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
 from meshbridge.text import size_text, table
 
 SCHEMA = 1
@@ -77,7 +77,9 @@ class Report(Communication):
         return _json(self)
 
 
-def partition_and_report(module: ir.Module, options: Options = DEFAULTS) -> tuple[Report, list[Timing]]:
+def partition_and_report(
+    module: ir.Module, options: Options = DEFAULTS, *, on_stage: OnStage | None = None
+) -> tuple[Report, list[Timing]]:
     """`partition_module`, and the report of what it did; the module is what it would be without.
 
     Raises MeshError with a located diagnostic, also for a form that says nothing of communication yet.
@@ -94,6 +96,8 @@ def partition_and_report(module: ir.Module, options: Options = DEFAULTS) -> tupl
         if stage == "optimised":
             found.append(report_of(module, needed))
             _forget_reasons(module)
+        if on_stage is not None:
+            on_stage(stage, module)
 
     timings = partition_module(module, replace(options, explain=True), on_stage=observe)
     return found[0], timings

@@ -12,13 +12,13 @@ from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
-from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.mlir import MeshError
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.reports import Report, partition_and_report
+from meshbridge.reports import partition_and_report
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.tools import console, verify_command
+from meshbridge.tools import console, progress, verify_command
 from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
@@ -95,6 +95,7 @@ def _add_reshard(parser: console.Parser) -> None:
 def _add_input(parser: console.Parser) -> None:
     parser.add_argument("input", help=_INPUT_HELP)
     parser.add_argument("--dims", type=_dims, metavar="B=8,S=16", help="sizes of a jax.export artifact's symbolic dimensions")
+    parser.add_argument("--quiet", action="store_true", help="show no progress on a terminal")
 
 
 def _add_run_inputs(parser: console.Parser) -> None:
@@ -161,12 +162,18 @@ def partition(options: argparse.Namespace) -> int:
     """`meshbridge partition IN -o OUT`."""
     useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
     console.refuse_ignored("meshbridge partition", useless, _given(options))
-    program = _read_for_platform(options)
-    with files.about(files.display_name(options.input), program.format.wording):
-        _refuse_done(program, options)
-        found, timings = _partition(program.module, options)
-        chosen = formats.choose(_presentable(program, options.emit), options.output)
-        data = chosen.serialize()
+    how = pipeline.Options(**{name: value for name, value in vars(options).items() if name in _HELP})
+    with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
+        program = _read_for_platform(options)
+        steps.done(_READING)
+        with files.about(files.display_name(options.input), program.format.wording):
+            _refuse_done(program, options)
+            if options.report:
+                found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
+            else:
+                found, timings = None, pipeline.partition_module(program.module, how, on_stage=_reached(steps))
+            chosen = formats.choose(_presentable(program, options.emit), options.output)
+            data = chosen.serialize()
     files.write_bytes(options.output, data)
     if found is not None:  # beside a program on standard output, the report would spoil it
         print(found.to_json() if options.json else found.table(), file=sys.stderr if options.output == "-" else sys.stdout)
@@ -176,10 +183,28 @@ def partition(options: argparse.Namespace) -> int:
     return 0
 
 
-def _partition(module: ir.Module, options: argparse.Namespace) -> tuple[Report | None, list[pipeline.Timing]]:
-    """Partitions in place as the options say, with a report if they ask for one."""
-    how = pipeline.Options(**{name: value for name, value in vars(options).items() if name in _HELP})
-    return partition_and_report(module, how) if options.report else (None, pipeline.partition_module(module, how))
+_READING, _CONVERTING, _WRITING = "reading", "converting", "writing"
+
+_STAGES = {
+    "source": "checking",
+    "annotated": "importing shardings",
+    "legal": "legalizing",
+    "decided": "deciding shardings",
+    "partitioned": "partitioning",
+    "optimised": "optimising collectives",
+    "lowered": "lowering",
+}
+"""What runs until a stage of the pipeline is reached, as progress calls it."""
+
+
+def _work(how: pipeline.Options) -> list[str]:
+    """What runs until each stage of the pipeline is reached."""
+    return [_STAGES[stage.name] for stage in pipeline.build(how).stages]
+
+
+def _reached(steps: progress.Steps) -> pipeline.OnStage:
+    """Tells the steps of a command which stages are reached."""
+    return lambda stage, _: steps.done(_STAGES[stage])
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
@@ -242,11 +267,14 @@ def convert(options: argparse.Namespace) -> int:
     kind = formats.formats().get(options.target)
     if kind is not None:
         _check_format(kind, options)
-    program = console.read_program(options.input, options.dims, options.source)
-    with files.about(files.display_name(options.input), program.format.wording):
-        converted = conversion.convert(program, options.target, closed=options.closed)
-        chosen = formats.choose(converted, options.output) if kind is None else converted
-        data = (_binary(chosen) if options.binary else chosen).serialize()
+    with progress.shown((_READING, _CONVERTING, _WRITING), quiet=options.quiet) as steps:
+        program = console.read_program(options.input, options.dims, options.source)
+        steps.done(_READING)
+        with files.about(files.display_name(options.input), program.format.wording):
+            converted = conversion.convert(program, options.target, closed=options.closed)
+            steps.done(_CONVERTING)
+            chosen = formats.choose(converted, options.output) if kind is None else converted
+            data = (_binary(chosen) if options.binary else chosen).serialize()
     files.write_bytes(options.output, data)
     return 0
 
@@ -275,12 +303,13 @@ def _binary(program: Program) -> Program:
 
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
-    program = _read_for_platform(options)
-    module = program.module
-    with files.about(files.display_name(options.input), program.format.wording):
-        _refuse_done(program, options)
-        how = pipeline.Options(emit="mesh", resharding=options.resharding, collectives=options.collectives)
-        found, _ = partition_and_report(module, how)
+    how = pipeline.Options(emit="mesh", resharding=options.resharding, collectives=options.collectives)
+    with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
+        program = _read_for_platform(options)
+        steps.done(_READING)
+        with files.about(files.display_name(options.input), program.format.wording):
+            _refuse_done(program, options)
+            found, _ = partition_and_report(program.module, how, on_stage=_reached(steps))
     print(found.to_json() if options.json else found.table())
     return 0
 
@@ -297,7 +326,9 @@ def compare(options: argparse.Namespace) -> int:
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as archive,
     ):
-        found = command.compare(program.module, devices=options.devices, seed=options.seed, inputs=archive or "")
+        found = command.compare(
+            program.module, devices=options.devices, seed=options.seed, inputs=archive or "", quiet=options.quiet
+        )
     if options.json:
         print(text.as_json(found))
     else:

@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from meshbridge.tools.progress import RESTORED
+
 READING_SECONDS = 6
 """How long an input may take to read, in CPU time, and a second more for each MiB. A thousand operations take 4 ms."""
 
@@ -55,6 +57,8 @@ def guarded(name: str, size: int) -> Iterator[None]:
         yield
         return
     diagnostic = f"{name}: error: damaged input: MLIR's reader crashes or hangs on it\n".encode()
+    if sys.stderr.isatty():
+        diagnostic = RESTORED.encode() + diagnostic
     with _stderr_held_back() as stderr:
 
         def end(_: int) -> None:

@@ -16,7 +16,7 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Known, Pass
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.tools import console, expectations
+from meshbridge.tools import console, expectations, progress
 from meshbridge.tools.crash_guard import guarded
 from meshbridge.tools.interface_text import interface_text
 
@@ -160,6 +160,7 @@ def _parser() -> console.Parser:
     for flag in _NEEDLESS:
         add(flag, action="store_true", help="what is done anyway: accepted so that command lines for mlir-opt will do")
     add("--mlir-timing", action="store_true", help="print on standard error how long each pass took")
+    add("--quiet", action="store_true", help="show no progress on a terminal")
     return parser
 
 
@@ -209,10 +210,12 @@ class _Job:
         timings: list[pipeline.Timing] = []
         known: Known = {}
         verified: pipeline.Verify = "each" if self.options.verify_each else "none"
-        for step in self.steps:
-            self._dump("before", step, program.module)
-            timings += pipeline.run((step,), program.module, verified=verified, known=known)
-            self._dump("after", step, program.module)
+        with progress.shown([step.name for step in self.steps], quiet=self.options.quiet) as steps:
+            for step in self.steps:
+                self._dump("before", step, program.module)
+                timings += pipeline.run((step,), program.module, verified=verified, known=known)
+                self._dump("after", step, program.module)
+                steps.done(step.name)
         if self.options.mlir_timing:
             for timing in timings:
                 print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)

@@ -18,6 +18,7 @@ from meshbridge.legalize.strip_shardings import find_per_device
 from meshbridge.read import files
 from meshbridge.runtime import pjrt, reference
 from meshbridge.runtime.pjrt import Port
+from meshbridge.tools import progress
 
 INTEGERS = 8
 """Random integers stay below this: they are indices more often than not, and must then exist."""
@@ -37,15 +38,20 @@ class Difference:
     relative: float
 
 
+_COMPILING, _RUNNING, _CHECKING = "partitioning and compiling", "running", "checking"
+
+
 def run(module: ir.Module, options: argparse.Namespace) -> int:
-    """The body of `meshbridge run`; see `cli` for the options. Returns the exit status.
+    """The body of `meshbridge run`; see `commands` for the options. Returns the exit status.
 
     Raises MeshError.
     """
-    executable = api.compile(module)
-    inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
-    # Donated arguments are gone after a run, so the reference gets copies of its own.
-    results = [pjrt.whole(result) for result in executable(*inputs)]
+    with progress.shown((_COMPILING, _RUNNING), quiet=options.quiet) as steps:
+        executable = api.compile(module)
+        steps.done(_COMPILING)
+        inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
+        # Donated arguments are gone after a run, so the reference gets copies of its own.
+        results = [pjrt.whole(result) for result in executable(*inputs)]
     for index, (port, result) in enumerate(zip(executable.outputs, results, strict=True)):
         print(f"result {index}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
     if options.outputs is not None:
@@ -135,7 +141,8 @@ def worst(results: Sequence[np.ndarray[Any, Any]], references: Sequence[np.ndarr
 
 
 def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarray[Any, Any]], options: argparse.Namespace) -> int:
-    who, references = _references(module, inputs, options)
+    with progress.shown((_CHECKING,), quiet=options.quiet):
+        who, references = _references(module, inputs, options)
     found = [compare(*pair) for pair in zip(results, references, strict=True)]
     difference = worst(results, references)
     print(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")

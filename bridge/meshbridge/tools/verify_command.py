@@ -11,7 +11,7 @@ from meshbridge import pipeline
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
 from meshbridge.read import files, formats
-from meshbridge.tools import console
+from meshbridge.tools import console, progress
 from meshbridge.verify.trace import Parting
 from meshbridge.verify.verdict import MEMORY, Difference, Verdict, verify
 
@@ -40,21 +40,27 @@ def _gigabytes(text: str) -> float:
     return size
 
 
+_READING, _PARTITIONING, _VERIFYING = "reading", "partitioning", "verifying"
+
+
 def run(options: argparse.Namespace) -> int:
     """The body of `meshbridge verify`; returns 0 if the programs are equal, 1 if they differ."""
     if options.after_each_pass and options.partitioned is not None:
         raise console.UsageError("meshbridge verify: error: --after-each-pass partitions SOURCE itself, but PARTITIONED is given")
-    source = console.read_program(options.input, options.dims).module
     if options.after_each_pass:
-        return _after_each_pass(source, options)
-    if options.partitioned is None:
-        partitioned = formats.copy_module(source)
-        with files.about(files.display_name(options.input)):
-            pipeline.partition_module(partitioned)
-    else:
-        partitioned = console.read_program(options.partitioned).module
-    with files.about(files.display_name(options.partitioned or options.input)):
-        verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
+        return _after_each_pass(console.read_program(options.input, options.dims).module, options)
+    with progress.shown((_READING, _PARTITIONING, _VERIFYING), quiet=options.quiet) as steps:
+        source = console.read_program(options.input, options.dims).module
+        steps.done(_READING)
+        if options.partitioned is None:
+            partitioned = formats.copy_module(source)
+            with files.about(files.display_name(options.input)):
+                pipeline.partition_module(partitioned)
+        else:
+            partitioned = console.read_program(options.partitioned).module
+        steps.done(_PARTITIONING)
+        with files.about(files.display_name(options.partitioned or options.input)):
+            verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
     _print(verdict, options.json)
     return 0 if verdict.equal else 1
 

@@ -22,7 +22,7 @@ from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
 from meshbridge.read import formats
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.runtime import pjrt
-from meshbridge.tools import trial
+from meshbridge.tools import progress, trial
 from meshbridge.tools.compare.child import UNSHARDED, Request, reference_results
 from meshbridge.tools.compare.contestants import CONTESTANTS
 from meshbridge.tools.compare.figures import Figures
@@ -49,9 +49,11 @@ class Comparison:
     figures: dict[str, Figures]
 
 
-def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "") -> Comparison:
+def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "", quiet: bool = True) -> Comparison:
     """Every contestant on `module`, which is not changed, and on the same inputs: those of the archive `inputs`, else drawn from
-    `seed`. XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `cli`).
+    `seed`. Shows on a terminal which of them runs unless `quiet`.
+
+    XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `commands`).
 
     Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs.
     """
@@ -59,17 +61,21 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "")
     ports = pjrt.boundary(module)[0]
     if inputs:
         _check_inputs(ports, inputs)
-    with tempfile.TemporaryDirectory() as folder:
+    leaders = _leaders(module)
+    order = (*leaders, *(name for name in CONTESTANTS if name not in leaders))
+    with tempfile.TemporaryDirectory() as folder, progress.shown((UNSHARDED, *order), quiet=quiet) as steps:
         (Path(folder) / "program").write_bytes(formats.to_bytecode(module))
 
         def run(contestant: str, *, lead: bool) -> Figures:
-            return _outcome(Path(folder), Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead))
+            request = Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead)
+            outcome = _outcome(Path(folder), request)
+            steps.done(contestant)
+            return outcome
 
         remark = run(UNSHARDED, lead=True).error.partition("\n")[0]
         reference = "" if remark else UNSHARDED
         found: dict[str, Figures] = {}
-        leaders = _leaders(module)
-        for name in (*leaders, *(name for name in CONTESTANTS if name not in leaders)):
+        for name in order:
             lead = not reference and name in leaders
             found[name] = run(name, lead=lead)
             if lead and not found[name].error:
