@@ -114,6 +114,20 @@ def _rounds(step: s.Rounds, buffers: Buffers) -> Buffers:
     return result
 
 
+def _reblock(step: s.Reblock, group: Buffers) -> Buffers:
+    """Rows of the group one after the other; a device sees those that its permutes bring, and undefined ones elsewhere."""
+    rows, reach, length = np.concatenate(group, step.dim), sum(step.pieces), step.shape[step.dim]
+    found = []
+    for number in range(len(group)):
+        wanted = np.arange(number * length, (number + 1) * length)
+        first, last = number * step.before, (number + 1) * step.before
+        seen = (wanted >= first - (reach if step.shift < 0 else 0)) & (wanted < last + (reach if step.shift > 0 else 0))
+        block = rows.take(np.minimum(wanted, rows.shape[step.dim] - 1), step.dim)
+        there = (seen & (wanted < rows.shape[step.dim])).reshape([-1 if d == step.dim else 1 for d in range(rows.ndim)])
+        found.append(np.where(there, block, 66))
+    return found
+
+
 def piece(number: int, size: int) -> slice:
     return slice(number * size, (number + 1) * size)
 
@@ -142,5 +156,6 @@ RUN: dict[type[s.Step], Callable[[Any, Buffers], Buffers]] = {
     s.AllToAll: _grouped(_all_to_all),
     s.Permute: _permute,
     s.Rounds: _rounds,
+    s.Reblock: _grouped(_reblock),
     TileExchange: _tiles,
 }

@@ -74,6 +74,23 @@ def test_a_sample_of_pairs(
         check(plan(shape, "f32", mesh, Sharding("m", source), Sharding("m", target), EXACT))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "size", "source", "target"),
+    [
+        ((2, 4), 50, (0, 1), (0,)),  # shorter blocks in the end
+        ((2, 4), 50, (0,), (0, 1)),  # longer ones to begin with
+        ((4, 2), 9, (0, 1), (0,)),  # rows from two devices before
+        ((4, 2), 9, (0,), (1, 0)),
+        ((2, 2, 2), 2, (0, 1), (1, 0, 2)),  # and from three behind
+    ],
+)
+def test_blocks_of_another_length(sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...]) -> None:
+    pair = [Sharding("m", ((), axes)) for axes in (source, target)]
+    found = plan((3, size), "f32", Mesh("m", sizes), *pair, Options(rounds=1, alpha=0))
+    assert any(isinstance(step, s.Reblock) for step in found.steps), found
+    check(found)
+
+
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "product"])
 def test_partial_values(kind: str) -> None:
     mesh, rng = Mesh("m", (2, 4)), np.random.default_rng(0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import prod
+from math import lcm, prod
 
 from meshbridge.ir.digits import Digits, axis_digits
-from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, local_shape
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, is_even, local_shape
 from meshbridge.resharding.aligned import Recipe, aligned_steps
 from meshbridge.resharding.alignment import align
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
@@ -20,6 +20,7 @@ from meshbridge.resharding.steps import (
     Mask,
     Pad,
     Permute,
+    Reblock,
     Rounds,
     Shape,
     Step,
@@ -91,8 +92,8 @@ def _halo_starts(source: Sharding) -> Shape:
 def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Steps]:
     """Plans by digits, a pad of an uneven replicated source before them, a crop of an uneven replicated target behind."""
     whole = padded_shape(shape, mesh, source, target)
-    alignment = align(whole, mesh, source.split_axes, target.split_axes) if whole is not None else None
-    if whole is None or alignment is None:
+    alignment = align(whole, mesh, source.split_axes, target.split_axes)
+    if alignment is None:
         return
     unused = alignment.of(source.copied_axes(mesh))
     for spread in (False, True) if reduced else (False,):
@@ -111,15 +112,32 @@ def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
 def in_padding(shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, steps: Sequence[Step]) -> Steps:
     """`steps` between shards of the tensor padded to `whole`, as steps between those of `shape`.
 
-    Shards of a split dimension have the padding; a dimension that the source replicates is padded, one that the target
-    replicates is cropped.
+    Blocks of a split dimension have the padding, or get another length first and in the end. A dimension that the source
+    replicates is padded, one that the target replicates is cropped.
     """
     zeros = (0,) * len(shape)
+    before, after = reblocks(shape, whole, mesh, source.split_axes), reblocks(shape, whole, mesh, target.split_axes, back=True)
     start, padded = (local_shape(size, mesh, source.split_axes) for size in (shape, whole))
-    before = (Pad(padded, zeros),) if padded != start else ()
-    end, padded = (local_shape(size, mesh, target.split_axes) for size in (shape, whole))
-    after = (Crop(end, zeros),) if padded != end else ()
-    return (*before, *steps, *after)
+    if before:
+        start = before[-1].shape
+    pad = (Pad(padded, zeros),) if padded != start else ()
+    end = tuple(
+        a if axes else b for a, b, axes in zip(local_shape(whole, mesh, target.split_axes), shape, target.split_axes, strict=True)
+    )
+    crop = (Crop(end, zeros),) if end != local_shape(whole, mesh, target.split_axes) else ()
+    return (*before, *pad, *steps, *crop, *after)
+
+
+def reblocks(shape: Shape, whole: Shape, mesh: Mesh, split: Split, *, back: bool = False) -> tuple[Reblock, ...]:
+    """From the blocks of a tensor of `shape` to those of the tensor padded to `whole`, or `back`, dimension by dimension."""
+    now, wanted = (local_shape(size, mesh, split) for size in ((whole, shape) if back else (shape, whole)))
+    buffer = [size if axes else kept for size, kept, axes in zip(now, shape, split, strict=True)]
+    steps = []
+    for dim, axes in enumerate(split):
+        if axes and now[dim] != wanted[dim]:
+            buffer[dim] = wanted[dim]
+            steps.append(Reblock(tuple(buffer), axis_digits(mesh, axes), dim, now[dim]))
+    return tuple(steps)
 
 
 def _transposes_a_gathered_buffer(steps: Sequence[Step]) -> bool:
@@ -139,12 +157,7 @@ def relabelling(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Digits,
     return axis_digits(mesh, sources), axis_digits(mesh, targets)
 
 
-def padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape | None:
-    """The shape with every dimension padded so that both shardings divide it evenly; None if they pad it unlike."""
-    padded = []
-    for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
-        sizes = {-(-size // n) * n for n in (mesh.group_size(before), mesh.group_size(after)) if n > 1}
-        if len(sizes) > 1:
-            return None
-        padded.append(sizes.pop() if sizes else size)
-    return tuple(padded)
+def padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape:
+    """The shape with every dimension padded so that both shardings divide it evenly."""
+    counts = ([mesh.group_size(axes) for axes in sides] for sides in zip(source.split_axes, target.split_axes, strict=True))
+    return tuple(-(-size // lcm(*both)) * lcm(*both) for size, both in zip(shape, counts, strict=True))

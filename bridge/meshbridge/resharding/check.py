@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshbridge.ir.digits import Digit, Digits, axis_digits
+from meshbridge.ir.digits import Digit, Digits, axis_digits, group_size
 from meshbridge.ir.sharding import Sharding
 from meshbridge.resharding import steps as s
 from meshbridge.resharding.boxes import buffer_shape, layout, lie_alike
 from meshbridge.resharding.check_tiles import check_tiles
-from meshbridge.resharding.factors import Factor, Factors, PlanError, joined, overlap, without
+from meshbridge.resharding.factors import Factor, Factors, PlanError, joined, merged, overlap, without
 from meshbridge.resharding.plan import Plan
 from meshbridge.resharding.steps import Step
 from meshbridge.resharding.tiles import TileExchange
@@ -164,6 +164,19 @@ def _rounds(step: s.Rounds, state: _State) -> None:
         factors.dims[dim] = found + factors.dims[dim]
 
 
+def _reblock(step: s.Reblock, state: _State) -> None:
+    """The blocks must be those of one dimension, in order of the digits, and hold the tensor before and after."""
+    factors, count, dim = state.factors, group_size(step.digits), step.dim
+    if factors.shape[dim] != step.before or min(step.before, step.shape[dim]) * count < state.plan.shape[dim]:
+        raise PlanError(f"{step.text(state.plan.mesh)} does not hold all of the dimension")
+    if sum(step.pieces) < (count - 1) * min(abs(step.shift), step.before):
+        raise PlanError(f"{step.text(state.plan.mesh)} leaves the device furthest on without rows")
+    if merged([*factors.release(step.digits), *factors.dims[dim]]) != merged([Factor(dim, 1, count * step.before)]):
+        raise PlanError(f"{step.text(state.plan.mesh)} meets other blocks")
+    factors.dims[dim] = [Factor(dim, 1, count * step.shape[dim])]
+    factors.spread += factors.scatter(dim, step.digits)
+
+
 def _tiles(step: TileExchange, state: _State) -> None:
     state.expect(step.source)
     state.idle(step.digits)
@@ -184,6 +197,7 @@ EXECUTE: dict[type[Step], Callable[[Any, _State], None]] = {
     s.AllToAll: _all_to_all,
     s.Permute: _permute,
     s.Rounds: _rounds,
+    s.Reblock: _reblock,
     TileExchange: _tiles,
 }
 """Step class to what it does to the state."""

@@ -159,6 +159,24 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     return result
 
 
+@_emit_step.register
+def _reblock(step: s.Reblock, value: ir.Value, site: Site) -> ir.Value:
+    """One permute for each distance, and from the rows of all of them, in order, the block of this device."""
+    emit, dim, count, pieces = site.emit, step.dim, group_size(step.digits), step.pieces
+    longer = step.shift > 0
+    rows = [value]
+    for distance, size in enumerate(pieces, 1):
+        ends = [(at + distance, at) if longer else (at, at + distance) for at in range(count - distance)]
+        sent = emit.slice(value, dim, 0 if longer else step.before - size, size)
+        moved = site.permute(sent, site.groups.moves(site.mesh, step.digits, tuple(ends)))
+        rows = [*rows, moved] if longer else [moved, *rows]
+    around = emit.concatenate(rows, dim)
+    if longer:  # the last device's block ends behind the rows of all others
+        around = emit.pad_along(around, dim, 0, 0, count * step.shift - sum(pieces))
+    start = emit.add(emit.multiply(site.number(step.digits), step.shift), 0 if longer else sum(pieces))
+    return emit.dynamic_slice(around, dim, start, step.shape[dim])
+
+
 def _rotated(digit: Digit, shift: int, site: Site) -> ir.Value:
     """This device's value of `digit` with `shift` added, modulo the radix."""
     number = site.number((digit,))

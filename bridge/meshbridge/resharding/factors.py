@@ -71,11 +71,11 @@ class Factors:
 
     def canonical(self) -> tuple[tuple[tuple[Factor, ...], ...], tuple[tuple[Factor, Digit], ...]]:
         """The same for all factors that mean the same: adjacent ones that continue each other become one."""
-        return tuple(tuple(_merged(factors)) for factors in self.dims), tuple(_merged_spread(self.spread))
+        return tuple(tuple(merged(factors)) for factors in self.dims), tuple(_merged_spread(self.spread))
 
     def reshape(self, shape: Shape) -> None:
         """Sees the buffer in another shape."""
-        waiting = _merged(factor for factors in self.dims for factor in factors)[::-1]
+        waiting = merged(factor for factors in self.dims for factor in factors)[::-1]
         self.dims = []
         for size in shape:
             taken: list[Factor] = []
@@ -92,7 +92,7 @@ class Factors:
 
     def scatter(self, dim: int, digits: Digits) -> list[tuple[Factor, Digit]]:
         """Takes the outer factors of `dim` away, one for each of `digits`, and returns what is to be sharded along them."""
-        waiting, taken = _merged(self.dims[dim])[::-1], []
+        waiting, taken = merged(self.dims[dim])[::-1], []
         for digit in digits:
             while digit.radix > 1:
                 if not waiting:
@@ -164,15 +164,16 @@ def overlap(a: Digit, b: Digit) -> bool:
     return a.axis == b.axis and a.stride < b.stride * b.radix and b.stride < a.stride * a.radix
 
 
-def _merged(factors: Iterable[Factor]) -> list[Factor]:
-    merged: list[Factor] = []
+def merged(factors: Iterable[Factor]) -> list[Factor]:
+    """The same factors, those that continue each other as one."""
+    found: list[Factor] = []
     for factor in factors:
         if factor.radix == 1:
             continue
-        if merged and merged[-1].dim == factor.dim and merged[-1].stride == factor.stride * factor.radix:
-            factor = Factor(factor.dim, factor.stride, factor.radix * merged.pop().radix)
-        merged.append(factor)
-    return merged
+        if found and found[-1].dim == factor.dim and found[-1].stride == factor.stride * factor.radix:
+            factor = Factor(factor.dim, factor.stride, factor.radix * found.pop().radix)
+        found.append(factor)
+    return found
 
 
 def _merged_spread(spread: Sequence[tuple[Factor, Digit]]) -> list[tuple[Factor, Digit]]:

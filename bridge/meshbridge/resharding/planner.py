@@ -77,7 +77,6 @@ def _steps_of_best_way(
         return tuple(step for leg in legs for step in plan(shape, dtype, mesh, *leg, options).steps)
     if way.kind == "padded":
         whole = padded_shape(shape, mesh, source, target)
-        assert whole is not None
         return in_padding(shape, whole, mesh, source, target, plan(whole, dtype, mesh, source, target, options).steps)
     if way.kind == "tiles":
         start = buffer_shape(shape, mesh, source)

@@ -276,6 +276,52 @@ class Rounds(Step):
         return f"exchange in {self.collectives} permutes {moved}"
 
 
+@dataclass(frozen=True, slots=True)
+class Reblock(Step):
+    """Divides dimension `dim` of the tensor into blocks of another length, over the same devices: block b begins at b lengths.
+
+    A device lacks rows that devices before it hold, where blocks become shorter, or devices behind it, where they become longer.
+    It receives as many as the device that lacks most, from the nearest devices, one permute from each distance.
+    """
+
+    digits: Digits
+    dim: int
+    before: int
+    "The length of the blocks before."
+
+    @property
+    def shift(self) -> int:
+        """By how many rows the length grows."""
+        return self.shape[self.dim] - self.before
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Rows that come from each distance, the nearest first."""
+        others = group_size(self.digits) - 1
+        lacked = min(others * abs(self.shift), others * self.before)
+        return tuple(min(self.before, lacked - start) for start in range(0, lacked, self.before))
+
+    @property
+    def collectives(self) -> int:
+        return len(self.pieces)
+
+    def received(self, elements: int) -> float:
+        return float(sum(self.pieces) * (elements // self.before))
+
+    def total(self, elements: int, devices: int) -> float:
+        # Devices at an end have nobody at that distance.
+        count = group_size(self.digits)
+        rows = sum(rows * (count - distance) for distance, rows in enumerate(self.pieces, 1))
+        return rows * (elements // self.before) * devices / count
+
+    def peak(self, before: int, after: int) -> int:
+        """The buffer with the rows around it, beside both buffers."""
+        return 2 * before + int(self.received(before)) + after
+
+    def text(self, mesh: Mesh) -> str:
+        return f"blocks of {self.shape[self.dim]} for {self.before} in dim {self.dim} over {describe(mesh, self.digits)}"
+
+
 def still(sources: Digits, targets: Digits, devices: int) -> float:
     """Number of devices, out of `devices`, that a relabelling leaves alone: in every cycle of digits all values agree."""
     if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):

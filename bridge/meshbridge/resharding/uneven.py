@@ -24,12 +24,12 @@ import numpy as np
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, is_even, local_shape
 from meshbridge.resharding.alignment import align
-from meshbridge.resharding.candidates import padded_shape, relabelling
+from meshbridge.resharding.candidates import padded_shape, reblocks, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
 from meshbridge.resharding.plan import Options
 from meshbridge.resharding.price import even_price
 from meshbridge.resharding.routes import reduced_axes, reductions, replications
-from meshbridge.resharding.steps import Shape, still
+from meshbridge.resharding.steps import Reblock, Shape, still
 
 MANY_TILES = 512
 """Tiles beyond which an exchange is not planned where padding does instead: every device of it has an offset for each."""
@@ -72,22 +72,36 @@ def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
 def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Iterator[Way]:
     """All ways, the simplest first."""
     whole = padded_shape(shape, mesh, source, target)
-    received = even_price(whole, mesh, source, target, options.rounds) if whole is not None else None
+    received = even_price(whole, mesh, source, target, options.rounds)
+    resized = (*reblocks(shape, whole, mesh, source.split_axes), *reblocks(shape, whole, mesh, target.split_axes, back=True))
     if received is not None:
-        yield Way("padded", received, 1 if received else 0)
+        total = received + sum(_price(step, mesh) for step in resized)
+        yield Way("padded", total, sum(step.collectives for step in resized) + (1 if received else 0))
     reduced, _ = reduced_axes(source, target)
     if not reduced:
         each = tiles_of_a_receiver(mesh, source, target)
         count = each * mesh.group_size(exchanged_axes(source, target))
+        rounds = each * prod({step.dim: _fewer_blocks(mesh, source, target, step.dim) for step in resized}.values())
         if received is None and (digits := relabelling(mesh, source, target)):
             yield Way("relabelled", prod(local_shape(shape, mesh, source.split_axes)) * (1 - still(*digits, 1)), 1)
-        if count <= MOST_TILES if received is None else count <= MANY_TILES and each <= options.rounds:
+        if count <= MOST_TILES if received is None else count <= MANY_TILES and rounds <= options.rounds:
             sent = _received_as_tiles(shape, mesh, source.split_axes, target.split_axes)
-            yield Way("tiles", sent, each if sent else 0)
-    if received is None:
+            yield Way("tiles", sent, rounds if sent else 0)
+    if received is None or resized:
         for between in reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target):
             legs = [best_way(shape, dtype, mesh, *leg, options) for leg in ((source, between), (between, target))]
             yield Way("between", sum(leg.received for leg in legs), sum(leg.launches for leg in legs), between)
+
+
+def _price(step: Reblock, mesh: Mesh) -> float:
+    """Elements that a device receives, on average."""
+    before = prod(step.shape) // step.shape[step.dim] * step.before
+    return step.total(before, mesh.size) / mesh.size
+
+
+def _fewer_blocks(mesh: Mesh, source: Sharding, target: Sharding, dim: int) -> int:
+    """The blocks of the side that has fewer: as many sizes a tile may have."""
+    return min(mesh.group_size(sharding.split_axes[dim]) for sharding in (source, target))
 
 
 def _received_as_tiles(shape: Shape, mesh: Mesh, before: Split, after: Split) -> float:
