@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 
 from meshbridge.cost.communication import Collective, communication
 from meshbridge.decide.build_graph import GraphBuilder
+from meshbridge.decide.choice import Pricing
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
@@ -55,7 +56,7 @@ def test_layers_fold() -> None:
         mesh = find_mesh(module)
         assert mesh is not None
         with module.context:
-            folded, standing_for = fold_layers(GraphBuilder(main_function(module), mesh, Interface()).build())
+            folded, standing_for = fold_layers(GraphBuilder(main_function(module), Interface(), Pricing(mesh)).build())
         assert len(set(standing_for)) == len(folded.tensors)
         sizes.append((len(folded.tensors), len(folded.nodes)))
     assert sizes[0] == sizes[1]

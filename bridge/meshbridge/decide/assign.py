@@ -7,18 +7,20 @@ all-reduce exists). A resharding that an earlier use has paid for is free.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
+from typing import Any, final
 
-from meshbridge.decide.choice import compute_price, options, reducing_cost, reshard_cost
+from meshbridge.decide.choice import Choice, Ends, Prices, Taken, operand_cost, own_cost
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
-from meshbridge.decide.graph import Graph, Node
-from meshbridge.ir.mlir import ir
+from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
+from meshbridge.ir.mlir import COMPOSITE, ir
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ops.layouts import in_layout, shared_layout
 from meshbridge.ops.linear import ADD, LINEAR, carried_axes
-from meshbridge.ops.option import Option, computed_sharding, needed_sharding, result_sharding
+from meshbridge.ops.option import Option, sharding_of
 
 _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 """Element types whose `add` is a sum (not i1, where it is "or", which no other linear op commutes with)."""
@@ -26,6 +28,50 @@ _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 
 BodyFn = Callable[[Node, Option], BlockDecisions | None]
 """Decides the body of an op that is sharded as one; None for any other op."""
+
+
+@final
+@dataclass(frozen=True)
+class Value:
+    """One tensor while ops are assigned in order. Equal ones are one object."""
+
+    tensor: Tensor
+    defined: Sharding
+    "Its sharding where it is defined."
+    unreduced: Axes = ()
+    "The axes along which it is left partial if it is made so."
+    free: Axes = ()
+    "Reducing it over these axes costs nothing extra, since a partial value that it joins pays for it."
+    is_passed_on: bool = False
+    "Whether its only user passes its terms on, in no more bytes."
+    is_shared: bool = False
+    "Whether it has several users."
+    may_be_returned: bool = False
+    "Whether it may be returned partial, see `Graph.returned_partial`."
+    available: tuple[tuple[tuple[int, ...], Sharding], ...] = ()
+    "What it has been resharded to, and in which scope."
+    anticipated: Sharding | None = None
+    "How it was decided, if it has several users and is computed otherwise: the decision has counted this resharding, once."
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.tensor, self.defined, self.unreduced, self.is_passed_on, self.available, self.anticipated))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def ready(self, scope: tuple[int, ...]) -> list[Sharding]:
+        """What exists of it in a scope beside its definition."""
+        return [sharding for inside, sharding in self.available if scope[: len(inside)] == inside]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What assigning a node has led to."""
+
+    decision: OpDecision
+    after: tuple[Value | None, ...]
+    "Of its operands and results."
 
 
 class Assigner:
@@ -38,39 +84,63 @@ class Assigner:
         "Of ops that are split by their loops."
         self.needed: dict[tuple[ir.Operation, int], Sharding] = {}
         "What operands that other ops hand on as they are must be resharded to."
-        self.defined: dict[int, Sharding] = {}
-        "The sharding of each tensor where it is defined."
-        self._available: dict[int, list[tuple[tuple[int, ...], Sharding]]] = {}
-        self._anticipated: dict[int, Sharding] = {}
-        "How tensors of several users were decided that are computed otherwise: the decision has counted this resharding, once."
-        self._memo: dict[tuple[object, ...], Option] = {}
+        self._values: list[Value] = []
+        self._interned: dict[Value, Value] = {}
+        self._memo: dict[tuple[object, ...], Outcome] = {}
+        self._sums: dict[tuple[object, ...], Axes] = {}
         self._unreduced: dict[int, Axes] = {}
         self._free: dict[int, Axes] = {}
-        "Tensors whose reduction over these axes costs nothing extra, since a partial value that they join pays for it."
+        self._may_stay = {tensor: _may_stay_partial(tensor) for tensor in {*graph.tensors}}
+
+    @property
+    def count(self) -> int:
+        """How many nodes differed from all before."""
+        return len(self._memo)
+
+    def defined(self, tensor: int) -> Sharding | None:
+        """The sharding of a tensor where it is defined."""
+        return self._values[tensor].defined if tensor >= 0 else None
 
     def run(self) -> None:
         """Decides for every node, in order."""
-        for index, tensor in enumerate(self.graph.tensors):
-            self.defined[index] = tensor.sharding(self.graph.mesh.name)
-        self._unreduced = self._possible()
-        self._join_sums()
+        staying = [node for node in self.graph.nodes if self._may_leave_partial(node)]
+        self._unreduced = self._possible(staying)
+        self._join_sums(staying)
         self._unreduced = self._worthwhile(self._unreduced)
+        self._values = self._at_first()
         for node in self.graph.nodes:
-            if node.is_identity:
-                need = self.needed[node.op, node.operand_index] = self.graph.identity_need(node)
+            if node.kind.is_identity:
+                source, target = (self.graph.tensors[tensor] for tensor in (*node.operands, *node.results))
+                need = self.needed[node.op, node.operand_index] = self.graph.identity_need(node.kind, source, target)
                 self._pay(node, node.operands[0], need)
             else:
                 self.decided[node.op] = self._payload(node)
 
-    def _possible(self) -> dict[int, Axes]:
+    def _at_first(self) -> list[Value]:
+        """All tensors before anything is assigned."""
+        graph, made = self.graph, dict[tuple[object, ...], Value]()
+        values = []
+        for index, (tensor, uses) in enumerate(zip(graph.tensors, graph.uses, strict=True)):
+            unreduced, free = self._unreduced.get(index, ()), self._free.get(index, ())
+            is_passed_on = bool(unreduced) and self._is_passed_on(index, unreduced)
+            key = (tensor, unreduced, free, is_passed_on, uses > 1, index in graph.returned_partial)
+            value = made.get(key)
+            if value is None:
+                value = made[key] = self._one(Value(tensor, tensor.sharding, *key[1:]))
+            values.append(value)
+        return values
+
+    def _one(self, value: Value) -> Value:
+        return self._interned.setdefault(value, value)
+
+    def _possible(self, staying: Sequence[Node]) -> dict[int, Axes]:
         """Tensors that could stay partial, and over which axes, if no linear chain were reduced."""
         partial = {index: tensor.summed_axes for index, tensor in enumerate(self.graph.tensors) if tensor.summed_axes}
-        for node in self.graph.nodes:
-            if self._may_stay(node):
-                carried = self._carried(node, partial)
-                if not carried and node.rule.reduces:
-                    carried = self._sum_axes(node)
-                self._mark(partial, node, carried)
+        for node in staying:
+            carried = self._carried(node, partial)
+            if not carried and node.rule.reduces:
+                carried = self._sum_axes(node)
+            self._mark(partial, node, carried)
         return partial
 
     def _worthwhile(self, partial: dict[int, Axes]) -> dict[int, Axes]:
@@ -97,7 +167,7 @@ class Assigner:
 
     def _adds(self, node: Node, partial: dict[int, Axes]) -> bool:
         """Whether the node adds two sums, neither of which anything else reads."""
-        return node.op.name in ADD and all(tensor in partial and self.graph.tensors[tensor].uses == 1 for tensor in node.operands)
+        return node.name in ADD and all(tensor in partial and self.graph.uses[tensor] == 1 for tensor in node.operands)
 
     def _is_joined(self, tensor: int, axes: Axes, partial: dict[int, Axes], kept: dict[int, Axes]) -> bool:
         """Whether the only user of `tensor` adds it to another such sum, or hands it on to where that happens."""
@@ -108,24 +178,31 @@ class Assigner:
         return self._adds(user, partial) or not any(self._splits(other, axes) for other in beside)
 
     def _only_user(self, tensor: int) -> Node | None:
-        if self.graph.tensors[tensor].uses != 1:
+        if self.graph.uses[tensor] != 1:
             return None
         return next((self.graph.nodes[i] for i in self.graph.users[tensor] if tensor in self.graph.nodes[i].operands), None)
 
-    def _may_stay(self, node: Node) -> bool:
-        """Whether the node's only result could stay a partial sum at all."""
-        if node.is_identity or node.only_result < 0:
+    def _may_leave_partial(self, node: Node) -> bool:
+        """Whether the node may leave its only result partial, and could at all."""
+        result = node.only_result
+        if node.kind.is_identity or result < 0 or not self._may_stay[self.graph.tensors[result]]:
             return False
-        tensor = self.graph.tensors[node.only_result]
-        is_wanted = tensor.layout is not None and bool(tensor.layout.partial_axes) and tensor.layout.partial_kind == "sum"
-        return (is_wanted or not tensor.user) and not tensor.tied and tensor.dtype.startswith(_SUMMED)
+        return node.rule.reduces or node.name in LINEAR
 
     def _sum_axes(self, node: Node, free: Axes = ()) -> Axes:
-        """The axes over which the node's cheapest option leaves its result a partial sum."""
-        unkept: list[Axes] = [()] * len(node.operands)
-        option = self._choose(node, [self.defined.get(operand) for operand in node.operands], unkept, free)
-        computed = result_sharding(node.rule, option, 0, self.graph.mesh)
-        return computed.partial_axes if computed.partial_kind == "sum" else ()
+        """The axes over which the node's cheapest option leaves its result a partial sum, nothing having been resharded yet."""
+        tensors = self.graph.tensors
+        operands, results = (
+            tuple([tensors[tensor] if tensor >= 0 else None for tensor in members]) for members in (node.operands, node.results)
+        )
+        key = (node.kind, operands, results, free)
+        found = self._sums.get(key)
+        if found is None:
+            values = [tensor and Value(tensor, tensor.sharding) for tensor in operands]
+            choice = self._choose(node.kind, (), values, results, ((),) * len(operands), free)
+            computed = choice.computed[0]
+            found = self._sums[key] = computed.partial_axes if computed.partial_kind == "sum" else ()
+        return found
 
     def _mark(self, partial: dict[int, Axes], node: Node, axes: Axes) -> bool:
         """Notes that the node's result may stay partial over `axes`. Whether that is news."""
@@ -136,20 +213,20 @@ class Assigner:
         partial[tensor] = axes
         return True
 
-    def _join_sums(self) -> None:
+    def _join_sums(self, staying: Sequence[Node]) -> None:
         """An op whose result is only added to a partial value may leave its own partial too: all-reducing both costs what one
         does.
 
         The gradient of a value that three contractions read is the case: alone, each might rather gather its operands.
         """
-        made_by = {node.only_result: node for node in self.graph.nodes if self._may_stay(node)}
-        linear = [node for node in made_by.values() if node.op.name in LINEAR]
+        made_by = {node.only_result: node for node in staying}
+        linear = [node for node in made_by.values() if node.name in LINEAR]
         news = True
         while news:
             news = False
             for node in linear:
                 axes = self._carried(node, self._unreduced)
-                if not axes and node.op.name in ADD:
+                if not axes and node.name in ADD:
                     axes = self._joined(node, made_by)
                 news |= self._mark(self._unreduced, node, axes)
 
@@ -169,153 +246,173 @@ class Assigner:
     def _willing(self, tensor: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
         """The ops that would make `tensor` partial over `axes`, innermost first; None if one of them would not."""
         maker = made_by.get(tensor)
-        if maker is None or self.graph.tensors[tensor].uses != 1:
+        if maker is None or self.graph.uses[tensor] != 1:
             return None
         if tensor in self._unreduced:
             return [] if self._unreduced[tensor] == axes else None
-        if maker.op.name in ADD:
+        if maker.name in ADD:
             left, right = (self._willing(operand, axes, made_by) for operand in maker.operands)
             return None if left is None or right is None else [*left, *right, maker]
         return [maker] if maker.rule.reduces and self._sum_axes(maker, axes) == axes else None
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
         """The axes over which the node's result stays partial because its operands are; () if it needs them reduced."""
+        if node.name not in LINEAR:
+            return ()
         return carried_axes(node.op, node.rule, [partial.get(tensor, ()) for tensor in node.operands])
 
-    def _stays_partial(self, tensor: int, computed: Sharding) -> bool:
+    def _is_passed_on(self, tensor: int, axes: Axes) -> bool:
         """Whether a partial definition is left to its only user, because the user passes it on in no more bytes."""
-        description = self.graph.tensors[tensor]
         user = self._only_user(tensor)
-        if description.user or description.tied or self._unreduced.get(tensor) != computed.partial_axes:
+        if user is None or user.is_identity or self._unreduced.get(user.only_result) != axes:
             return False
-        if user is None or user.is_identity or self._unreduced.get(user.only_result) != computed.partial_axes:
-            return False
-        grown = self.graph.tensors[user.only_result]
-        return prod(grown.shape) <= prod(description.shape) and self._carried(user, self._unreduced) == computed.partial_axes
+        shape, grown = (self.graph.tensors[each].shape for each in (tensor, user.only_result))
+        return prod(grown) <= prod(shape) and self._carried(user, self._unreduced) == axes
 
     def _payload(self, node: Node) -> OpDecision:
-        mesh = self.graph.mesh
-        arriving = [self.defined.get(tensor) for tensor in node.operands]
-        layout = shared_layout(node.op, node.rule, arriving)
+        """Decides for an op; one whose like has been decided for is assigned the same."""
+        values, numbers = self._values, (*node.operands, *node.results)
+        before = tuple([values[tensor] if tensor >= 0 else None for tensor in numbers])
+        alias = () if len({*numbers}) == len(numbers) else tuple(map(numbers.index, numbers))
+        key = (node.kind, node.name, node.scope, before, alias)
+        found = self._memo.get(key)
+        if found is None:
+            decision, is_general = self._decide(node, before)
+            found = Outcome(decision, tuple([values[tensor] if tensor >= 0 else None for tensor in numbers]))
+            if is_general:
+                self._memo[key] = found
+        elif found.after is not before:
+            for tensor, after in zip(numbers, found.after, strict=True):
+                if after is not None:
+                    values[tensor] = after
+        return found.decision
+
+    def _decide(self, node: Node, before: tuple[Value | None, ...]) -> tuple[OpDecision, bool]:
+        """The decision for one op, and whether it is the same for all that are alike: not if it depends on a constant, or has a
+        body."""
+        kind, mesh, count = node.kind, self.graph.mesh, len(node.operands)
+        arriving = before[:count]
+        layout = shared_layout(node.op, kind.rule, [value and value.defined for value in arriving])
         if layout is not None:
-            return self._in_layout(node, layout, arriving)
-        carried = self._carried_now(node)
-        kept: Axes = next((axes for axes in carried if axes), ())
+            return self._in_layout(node, layout, arriving), False
+        taken = self._taken(node, arriving)
+        results = [value and value.tensor for value in before[count:]]
         free = self._free.get(node.only_result, ())
-        option = self._choose(node, [self.defined.get(tensor) for tensor in node.operands], carried, free)
-        needs = tuple(
-            needed_sharding(node.rule.operands[index], option, mesh.name, carried[index]) if tensor >= 0 else None
-            for index, tensor in enumerate(node.operands)
-        )
+        choice = self._choose(kind, node.scope, arriving, results, taken, free)
+        needs = tuple([need if value is not None else None for value, need in zip(arriving, choice.needs, strict=True)])
         for tensor, need in zip(node.operands, needs, strict=True):
             if need is not None:
                 self._pay(node, tensor, need)
-        body = self.decide_body(node, option)
-        why, regions = CHEAPEST if node.fixed_option is None else GIVEN, (body,) if body is not None else ()
-        decision = OpDecision(why, needs, (), node.rule, option, carried=kept, regions=regions)
-        if not any(option[loop] for loop in node.rule.blocked):  # what is computed must not decide how the result is sharded
+        body = self.decide_body(node, choice.option)
+        why, regions = CHEAPEST if kind.fixed_option is None else GIVEN, (body,) if body is not None else ()
+        carried: Axes = next((axes for axes in taken if axes), ())
+        decision = OpDecision(why, needs, (), kind.rule, choice.option, carried=carried, regions=regions)
+        if not any(choice.option[loop] for loop in kind.rule.blocked):  # along such, what is computed decides nothing
             for index, tensor in enumerate(node.results):
                 if tensor >= 0 and (computed := decision.computed(index, mesh)) is not None:
                     self._define(tensor, computed)
-        return replace(decision, results=self._defined(node))
+        is_plain = all(value is None or value.defined.is_plain for value in arriving)
+        return replace(decision, results=self._defined(node)), is_plain and node.name != COMPOSITE
 
     def _defined(self, node: Node) -> Shardings:
-        return tuple([self.defined.get(tensor) for tensor in node.results])
+        return tuple([self.defined(tensor) for tensor in node.results])
 
-    def _in_layout(self, node: Node, layout: Sharding, arriving: list[Sharding | None]) -> OpDecision:
+    def _in_layout(self, node: Node, layout: Sharding, arriving: Sequence[Value | None]) -> OpDecision:
         """An elementwise op whose operands have halos or offsets computes, and leaves, its results so."""
-        for tensor in node.results:
-            description = self.graph.tensors[tensor]
-            if not (description.user or description.tied):
-                self.defined[tensor] = layout
-        return OpDecision(AS_OPERANDS, in_layout(layout, node.rule, arriving), self._defined(node), node.rule, layout=layout)
+        for number in node.results:
+            tensor = self._values[number].tensor
+            if not (tensor.user or tensor.tied):
+                self._change(number, defined=layout)
+        held = in_layout(layout, node.rule, [value and value.defined for value in arriving])
+        return OpDecision(AS_OPERANDS, held, self._defined(node), node.rule, layout=layout)
 
-    def _carried_now(self, node: Node) -> list[Axes]:
+    def _taken(self, node: Node, arriving: Sequence[Value | None]) -> Taken:
         """Per operand, the axes over which it arrives partial and is passed on so."""
-        if node.kept:
-            return list(node.kept)
-        arriving = {tensor: self.defined[tensor].summed_axes for tensor in node.operands if tensor >= 0}
-        arriving = {tensor: axes for tensor, axes in arriving.items() if axes and self._unreduced.get(tensor) == axes}
-        axes = self._carried(node, arriving) if arriving and node.only_result >= 0 else ()
-        return [axes if axes and arriving.get(tensor) == axes else () for tensor in node.operands]
+        if node.kind.kept:
+            return node.kind.kept
+        partial = [value.defined.summed_axes if value is not None else () for value in arriving]
+        partial = [
+            axes if value is not None and value.unreduced == axes else () for axes, value in zip(partial, arriving, strict=True)
+        ]
+        carried = carried_axes(node.op, node.rule, partial) if any(partial) and node.only_result >= 0 else ()
+        return tuple([carried if axes == carried else () for axes in partial])
 
-    def _define(self, tensor: int, computed: Sharding) -> None:
+    def _define(self, number: int, computed: Sharding) -> None:
         """Decides how the definition is annotated: as the tensor was decided; but a conflict within the op is left to the users,
         of whom those that go by the decision share one resharding."""
-        description = self.graph.tensors[tensor]
-        if tensor in self.graph.returned_partial and computed != self.defined[tensor]:
-            self.defined[tensor] = self.defined[tensor].without_partial()
-        fixed = description.user or description.tied or any(description.decided) or description.layout is not None
-        if not fixed and (not computed.partial_axes or self._stays_partial(tensor, computed)):
-            if description.uses > 1 and not computed.partial_axes and computed != self.defined[tensor]:
-                self._anticipated[tensor] = self.defined[tensor]
-            self.defined[tensor] = computed
+        value, tensor = self._values[number], self._values[number].tensor
+        if value.may_be_returned and computed != value.defined:
+            self._change(number, defined=value.defined.without_partial())
+        fixed = tensor.user or tensor.tied or any(tensor.decided) or tensor.layout is not None
+        is_left = value.is_passed_on and value.unreduced == computed.partial_axes
+        if not fixed and (not computed.partial_axes or is_left):
+            if value.is_shared and not computed.partial_axes and computed != value.defined:
+                self._change(number, anticipated=value.defined)
+            self._change(number, defined=computed)
 
-    def _choose(self, node: Node, defined: list[Sharding | None], carried: list[Axes], free: Axes = ()) -> Option:
-        if node.fixed_option is not None:
-            return node.fixed_option
-        tensors = self.graph.tensors
-        targets = tuple(tensors[tensor].split if tensor >= 0 else () for tensor in node.results)
-        ready = tuple(tuple(sharding for _, sharding in self._reachable(tensor, node.scope)) for tensor in node.operands)
-        partial = self.graph.wanted_partial(node)
-        anticipated = tuple(map(self._anticipated.get, node.operands))
-        key = (node.rule, tuple(defined), targets, tuple(carried), ready, anticipated, partial, free, node.reduce_share)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._cheapest(node, defined, targets, carried, ready, anticipated, partial, free)
-        return found
+    def _change(self, number: int, **changed: Any) -> None:
+        self._values[number] = self._one(replace(self._values[number], **changed))
 
-    def _cheapest(
+    def _choose(
         self,
-        node: Node,
-        defined: list[Sharding | None],
-        targets: tuple[Split, ...],
-        carried: list[Axes],
-        ready: tuple[tuple[Sharding, ...], ...],
-        anticipated: tuple[Sharding | None, ...],
-        partial: Axes,
+        kind: Kind,
+        scope: tuple[int, ...],
+        arriving: Sequence[Value | None],
+        results: Sequence[Tensor | None],
+        taken: Taken,
         free: Axes,
-    ) -> Option:
-        mesh, tensors, rule = self.graph.mesh, self.graph.tensors, node.rule
-        splits: list[Split] = [sharding.split_axes if sharding else () for sharding in defined]
-        kept = max(carried, default=())
+    ) -> Choice:
+        """The choice of the fewest bytes; of equals, that with the most of them counted already, which may yet be spared."""
+        pricing = self.graph.pricing
+        if kind.fixed_option is not None:
+            return pricing.choice(kind.rule, kind.fixed_option, taken)
+        splits = [value.defined.split_axes if value is not None else () for value in arriving]
+        splits += [tensor.split if tensor is not None else () for tensor in results]
+        passed = max(taken, default=())
+        ready = [value.ready(scope) if value is not None else [] for value in arriving]
+        first: Ends = [value and self._arriving(value, have) for value, have in zip(arriving, ready, strict=True)]
+        last: Ends = [tensor and self._leaving(tensor, passed or free, kind.reduce_share) for tensor in results]
 
-        def cost(option: Option) -> tuple[float, float]:
-            """Bytes, and then those among them that are counted already, which may yet be spared."""
-            total, counted = compute_price(rule, option, mesh), 0.0
-            for index, (tensor, source) in enumerate(zip(node.operands, defined, strict=True)):
-                if source is not None:
-                    need = needed_sharding(rule.operands[index], option, mesh.name, carried[index])
-                    moved = (
-                        0.0
-                        if need in ready[index]
-                        else reshard_cost(tensors[tensor].shape, tensors[tensor].dtype, mesh, source, need)
-                    )
-                    if need == anticipated[index]:
-                        counted += moved
-                    else:
-                        total += moved
-            for index, tensor in enumerate(node.results):
-                if tensor >= 0:
-                    computed = computed_sharding(rule, option, index, mesh, kept)
-                    if computed.partial_axes and computed.partial_axes == (kept or free):  # stays partial
-                        target = replace(computed, split_axes=_without(targets[index], computed.partial_axes))
-                    else:
-                        target = tensors[tensor].sharding(mesh.name)
-                    total += reducing_cost(
-                        tensors[tensor].shape, tensors[tensor].dtype, mesh, computed, target, node.reduce_share
-                    )
-            return total, counted
+        def counted(choice: Choice) -> float:
+            return sum(
+                pricing.arriving(value.tensor.type, value.defined)[need]
+                for value, need, have in zip(arriving, choice.needs, ready, strict=True)
+                if value is not None and need == value.anticipated and need not in have
+            )
 
-        return min(options(rule, [*splits, *targets], mesh, partial, kept), key=cost)
+        choices = pricing.choices(kind.rule, splits, wanted_partial(kind, results), taken)
+        return min(choices, key=lambda choice: (own_cost(choice, last) + operand_cost(choice, first), counted(choice)))
 
-    def _reachable(self, tensor: int, scope: tuple[int, ...]) -> list[tuple[tuple[int, ...], Sharding]]:
-        return [entry for entry in self._available.get(tensor, ()) if scope[: len(entry[0])] == entry[0]]
+    def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
+        """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""
+        prices = self.graph.pricing.arriving(value.tensor.type, value.defined)
+        return Prices(lambda need: 0.0 if need in ready or need == value.anticipated else prices[need])
 
-    def _pay(self, node: Node, tensor: int, need: Sharding) -> None:
+    def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> Prices:
+        """Bytes of resharding what is computed to the result, whose sum over the axes `staying` is not reduced here."""
+        pricing = self.graph.pricing
+
+        def price(computed: Sharding) -> float:
+            target, axes = tensor.sharding, computed.partial_axes
+            if axes and axes == staying:
+                target = sharding_of(tensor.mesh, _without(tensor.split, axes), axes, computed.partial_kind)
+            return pricing.leaving(tensor.type, target, share)[computed]
+
+        return Prices(price)
+
+    def _pay(self, node: Node, number: int, need: Sharding) -> None:
         """Remembers that `need` exists from here on in this scope."""
-        if tensor >= 0 and need != self.defined[tensor] and all(need != have for _, have in self._reachable(tensor, node.scope)):
-            self._available.setdefault(tensor, []).append((node.scope, need))
+        if number >= 0:
+            value = self._values[number]
+            if need != value.defined and need not in value.ready(node.scope):
+                self._change(number, available=(*value.available, (node.scope, need)))
+
+
+def _may_stay_partial(tensor: Tensor) -> bool:
+    """Whether a tensor could be left a partial sum at all."""
+    layout = tensor.layout
+    is_wanted = layout is not None and bool(layout.partial_axes) and layout.partial_kind == "sum"
+    return (is_wanted or not tensor.user) and not tensor.tied and tensor.dtype.startswith(_SUMMED)
 
 
 def _without(split: Split, axes: Axes) -> Split:

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshbridge.analysis.trip_count import trip_count
-from meshbridge.decide.graph import Graph, Node, Tensor
+from meshbridge.decide.choice import Pricing
+from meshbridge.decide.graph import Graph, Kind, Node, Tensor
 from meshbridge.decide.groups import share_tensors
 from meshbridge.dialect.attributes import axis_array, integers
 from meshbridge.dialect.module_mesh import sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, PRIORITIES, REPLICATED_AXES, SOURCE
-from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location
+from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
 from meshbridge.ops.option import Option, is_legal
-from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule
+from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, signature
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,18 @@ class GraphBuilder:
     together from equal shards.
     """
 
-    def __init__(self, function: ir.Operation, mesh: Mesh, interface: Interface, *, ends: Ends | None = None) -> None:
-        self.graph = Graph(function, mesh)
+    def __init__(self, function: ir.Operation, interface: Interface, pricing: Pricing, *, ends: Ends | None = None) -> None:
+        self.graph = Graph(function, pricing.mesh, pricing)
         self._ends = ends
         self.interface = interface
         self._shardings: dict[ir.Value, Sharding] = {}
         self._identities: dict[tuple[int, ...], ShardingRule] = {}
+        self._types: list[ir.Type] = []
+        "Per tensor, the type of its values."
+        self._unknown: dict[tuple[ir.Type, frozenset[int]], tuple[ir.Type, Tensor | None]] = {}
+        "Per type and manual axes around, one object for the type, and what is known of a tensor that nobody has annotated; None"
+        " for what is no ranked tensor."
+        self._kinds: dict[tuple[ShardingRule, int, Option | None], Kind] = {}
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
         self._manual = ends.manual if ends is not None else frozenset()
@@ -60,7 +67,7 @@ class GraphBuilder:
         for index, argument in enumerate(block.arguments):
             if (tensor := self.tensor(argument)) >= 0:
                 if self._ends is None:
-                    self.graph.tensors[tensor].boundary = True
+                    self.graph.describe(tensor, boundary=True)
                 elif (sharding := self._ends.arguments[index]) is not None:
                     self._annotate(tensor, sharding)
         self._block(block, 1, ())
@@ -72,16 +79,30 @@ class GraphBuilder:
         """The tensor of `value`, a new one if it has none; -1 if it is no ranked tensor."""
         found = self.graph.tensor_of.get(value)
         if found is None:
-            found = self._new_tensor(value.type)
-            self.graph.tensor_of[value] = found
+            found = self.graph.tensor_of[value] = self._new_tensor(value.type)
         return found
 
     def _new_tensor(self, of: ir.Type) -> int:
-        if not isinstance(of, ir.RankedTensorType):
+        key = (of, self._manual)
+        found = self._unknown.get(key)
+        if found is None:
+            found = self._unknown[key] = (of, self._unannotated(of))
+        one, known = found
+        if known is None:
             return -1
+        self._types.append(one)
+        return self.graph.add(known)
+
+    def _unannotated(self, of: ir.Type) -> Tensor | None:
+        """What is known of a tensor of that type before anything else is."""
+        if not isinstance(of, ir.RankedTensorType):
+            return None
+        if not of.has_static_shape:
+            refuse_unknown_sizes(self.graph.function)
         shape = tuple(of.shape)
-        self.graph.tensors.append(Tensor(shape, str(of.element_type), ((),) * len(shape), (True,) * len(shape), self._manual))
-        return len(self.graph.tensors) - 1
+        open_dims = (True,) * len(shape)
+        found = Tensor(self.graph.mesh.name, shape, str(of.element_type), ((),) * len(shape), open_dims, self._manual)
+        return self.graph.known(found)
 
     def identity(
         self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...], **region: Any
@@ -93,31 +114,45 @@ class GraphBuilder:
         rule = self._identities.get(shape)
         if rule is None:
             rule = self._identities[shape] = _identity_rule(shape)
-        self.graph.nodes.append(
-            Node(op, rule, (source,), (target,), True, index, None, weight, scope=scope, manual=self._manual, **region)
-        )
+        kind = self.graph.kind(rule, weight, is_identity=True, **region)
+        self.graph.nodes.append(Node(op, op.name, kind, (source,), (target,), index, self._manual, scope))
 
     def _new_scope(self) -> int:
         self._scopes += 1
         return self._scopes
 
-    def _block(self, block: ir.Block, weight: int, scope: tuple[int, ...]) -> None:
+    def _block(self, block: ir.Block, weight: int, scope: tuple[int, ...]) -> ir.Operation:
+        """Walks the ops of a block; returns its terminator."""
         for view in block.operations:
             op = view.operation
-            handler = _HANDLERS.get(op.name)
+            name = op.name
+            handler = _HANDLERS.get(name)
             if handler is None:
-                self._payload(op, weight, scope)
+                self._payload(op, name, weight, scope)
             else:
                 handler(self, op, weight, scope)
+        return op
 
-    def _payload(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        rule = self.interface.rule(op)
-        option = given_option(op, rule, self.graph.mesh)
-        operands, results = tuple(map(self.tensor, op.operands)), tuple(map(self.tensor, op.results))
-        node = Node(op, rule, operands, results, False, 0, option, weight, scope=scope, manual=self._manual)
+    def _payload(self, op: ir.Operation, name: str, weight: int, scope: tuple[int, ...]) -> None:
+        operands = tuple([self.tensor(value) for value in op.operands])
+        results = tuple([self.tensor(value) for value in op.results])
+        types = self._types
+        attributes = dict(op.attributes.items())
+        key = signature(
+            op,
+            [types[tensor] if tensor >= 0 else op.operands[index].type for index, tensor in enumerate(operands)],
+            [types[tensor] if tensor >= 0 else op.results[index].type for index, tensor in enumerate(results)],
+            attributes.items(),
+        )
+        rule = self.interface.rule_of(op, key)
+        option = given_option(op, rule, self.graph.mesh) if OPTION in attributes else None
+        kind = self._kinds.get((rule, weight, option))
+        if kind is None:
+            kind = self._kinds[rule, weight, option] = self.graph.kind(rule, weight, fixed_option=option)
+        node = Node(op, name, kind, operands, results, 0, self._manual, scope)
         self.graph.nodes.append(node)
-        if len(node.results) == 1:
-            self._makers[node.results[0]] = node
+        if len(results) == 1:
+            self._makers[results[0]] = node
 
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         self._shardings[op.results[0]] = sharding_on(self.graph.mesh, op)
@@ -135,8 +170,7 @@ class GraphBuilder:
             if "annotate_for_users" not in op.attributes and sharding.is_plain:
                 self._check_room(op, tensors[origin].shape, sharding.padded(rank).split_axes)
             even = even_split(tensors[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
-            tensors[origin].split = tensors[origin].written = even
-            tensors[origin].open, tensors[origin].user = (False,) * rank, True
+            self.graph.describe(origin, split=even, written=even, open=(False,) * rank, user=True)
         if "annotate_for_users" in op.attributes or tensors[origin].user:
             target = self._new_tensor(result.type)
             self.identity(op, 0, origin, target, weight, scope)
@@ -153,16 +187,22 @@ class GraphBuilder:
         attributes: Any = said.attributes if said is not None else {}
         sharding = sharding.padded(len(tensor.shape))
         open_dims = integers(attributes[OPEN_DIMS]) if OPEN_DIMS in attributes else ()
-        tensor.banned = self._manual
+        banned = self._manual | frozenset(sharding.partial_axes)
         if REPLICATED_AXES in attributes:
-            tensor.banned |= frozenset(integers(attributes[REPLICATED_AXES]))
-        tensor.banned |= frozenset(sharding.partial_axes)
-        tensor.split = tensor.written = sharding.split_axes
-        tensor.open = tuple(dim in open_dims for dim in range(len(tensor.shape)))
+            banned |= frozenset(integers(attributes[REPLICATED_AXES]))
+        priorities = tensor.priorities
         if PRIORITIES in attributes:
-            tensor.priorities = tuple(max(priority, 0) for priority in integers(attributes[PRIORITIES]))
-        tensor.layout = sharding if sharding.partial_axes or not sharding.is_plain else None
-        tensor.user = True
+            priorities = tuple(max(priority, 0) for priority in integers(attributes[PRIORITIES]))
+        self.graph.describe(
+            index,
+            banned=banned,
+            split=sharding.split_axes,
+            written=sharding.split_axes,
+            open=tuple(dim in open_dims for dim in range(len(tensor.shape))),
+            priorities=priorities,
+            layout=sharding if sharding.partial_axes or not sharding.is_plain else None,
+            user=True,
+        )
 
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Results are annotated by `mesh.shard`; without one they are sharded as defined."""
@@ -171,8 +211,8 @@ class GraphBuilder:
             return
         for operand in op.operands:
             if (tensor := self.tensor(operand)) >= 0:
-                self.graph.tensors[tensor].uses += 1
-                self.graph.tensors[tensor].boundary = True
+                self.graph.uses[tensor] += 1
+                self.graph.describe(tensor, boundary=True)
                 layout = self.graph.tensors[tensor].layout
                 if tensor in self._from_caller and (layout is None or layout.is_plain):
                     self._check_room(op, self.graph.tensors[tensor].shape, self.graph.tensors[tensor].split)
@@ -215,8 +255,7 @@ class GraphBuilder:
         body: tuple[int, ...] = scope
         for block in regions:  # the condition, then the body
             body = (*scope, self._new_scope())
-            self._block(block, inner, body)
-        terminator = list(regions[1].operations)[-1].operation
+            terminator = self._block(block, inner, body)
         self.graph.carried.update((tensor, body[-1]) for tensor in carried if tensor >= 0)
         for index, yielded in enumerate(terminator.operands):
             self.identity(terminator, index, self.tensor(yielded), carried[index], inner, body)
@@ -233,10 +272,10 @@ class GraphBuilder:
     def _added_value(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
         """What a loop adds to a carried value of which it makes no other use; None if it does something else."""
         join = self._makers.get(self.tensor(yielded))
-        if join is None or join.op.name not in ADD or carried not in list(join.op.operands):
+        if join is None or join.name not in ADD or carried not in list(join.op.operands):
             return None
         place = list(join.op.operands).index(carried)
-        is_sum = join.op.name == "stablehlo.add" or place == 0
+        is_sum = join.name == "stablehlo.add" or place == 0
         if not is_sum or any(True for _ in tested.uses) or not (_used_once(carried) and _used_once(yielded)):
             return None
         value: ir.Value = join.op.operands[1 - place]
@@ -254,16 +293,16 @@ class GraphBuilder:
         elif maker is None:
             return
         elif maker.rule.reduces:
-            maker.reduce_weight = weight
-        elif maker.op.name in ADD:
+            self.graph.change_kind(maker, reduce_weight=weight)
+        elif maker.name in ADD:
             for operand in maker.op.operands:
                 self._reduce_less_often(operand, weight)
-        elif maker.op.name in UNARY:
+        elif maker.name in UNARY:
             self._reduce_less_often(maker.op.operands[0], weight)
 
     def _tie(self, tensor: int) -> None:
         if tensor >= 0:
-            self.graph.tensors[tensor].tied = True
+            self.graph.describe(tensor, tied=True)
 
     def _branches(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """`case` and `if`: every branch yields into the result's tensor."""
@@ -273,8 +312,7 @@ class GraphBuilder:
         for region in op.regions:
             block = region.blocks[0]
             inside = (*scope, self._new_scope())
-            self._block(block, weight, inside)
-            terminator = list(block.operations)[-1].operation
+            terminator = self._block(block, weight, inside)
             for index, yielded in enumerate(terminator.operands):
                 self.identity(terminator, index, self.tensor(yielded), results[index], weight, inside)
 
@@ -287,22 +325,21 @@ class GraphBuilder:
         for index, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
             source, target = self.tensor(operand), self.tensor(argument)
             self._at_region(op, source, axes)
-            self.identity(op, index, source, target, weight, scope, region_axes=axes)
-        self._block(block, weight, inside)
+            self.identity(op, index, source, target, weight, scope, region_axes=axes, is_entry=True)
+        terminator = self._block(block, weight, inside)
         self._manual = outside
-        terminator = list(block.operations)[-1].operation
         for index, (yielded, result) in enumerate(zip(terminator.operands, op.results, strict=True)):
             target = self.tensor(result)
             self.identity(terminator, index, self.tensor(yielded), target, weight, inside, region_axes=axes)
             if target >= 0:
-                self.graph.tensors[target].region_axes |= axes
+                self.graph.describe(target, region_axes=self.graph.tensors[target].region_axes | axes)
 
     def _at_region(self, op: ir.Operation, tensor: int, axes: frozenset[int]) -> None:
         if tensor >= 0:
             description = self.graph.tensors[tensor]
             if not description.user:
                 raise OpError(op, "has an operand whose sharding along the manual axes is not annotated")
-            description.region_axes |= axes
+            self.graph.describe(tensor, region_axes=description.region_axes | axes)
 
     def _group(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Values of one sharding group are sharded alike."""
@@ -357,6 +394,15 @@ def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | N
     if not is_legal(rule, option, mesh):
         raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
     return option
+
+
+def refuse_unknown_sizes(function: ir.Operation) -> None:
+    """Raises OpError where a tensor has dimensions of unknown size: what a sharding costs depends on it."""
+    for op in walk(function):
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+                message = f"has a value of type {value.type}, expected sizes that are known while partitioning"
+                raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
 
 
 def _used_once(value: ir.Value) -> bool:

@@ -1,29 +1,29 @@
 """Choosing an op's sharding option: of all options that its annotated tensors suggest, the one that sends the fewest bytes.
 
 The cost of an option is the resharding of every operand to what the option needs and of every result from what the option
-computes, in bytes on the wire per device, plus a small price for computing the same element on several devices.
+computes, in bytes on the wire per device, plus a small price for computing the same element on several devices. Propagation,
+refinement and assignment differ in what an operand comes from and what a result becomes, which each of them says by a table of
+`Prices`; the sum over them is the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
-from math import prod
+from math import inf, prod
 
 from meshbridge import resharding
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ops.option import (
+    Candidates,
     Option,
+    computed_sharding,
     is_legal,
     loop_candidates,
     movable_axes,
     needed_sharding,
-    result_sharding,
-    split_sharding,
-    tensor_split,
-    with_partial,
-    with_split,
+    suggested_axes,
 )
 from meshbridge.ops.rounds import exchanged_bytes
 from meshbridge.ops.rule import ShardingRule
@@ -50,39 +50,177 @@ limit is for meshes of more axes."""
 TensorType = tuple[tuple[int, ...], str]
 """Shape and element type."""
 
-Tensor = tuple[tuple[int, ...], str, Split, tuple[bool, ...]]
-"""Shape, element type, present split, and which dimensions may be sharded along more axes."""
+Taken = tuple[Axes, ...]
+"""Per operand, the axes along which an op takes it as a partial sum and passes that on; () where it takes none so."""
+
+Suggestions = tuple[tuple[int, Axes], ...]
+"""Loops, each with axes that may split it."""
 
 
-def options(rule: ShardingRule, splits: list[Split], mesh: Mesh, partial: Axes = (), passed: Axes = ()) -> list[Option]:
-    """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on dimensions
-    that must be replicated are suggested to the others.
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """An option of an op that takes operands as partial sums along given axes, and passes them on: what follows from it."""
 
-    `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave
-    its result
-    so, only the options that do are considered (the RFC, setShardingAnnotations). `passed`: the axes along which it passes a
-    partial operand on; they split no loop.
-    """
-    tensors = list(zip((*rule.operands, *rule.results), splits, strict=True))
-    candidates = loop_candidates(rule, tensors, mesh)
-    for loop, axes in movable_axes(rule, tensors, mesh):
-        if axes not in candidates[loop]:
-            candidates[loop].insert(-1, axes)
-    if partial:
-        candidates = [
-            [partial, *found] if loop.reduction and partial not in found else found
-            for loop, found in zip(rule.loops, candidates, strict=True)
-        ]
-    while prod(map(len, candidates)) > MOST_OPTIONS:
-        widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
-        candidates[widest] = [*candidates[widest][:-2], ()]
-    if passed:
-        candidates = [[axes for axes in found if not set(axes) & set(passed)] for found in candidates]
-    legal = [option for option in product(*candidates) if is_legal(rule, option, mesh)]
-    if not partial:
-        return legal
-    wanted = [option for option in legal if set(partial) <= _reduced(rule, option)]
-    return wanted or legal
+    option: Option
+    compute: float
+    "What one device computes, and what neighbours send it while it does, in bytes."
+    needs: tuple[Sharding, ...]
+    "What each operand is to be."
+    computed: tuple[Sharding, ...]
+    "How each result is computed."
+
+
+class Prices(dict[Sharding, float]):
+    """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there."""
+
+    def __init__(self, price: Callable[[Sharding], float]) -> None:
+        super().__init__()
+        self._price = price
+
+    def __missing__(self, sharding: Sharding) -> float:
+        found = self[sharding] = self._price(sharding)
+        return found
+
+
+Ends = Sequence[Prices | None]
+"""The prices of all operands, or of all results; None for what is no ranked tensor."""
+
+
+class Pricing:
+    """What one program's deciding has priced on its mesh. Everything is computed once per distinct op, split and option: the
+    second layer of a model looks up what the first one has paid for."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._from: dict[tuple[TensorType, Sharding], Prices] = {}
+        self._into: dict[tuple[TensorType, Sharding, float], Prices] = {}
+        self._suggestions: dict[tuple[ShardingRule, int, Split], tuple[Suggestions, Suggestions]] = {}
+        self._known: dict[tuple[ShardingRule, Taken], dict[Option, Choice | None]] = {}
+        "Per op, what follows from each option; None for one that is not legal."
+        self._choices: dict[tuple[ShardingRule, Candidates, Axes, Taken], list[Choice]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many prices have been computed."""
+        return sum(map(len, (*self._from.values(), *self._into.values(), *self._choices.values())))
+
+    def arriving(self, kind: TensorType, source: Sharding) -> Prices:
+        """Bytes of resharding a value from `source` to what is needed of it."""
+        found = self._from.get((kind, source))
+        if found is None:
+            shape, dtype = kind
+
+            def price(need: Sharding) -> float:
+                return 0.0 if need == source else resharding.cost(shape, dtype, self.mesh, source, need)
+
+            found = self._from[kind, source] = Prices(price)
+        return found
+
+    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0) -> Prices:
+        """Bytes of resharding a result to `target`; those of a partial one count only for the `share` of the runs after which it
+        is reduced."""
+        key = (kind, target, share)
+        found = self._into.get(key)
+        if found is None:
+
+            def price(computed: Sharding) -> float:
+                moved = self.arriving(kind, computed)[target]
+                return share * moved if computed.partial_axes else moved
+
+            found = self._into[key] = Prices(price)
+        return found
+
+    def choices(self, rule: ShardingRule, splits: Sequence[Split], partial: Axes = (), taken: Taken = ()) -> list[Choice]:
+        """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on
+        dimensions that must be replicated are suggested to the others.
+
+        `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave its
+        result so, only the options that do are considered (the RFC, setShardingAnnotations). Axes along which an operand is
+        `taken` split no loop.
+        """
+        found: list[tuple[int, Axes]] = []
+        moved: list[tuple[int, Axes]] = []
+        for index, split in enumerate(splits):
+            suggested, movable = self._suggestions_of(rule, index, split)
+            found += suggested
+            moved += movable
+        key = (rule, loop_candidates(rule, (*found, *moved)), partial, taken)
+        choices = self._choices.get(key)
+        if choices is None:
+            choices = self._choices[key] = self._legal(*key)
+        return choices
+
+    def _legal(self, rule: ShardingRule, candidates: Candidates, partial: Axes, taken: Taken) -> list[Choice]:
+        """The legal options that the candidates of each loop make."""
+        if partial:
+            candidates = tuple(
+                (partial, *found) if loop.reduction and partial not in found else found
+                for loop, found in zip(rule.loops, candidates, strict=True)
+            )
+        while prod(map(len, candidates)) > MOST_OPTIONS:
+            widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
+            candidates = (*candidates[:widest], (*candidates[widest][:-2], ()), *candidates[widest + 1 :])
+        if passed := {*max(taken, default=())}:
+            candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
+        known = self._known.setdefault((rule, taken), {})
+        legal = []
+        for option in product(*candidates):
+            if option not in known:
+                known[option] = self.choice(rule, option, taken) if is_legal(rule, option, self.mesh) else None
+            if (choice := known[option]) is not None:
+                legal.append(choice)
+        if not partial:
+            return legal
+        return [choice for choice in legal if {*partial} <= _reduced(rule, choice.option)] or legal
+
+    def _suggestions_of(self, rule: ShardingRule, index: int, split: Split) -> tuple[Suggestions, Suggestions]:
+        """What the split of one tensor suggests, and what could take over axes from its dimensions that must be replicated."""
+        found = self._suggestions.get((rule, index, split))
+        if found is None:
+            dims = (*rule.operands, *rule.results)[index]
+            found = tuple(suggested_axes(rule, dims, split, self.mesh)), tuple(movable_axes(rule, dims, split, self.mesh))
+            self._suggestions[rule, index, split] = found
+        return found
+
+    def choice(self, rule: ShardingRule, option: Option, taken: Taken = ()) -> Choice:
+        """What follows from one option."""
+        name, passed = self.mesh.name, max(taken, default=())
+        operands = zip(rule.operands, taken or ((),) * len(rule.operands), strict=True)
+        return Choice(
+            option,
+            _compute_price(rule, option, self.mesh),
+            tuple([needed_sharding(dims, option, name, axes) for dims, axes in operands]),
+            tuple([computed_sharding(rule, option, index, self.mesh, passed) for index in range(len(rule.results))]),
+        )
+
+
+def own_cost(choice: Choice, results: Ends) -> float:
+    """Bytes of computing results and of what becomes of them."""
+    total = choice.compute
+    for prices, computed in zip(results, choice.computed, strict=True):
+        if prices is not None:
+            total += prices[computed]
+    return total
+
+
+def operand_cost(choice: Choice, operands: Ends) -> float:
+    """Bytes of bringing the operands to what an option needs."""
+    total = 0.0
+    for prices, need in zip(operands, choice.needs, strict=True):
+        if prices is not None:
+            total += prices[need]
+    return total
+
+
+def cheapest(choices: Sequence[Choice], operands: Ends, results: Ends) -> tuple[Choice, float]:
+    """The choice of the fewest bytes, of equals the first, and its `own_cost`."""
+    best, own, least = choices[0], 0.0, inf
+    for choice in choices:
+        cost = own_cost(choice, results)
+        total = cost + operand_cost(choice, operands)
+        if total < least:
+            best, own, least = choice, cost, total
+    return best, own
 
 
 def _reduced(rule: ShardingRule, option: Option) -> set[int]:
@@ -106,100 +244,10 @@ def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: fr
     return tuple(extended)
 
 
-def compute_price(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
+def _compute_price(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
     """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
     if not rule.loops:
         return 0.0
     price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
     price *= rule.work * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(rule.loops, option, strict=True))
     return price + exchanged_bytes(rule, option, mesh) if rule.exchanges else price
-
-
-def reshard_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
-    """Bytes on the wire per device; 0 for equal shardings without asking the planner."""
-    return 0.0 if source == target else resharding.cost(shape, dtype, mesh, source, target)
-
-
-def reducing_cost(shape: tuple[int, ...], dtype: str, mesh: Mesh, computed: Sharding, target: Sharding, share: float) -> float:
-    """`reshard_cost` of a result; that of a partial one counts only for the `share` of the runs after which it is reduced."""
-    cost = reshard_cost(shape, dtype, mesh, computed, target)
-    return share * cost if computed.partial_axes else cost
-
-
-@dataclass(frozen=True)
-class NodeCost:
-    """What an op costs under its cheapest option, in bytes: computing and reducing its results. Bringing its operands to what it
-    `needs` is counted apart, since several ops may share it."""
-
-    own: float
-    needs: tuple[Sharding | None, ...]
-
-
-@lru_cache(maxsize=1 << 17)
-def cheapest(
-    rule: ShardingRule,
-    types: tuple[TensorType | None, ...],
-    splits: tuple[Split, ...],
-    wanted: Sharding | None,
-    kept: tuple[Axes, ...],
-    fixed: Option | None,
-    mesh: Mesh,
-    reduce_share: float = 1.0,
-) -> NodeCost:
-    """The cost of an op whose operands and results are split as `splits`, under the option that is cheapest with its operands'
-    reshardings.
-
-    `wanted` is the user's partial annotation of the result; `kept` says along which axes operands are taken as partial sums;
-    `fixed` an option that the user chose; `reduce_share` the part
-    of the op's runs after which a partial result is reduced.
-    """
-    partial = wanted.partial_axes if wanted and not kept else ()
-    passed = max(kept, default=())
-    taken = kept or ((),) * len(rule.operands)
-    count = len(rule.operands)
-    best: tuple[float, NodeCost] | None = None
-    for option in [fixed] if fixed is not None else options(rule, list(splits), mesh, partial, passed):
-        own = compute_price(rule, option, mesh)
-        for index, (kind, split) in enumerate(zip(types[count:], splits[count:], strict=True)):
-            if kind is not None:
-                target = with_split(wanted, split) if wanted else split_sharding(mesh.name, split)
-                computed = with_partial(result_sharding(rule, option, index, mesh), passed)
-                own += reducing_cost(*kind, mesh, computed, target, reduce_share)
-        total, needs = own, []
-        for kind, split, dims, summed in zip(types, splits, rule.operands, taken, strict=False):
-            need = needed_sharding(dims, option, mesh.name, summed) if kind is not None else None
-            needs.append(need)
-            if kind is not None and need is not None:
-                total += reshard_cost(*kind, mesh, with_partial(split_sharding(mesh.name, split), summed), need)
-        if best is None or total < best[0]:
-            best = (total, NodeCost(own, tuple(needs)))
-    assert best is not None, "the unsplit option is always legal"
-    return best[1]
-
-
-def propagation_cost(
-    rule: ShardingRule,
-    option: Option,
-    operands: list[Tensor],
-    results: list[Tensor],
-    banned: list[frozenset[int]],
-    mesh: Mesh,
-    reduce_share: float,
-) -> float:
-    """Cost of `option` while shardings are still being propagated: what may still be extended to fit is free. That an operand is
-    passed on as a partial sum changes nothing between options."""
-    total = compute_price(rule, option, mesh)
-    for (shape, dtype, split, may_extend), dims, ban in zip(operands, rule.operands, banned, strict=False):
-        needed = tensor_split(dims, option)
-        total += reshard_cost(
-            shape,
-            dtype,
-            mesh,
-            split_sharding(mesh.name, extend(split, needed, may_extend, ban)),
-            split_sharding(mesh.name, needed),
-        )
-    for index, (shape, dtype, split, may_extend) in enumerate(results):
-        computed = result_sharding(rule, option, index, mesh)
-        final = extend(split, computed.split_axes, may_extend, banned[len(operands) + index])
-        total += reducing_cost(shape, dtype, mesh, computed, split_sharding(mesh.name, final), reduce_share)
-    return total

@@ -30,7 +30,7 @@ def wanted_cuts(graph: Graph) -> Cuts:
     """The cuts that the reshapes and the rules of `graph` ask for, as far as they go together."""
     cuts: Cuts = {}
     for node in graph.nodes:
-        if node.op.name != "stablehlo.reshape" and node.op.name not in RULED:
+        if node.name != "stablehlo.reshape" and node.name not in RULED:
             continue
         for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
             for axes, loops in zip(graph.tensors[tensor].split if tensor >= 0 else (), dims, strict=True):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import Ends, GraphBuilder
+from meshbridge.decide.choice import Pricing
 from meshbridge.decide.cut_axes import wanted_cuts
 from meshbridge.decide.decisions import (
     ANNOTATED,
@@ -24,7 +25,7 @@ from meshbridge.decide.refine import refine
 from meshbridge.decide.unreduced import carry_declarations
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.renumber import renumber
-from meshbridge.ir.mlir import COMPOSITE, MANUAL, REGION_OPS, OpError, ShardingWarning, ir, walk
+from meshbridge.ir.mlir import COMPOSITE, MANUAL, REGION_OPS, OpError, ShardingWarning, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, even_split, is_even
 from meshbridge.ir.subaxes import completed_split, cut, whole_split
 from meshbridge.ops.composites import composite_body, composite_rule
@@ -44,7 +45,7 @@ def decide(functions: Iterable[ir.Operation], module: ir.Module, interface: Inte
             warnings.warn(text, ShardingWarning, stacklevel=2)
         if moves:
             refine(graph, moves)
-        decided.append(_Decider(graph, Bodies(graph.mesh, interface)).function())
+        decided.append(_Decider(graph, Bodies(graph.pricing, interface)).function())
     return Decisions(tuple(decided))
 
 
@@ -54,11 +55,12 @@ def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface:
     Where that meets a reshape which an axis fits only in part, the axis is cut in the module, and propagation starts anew.
     """
     graphs: list[Graph] = []
+    pricings: dict[Mesh, Pricing] = {}
     for function in functions:
         mesh = find_mesh(module, function)
         if mesh is not None:
-            _refuse_unknown_sizes(function, mesh)
-            graph = GraphBuilder(function, mesh, interface).build()
+            _refuse_unknown_axes(function, mesh)
+            graph = GraphBuilder(function, interface, pricings.setdefault(mesh, Pricing(mesh))).build()
             _propagate(graph)
             if cuts := wanted_cuts(graph):
                 renumber(module, mesh, cut(mesh, cuts))
@@ -73,17 +75,12 @@ def _propagate(graph: Graph) -> None:
     Propagator(graph).run("backward-forward")
 
 
-def _refuse_unknown_sizes(function: ir.Operation, mesh: Mesh) -> None:
-    """Raises OpError where `mesh` has axes, or a tensor dimensions, of unknown size: what a sharding costs depends on it."""
+def _refuse_unknown_axes(function: ir.Operation, mesh: Mesh) -> None:
+    """Raises OpError where `mesh` has axes of unknown size: what a sharding costs depends on it."""
     if DYNAMIC in mesh.shape:
         sizes = "x".join("?" if size == DYNAMIC else str(size) for size in mesh.shape)
         message = f"is to be partitioned on the mesh @{mesh.name} of shape {sizes}, expected known sizes"
         raise OpError(function, message, hint=f"mesh-opt --mesh-specialize={mesh.name}=… gives them")
-    for op in walk(function):
-        for value in (*op.operands, *op.results):
-            if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
-                message = f"has a value of type {value.type}, expected sizes that are known while partitioning"
-                raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
 
 
 class Bodies:
@@ -93,8 +90,9 @@ class Bodies:
     whatever the rule says: what a body needs of other shards is communicated.
     """
 
-    def __init__(self, mesh: Mesh, interface: Interface) -> None:
-        self.mesh = mesh
+    def __init__(self, pricing: Pricing, interface: Interface) -> None:
+        self.pricing = pricing
+        self.mesh = pricing.mesh
         self.interface = interface
         self._decided: dict[tuple[ir.Operation, ShardingRule, Option, frozenset[int]], BlockDecisions] = {}
 
@@ -118,7 +116,7 @@ class Bodies:
         given = tuple(sharding if is_tensor else None for sharding, is_tensor in zip(shardings, tensors, strict=True))
         count = len(rule.operands)
         ends = Ends(given[:count], given[count:], manual)
-        graph = GraphBuilder(function, self.mesh, self.interface, ends=ends).build()
+        graph = GraphBuilder(function, self.interface, self.pricing, ends=ends).build()
         _propagate(graph)  # between ends that are given there is little to refine
         return _Decider(graph, self).body()
 
@@ -153,7 +151,7 @@ class _Decider:
         return self.graph.tensor_of.get(value, -1)
 
     def _defined(self, values: Iterable[ir.Value]) -> Shardings:
-        return tuple([self.assigned.defined.get(self._tensor(value)) for value in values])
+        return tuple([self.assigned.defined(self._tensor(value)) for value in values])
 
     def _block(self, block: ir.Block, returned: Callable[[ir.Operation], Shardings]) -> BlockDecisions:
         ops = [self._op(view.operation, returned) for view in block.operations]
@@ -190,7 +188,8 @@ class _Decider:
         there is, a result may be split `finer`, along the whole axis: that costs nothing."""
         if tensor < 0:
             return None
-        defined, description, mesh = self.assigned.defined[tensor], self.graph.tensors[tensor], self.graph.mesh
+        defined, description, mesh = self.assigned.defined(tensor), self.graph.tensors[tensor], self.graph.mesh
+        assert defined is not None
         if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
             return defined
         split = defined.split_axes

@@ -7,7 +7,7 @@ that being the first layer or the last does not set a layer apart). What is deci
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 
 from meshbridge.decide.graph import Graph
@@ -23,24 +23,18 @@ def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
     """The folded graph, and for every tensor of `graph` the tensor that it is folded into. A node's weight counts the nodes
     folded into it."""
     tensors, nodes = _colours(graph)
-    folded = Graph(graph.function, graph.mesh)
-    folded.tensors = [replace(graph.tensors[index], uses=0) for index in _representatives(tensors)]
+    folded = replace(graph, tensors=[], nodes=[], uses=[], carried={})
+    for index in _representatives(tensors):
+        folded.add(graph.tensors[index])
+    numbers = [*tensors, -1]  # the last one is tensor -1's
     counts = Counter(nodes)
-
-    def renamed(members: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(tensors[tensor] if tensor >= 0 else -1 for tensor in members)
-
-    folded.nodes = [
-        replace(
-            node,
-            operands=renamed(node.operands),
-            results=renamed(node.results),
-            weight=node.weight * counts[colour],
-            reduce_weight=node.reduce_weight * counts[colour],
-        )
-        for colour, index in enumerate(_representatives(nodes))
-        for node in [graph.nodes[index]]
-    ]
+    for colour, index in enumerate(_representatives(nodes)):
+        node = graph.nodes[index]
+        operands, results = (tuple([numbers[tensor] for tensor in members]) for members in (node.operands, node.results))
+        alike = replace(node, operands=operands, results=results)
+        count, kind = counts[colour], node.kind
+        folded.change_kind(alike, weight=kind.weight * count, reduce_weight=kind.reduce_weight * count)
+        folded.nodes.append(alike)
     folded.connect()
     return folded, tensors
 
@@ -55,26 +49,25 @@ def _representatives(colours: list[int]) -> list[int]:
 
 def _colours(graph: Graph) -> tuple[list[int], list[int]]:
     """A number for every tensor and every node; equal numbers look alike."""
-    tensors = _number([tensor.signature for tensor in graph.tensors])
-    kinds = _number([node.signature for node in graph.nodes])
+    tensors = _number(graph.tensors)
+    kinds = _number(node.kind for node in graph.nodes)
     nodes: list[int] = []
     for _ in range(ROUNDS):
         nodes = _number(_with_tensors(graph, kinds, tensors))
-        tensors = _number(
-            [(tensor, frozenset([nodes[user] for user in users])) for tensor, users in zip(tensors, graph.users, strict=True)]
-        )
+        find = nodes.__getitem__
+        tensors = _number((tensor, frozenset(map(find, users))) for tensor, users in zip(tensors, graph.users, strict=True))
     return tensors, _number(_with_tensors(graph, nodes, tensors))
 
 
-def _with_tensors(graph: Graph, colours: list[int], tensors: list[int]) -> list[Hashable]:
+def _with_tensors(graph: Graph, colours: list[int], tensors: list[int]) -> Iterator[Hashable]:
     """Each node's colour together with those of its operands and results."""
-    return [
-        (colour, *[tensors[tensor] if tensor >= 0 else -1 for tensor in (*node.operands, *node.results)])
-        for colour, node in zip(colours, graph.nodes, strict=True)
-    ]
+    numbers = [*tensors, -1]
+    find = numbers.__getitem__
+    for colour, node in zip(colours, graph.nodes, strict=True):
+        yield (colour, *map(find, node.operands), *map(find, node.results))
 
 
-def _number(values: list[Hashable]) -> list[int]:
+def _number(values: Iterable[Hashable]) -> list[int]:
     """Equal values get equal numbers, in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]

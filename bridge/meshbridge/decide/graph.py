@@ -3,23 +3,31 @@
 A `Tensor` is what a sharding is decided for: a value with the `mesh.shard` on its definition, or all values of a loop that must
 be sharded alike (a carried value, its region arguments, its result). A `Node` relates tensors: an op with its sharding rule, or
 an identity (a use annotated by the user, a loop's initial value, a yielded value).
+
+Tensors of which the same is known are one object, and so are the kinds of nodes: what has been computed once for a kind and its
+tensors is found again by looking these up, which compares objects. The layers of a model are alike, so nearly all of them is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, final
 
-from meshbridge.ir.mlir import MANUAL, ir
+from meshbridge.decide.choice import Pricing, TensorType
+from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
-from meshbridge.ops.option import split_sharding, with_partial, with_split
+from meshbridge.ops.option import Option, sharding_of, with_partial, with_split
 from meshbridge.ops.rule import ShardingRule
 
 
-@dataclass
+@final
+@dataclass(frozen=True, eq=False)
 class Tensor:
-    """One tensor: what is known of its sharding. `open` says per dimension whether propagation may add axes."""
+    """What is known of one tensor's sharding. `open` says per dimension whether propagation may add axes."""
 
+    mesh: str
     shape: tuple[int, ...]
     dtype: str
     split: Split
@@ -43,20 +51,26 @@ class Tensor:
     "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
     found: frozenset[int] = frozenset()
     "At the boundary, the axes along which the sweeps have split it."
-    uses: int = 0
+    _otherwise: dict[Split, Tensor] = field(default_factory=dict, repr=False)
+    "The tensors of which the same is known but for the split, by that."
 
     @property
+    def type(self) -> TensorType:
+        return self.shape, self.dtype
+
+    @cached_property
     def summed_axes(self) -> Axes:
         """The axes along which it is declared a partial sum."""
         return self.layout.summed_axes if self.layout is not None else ()
 
-    def sharding(self, mesh: str) -> Sharding:
+    @cached_property
+    def sharding(self) -> Sharding:
         """As it is decided: its split, and what its annotation says beside that."""
         if self.layout is None:
-            return split_sharding(mesh, self.split)
+            return sharding_of(self.mesh, self.split)
         return with_split(self.layout, self.split) if self.layout.is_plain else self.layout
 
-    @property
+    @cached_property
     def movable(self) -> tuple[bool, ...]:
         """Per dimension, whether refinement may split it otherwise than propagation has."""
         return (
@@ -79,38 +93,38 @@ class Tensor:
             and all(along[: len(kept)] == kept for along, kept in zip(split, self.written, strict=True))
         )
 
+    def with_split(self, split: Split) -> Tensor:
+        """The same tensor split so."""
+        found = self._otherwise.get(split)
+        if found is None:
+            found = self._otherwise[split] = replace(self, split=split)
+        return found
+
     @property
     def signature(self) -> tuple[object, ...]:
-        """All that decides about it, apart from its neighbours."""
-        sharding = (self.split, self.open, self.decided, self.banned, self.layout, self.written, self.region_axes)
-        return (self.shape, self.dtype, *sharding, self.user, self.tied, self.boundary)
+        """All that is known of it but its split."""
+        annotated = (self.priorities, self.decided, self.layout, self.user, self.written, self.region_axes)
+        return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, self.tied, self.boundary, self.found)
 
 
-@dataclass
-class Node:
-    """An op, or an identity of an operand and a result (then `op` is the annotation, call or terminator behind it)."""
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """All that decides about a node, apart from its tensors."""
 
-    op: ir.Operation
     rule: ShardingRule
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
-    is_identity: bool = False
-    operand_index: int = 0
-    "For identities: the operand of `op` that carries the value."
-    fixed_option: tuple[Axes, ...] | None = None
-    weight: int = 1
+    weight: int
     "How often it runs: trip counts of the loops around it."
+    is_identity: bool = False
+    fixed_option: Option | None = None
     reduce_weight: int = 0
     "How often a partial value that it leaves is reduced, if less often: a loop that only adds up reduces once, in the end."
     region_axes: frozenset[int] = frozenset()
     "For identities into and out of a manual computation: its axes. Only the side outside is split along them."
+    is_entry: bool = False
+    "Whether such an identity leads into the computation."
     forward: bool = True
     "Whether an identity hands splits from its operand to its result, and `backward` from its result to its operand."
     backward: bool = True
-    manual: frozenset[int] = frozenset()
-    "The axes of the manual computations around it, which do not exist there."
-    scope: tuple[int, ...] = ()
-    "The regions around it, outermost first: what is computed in one scope can be used in it and below."
     kept: tuple[Axes, ...] = ()
     "Per operand, the axes along which it is taken and passed on as a declared partial sum (`unreduced.py`); () for no operand."
     inside: frozenset[int] = frozenset()
@@ -118,19 +132,51 @@ class Node:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """All that decides about it, apart from its tensors."""
-        shape = (self.rule, self.fixed_option, self.kept, self.region_axes, self.inside)
-        return (*shape, self.weight, self.reduce_weight, self.is_identity, self.forward, self.backward)
+        """All of that, to be compared."""
+        handed_on = (self.is_identity, self.region_axes, self.is_entry, self.forward, self.backward)
+        return (self.rule, self.weight, self.reduce_weight, self.fixed_option, self.kept, self.inside, *handed_on)
+
+    @cached_property
+    def reduce_share(self) -> float:
+        """The part of its runs after which a partial value is reduced."""
+        return self.reduce_weight / self.weight if self.reduce_weight else 1.0
+
+    @cached_property
+    def passes_through(self) -> bool:
+        """Whether no loop is a reduction and every tensor has them all: elementwise ops, transposes, identities."""
+        rule = self.rule
+        return not rule.reduces and len({sum(map(len, dims)) for dims in (*rule.operands, *rule.results) if dims}) <= 1
+
+
+@dataclass(slots=True)
+class Node:
+    """An op, or an identity of an operand and a result (then `op` is the annotation, call or terminator behind it)."""
+
+    op: ir.Operation
+    name: str
+    "That of `op`."
+    kind: Kind
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    operand_index: int = 0
+    "For identities: the operand of `op` that carries the value."
+    manual: frozenset[int] = frozenset()
+    "The axes of the manual computations around it, which do not exist there."
+    scope: tuple[int, ...] = ()
+    "The regions around it, outermost first: what is computed in one scope can be used in it and below."
+
+    @property
+    def rule(self) -> ShardingRule:
+        return self.kind.rule
+
+    @property
+    def is_identity(self) -> bool:
+        return self.kind.is_identity
 
     @property
     def only_result(self) -> int:
         """The tensor of its result; -1 if it has none, several, or one that is no ranked tensor."""
         return self.results[0] if len(self.results) == 1 else -1
-
-    @property
-    def reduce_share(self) -> float:
-        """The part of its runs after which a partial value is reduced."""
-        return self.reduce_weight / self.weight if self.reduce_weight else 1.0
 
 
 @dataclass
@@ -139,6 +185,7 @@ class Graph:
 
     function: ir.Operation
     mesh: Mesh
+    pricing: Pricing
     tensors: list[Tensor] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     tensor_of: dict[ir.Value, int] = field(default_factory=dict)
@@ -152,42 +199,62 @@ class Graph:
     "What the user should know of annotations that were not followed to the letter."
     users: list[list[int]] = field(default_factory=list)
     "Per tensor, the nodes that mention it."
+    uses: list[int] = field(default_factory=list)
+    "Per tensor, how many operands and returned values it is."
+    _tensors: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+    _kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
 
-    def identity_need(self, node: Node) -> Sharding:
+    def add(self, tensor: Tensor) -> int:
+        """The number of a new tensor of which that is known."""
+        self.tensors.append(tensor)
+        self.uses.append(0)
+        return len(self.tensors) - 1
+
+    def known(self, tensor: Tensor) -> Tensor:
+        """The one object for what is known of a tensor."""
+        return self._tensors.setdefault(tensor.signature, tensor).with_split(tensor.split)
+
+    def describe(self, index: int, **changed: Any) -> None:
+        """Changes what is known of a tensor."""
+        self.tensors[index] = self.known(replace(self.tensors[index], _otherwise={}, **changed))
+
+    def kind(self, rule: ShardingRule, weight: int, **more: Any) -> Kind:
+        """The one object for a kind of node."""
+        found = Kind(rule, weight, **more)
+        return self._kinds.setdefault(found.signature, found)
+
+    def change_kind(self, node: Node, **changed: Any) -> None:
+        """Gives a node another kind."""
+        found = replace(node.kind, **changed)
+        node.kind = self._kinds.setdefault(found.signature, found)
+
+    def identity_need(self, kind: Kind, source: Tensor, target: Tensor) -> Sharding:
         """What an identity needs of its operand to be its result. Within a manual computation, the terms of a sum along its axes
         are what the devices hold."""
-        source, target = self.tensors[node.operands[0]], self.tensors[node.results[0]]
-        if not node.region_axes:
-            return target.sharding(self.mesh.name)
-        split = across_region(target.split, source.split, node.region_axes)
-        enters = node.op.name == MANUAL
-        terms = tuple(axis for axis in (source if enters else target).summed_axes if (axis in node.region_axes) == enters)
-        return with_partial(split_sharding(self.mesh.name, split), terms)
-
-    def wanted_partial(self, node: Node) -> Axes:
-        """The axes along which the user wants the node's result partial, other than by passing on an operand that is so."""
-        wanted = self.wanted_layout(node)
-        return wanted.partial_axes if wanted is not None and not node.kept else ()
-
-    def wanted_layout(self, node: Node) -> Sharding | None:
-        """The user's annotation of a result as partial."""
-        layouts = (self.tensors[tensor].layout for tensor in node.results if tensor >= 0)
-        return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
+        if not kind.region_axes:
+            return target.sharding
+        split = across_region(target.split, source.split, kind.region_axes)
+        summed = (source if kind.is_entry else target).summed_axes
+        terms = tuple(axis for axis in summed if (axis in kind.region_axes) == kind.is_entry)
+        return with_partial(sharding_of(self.mesh.name, split), terms)
 
     def connect(self) -> None:
         """Fills `users` and each tensor's use count once all nodes are known."""
-        self.users = [[] for _ in self.tensors]
+        users = self.users = [[] for _ in self.tensors]
+        uses = self.uses
         for index, node in enumerate(self.nodes):
-            for tensor in {*node.operands, *node.results} - {-1}:
-                self.users[tensor].append(index)
+            for tensor in {*node.operands, *node.results}:
+                if tensor >= 0:
+                    users[tensor].append(index)
             for tensor in node.operands:
                 if tensor >= 0:
-                    self.tensors[tensor].uses += 1
+                    uses[tensor] += 1
         for tensor, body in self.carried.items():
-            for index in self.users[tensor]:
+            for index in users[tensor]:
                 node = self.nodes[index]
                 if body in node.scope:
-                    node.inside |= {number for number, read in enumerate(node.operands) if read == tensor}
+                    inside = {number for number, read in enumerate(node.operands) if read == tensor}
+                    self.change_kind(node, inside=node.kind.inside | inside)
 
 
 def across_region(split: Split, own: Split, axes: frozenset[int]) -> Split:
@@ -196,3 +263,15 @@ def across_region(split: Split, own: Split, axes: frozenset[int]) -> Split:
         (*[axis for axis in present if axis in axes], *[axis for axis in along if axis not in axes])
         for along, present in zip(split, own, strict=True)
     )
+
+
+def wanted_layout(results: Iterable[Tensor | None]) -> Sharding | None:
+    """The user's annotation of a result of an op as partial."""
+    layouts = (tensor.layout for tensor in results if tensor is not None)
+    return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
+
+
+def wanted_partial(kind: Kind, results: Iterable[Tensor | None]) -> Axes:
+    """The axes along which the user wants a result of an op partial, other than by passing on an operand that is so."""
+    wanted = wanted_layout(results)
+    return wanted.partial_axes if wanted is not None and not kind.kept else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.ir.sharding import Axes
@@ -22,12 +23,13 @@ def share_tensors(graph: Graph, groups: Iterable[list[int]], places: dict[int, s
         for other in dict.fromkeys(members):
             if other == shared:
                 continue
-            if not graph.tensors[other].user or _join(graph.tensors[shared], graph.tensors[other]):
+            joined = _join(graph.tensors[shared], graph.tensors[other])
+            if joined is not None:
                 standing[other] = shared
-                graph.tensors[shared].boundary |= graph.tensors[other].boundary
+                graph.describe(shared, **joined, boundary=graph.tensors[shared].boundary or graph.tensors[other].boundary)
             else:
                 graph.warnings.append(_contradiction(graph, shared, other, places))
-        graph.tensors[shared].tied = True
+        graph.describe(shared, tied=True)
     if standing:
         graph.tensor_of = {value: _last(standing, tensor) for value, tensor in graph.tensor_of.items()}
         for node in graph.nodes:
@@ -46,28 +48,31 @@ def _rename(node: Node, standing: dict[int, int]) -> None:
     node.results = tuple(_last(standing, tensor) for tensor in node.results)
 
 
-def _join(shared: Tensor, other: Tensor) -> bool:
-    """Takes the annotation of `other` into `shared`; False, and nothing is changed, if they contradict each other."""
+def _join(shared: Tensor, other: Tensor) -> dict[str, Any] | None:
+    """What changes of `shared` where it takes the annotation of `other` in; None if they contradict each other."""
+    if not other.user:
+        return {}
     if shared.layout != other.layout:
-        return False
+        return None
     joined: list[Axes] = []
     for ours, theirs, may, might in zip(shared.split, other.split, shared.open, other.open, strict=True):
         longer, shorter, extends = (ours, theirs, might) if len(ours) >= len(theirs) else (theirs, ours, may)
         if longer[: len(shorter)] != shorter or (longer != shorter and not extends):
-            return False
+            return None
         joined.append(longer)
     axes = [axis for along in joined for axis in along]
     banned = shared.banned | other.banned
     if len(set(axes)) < len(axes) or not banned.isdisjoint(axes):
-        return False
-    shared.split = shared.written = tuple(joined)
-    shared.open = tuple(may and might for may, might in zip(shared.open, other.open, strict=True))
-    shared.banned = banned
-    if shared.priorities and other.priorities:
-        shared.priorities = tuple(map(min, zip(shared.priorities, other.priorities, strict=True)))
-    else:
-        shared.priorities = ()
-    return True
+        return None
+    both = shared.priorities and other.priorities
+    priorities = tuple(map(min, zip(shared.priorities, other.priorities, strict=True))) if both else ()
+    return {
+        "split": tuple(joined),
+        "written": tuple(joined),
+        "open": tuple(may and might for may, might in zip(shared.open, other.open, strict=True)),
+        "banned": banned,
+        "priorities": priorities,
+    }
 
 
 def _contradiction(graph: Graph, first: int, second: int, places: dict[int, str]) -> str:

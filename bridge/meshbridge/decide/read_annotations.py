@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshbridge.decide.build_graph import given_option
+from meshbridge.decide.choice import Pricing
 from meshbridge.decide.decide import Bodies
 from meshbridge.decide.decisions import (
     ANNOTATED,
@@ -33,7 +34,7 @@ from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, OpError, functions_t
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, replicated
 from meshbridge.ops.layouts import in_layout, shared_layout
 from meshbridge.ops.linear import carried_axes
-from meshbridge.ops.option import Option, is_legal, loop_candidates, needed_sharding
+from meshbridge.ops.option import Option, is_legal, loop_candidates, needed_sharding, suggested_axes
 from meshbridge.ops.placements import as_held
 from meshbridge.ops.rule import Interface, ShardingRule, shape_of
 
@@ -55,7 +56,7 @@ class _Reader:
         self._function = function
         self.mesh = mesh
         self.interface = interface
-        self.bodies = Bodies(mesh, interface)
+        self.bodies = Bodies(Pricing(mesh), interface)
         self.manual: frozenset[int] = frozenset()
         "Axes of the manual computations around."
         self._now: dict[ir.Value, Sharding] = {}
@@ -178,10 +179,15 @@ class _Reader:
     def _suggested(self, rule: ShardingRule, arriving: Sequence[Sharding | None], annotated: Sequence[Sharding | None]) -> Option:
         """The first legal option that the operands, or an annotated result, suggest."""
         pairs = zip((*rule.operands, *rule.results), (*arriving, *annotated), strict=True)
-        splits = [(dims, sharding.split_axes) for dims, sharding in pairs if sharding is not None]
+        suggestions = [
+            suggestion
+            for dims, sharding in pairs
+            if sharding is not None
+            for suggestion in suggested_axes(rule, dims, sharding.split_axes, self.mesh)
+        ]
         partial = {axis for source in arriving if source is not None for axis in source.summed_axes}
         chosen: list[Axes] = [()] * len(rule.loops)
-        for loop, candidates in enumerate(loop_candidates(rule, splits, self.mesh)):
+        for loop, candidates in enumerate(loop_candidates(rule, suggestions)):
             for axes in candidates:
                 tried = [*chosen[:loop], axes, *chosen[loop + 1 :]]
                 if not partial & set(axes) and is_legal(rule, tuple(tried), self.mesh):

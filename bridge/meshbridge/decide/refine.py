@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, permutations
 
-from meshbridge.decide.choice import NodeCost, TensorType, cheapest, reshard_cost
+from meshbridge.decide.choice import cheapest
 from meshbridge.decide.fold_layers import fold_layers
-from meshbridge.decide.graph import Graph, Node, Tensor, across_region
-from meshbridge.decide.propagate import is_pass_through
+from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region, wanted_layout, wanted_partial
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts
+from meshbridge.ops.option import sharding_of, with_partial, with_split
 
 MOST_PADDING = 1 / 8
 """A dimension is sharded where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3.
@@ -62,16 +62,27 @@ Dimension = tuple[int, int]
 Reader = tuple[int, int, int, bool]
 """A node that reads a tensor, the operand that it is there, how often the node runs, and whether in the loop that carries it."""
 
+Changes = dict[int, Tensor]
+"""Tensors by number, as they are to be."""
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What an op costs under its cheapest option, in bytes: computing and reducing its results. Bringing its operands to what it
+    `needs` is counted apart, since several ops may share it."""
+
+    own: float
+    needs: tuple[Sharding, ...]
+
 
 def refine(graph: Graph, budget: int) -> None:
     """Refines the splits of `graph` in place, trying at most `budget` moves."""
-    for tensor in graph.tensors:
+    for index, tensor in enumerate(graph.tensors):
         if tensor.boundary:
-            tensor.found = frozenset(sum(tensor.split, ()))
+            graph.describe(index, found=frozenset(sum(tensor.split, ())))
     folded, standing_for = fold_layers(graph)
     left = Refiner(folded, budget).run(WIDE, NARROW)
-    for tensor, colour in zip(graph.tensors, standing_for, strict=True):
-        tensor.split = folded.tensors[colour].split
+    graph.tensors = [folded.tensors[colour] for colour in standing_for]
     if len(graph.nodes) <= MANAGEABLE:
         Refiner(graph, left).run(NARROW, HELD)
 
@@ -86,8 +97,8 @@ class ClassSize:
 
 
 WIDE = ClassSize(lambda node: True)
-NARROW = ClassSize(is_pass_through)
-HELD = ClassSize(lambda node: node.is_identity or node.op.name in MOVING, moves_copies=False)
+NARROW = ClassSize(lambda node: node.kind.passes_through)
+HELD = ClassSize(lambda node: node.is_identity or node.name in MOVING, moves_copies=False)
 """What is kept for later, as in the stacks of a loop: such a stack of gathered activations spares gathering them again. One of
 parameters would too, but whoever splits parameters wants them to be kept split."""
 
@@ -99,16 +110,15 @@ class Refiner:
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
-        self._memo: dict[tuple[int, tuple[Split, ...]], NodeCost] = {}
-        self._types = [self._tensor_types(node) for node in graph.nodes]
-        self._tensors = [(*node.operands, *node.results) for node in graph.nodes]
-        self._kinds = self._kinds_of_nodes()
+        self._memo: dict[tuple[Kind, tuple[Tensor | None, ...]], NodeCost] = {}
+        self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
+        self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._readers = self._readers_of_tensors()
         self._costs = [self._node_cost(index) for index in range(len(graph.nodes))]
         self._shared = [self._uses(tensor) for tensor in range(len(graph.tensors))]
         self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
         self._redefined = {
-            n.results[0] for n in graph.nodes if n.is_identity and n.op.name == "stablehlo.return" and n.operands != n.results
+            n.results[0] for n in graph.nodes if n.is_identity and n.name == "stablehlo.return" and n.operands != n.results
         }
         "Tensors that a loop defines anew in every trip, so that they are no copies of what they start as."
         mesh = graph.mesh
@@ -128,27 +138,13 @@ class Refiner:
                     self._improve(dimensions)
         return self.budget
 
-    def _tensor_types(self, node: Node) -> tuple[TensorType | None, ...]:
-        tensors = self.graph.tensors
-        return tuple(
-            (tensors[tensor].shape, tensors[tensor].dtype) if tensor >= 0 else None for tensor in (*node.operands, *node.results)
-        )
-
-    def _kinds_of_nodes(self) -> list[int]:
-        """A number for every node: equal ones cost the same while their tensors are split alike."""
-        numbers: dict[object, int] = {}
-        return [
-            numbers.setdefault((node.signature, types, self.graph.wanted_layout(node)), len(numbers))
-            for node, types in zip(self.graph.nodes, self._types, strict=True)
-        ]
-
     def _readers_of_tensors(self) -> list[list[Reader]]:
         """Per tensor, who reads it."""
         readers: list[list[Reader]] = [[] for _ in self.graph.tensors]
         for index, node in enumerate(self.graph.nodes):
             for operand, tensor in enumerate(node.operands):
                 if tensor >= 0:
-                    readers[tensor].append((index, operand, node.weight, operand in node.inside))
+                    readers[tensor].append((index, operand, node.kind.weight, operand in node.kind.inside))
         return readers
 
     # Classes
@@ -166,7 +162,7 @@ class Refiner:
         copies: list[Dimension] = []
         blocked = self._blocked_dimensions()
         for node in self.graph.nodes:
-            if not (node.forward and node.backward and size.ties(node)):
+            if not (node.kind.forward and node.kind.backward and size.ties(node)):
                 continue
             home: dict[int, Dimension] = {}
             placed: list[int] = []
@@ -211,7 +207,7 @@ class Refiner:
         least = LEAST_GAIN * self._total
         if self._at_stake(dimensions) <= least:
             return
-        best: tuple[float, dict[int, Split]] | None = None
+        best: tuple[float, Changes] | None = None
         for axes in self._alternatives(dimensions):
             if self.budget <= 0:
                 break
@@ -248,7 +244,7 @@ class Refiner:
                     tried.add(axes)
                     yield axes
 
-    def _changed(self, dimensions: tuple[Dimension, ...], axes: Axes) -> dict[int, Split] | None:
+    def _changed(self, dimensions: tuple[Dimension, ...], axes: Axes) -> Changes | None:
         """New splits of the tensors concerned; None where shards would be padded by more than a little, or axes that may not move
         are in the way. A dimension on which the user wrote other axes keeps these alone."""
         mesh, tensors = self.graph.mesh, self.graph.tensors
@@ -256,42 +252,38 @@ class Refiner:
         dims_of: dict[int, list[int]] = {}
         for tensor, dim in dimensions:
             dims_of.setdefault(tensor, []).append(dim)
-        changed: dict[int, Split] = {}
-        for tensor, dims in dims_of.items():
-            description = tensors[tensor]
-            extent = description.shape[dims[0]]
-            if -extent % size > extent * MOST_PADDING or (description.banned | description.region_axes) & set(axes):
+        changed: Changes = {}
+        for index, dims in dims_of.items():
+            key = (tensors[index], tuple(dims), axes)
+            if key not in self._moved:
+                self._moved[key] = _moved(tensors[index], dims, axes, size)
+            moved = self._moved[key]
+            if moved is None:
                 return None
-            split = _moved(description, dims, axes)
-            before_after = zip(description.split, split, description.movable, strict=True)
-            if any(before != after and not may for before, after, may in before_after):
-                return None
-            if description.boundary and not description.found.issuperset(sum(split, ())):
-                return None
-            if split != description.split:
-                changed[tensor] = split
+            if moved is not tensors[index]:
+                changed[index] = moved
         return changed
 
     # Cost
 
-    def _gain(self, changed: dict[int, Split]) -> float:
-        """How much the total falls if the tensors get these splits."""
-        splits = {tensor: self.graph.tensors[tensor].split for tensor in changed}
+    def _gain(self, changed: Changes) -> float:
+        """How much the total falls if the tensors become these."""
+        before = {index: self.graph.tensors[index] for index in changed}
         costs, shared = self._apply(changed)
         gain = sum(cost.own - self._costs[node].own for node, cost in costs.items())
         gain += sum(cost - self._shared[tensor] for tensor, cost in shared.items())
-        for tensor, split in splits.items():
-            self.graph.tensors[tensor].split = split
+        for index, tensor in before.items():
+            self.graph.tensors[index] = tensor
         for node, cost in costs.items():
             self._costs[node] = cost
-        for tensor, bytes_moved in shared.items():
-            self._shared[tensor] = bytes_moved
+        for index, bytes_moved in shared.items():
+            self._shared[index] = bytes_moved
         return gain
 
-    def _apply(self, changed: dict[int, Split]) -> tuple[dict[int, NodeCost], dict[int, float]]:
-        """Gives the tensors these splits; returns the costs that changed as they were."""
-        for tensor, split in changed.items():
-            self.graph.tensors[tensor].split = split
+    def _apply(self, changed: Changes) -> tuple[dict[int, NodeCost], dict[int, float]]:
+        """Makes the tensors these; returns the costs that changed as they were."""
+        for index, tensor in changed.items():
+            self.graph.tensors[index] = tensor
         costs: dict[int, NodeCost] = {}
         moved = set(changed)
         for index in {user for tensor in changed for user in self.graph.users[tensor]}:
@@ -301,55 +293,79 @@ class Refiner:
                 if cost.needs != before.needs:
                     moved.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
         shared = {tensor: self._shared[tensor] for tensor in moved}
-        for tensor in moved:
-            self._shared[tensor] = self._uses(tensor)
+        for index in moved:
+            self._shared[index] = self._uses(index)
         return costs, shared
 
     def _uses(self, tensor: int) -> float:
         """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
         What a loop carries is another value in the loop than behind it."""
-        description = self.graph.tensors[tensor]
-        defined = description.sharding(self.graph.mesh.name)
+        known = self.graph.tensors[tensor]
+        defined = known.sharding
         needs: dict[tuple[Sharding, bool], int] = {}
         for user, operand, weight, inside in self._readers[tensor]:
             need = self._costs[user].needs[operand]
-            if need is not None and need is not defined and need != defined:
+            if need is not defined and need != defined:
                 needs[need, inside] = max(needs.get((need, inside), 0), weight)
         if not needs:
             return 0.0
-        mesh = self.graph.mesh
-        return sum(
-            weight * reshard_cost(description.shape, description.dtype, mesh, defined, need)
-            for (need, _), weight in needs.items()
-        )
+        prices = self.graph.pricing.arriving(known.type, defined)
+        return sum(weight * prices[need] for (need, _), weight in needs.items())
 
     def _node_cost(self, index: int) -> NodeCost:
-        tensors = self.graph.tensors
-        splits = tuple([tensors[tensor].split if tensor >= 0 else () for tensor in self._tensors[index]])
-        key = (self._kinds[index], splits)
+        tensors, node = self.graph.tensors, self.graph.nodes[index]
+        known = tuple([tensors[tensor] if tensor >= 0 else None for tensor in self._members[index]])
+        key = (node.kind, known)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._compute_cost(index, splits)
+            found = self._memo[key] = self._compute_cost(node, known)
         return found
 
-    def _compute_cost(self, index: int, splits: tuple[Split, ...]) -> NodeCost:
-        node = self.graph.nodes[index]
-        if node.is_identity:
-            return NodeCost(0.0, (self.graph.identity_need(node),))
-        found = cheapest(
-            node.rule,
-            self._types[index],
-            splits,
-            self.graph.wanted_layout(node),
-            node.kept,
-            node.fixed_option,
-            self.graph.mesh,
-            node.reduce_share,
-        )
-        return NodeCost(node.weight * found.own, found.needs)
+    def _compute_cost(self, node: Node, known: tuple[Tensor | None, ...]) -> NodeCost:
+        kind, pricing = node.kind, self.graph.pricing
+        count = len(node.operands)
+        if kind.is_identity:
+            source, target = [tensor for tensor in known if tensor is not None]
+            return NodeCost(0.0, (self.graph.identity_need(kind, source, target),))
+        taken = kind.kept or ((),) * count
+        operands = [
+            tensor and pricing.arriving(tensor.type, with_partial(sharding_of(tensor.mesh, tensor.split), summed))
+            for tensor, summed in zip(known, taken, strict=False)
+        ]
+        wanted = wanted_layout(known[count:])
+        results = [
+            tensor
+            and pricing.leaving(
+                tensor.type,
+                with_split(wanted, tensor.split) if wanted else sharding_of(tensor.mesh, tensor.split),
+                kind.reduce_share,
+            )
+            for tensor in known[count:]
+        ]
+        if kind.fixed_option is not None:
+            choices = [pricing.choice(kind.rule, kind.fixed_option, kind.kept)]
+        else:
+            splits = [tensor.split if tensor is not None else () for tensor in known]
+            choices = pricing.choices(kind.rule, splits, wanted_partial(kind, known[count:]), kind.kept)
+        choice, own = cheapest(choices, operands, results)
+        return NodeCost(kind.weight * own, choice.needs)
 
 
-def _moved(tensor: Tensor, dims: list[int], axes: Axes) -> Split:
+def _moved(tensor: Tensor, dims: list[int], axes: Axes, size: int) -> Tensor | None:
+    """The tensor with `dims` of it, which are of a class, moved to `axes`, `size` devices; None where its shards would be padded
+    by more than a little, or axes that may not move are in the way."""
+    extent = tensor.shape[dims[0]]
+    if -extent % size > extent * MOST_PADDING or not (tensor.banned | tensor.region_axes).isdisjoint(axes):
+        return None
+    split = _moved_split(tensor, dims, axes)
+    if any(before != after and not may for before, after, may in zip(tensor.split, split, tensor.movable, strict=True)):
+        return None
+    if tensor.boundary and not tensor.found.issuperset(sum(split, ())):
+        return None
+    return tensor.with_split(split)
+
+
+def _moved_split(tensor: Tensor, dims: list[int], axes: Axes) -> Split:
     """The split of a tensor whose dimensions `dims` are of a class that moves to `axes`: the first of them takes these, all other
     dimensions lose them. Where the user wrote other axes, those stay alone."""
     split = tuple(

@@ -26,8 +26,8 @@ def carry_declarations(graph: Graph) -> None:
     _forward(graph)
     _backward(graph)
     for node in graph.nodes:
-        if not node.is_identity:
-            node.kept = _kept(graph, node)
+        if not node.is_identity and (kept := _kept(graph, node)):
+            graph.change_kind(node, kept=kept)
 
 
 def _forward(graph: Graph) -> None:
@@ -57,7 +57,7 @@ def _sources(graph: Graph) -> dict[int, list[int]]:
     sources: dict[int, list[int]] = {}
     for node in graph.nodes:
         target = node.results[0] if node.is_identity else -1
-        if target >= 0 and target not in made and not graph.tensors[target].user and not node.region_axes:
+        if target >= 0 and target not in made and not graph.tensors[target].user and not node.kind.region_axes:
             sources.setdefault(target, []).append(node.operands[0])
     return sources
 
@@ -83,8 +83,8 @@ def _wanted_by_readers(graph: Graph, tensor: int) -> Sharding | None:
     for node in graph.users[tensor]:
         reader = graph.nodes[node]
         if tensor in reader.operands:
-            wanted.append(graph.tensors[reader.results[0]].layout if reader.is_identity and not reader.region_axes else None)
-    if not wanted or len(wanted) < graph.tensors[tensor].uses or not all(_alike(wanted[0], other) for other in wanted):
+            wanted.append(graph.tensors[reader.results[0]].layout if reader.is_identity and not reader.kind.region_axes else None)
+    if not wanted or len(wanted) < graph.uses[tensor] or not all(_alike(wanted[0], other) for other in wanted):
         return None
     return wanted[0] if wanted[0] and wanted[0].summed_axes else None
 
@@ -95,9 +95,9 @@ def _leaves(graph: Graph, node: Node, axes: Axes) -> bool:
 
 
 def _declare(graph: Graph, tensor: int, layout: Sharding) -> None:
-    description = graph.tensors[tensor]
-    description.layout = replace(layout, split_axes=description.split)
-    description.banned |= frozenset(layout.partial_axes)
+    known = graph.tensors[tensor]
+    declared = replace(layout, split_axes=known.split)
+    graph.describe(tensor, layout=declared, banned=known.banned | frozenset(layout.partial_axes))
 
 
 def _carried(graph: Graph, node: Node) -> Axes:
@@ -116,6 +116,6 @@ def _kept(graph: Graph, node: Node) -> tuple[Axes, ...]:
     partial = _partial(graph, node.operands)
     if not axes or axes not in partial:
         return ()
-    if node.op.name in ADD:
+    if node.name in ADD:
         return (axes,) * len(partial)
     return tuple(partial) if _carried(graph, node) == axes else ()

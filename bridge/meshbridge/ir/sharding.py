@@ -156,6 +156,15 @@ class Sharding:
     halo_sizes: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
 
+    @cached_property
+    def _hash(self) -> int:
+        extra = (self.partial_axes, self.partial_kind, self.halo_sizes, self.offsets)
+        return hash((self.mesh, self.split_axes, extra))
+
+    def __hash__(self) -> int:
+        """Computed once: prices are looked up by shardings."""
+        return self._hash
+
     @property
     def is_replicated(self) -> bool:
         return not self.partial_axes and not any(self.split_axes)

@@ -1,12 +1,12 @@
 """Sharding options: which mesh axes each loop of an op is split along, and what that means for its tensors.
 
 The RFC's `getShardingOption` and `setShardingAnnotations` in arithmetic: `operand_split` and `result_sharding` go from an
-option to shardings, `loop_candidates` from shardings to the options worth considering.
+option to shardings, `suggested_axes` from shardings to the options worth considering.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -15,6 +15,9 @@ from meshbridge.ops.rule import Dims, ShardingRule
 
 Option = tuple[Axes, ...]
 """Per loop, the mesh axes that split it."""
+
+Candidates = tuple[tuple[Axes, ...], ...]
+"""Per loop, the axis lists to choose from."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -25,28 +28,35 @@ def tensor_split(dims: Dims, option: Option) -> Split:
     )
 
 
+def sharding_of(mesh: str, split: Split, partial: Axes = (), kind: str = "sum") -> Sharding:
+    """The sharding of these axes; one object per value, so that dictionaries compare it by identity."""
+    return _sharding_of(mesh, split, partial, kind)
+
+
 @lru_cache(maxsize=1 << 16)
+def _sharding_of(mesh: str, split: Split, partial: Axes, kind: str) -> Sharding:
+    return Sharding(mesh, split, partial, kind)
+
+
 def needed_sharding(dims: Dims, option: Option, mesh: str, partial: Axes = ()) -> Sharding:
     """The sharding that an operand of the loops `dims` needs under `option`; a linear op may take it as a partial sum."""
-    return Sharding(mesh, tensor_split(dims, option), partial)
-
-
-@lru_cache(maxsize=1 << 16)
-def split_sharding(mesh: str, split: Split) -> Sharding:
-    """The sharding with these splits and nothing else; one object per value, so that dictionaries compare it by identity."""
-    return Sharding(mesh, split)
+    return sharding_of(mesh, tensor_split(dims, option), partial)
 
 
 @lru_cache(maxsize=1 << 16)
 def with_split(sharding: Sharding, split: Split) -> Sharding:
     """A sharding with other splits; one object per value, too."""
+    if sharding.is_plain:
+        return sharding_of(sharding.mesh, split, sharding.partial_axes, sharding.partial_kind)
     return replace(sharding, split_axes=split)
 
 
-@lru_cache(maxsize=1 << 16)
 def with_partial(sharding: Sharding, passed: Axes) -> Sharding:
-    """What an op computes, or takes, as `sharding` of a value that is partial along the axes `passed` beside that."""
-    return replace(sharding, partial_axes=tuple(sorted({*sharding.partial_axes, *passed}))) if passed else sharding
+    """What an op computes, or takes, as plain `sharding` of a value that is partial along the axes `passed` beside that."""
+    if not passed:
+        return sharding
+    partial = tuple(sorted({*sharding.partial_axes, *passed}))
+    return sharding_of(sharding.mesh, sharding.split_axes, partial, sharding.partial_kind)
 
 
 def axes_by_loop(loops: tuple[int, ...], axes: Axes, rule: ShardingRule, mesh: Mesh) -> dict[int, Axes]:
@@ -102,7 +112,7 @@ def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) 
         if axes and loop.reduction:
             partial += axes
             kind = loop.reduction
-    return Sharding(mesh.name, tensor_split(rule.results[index], option), tuple(sorted(partial)), kind)
+    return sharding_of(mesh.name, tensor_split(rule.results[index], option), tuple(sorted(partial)), kind)
 
 
 def computed_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh, carried: Axes) -> Sharding:
@@ -110,31 +120,35 @@ def computed_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh
     return with_partial(result_sharding(rule, option, index, mesh), carried)
 
 
-def loop_candidates(rule: ShardingRule, splits: list[tuple[Dims, Split]], mesh: Mesh) -> list[list[Axes]]:
-    """Per loop, the axis lists that some annotated tensor suggests (and their prefixes), always with () last."""
-    found: list[dict[Axes, None]] = [{} for _ in rule.loops]
-    for dims, split in splits:
+def suggested_axes(rule: ShardingRule, dims: Dims, split: Split, mesh: Mesh) -> Iterator[tuple[int, Axes]]:
+    """Loops, each with the axis lists that the split of one tensor of the loops `dims` suggests, and their prefixes."""
+    for loops, axes in zip(dims, split, strict=True):
+        if axes and loops:
+            larger = tuple(axis for axis in axes if mesh.shape[axis] > 1)  # splitting along one device is no split
+            for loop, taken in axes_by_loop(loops, larger, rule, mesh).items():
+                for length in range(len(taken), 0, -1):
+                    yield loop, taken[:length]
+
+
+def movable_axes(rule: ShardingRule, dims: Dims, split: Split, mesh: Mesh) -> Iterator[tuple[int, Axes]]:
+    """Loops, each with an axis list that it could take over from dimensions of one tensor that must be replicated: one all-to-all
+    reshards along them, while giving them up takes an all-gather."""
+    stranded = [axis for loops, axes in zip(dims, split, strict=True) if axes and not loops for axis in axes]
+    larger = tuple(axis for axis in stranded if mesh.shape[axis] > 1)
+    if larger:
         for loops, axes in zip(dims, split, strict=True):
-            if axes and loops:
-                larger = tuple(axis for axis in axes if mesh.shape[axis] > 1)  # splitting along one device is no split
-                for loop, taken in axes_by_loop(loops, larger, rule, mesh).items():
-                    for length in range(len(taken), 0, -1):
-                        found[loop][taken[:length]] = None
-    return [[*candidates, ()] for candidates in found]
+            joined = (*axes, *larger)
+            if (
+                len(loops) == 1
+                and not rule.loops[loops[0]].reduction
+                and rule.loops[loops[0]].size % mesh.group_size(joined) == 0
+            ):
+                yield loops[0], joined
 
 
-def movable_axes(rule: ShardingRule, splits: list[tuple[Dims, Split]], mesh: Mesh) -> Iterator[tuple[int, Axes]]:
-    """Loops, each with an axis list that it could take over from dimensions that must be replicated: one all-to-all reshards
-    along them, while giving them up takes an all-gather."""
-    for dims, split in splits:
-        stranded = [axis for loops, axes in zip(dims, split, strict=True) if axes and not loops for axis in axes]
-        larger = tuple(axis for axis in stranded if mesh.shape[axis] > 1)
-        if larger:
-            for loops, axes in zip(dims, split, strict=True):
-                joined = (*axes, *larger)
-                if (
-                    len(loops) == 1
-                    and not rule.loops[loops[0]].reduction
-                    and rule.loops[loops[0]].size % mesh.group_size(joined) == 0
-                ):
-                    yield loops[0], joined
+def loop_candidates(rule: ShardingRule, suggestions: Iterable[tuple[int, Axes]]) -> Candidates:
+    """Per loop, the axis lists that are suggested for it, each once, always with () last."""
+    found: list[dict[Axes, None]] = [{} for _ in rule.loops]
+    for loop, axes in suggestions:
+        found[loop][axes] = None
+    return tuple([(*axes, ()) for axes in found])

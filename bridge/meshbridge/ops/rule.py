@@ -12,7 +12,7 @@ memoised by signature, so layer 2 of a model costs what a dictionary look-up cos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -115,16 +115,17 @@ RESTRICTIONS: Registry[str, Restriction] = Registry("restriction by attribute")
 Signature = tuple[object, ...]
 
 
-def signature(op: ir.Operation) -> Signature:
+OF_SHARDING = ("sdy.", "meshbridge.", "mhlo.")
+"""What attributes begin with that say how to shard an op, not what it computes."""
+
+
+def signature(
+    op: ir.Operation, operands: Sequence[ir.Type], results: Sequence[ir.Type], attributes: Iterable[tuple[str, ir.Attribute]]
+) -> Signature:
     """Everything about `op` that its description may depend on; equal signatures shard alike."""
-    attributes = [
-        value
-        for name, value in op.attributes.items()
-        if name == SHARDING_RULE or not name.startswith(("sdy.", "meshbridge.", "mhlo."))
-    ]
-    operands, results = [value.type for value in op.operands], [value.type for value in op.results]
+    said = [value for name, value in attributes if name == SHARDING_RULE or not name.startswith(OF_SHARDING)]
     regions = _region_names(op) if len(op.regions) else ()
-    return (op.name, *operands, None, *results, *attributes, *regions)
+    return (op.name, *operands, None, *results, *said, *regions)
 
 
 def _region_names(op: ir.Operation) -> list[object]:
@@ -147,7 +148,11 @@ class Interface:
 
     def rule(self, op: ir.Operation) -> ShardingRule:
         """The loop rule of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
-        key = signature(op)
+        operands, results = ([value.type for value in values] for values in (op.operands, op.results))
+        return self.rule_of(op, signature(op, operands, results, op.attributes.items()))
+
+    def rule_of(self, op: ir.Operation, key: Signature) -> ShardingRule:
+        """The same for an op whose `signature` is known."""
         found = self._memo.get(key)
         if found is None:
             refuse_types(op)
