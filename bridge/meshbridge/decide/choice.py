@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import inf, prod
 
 from meshbridge import resharding
@@ -95,6 +94,7 @@ class Pricing:
         self._from: dict[tuple[TensorType, Sharding], Prices] = {}
         self._into: dict[tuple[TensorType, Sharding, float], Prices] = {}
         self._suggestions: dict[tuple[ShardingRule, int, Split], tuple[Suggestions, Suggestions]] = {}
+        self._masks: dict[Axes, int] = {}
         self._known: dict[tuple[ShardingRule, Taken], dict[Option, Choice | None]] = {}
         "Per op, what follows from each option; None for one that is not legal."
         self._choices: dict[tuple[ShardingRule, Candidates, Axes, Taken], list[Choice]] = {}
@@ -164,7 +164,7 @@ class Pricing:
             candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
         known = self._known.setdefault((rule, taken), {})
         legal = []
-        for option in product(*candidates):
+        for option in self._disjoint(candidates):
             if option not in known:
                 known[option] = self.choice(rule, option, taken) if is_legal(rule, option, self.mesh) else None
             if (choice := known[option]) is not None:
@@ -172,6 +172,22 @@ class Pricing:
         if not partial:
             return legal
         return [choice for choice in legal if {*partial} <= _reduced(rule, choice.option)] or legal
+
+    def _disjoint(self, candidates: Candidates) -> list[Option]:
+        """The options that use no axis twice, in the order of their product."""
+        masks = self._masks
+        found: list[tuple[int, Option]] = [(0, ())]
+        for each in candidates:
+            if len(each) == 1:
+                found = [(used, (*option, *each)) for used, option in found]
+            else:
+                for axes in each:
+                    if axes not in masks:
+                        masks[axes] = sum(1 << axis for axis in axes)
+                found = [
+                    (used | masks[axes], (*option, axes)) for used, option in found for axes in each if not used & masks[axes]
+                ]
+        return [option for _, option in found]
 
     def _suggestions_of(self, rule: ShardingRule, index: int, split: Split) -> tuple[Suggestions, Suggestions]:
         """What the split of one tensor suggests, and what could take over axes from its dimensions that must be replicated."""
@@ -216,10 +232,10 @@ def cheapest(choices: Sequence[Choice], operands: Ends, results: Ends) -> tuple[
     """The choice of the fewest bytes, of equals the first, and its `own_cost`."""
     best, own, least = choices[0], 0.0, inf
     for choice in choices:
-        cost = own_cost(choice, results)
-        total = cost + operand_cost(choice, operands)
-        if total < least:
-            best, own, least = choice, cost, total
+        if choice.compute < least and (cost := own_cost(choice, results)) < least:
+            total = cost + operand_cost(choice, operands)
+            if total < least:
+                best, own, least = choice, cost, total
     return best, own
 
 

@@ -12,9 +12,10 @@ Cost: for every op its cheapest option (`choice`), every distinct need of a valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, permutations
+from math import prod
 
 from meshbridge.decide.choice import cheapest
 from meshbridge.decide.fold_layers import fold_layers
@@ -59,8 +60,11 @@ takes a fifth longer and sends as much."""
 Dimension = tuple[int, int]
 """A tensor and a dimension of it."""
 
-Reader = tuple[int, int, int, bool]
-"""A node that reads a tensor, the operand that it is there, how often the node runs, and whether in the loop that carries it."""
+Reader = tuple[int, int, bool]
+"""A node that reads a tensor, the operand that it is there, and whether it does so in the loop that carries it."""
+
+ROUNDING = 1e-9
+"""The part of the total by which sums of the same bytes in another order may differ."""
 
 Changes = dict[int, Tensor]
 """Tensors by number, as they are to be."""
@@ -73,6 +77,29 @@ class NodeCost:
 
     own: float
     needs: tuple[Sharding, ...]
+    arriving: tuple[float, ...]
+    "Bytes of resharding each operand to that."
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a move changes: how much the total falls, and tensors, costs of nodes and of uses as they become."""
+
+    gain: float
+    tensors: Changes
+    costs: dict[int, NodeCost]
+    shared: dict[int, float]
+
+
+@dataclass(frozen=True)
+class DimensionClass:
+    """Dimensions that are sharded alike, the nodes that mention their tensors, and the tensors that those read."""
+
+    dimensions: tuple[Dimension, ...]
+    members: tuple[tuple[int, tuple[int, ...]], ...]
+    "The dimensions by tensor."
+    near: tuple[int, ...]
+    read: tuple[int, ...]
 
 
 def refine(graph: Graph, budget: int) -> None:
@@ -114,8 +141,9 @@ class Refiner:
         self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._readers = self._readers_of_tensors()
+        self._order = self._largest_first()
         self._costs = [self._node_cost(index) for index in range(len(graph.nodes))]
-        self._shared = [self._uses(tensor) for tensor in range(len(graph.tensors))]
+        self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
         self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
         self._redefined = {
             n.results[0] for n in graph.nodes if n.is_identity and n.name == "stablehlo.return" and n.operands != n.results
@@ -130,12 +158,12 @@ class Refiner:
 
     def run(self, *sizes: ClassSize) -> int:
         """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
-        classes = list(dict.fromkeys(dimensions for size in sizes for dimensions in self._classes(size)))
+        classes = [*map(self._class, dict.fromkeys(dimensions for size in sizes for dimensions in self._classes(size)))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
-            for dimensions in classes:
-                if any(tensor in stale for tensor, _ in dimensions):
-                    self._improve(dimensions)
+            for found in classes:
+                if any(tensor in stale for tensor, _ in found.members):
+                    self._improve(found)
         return self.budget
 
     def _readers_of_tensors(self) -> list[list[Reader]]:
@@ -144,8 +172,20 @@ class Refiner:
         for index, node in enumerate(self.graph.nodes):
             for operand, tensor in enumerate(node.operands):
                 if tensor >= 0:
-                    readers[tensor].append((index, operand, node.kind.weight, operand in node.kind.inside))
+                    readers[tensor].append((index, operand, operand in node.kind.inside))
         return readers
+
+    def _largest_first(self) -> list[int]:
+        """Each node's place among all by what it could cost at most: a move that costs too much shows it there first."""
+        tensors = self.graph.tensors
+        sizes = [
+            node.kind.weight * sum(prod(tensors[tensor].shape) for tensor in members if tensor >= 0)
+            for node, members in zip(self.graph.nodes, self._members, strict=True)
+        ]
+        places = [0] * len(sizes)
+        for place, index in enumerate(sorted(range(len(sizes)), key=lambda index: -sizes[index])):
+            places[index] = place
+        return places
 
     # Classes
 
@@ -202,34 +242,52 @@ class Refiner:
 
     # Moves
 
-    def _improve(self, dimensions: tuple[Dimension, ...]) -> None:
+    def _class(self, dimensions: tuple[Dimension, ...]) -> DimensionClass:
+        members: dict[int, list[int]] = {}
+        for tensor, dim in dimensions:
+            members.setdefault(tensor, []).append(dim)
+        near, read = self._near(members)
+        return DimensionClass(dimensions, tuple((tensor, tuple(dims)) for tensor, dims in members.items()), near, read)
+
+    def _near(self, tensors: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The nodes that mention some of `tensors`, the largest first, and all tensors that those read or that are given."""
+        near = {user for tensor in tensors for user in self.graph.users[tensor]}
+        read = {tensor for user in near for tensor in self.graph.nodes[user].operands if tensor >= 0}
+        return tuple(sorted(near, key=self._order.__getitem__)), tuple(sorted(read.union(tensors)))
+
+    def _improve(self, found: DimensionClass) -> None:
         """Gives the class the axes that save most, if any do."""
         least = LEAST_GAIN * self._total
-        if self._at_stake(dimensions) <= least:
+        if self._at_stake(found.near, found.read) <= least:
             return
-        best: tuple[float, Changes] | None = None
-        for axes in self._alternatives(dimensions):
+        best: Trial | None = None
+        for axes in self._alternatives(found.dimensions):
             if self.budget <= 0:
                 break
             self.budget -= 1
-            changed = self._changed(dimensions, axes)
-            if changed:
-                gain = self._gain(changed)
-                if best is None or gain > best[0]:
-                    best = (gain, changed)
-        if best is not None and best[0] > least:
-            self._apply(best[1])
-            self._total -= best[0]
-            near = {user for tensor in best[1] for user in self.graph.users[tensor]}
-            self._stale.update(
-                tensor for user in near for tensor in self.graph.nodes[user].operands + self.graph.nodes[user].results
-            )
+            changed = self._changed(found, axes)
+            trial = self._try(changed, least) if changed else None
+            if trial is not None:
+                best, least = trial, trial.gain
+        if best is not None:
+            self._take(best)
 
-    def _at_stake(self, dimensions: tuple[Dimension, ...]) -> float:
-        """All that a move of the class could save: the cost of everything that touches it."""
-        near = {user for tensor, _ in dimensions for user in self.graph.users[tensor]}
-        tensors = {tensor for user in near for tensor in self.graph.nodes[user].operands if tensor >= 0}
-        return sum(self._costs[node].own for node in near) + sum(self._shared[tensor] for tensor in tensors)
+    def _take(self, trial: Trial) -> None:
+        """Makes a move."""
+        graph = self.graph
+        for index, tensor in trial.tensors.items():
+            graph.tensors[index] = tensor
+        for node, cost in trial.costs.items():
+            self._costs[node] = cost
+        for index, shared in trial.shared.items():
+            self._shared[index] = shared
+        self._total -= trial.gain
+        near = {user for tensor in trial.tensors for user in graph.users[tensor]}
+        self._stale.update(tensor for user in near for tensor in self._members[user])
+
+    def _at_stake(self, near: Iterable[int], read: Iterable[int]) -> float:
+        """All that a move could save: the cost of everything that touches it."""
+        return sum(self._costs[node].own for node in near) + sum(self._shared[tensor] for tensor in read)
 
     def _alternatives(self, dimensions: tuple[Dimension, ...]) -> Iterator[Axes]:
         """Axes that a class may be split along: none, one, or two in either order, alone or after axes that the user wrote on a
@@ -244,17 +302,14 @@ class Refiner:
                     tried.add(axes)
                     yield axes
 
-    def _changed(self, dimensions: tuple[Dimension, ...], axes: Axes) -> Changes | None:
+    def _changed(self, found: DimensionClass, axes: Axes) -> Changes | None:
         """New splits of the tensors concerned; None where shards would be padded by more than a little, or axes that may not move
         are in the way. A dimension on which the user wrote other axes keeps these alone."""
         mesh, tensors = self.graph.mesh, self.graph.tensors
         size = mesh.group_size(axes)
-        dims_of: dict[int, list[int]] = {}
-        for tensor, dim in dimensions:
-            dims_of.setdefault(tensor, []).append(dim)
         changed: Changes = {}
-        for index, dims in dims_of.items():
-            key = (tensors[index], tuple(dims), axes)
+        for index, dims in found.members:
+            key = (tensors[index], dims, axes)
             if key not in self._moved:
                 self._moved[key] = _moved(tensors[index], dims, axes, size)
             moved = self._moved[key]
@@ -266,59 +321,63 @@ class Refiner:
 
     # Cost
 
-    def _gain(self, changed: Changes) -> float:
-        """How much the total falls if the tensors become these."""
-        before = {index: self.graph.tensors[index] for index in changed}
-        costs, shared = self._apply(changed)
-        gain = sum(cost.own - self._costs[node].own for node, cost in costs.items())
-        gain += sum(cost - self._shared[tensor] for tensor, cost in shared.items())
-        for index, tensor in before.items():
-            self.graph.tensors[index] = tensor
-        for node, cost in costs.items():
-            self._costs[node] = cost
-        for index, bytes_moved in shared.items():
-            self._shared[index] = bytes_moved
-        return gain
-
-    def _apply(self, changed: Changes) -> tuple[dict[int, NodeCost], dict[int, float]]:
-        """Makes the tensors these; returns the costs that changed as they were."""
+    def _try(self, changed: Changes, least: float) -> Trial | None:
+        """What follows if the tensors become these; None unless the total falls by more than `least`."""
+        tensors = self.graph.tensors
+        before = {index: tensors[index] for index in changed}
         for index, tensor in changed.items():
-            self.graph.tensors[index] = tensor
-        costs: dict[int, NodeCost] = {}
-        moved = set(changed)
-        for index in {user for tensor in changed for user in self.graph.users[tensor]}:
-            cost, before = self._node_cost(index), self._costs[index]
-            if cost is not before:
-                costs[index], self._costs[index] = before, cost
-                if cost.needs != before.needs:
+            tensors[index] = tensor
+        costs = self._costs_after(changed, least)
+        trial = None
+        if costs is not None:
+            moved = set(changed)
+            for index, cost in costs.items():
+                if cost.needs != self._costs[index].needs:
                     moved.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
-        shared = {tensor: self._shared[tensor] for tensor in moved}
-        for index in moved:
-            self._shared[index] = self._uses(index)
-        return costs, shared
+            shared = {tensor: self._uses(tensor, costs) for tensor in moved}
+            gain = sum(self._costs[node].own - cost.own for node, cost in costs.items())
+            gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items())
+            trial = Trial(gain, changed, costs, shared) if gain > least else None
+        for index, tensor in before.items():
+            tensors[index] = tensor
+        return trial
 
-    def _uses(self, tensor: int) -> float:
+    def _costs_after(self, changed: Changes, least: float) -> dict[int, NodeCost] | None:
+        """The costs of nodes that change; None as soon as those seen leave no `least` to be gained."""
+        near, read = self._near(changed)
+        left = self._at_stake(near, read) - least + ROUNDING * self._total
+        costs: dict[int, NodeCost] = {}
+        floors: dict[int, float] = {}  # what using a tensor costs at least: its dearest use
+        for index in near:
+            cost = self._node_cost(index)
+            if cost is not self._costs[index]:
+                costs[index] = cost
+            left -= cost.own
+            for tensor, bytes_moved in zip(self._members[index], cost.arriving, strict=False):
+                if bytes_moved > (floor := floors.get(tensor, 0.0)):
+                    floors[tensor] = bytes_moved
+                    left -= bytes_moved - floor
+            if left < 0:
+                return None
+        return costs
+
+    def _uses(self, tensor: int, changed: dict[int, NodeCost]) -> float:
         """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
-        What a loop carries is another value in the loop than behind it."""
-        known = self.graph.tensors[tensor]
-        defined = known.sharding
-        needs: dict[tuple[Sharding, bool], int] = {}
-        for user, operand, weight, inside in self._readers[tensor]:
-            need = self._costs[user].needs[operand]
-            if need is not defined and need != defined:
-                needs[need, inside] = max(needs.get((need, inside), 0), weight)
-        if not needs:
-            return 0.0
-        prices = self.graph.pricing.arriving(known.type, defined)
-        return sum(weight * prices[need] for (need, _), weight in needs.items())
+        What a loop carries is another value in the loop than behind it. Of `changed` nodes the costs are these."""
+        needs: dict[tuple[Sharding, bool], float] = {}
+        for user, operand, inside in self._readers[tensor]:
+            cost = changed.get(user) or self._costs[user]
+            if bytes_moved := cost.arriving[operand]:
+                need = cost.needs[operand], inside
+                needs[need] = max(needs.get(need, 0.0), bytes_moved)
+        return sum(needs.values())
 
     def _node_cost(self, index: int) -> NodeCost:
-        tensors, node = self.graph.tensors, self.graph.nodes[index]
+        tensors, kind = self.graph.tensors, self.graph.nodes[index].kind
         known = tuple([tensors[tensor] if tensor >= 0 else None for tensor in self._members[index]])
-        key = (node.kind, known)
-        found = self._memo.get(key)
+        found = self._memo.get((kind, known))
         if found is None:
-            found = self._memo[key] = self._compute_cost(node, known)
+            found = self._memo[kind, known] = self._compute_cost(self.graph.nodes[index], known)
         return found
 
     def _compute_cost(self, node: Node, known: tuple[Tensor | None, ...]) -> NodeCost:
@@ -326,7 +385,7 @@ class Refiner:
         count = len(node.operands)
         if kind.is_identity:
             source, target = [tensor for tensor in known if tensor is not None]
-            return NodeCost(0.0, (self.graph.identity_need(kind, source, target),))
+            return self._cost(kind, 0.0, (self.graph.identity_need(kind, source, target),), known)
         taken = kind.kept or ((),) * count
         operands = [
             tensor and pricing.arriving(tensor.type, with_partial(sharding_of(tensor.mesh, tensor.split), summed))
@@ -348,10 +407,18 @@ class Refiner:
             splits = [tensor.split if tensor is not None else () for tensor in known]
             choices = pricing.choices(kind.rule, splits, wanted_partial(kind, known[count:]), kind.kept)
         choice, own = cheapest(choices, operands, results)
-        return NodeCost(kind.weight * own, choice.needs)
+        return self._cost(kind, kind.weight * own, choice.needs, known)
+
+    def _cost(self, kind: Kind, own: float, needs: tuple[Sharding, ...], known: tuple[Tensor | None, ...]) -> NodeCost:
+        pricing = self.graph.pricing
+        arriving = [
+            kind.weight * pricing.arriving(tensor.type, tensor.sharding)[need] if tensor is not None else 0.0
+            for tensor, need in zip(known, needs, strict=False)
+        ]
+        return NodeCost(own, needs, tuple(arriving))
 
 
-def _moved(tensor: Tensor, dims: list[int], axes: Axes, size: int) -> Tensor | None:
+def _moved(tensor: Tensor, dims: tuple[int, ...], axes: Axes, size: int) -> Tensor | None:
     """The tensor with `dims` of it, which are of a class, moved to `axes`, `size` devices; None where its shards would be padded
     by more than a little, or axes that may not move are in the way."""
     extent = tensor.shape[dims[0]]
@@ -365,7 +432,7 @@ def _moved(tensor: Tensor, dims: list[int], axes: Axes, size: int) -> Tensor | N
     return tensor.with_split(split)
 
 
-def _moved_split(tensor: Tensor, dims: list[int], axes: Axes) -> Split:
+def _moved_split(tensor: Tensor, dims: tuple[int, ...], axes: Axes) -> Split:
     """The split of a tensor whose dimensions `dims` are of a class that moves to `axes`: the first of them takes these, all other
     dimensions lose them. Where the user wrote other axes, those stay alone."""
     split = tuple(
