@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import pkgutil
@@ -12,6 +13,7 @@ from typing import Any
 
 import meshbridge
 import meshbridge_converters
+from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.sharding import Mesh
 
 CALLS = """
@@ -41,6 +43,19 @@ for name, *values in zip(("environment", "gc", "gc", "gc", "warnings", "handlers
 def test_a_library_call_leaves_the_process_as_it_is() -> None:
     done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_calls_that_overlap_leave_the_collector_as_it_is() -> None:
+    """Of two threads, the first to begin may be the first to end."""
+    before = gc.get_threshold()
+    first, second = rare_collections(), rare_collections()
+    first.__enter__()
+    second.__enter__()
+    assert gc.get_threshold() != before
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() != before
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == before
 
 
 def caches() -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
+from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.groups import Form, Spelling
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.passes import PASSES, Known, Pass
@@ -209,6 +210,7 @@ def verify(module: ir.Module) -> None:
     verifier.verify(module)
 
 
+@rare_collections()
 def run(
     steps: Sequence[Pass],
     module: ir.Module,

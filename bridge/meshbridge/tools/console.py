@@ -6,7 +6,6 @@ Exit status 1 is for bad input, 2 for a command line that does not say what to d
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 import warnings
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from meshbridge import __version__
 from meshbridge.ir.errors import MeshError, ShardingWarning
+from meshbridge.ir.garbage import rare_collections
 
 if TYPE_CHECKING:
     from meshbridge.read.formats import Program
@@ -85,7 +85,7 @@ def read_program(path: str, dims: Mapping[str, int] | None = None, kind: str = "
 def run(command: str, body: Callable[[], int]) -> int:
     """Runs a command's body and returns the exit status: 0 if all is well, 1 or USAGE after one diagnostic on standard error."""
     try:
-        with _warnings_as_diagnostics(), _rare_collections():
+        with _warnings_as_diagnostics(), rare_collections():
             return body()
     except UsageError as error:
         return _fail(str(error), USAGE)
@@ -112,18 +112,6 @@ def _of_bindings(error: Exception) -> str | None:
     from meshbridge.ir.mlir import diagnostics_text, ir
 
     return diagnostics_text(error, "<module>") if isinstance(error, ir.MLIRError) else None
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Partitioning makes many small values that hold no cycles: collections at Python's own threshold of 700 find nothing, and
-    take a tenth of the time on a 12-layer model."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(100_000, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 @contextmanager
