@@ -106,23 +106,8 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             elements = even_price(shape, mesh, source, target, DEFAULTS.rounds)
             if elements is not None:
                 return elements * element_bytes(dtype)
-        if not source.partial_axes:
-            shape, source, target = _folded(shape, source, target)
         return best_way(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
-
-
-def _folded(shape: Shape, source: Sharding, target: Sharding) -> tuple[Shape, Sharding, Sharding]:
-    """The same tensor with all dimensions that neither side splits as one, the last: it moves alike, and is known already more
-    often. Where the value is partial, such a dimension may yet be scattered."""
-    before, after = (sharding.padded(len(shape)).split_axes for sharding in (source, target))
-    touched = [dim for dim, sides in enumerate(zip(before, after, strict=True)) if any(sides)]
-    rest = prod(size for dim, size in enumerate(shape) if dim not in touched)
-    source, target = (
-        Sharding(sharding.mesh, (*(axes[dim] for dim in touched), ()), sharding.partial_axes, sharding.partial_kind)
-        for sharding, axes in ((source, before), (target, after))
-    )
-    return (*(shape[dim] for dim in touched), rest), source, target
 
 
 _UNCHECKED = replace(DEFAULTS, check=False)

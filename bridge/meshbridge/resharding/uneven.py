@@ -14,15 +14,14 @@ A way is chosen by its price, and only then a plan is made of it: so a plan send
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from meshbridge.ir.elements import element_bytes
-from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, is_even, local_shape
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, local_shape
 from meshbridge.resharding.alignment import align
 from meshbridge.resharding.candidates import padded_shape, reblocks, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
@@ -41,8 +40,7 @@ MOST_TILES = 8192
 Grid = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """One way from a sharding to another."""
 
     kind: Literal["padded", "relabelled", "tiles", "between"]
@@ -55,6 +53,14 @@ class Way:
     def seconds(self, dtype: str, options: Options) -> float:
         """Modelled time."""
         return options.alpha * self.launches + options.beta * self.received * element_bytes(dtype)
+
+
+class _Dim(NamedTuple):
+    """One tensor dimension and the axes that split it before and after."""
+
+    size: int
+    before: Axes
+    after: Axes
 
 
 def is_aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> bool:
@@ -71,61 +77,78 @@ def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
 
 def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Iterator[Way]:
     """All ways, the simplest first."""
-    whole = padded_shape(shape, mesh, source, target)
-    received = even_price(whole, mesh, source, target, options.rounds)
-    resized = (*reblocks(shape, whole, mesh, source.split_axes), *reblocks(shape, whole, mesh, target.split_axes, back=True))
-    if received is not None:
-        total = received + sum(_price(step, mesh) for step in resized)
-        yield Way("padded", total, sum(step.collectives for step in resized) + (1 if received else 0))
     reduced, _ = reduced_axes(source, target)
-    if not reduced:
-        each = tiles_of_a_receiver(mesh, source, target)
-        count = each * mesh.group_size(exchanged_axes(source, target))
-        rounds = each * prod({step.dim: _fewer_blocks(mesh, source, target, step.dim) for step in resized}.values())
-        if received is None and (digits := relabelling(mesh, source, target)):
-            yield Way("relabelled", prod(local_shape(shape, mesh, source.split_axes)) * (1 - still(*digits, 1)), 1)
-        if count <= MOST_TILES if received is None else count <= MANY_TILES and rounds <= options.rounds:
-            sent = _received_as_tiles(shape, mesh, source.split_axes, target.split_axes)
-            yield Way("tiles", sent, rounds if sent else 0)
-    if received is None or resized:
+    if reduced:
+        found = [_padded(shape, mesh, source, target, options.rounds)]
+        resizes, others = _resized(shape, mesh, source, target), 1
+    else:
+        dims = [_Dim(*each) for each in zip(shape, source.split_axes, target.split_axes, strict=True)]
+        moved = tuple(sorted(dim for dim in dims if dim.before != dim.after))
+        others = prod(-(-dim.size // mesh.group_size(dim.after)) for dim in dims if dim.before == dim.after)
+        found, resizes = _direct(mesh, moved, source.partial_axes, options.rounds)
+    for way in found:
+        if way is not None:
+            yield way._replace(received=way.received * others)
+    if found[0] is None or resizes:
         for between in reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target):
             legs = [best_way(shape, dtype, mesh, *leg, options) for leg in ((source, between), (between, target))]
             yield Way("between", sum(leg.received for leg in legs), sum(leg.launches for leg in legs), between)
 
 
-def _price(step: Reblock, mesh: Mesh) -> float:
-    """Elements that a device receives, on average."""
-    before = prod(step.shape) // step.shape[step.dim] * step.before
-    return step.total(before, mesh.size) / mesh.size
+@lru_cache(maxsize=1 << 16)
+def _direct(mesh: Mesh, dims: tuple[_Dim, ...], partial: Axes, rounds: int) -> tuple[list[Way | None], tuple[Reblock, ...]]:
+    """The ways without a sharding between, the padded one first, and how that changes the lengths of blocks; nothing is reduced.
 
-
-def _fewer_blocks(mesh: Mesh, source: Sharding, target: Sharding, dim: int) -> int:
-    """The blocks of the side that has fewer: as many sizes a tile may have."""
-    return min(mesh.group_size(sharding.split_axes[dim]) for sharding in (source, target))
-
-
-def _received_as_tiles(shape: Shape, mesh: Mesh, before: Split, after: Split) -> float:
-    """Elements that a device receives on average in an exchange of tiles.
-
-    A dimension that is sharded alike on both sides moves with its padding.
+    `dims` are those that change: with the others, which move alike, all prices grow alike.
     """
-    dims = [_Dim(*each) for each in zip(shape, before, after, strict=True)]
-    moved = [dim for dim in dims if dim.before != dim.after]
-    alike = prod(-(-dim.size // mesh.group_size(dim.after)) for dim in dims if dim.before == dim.after)
-    wanted = prod(dim.size / mesh.group_size(dim.after) for dim in moved)
-    return alike * (wanted - prod(_owned(mesh, dims) for dims in _connected(moved)))
+    shape = tuple([dim.size for dim in dims])
+    source = Sharding(mesh.name, tuple([dim.before for dim in dims]), partial)
+    target = Sharding(mesh.name, tuple([dim.after for dim in dims]), partial)
+    padded, resized = _padded(shape, mesh, source, target, rounds), _resized(shape, mesh, source, target)
+    found = [padded]
+    each = tiles_of_a_receiver(mesh, source, target)
+    count = each * mesh.group_size(exchanged_axes(source, target))
+    permutes = each * prod(_fewer_blocks(mesh, dims[dim]) for dim in {step.dim for step in resized})
+    if padded is None and (digits := relabelling(mesh, source, target)):
+        found.append(Way("relabelled", prod(local_shape(shape, mesh, source.split_axes)) * (1 - still(*digits, 1)), 1))
+    if count <= MOST_TILES if padded is None else count <= MANY_TILES and permutes <= rounds:
+        received = _received_as_tiles(mesh, dims)
+        found.append(Way("tiles", received, permutes if received else 0))
+    return found, resized
 
 
-@dataclass(frozen=True)
-class _Dim:
-    """One tensor dimension and the axes that split it before and after."""
+def _padded(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Way | None:
+    """The way by an even pair, if that is aligned."""
+    received = even_price(padded_shape(shape, mesh, source, target), mesh, source, target, rounds)
+    if received is None:
+        return None
+    launches = 1 if received else 0
+    for step in _resized(shape, mesh, source, target):
+        before = prod(step.shape) // step.shape[step.dim] * step.before
+        received += step.total(before, mesh.size) / mesh.size
+        launches += step.collectives
+    return Way("padded", received, launches)
 
-    size: int
-    before: Axes
-    after: Axes
+
+def _resized(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Reblock, ...]:
+    """How the even pair changes the lengths of blocks, before and behind."""
+    whole = padded_shape(shape, mesh, source, target)
+    return (*reblocks(shape, whole, mesh, source.split_axes), *reblocks(shape, whole, mesh, target.split_axes, back=True))
 
 
-def _connected(dims: list[_Dim]) -> list[tuple[_Dim, ...]]:
+def _fewer_blocks(mesh: Mesh, dim: _Dim) -> int:
+    """The blocks of the side that has fewer: as many sizes a tile may have."""
+    return min(mesh.group_size(dim.before), mesh.group_size(dim.after))
+
+
+def _received_as_tiles(mesh: Mesh, dims: tuple[_Dim, ...]) -> float:
+    """Elements that a device receives on average in an exchange of tiles."""
+    wanted = prod(dim.size / mesh.group_size(dim.after) for dim in dims)
+    received = wanted - prod(_owned(mesh, each) for each in _connected(dims))
+    return received if received > 1e-9 * wanted else 0.0  # what is left of equal products is no tile
+
+
+def _connected(dims: tuple[_Dim, ...]) -> list[tuple[_Dim, ...]]:
     """The dimensions in groups that share no mesh axis."""
     groups: list[tuple[set[int], tuple[_Dim, ...]]] = []
     for dim in dims:
