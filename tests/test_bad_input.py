@@ -378,6 +378,15 @@ func.func @main(%a: tensor<?x4xf32>) -> tensor<?x4xf32> {{
     fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
 
 
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_programs_larger_than_this_machine(command: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They can be partitioned, but nobody can hold their values here."""
+    bad.write_text(MESH.format("[[0], [1]]").replace("8x16", "16777216x16777216"))
+    assert "16777216" in bad.read_text()
+    assert cli.main(["partition", "input", "-o", os.devnull]) == 0
+    fails_with(capsys, cli.main([command, "input"]), "input: error: the program needs more memory than there is here: Unable to")
+
+
 @pytest.mark.parametrize("name", ["split_axes", "mesh"])
 def test_a_sharding_without_an_attribute_that_it_needs(name: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     attributes = {"mesh": "@m", "split_axes": "#mesh.axisarray<[[0], [1]]>"}

@@ -70,9 +70,11 @@ def warn(program: Program) -> None:
 @contextmanager
 def about(name: str, wording: Callable[[str], str] = str) -> Iterator[None]:
     """Names the input in diagnostics that speak of the module and so have no line in it; `wording` puts them into
-    the terms of the input's spelling (see `formats.Format`)."""
+    the terms of the input's spelling (see `formats.Format`). Work that needs more memory than there is ends in one, too."""
     try:
         yield
+    except MemoryError as error:
+        raise MeshError(f"{name}: error: the program needs more memory than there is here: {error}".removesuffix(": ")) from None
     except MeshError as error:
         text = wording(str(error))
         for nowhere in ("<module>: ", "<unknown>: "):
