@@ -166,7 +166,7 @@ def test_every_cut_of_every_binary_format(exported: export.Exported) -> None:
     """A file that is cut off anywhere is noticed in process, with a diagnostic that names it."""
     ctx = mlir.context()
     module = formats.unpack(exported, ctx).module
-    for data in (formats.to_bytecode(module), exported.mlir_module_serialized, bytes(exported.serialize())):
+    for data in (mlir.to_bytecode(module), exported.mlir_module_serialized, bytes(exported.serialize())):
         for length in {*range(0, len(data), 61), *range(64), *range(len(data) - 16, len(data))}:
             with pytest.raises(ParseError, match=r"^cut(:\d+:\d+)?: error: "):
                 formats.read(bytes(data[:length]), "cut", ctx)
@@ -183,7 +183,7 @@ def test_damaged_bytecode_never_crashes_the_command(exported: export.Exported, t
     with mlir.context():
         module = ir.Module.parse(exported.mlir_module())
     generator = random.Random(0)
-    for original in (formats.to_bytecode(module), exported.mlir_module_serialized):
+    for original in (mlir.to_bytecode(module), exported.mlir_module_serialized):
         for _ in range(4):
             data = bytearray(original)
             for _ in range(8):
@@ -219,7 +219,7 @@ def test_a_crash_of_the_reader_is_a_diagnostic(name: str, tmp_path: Path) -> Non
         f"formats.BYTECODE = dataclasses.replace(formats.BYTECODE, read=lambda *rest: {CRASHES[name]})\n"
         "sys.exit(mesh_opt.main([sys.argv[1]]))\n"
     )
-    (tmp_path / "input").write_bytes(formats.to_bytecode(mlir.parse("module {}", name, mlir.context())))
+    (tmp_path / "input").write_bytes(mlir.to_bytecode(mlir.parse("module {}", name, mlir.context())))
     done = subprocess.run([sys.executable, str(script), str(tmp_path / "input")], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"{tmp_path / 'input'}: error: damaged input: MLIR's reader crashes or hangs on it\n"
@@ -253,7 +253,7 @@ UNREADABLE = {
 def test_what_the_bindings_cannot_read_is_a_diagnostic(name: str, as_bytecode: bool, tmp_path: Path) -> None:
     data, expected = UNREADABLE[name]
     if as_bytecode:
-        data = formats.to_bytecode(mlir.parse(data.decode(), name, mlir.context()))
+        data = mlir.to_bytecode(mlir.parse(data.decode(), name, mlir.context()))
     (tmp_path / "input").write_bytes(data)
     done = run_command(tmp_path / "input")
     assert done.returncode == 1
@@ -270,7 +270,7 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_names_that_are_not_utf8_in_bytecode(name: str, tmp_path: Path) -> None:
     before, after = DAMAGED[name]
-    data = formats.to_bytecode(mlir.parse(CALL.decode(), name, mlir.context()))
+    data = mlir.to_bytecode(mlir.parse(CALL.decode(), name, mlir.context()))
     assert before in data
     (tmp_path / "input").write_bytes(data.replace(before, after))
     done = run_command(tmp_path / "input")

@@ -34,7 +34,7 @@ def files(exported: export.Exported, tmp_path_factory: pytest.TempPathFactory) -
         "jax-export": bytes(exported.serialize()),
         "portable": bytes(exported.mlir_module_serialized),
         "mlir": exported.mlir_module().encode(),
-        "bytecode": formats.to_bytecode(module),
+        "bytecode": mlir.to_bytecode(module),
     }
     for name, data in contents.items():
         (folder / name).write_bytes(data)

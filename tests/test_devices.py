@@ -54,7 +54,7 @@ def lowered(shape: tuple[int, int], form: str, spelling: str = "auto") -> tuple[
     program = formats.unpack(step(shape), mlir.context())
     report, _ = partition_and_report(program.module, Options(emit=form, replica_groups=spelling))  # type: ignore[arg-type]
     if form == "local":
-        return program.module, formats.to_bytecode(program.module), report
+        return program.module, mlir.to_bytecode(program.module), report
     return program.module, formats.pack(program).mlir_module_serialized, report
 
 

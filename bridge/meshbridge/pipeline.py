@@ -136,8 +136,8 @@ PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "lowering
 """The folders that hold passes."""
 
 VERIFIED = frozenset(("annotated", "partitioned"))
-"""Stages that are verified once they are reached, beside the source and the last one: what users wrote is in the dialect's terms
-for the first time, and every op has been made anew. Verifying costs as much as a pass that has little to do."""
+"""Stages that are verified once they are reached, beside the last one: what users wrote is in the dialect's terms for the first
+time, and every op has been made anew. Verifying costs as much as a pass that has little to do."""
 
 Verify = Literal["each", "last", "none"]
 """After which passes of several a module is verified."""
@@ -172,13 +172,13 @@ def partition_module(
 ) -> list[Timing]:
     """Partitions `module` in place as far as `options.emit` says, and says how long each pass took.
 
-    A module that is partitioned already goes on from there. The source, the stages of VERIFIED and what comes out are verified.
+    A module that is partitioned already is verified and goes on from there. Verified are the stages of VERIFIED, and what comes out.
     `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told.
     Raises MeshError with a located diagnostic.
     """
-    verify(module)
     stages = build(options)
     if is_partitioned(module):
+        verify(module)
         _refuse_partitioned(module, options)
         stages = stages.starting_at("partitioned")
     timings: list[Timing] = []

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, artifacts, context, ir, main_function, stablehlo
-from meshbridge.read.formats import to_bytecode
 from meshbridge_converters import portable
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class _Sizes:
         module = portable.deserialize(serialized, self.name, context())
         _fix_arguments(module, shapes)
         try:
-            data = artifacts.refine_polymorphic_shapes(to_bytecode(module), True, True, True)  # assertions, all static, sdy
+            data = artifacts.refine_polymorphic_shapes(mlir.to_bytecode(module), True, True, True)  # assertions, all static, sdy
         except RuntimeError as error:  # XlaRuntimeError
             raise MeshError(f"{self.name}: error: {self._complaint(str(error))}") from None
         module = mlir.parse(data, self.name, module.context)

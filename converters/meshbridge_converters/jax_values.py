@@ -11,7 +11,7 @@ from typing import Any
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
-from meshbridge.read.formats import TEXT, Program, to_bytecode
+from meshbridge.read.formats import TEXT, Program
 from meshbridge_converters.jax_calling import TreeCalling
 
 
@@ -63,7 +63,7 @@ def lowered(value: Any, ctx: ir.Context) -> Program:
         raise MeshError("error: the jax.stages.Lowered holds no StableHLO")
     name = ir.StringAttr(module.operation.attributes["sym_name"]).value
     # One context does not read what another one holds.
-    program = mlir.parse(to_bytecode(module), name, ctx)
+    program = mlir.parse(mlir.to_bytecode(module), name, ctx)
     return Program(program, TEXT, calling=_calling(value, name))
 
 

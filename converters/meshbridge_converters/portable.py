@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from meshbridge.ir.mlir import MeshError, ParseError, artifacts, ir, stablehlo, walk_all
+from meshbridge.ir.mlir import MeshError, ParseError, artifacts, ir, stablehlo, to_bytecode, walk_all
 from meshbridge.read import bytecode
-from meshbridge.read.formats import Format, Program, copy_module, refuse_versioned, to_bytecode
+from meshbridge.read.formats import Format, Program, copy_module, refuse_versioned
 
 
 def detect(data: bytes) -> bool:

@@ -26,6 +26,7 @@ from meshbridge.ir.mlir import (
     entries,
     ir,
     is_custom_call,
+    mentions,
     sdy,
     set_entries,
     walk_all,
@@ -55,9 +56,9 @@ _DERIVED = frozenset({"xla.sdy.has_unreduced_axes"})
 
 def is_used(module: ir.Module) -> bool:
     """Whether `module` carries sdy in strings: its meshes, or what is said over them."""
-    if MESHES in _entries(module.operation.attributes):
-        return True
-    return any(_has_strings(op) for op in walk_all(module))
+    if not mentions(module, PREFIX):
+        return False
+    return MESHES in _entries(module.operation.attributes) or any(_has_strings(op) for op in walk_all(module))
 
 
 def _has_strings(op: ir.Operation) -> bool:
@@ -79,14 +80,14 @@ def _said(entries: dict[str, ir.Attribute]) -> list[str]:
     return [name for name in entries if name.startswith(PREFIX)]
 
 
-def to_operations(module: ir.Module) -> None:
-    """Turns strings into attributes of sdy, and custom calls into its operations, in place.
+def to_operations(module: ir.Module) -> bool:
+    """Turns strings into attributes of sdy, and custom calls into its operations, in place; returns whether there were any.
 
     Raises OpError for a string that is not the attribute that it should be, one that nothing here reads, and for a manual
     computation whose custom calls do not belong together.
     """
     if not is_used(module):
-        return
+        return False
     with module.context, ir.Location.unknown():
         _meshes(module)
         ops = walk_all(module)
@@ -111,6 +112,7 @@ def to_operations(module: ir.Module) -> None:
         for op in walk_all(module):
             if left := _said(_entries(op.attributes)):
                 raise OpError(op, f"carries {left[0]}, which is not read")
+    return True
 
 
 def _meshes(module: ir.Module) -> None:

@@ -32,7 +32,7 @@ from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, SOURCE_ATTRIBUTES, UNSAID
 from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ancestor_in, function_type, ir, tensor_type
+from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ancestor_in, function_type, has_no_regions, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
@@ -62,8 +62,8 @@ def import_module(module: ir.Module) -> None:
     Raises MeshError, with the location of the offender, where a sharding is malformed: wrong rank, an axis used twice, an unknown
     mesh or axis, overlapping sub-axes, sub-axes that no factorisation of their axis has.
     """
-    sdy_frontend.to_operations(module)
-    mlir.verify(module)  # sdy's own verifier speaks first: modules built by programs have not met it yet
+    if sdy_frontend.to_operations(module):
+        mlir.verify(module)  # what strings say, no verifier has seen yet
     with module.context, ir.Location.unknown():
         sites = list(_sites(module.body, None))
         _put_on_one_mesh(module, sites)
@@ -118,6 +118,8 @@ def _sites(block: ir.Block, scope: _Scope | None, reducer: bool = False) -> Iter
             inner = _inside(op, name, scope)
         if name in _IMPORTERS or SHARDING in op.attributes:
             yield _Site(op, name, scope, inner, reducer)
+        if has_no_regions(child):
+            continue
         for region in op.regions:
             for nested in region.blocks:
                 yield from _sites(nested, inner or scope, name in REDUCING)

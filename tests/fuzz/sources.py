@@ -60,4 +60,4 @@ def _as_bytecode(name: str, chunk: str) -> Iterator[Source]:
         module = assembly.read(chunk, name, mlir.context())
     except MeshError:
         return
-    yield Source(name, "bytes", formats.to_bytecode(module))
+    yield Source(name, "bytes", mlir.to_bytecode(module))

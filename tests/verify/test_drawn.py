@@ -80,11 +80,11 @@ def test_every_pass_keeps_the_meaning(name: str) -> None:
         program = source(drawn)
 
         def check(step: Pass, changed: ir.Module) -> None:
-            if formats.to_bytecode(changed) != last[0]:
-                last[0] = formats.to_bytecode(changed)
+            if mlir.to_bytecode(changed) != last[0]:
+                last[0] = mlir.to_bytecode(changed)
                 assert verify(program, changed, runs=1).equal, f"{step.name}: {drawn}"
 
-        last = [formats.to_bytecode(program)]
+        last = [mlir.to_bytecode(program)]
         pipeline.partition_module(formats.copy_module(program), on_pass=check)
 
     run()

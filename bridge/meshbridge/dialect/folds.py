@@ -9,14 +9,14 @@ value is not chained onto the first.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import CollectiveOpView, ShardingOp, ShardOp, ShiftOp
 from meshbridge.dialect.shard_constraints import offsets_by_dimension
 from meshbridge.ir.mlir import around, ir
-from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
+from meshbridge.ir.rewrite import REDUCERS, Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import DYNAMIC
 
 _MESSAGES = {"mesh.send", "mesh.recv"}
@@ -34,6 +34,8 @@ def simplify(module: ir.Module, *, fold: bool = True, merge: bool = True) -> boo
 
 class Folder(Rewriter):
     """A module while its mesh operations are folded."""
+
+    closed: ClassVar[frozenset[str]] = REDUCERS
 
     def __init__(self, module: ir.Module) -> None:
         self.meshes = declared_meshes(module.body)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cmp_to_key
+from io import BytesIO
 
 try:
     from jaxlib import _hlo as hlo  # type: ignore[attr-defined]  # XLA's own text; without stubs
@@ -51,9 +52,11 @@ __all__ = [
     "functions_to_partition",
     "hlo",
     "in_program_order",
+    "inside",
     "ir",
     "is_custom_call",
     "main_function",
+    "mentions",
     "named_functions",
     "op_names",
     "parse",
@@ -65,6 +68,7 @@ __all__ = [
     "stablehlo",
     "tensor_type",
     "title",
+    "to_bytecode",
     "unwrap",
     "verify",
     "walk",
@@ -207,7 +211,44 @@ def unwrap(op: ir.Operation) -> list[ir.Value]:
 
 def walk_all(module: ir.Module) -> list[ir.Operation]:
     """All operations of `module` below the module itself, in order."""
-    return [op for child in module.body.operations for op in walk(child.operation)]
+    return inside(module.operation)
+
+
+def inside(op: ir.Operation) -> list[ir.Operation]:
+    """All operations below `op`, in order."""
+    found: list[ir.Operation] = []
+    plain: set[type[ir.OpView]] = set()
+    for region in op.regions:
+        for block in region.blocks:
+            _collect(block, found, plain)
+    return found
+
+
+def _collect(block: ir.Block, found: list[ir.Operation], plain: set[type[ir.OpView]]) -> None:
+    """`plain` are classes of operations without regions: a look-up there costs less than to ask an operation for its own."""
+    for view in block.operations:
+        found.append(view.operation)
+        kind = type(view)
+        if kind in plain:
+            continue
+        if has_no_regions(view):
+            plain.add(kind)
+            continue
+        for region in view.operation.regions:
+            for inner in region.blocks:
+                _collect(inner, found, plain)
+
+
+def to_bytecode(module: ir.Module) -> bytes:
+    """MLIR bytecode of `module`."""
+    buffer = BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def mentions(module: ir.Module, text: str) -> bool:
+    """Whether `text` occurs in `module`, in the name of an attribute or in a string. No walk in Python is as fast."""
+    return text.encode() in to_bytecode(module)
 
 
 def op_names(module: ir.Module) -> set[str]:
@@ -330,7 +371,8 @@ SIDES = ("arg_attrs", "res_attrs")
 def dictionary(attr: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
     held = ir.DictAttr(attr)
-    return {held[index].name: held[index].attr for index in range(len(held))}
+    named = [held[index] for index in range(len(held))]
+    return {each.name: each.attr for each in named}
 
 
 def entries(function: ir.Operation, side: str) -> list[dict[str, ir.Attribute]]:

@@ -45,7 +45,7 @@ class Rewriter:
         self._inside: set[ir.Value] = set()
         "First results of what stands in the regions of retired ops, and goes with these."
         self._adopted: list[ir.Operation] = []
-        self._read(module.body, {})
+        self._read(module.body, set())
 
     def is_root(self, name: str) -> bool:
         """Whether patterns may be tried on ops of that name that have results."""
@@ -58,27 +58,32 @@ class Rewriter:
     def note(self, op: ir.Operation) -> None:
         """Called for each op with regions, in program order, outer ones first."""
 
-    def _read(self, block: ir.Block, is_root: dict[str, bool]) -> None:
-        """`is_root` holds what is known by name."""
+    def _read(self, block: ir.Block, others: set[type[ir.OpView]]) -> None:
+        """`others` are classes of ops that are no roots and have no regions, as most: a look-up there is all that these cost."""
         for view in block.operations:
-            op = view.operation
+            kind = type(view)
+            if kind in others:
+                continue
+            op, no_regions = view.operation, has_no_regions(view)
             name = op.name
-            root = is_root.get(name)
-            if root is None:
-                root = is_root[name] = self.is_root(name)
-            if root and len(op.results):
-                self._roots[op.results[0]] = op
-            if has_no_regions(view) or not len(op.regions):
+            if self.is_root(name):
+                if len(op.results):
+                    self._roots[op.results[0]] = op
+            elif no_regions:
+                others.add(kind)
+            if no_regions or not len(op.regions):
                 continue
             self.note(op)
             if name not in self.closed:
                 for region in op.regions:
                     for inner in region.blocks:
-                        self._read(inner, is_root)
+                        self._read(inner, others)
 
     @property
     def roots(self) -> list[ir.Operation]:
         """The ops that patterns may be tried on: first those that the module began with, in program order."""
+        if not self._retired:
+            return list(self._roots.values())
         return [op for key, op in self._roots.items() if not self._is_gone(key)]
 
     def producer(self, value: ir.Value) -> ir.Operation | None:

@@ -10,8 +10,13 @@ from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.table import Legalizer, replaces, rewrites
 
 
-@replaces("stablehlo.constant")
-def complex_constants(op: ir.Operation) -> list[ir.Value] | None:
+def _is_complex(op: ir.Operation) -> bool:
+    kind = op.results[0].type
+    return isinstance(kind, ir.RankedTensorType) and isinstance(kind.element_type, ir.ComplexType)
+
+
+@replaces("stablehlo.constant", where=_is_complex)
+def complex_constants(op: ir.Operation) -> list[ir.Value]:
     """Makes a complex constant out of two real ones. The bindings cannot hand a complex `dense` attribute to Python.
 
     Input:   %c = stablehlo.constant dense<(0.0, 1.0)> : tensor<8xcomplex<f32>>
@@ -19,9 +24,6 @@ def complex_constants(op: ir.Operation) -> list[ir.Value] | None:
              %im = stablehlo.constant dense<1.0> : tensor<8xf32>
              %c = stablehlo.complex %re, %im : tensor<8xcomplex<f32>>
     """
-    kind = op.results[0].type
-    if not isinstance(kind, ir.RankedTensorType) or not isinstance(kind.element_type, ir.ComplexType):
-        return None
     return [stablehlo.complex(*(stablehlo.constant(part) for part in _parts(op)))]
 
 
@@ -46,7 +48,22 @@ def _parts(op: ir.Operation) -> list[ir.Attribute]:
     return [ir.Attribute.parse(f"{text} : {part}") for text in texts]
 
 
-@rewrites("stablehlo.constant", "stablehlo.broadcast_in_dim", "stablehlo.iota")
+def _is_shared(op: ir.Operation) -> bool:
+    """Whether an op has several uses and costs nothing."""
+    uses = iter(op.results[0].uses)
+    return next(uses, None) is not None and next(uses, None) is not None and _is_free(op)
+
+
+def _is_free(op: ir.Operation) -> bool:
+    if op.name == "stablehlo.constant":
+        value = op.attributes["value"]
+        return ir.RankedTensorType(op.results[0].type).rank > 0 and isinstance(value, ir.DenseElementsAttr) and value.is_splat
+    if op.name == "stablehlo.broadcast_in_dim":
+        return ir.RankedTensorType(op.operands[0].type).rank == 0
+    return op.name == "stablehlo.iota"
+
+
+@rewrites("stablehlo.constant", "stablehlo.broadcast_in_dim", "stablehlo.iota", where=_is_shared)
 def split_constants(op: ir.Operation, rewriter: Legalizer) -> bool:
     """Gives every use of a splat constant, an iota or a broadcast scalar a copy of its own, so that it can be sharded for itself.
 
@@ -58,17 +75,7 @@ def split_constants(op: ir.Operation, rewriter: Legalizer) -> bool:
 
     A value that two uses need in different shardings would otherwise be resharded.
     """
-    uses = list(op.results[0].uses)[1:] if _is_free(op) else []
-    for use in uses:
+    for use in list(op.results[0].uses)[1:]:
         copy = op.clone().operation
         use.owner.operation.operands[use.operand_number] = copy.results[0]
-    return bool(uses)
-
-
-def _is_free(op: ir.Operation) -> bool:
-    if op.name == "stablehlo.constant":
-        value = op.attributes["value"]
-        return ir.RankedTensorType(op.results[0].type).rank > 0 and isinstance(value, ir.DenseElementsAttr) and value.is_splat
-    if op.name == "stablehlo.broadcast_in_dim":
-        return ir.RankedTensorType(op.operands[0].type).rank == 0
-    return op.name == "stablehlo.iota"
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,12 +13,12 @@ from meshbridge.ir.mlir import (
     CUSTOM_CALL,
     OpError,
     dictionary,
+    inside,
     ir,
     main_function,
     named_functions,
     tensor_type,
     unwrap,
-    walk,
     walk_all,
 )
 from meshbridge.ir.passes import Pass, register
@@ -60,10 +61,6 @@ def _named(function: ir.Operation) -> tuple[str, ir.Operation]:
 
 NAMED_COMPUTATION = "sdy.named_computation"
 
-_EDGES = frozenset({"sdy.data_flow_edge", "sdy.func_data_flow_edge"})
-"""Ops that give their operand back, for Shardy's propagation to speak of it."""
-
-
 _NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
 """Attributes in which Shardy says, for debugging, where it has its shardings from."""
 
@@ -71,18 +68,23 @@ _NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
 def _unfold(module: ir.Module) -> None:
     """Replaces every named computation by its body, and takes out what only marks edges or traces Shardy's decisions."""
     for op in walk_all(module):
+        attrs, name = op.attributes, op.name
         for note in _NOTES:
-            if note in op.attributes:
-                del op.attributes[note]
-        if op.name == NAMED_COMPUTATION:
+            if note in attrs:
+                del attrs[note]
+        if name == NAMED_COMPUTATION:
             _replace(op, unwrap(op))
-        elif op.name in _EDGES or UNSAID in op.attributes or _is_of_token(op):
+        elif name in _SILENT and _SILENT[name](op):
             _replace(op, [op.operands[0]])
 
 
-def _is_of_token(op: ir.Operation) -> bool:
-    """Whether `op` constrains the sharding of something that has none."""
-    return op.name == "sdy.sharding_constraint" and tensor_type(op.operands[0]) is None
+_SILENT: dict[str, Callable[[ir.Operation], bool]] = {
+    "mesh.shard": lambda op: UNSAID in op.attributes,
+    "sdy.data_flow_edge": lambda op: True,
+    "sdy.func_data_flow_edge": lambda op: True,
+    "sdy.sharding_constraint": lambda op: tensor_type(op.operands[0]) is None,
+}
+"""Ops that give their operand back, and when they say nothing of it: for Shardy's propagation to speak of it, or of a token."""
 
 
 def _replace(op: ir.Operation, values: list[ir.Value]) -> None:
@@ -147,10 +149,11 @@ class Inliner:
     def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
         """Inlines all calls in `function`; `stack` names the callers, to refuse recursion."""
         calls = []
-        for op in walk(function):
-            if op.name in CALLEE:
+        for op in inside(function):
+            name = op.name
+            if name in CALLEE:
                 calls.append(op)
-            elif op.name == CUSTOM_CALL:
+            elif name == CUSTOM_CALL:
                 self.kept.update(named_functions(op))
         for call in calls:
             is_ruled = call.name == COMPOSITE and composite_rule(call) is not None
@@ -181,19 +184,16 @@ class Inliner:
 
     def copy(self, call: ir.Operation, function: ir.Operation) -> list[ir.Operation]:
         """Copies the function's ops before `call`, of whose operands they make use; returns the copies, the last one returns."""
-        block = function.regions[0].blocks[0]
-        mapped: dict[ir.Value, ir.Value] = dict(zip(block.arguments, call.operands, strict=True))
-        before, caller = ir.InsertionPoint(call), call.location
-        copies = []
-        for view in block.operations:
-            copy = view.operation.clone(ip=before).operation
-            for inner in walk(copy) if len(copy.regions) else (copy,):
-                for index, operand in enumerate(inner.operands):
-                    if operand in mapped:
-                        inner.operands[index] = mapped[operand]
-                self._locate(inner, caller)
-            mapped.update(zip(view.operation.results, copy.results, strict=True))
-            copies.append(copy)
+        whole, caller = function.clone().operation, call.location
+        for op in inside(whole):
+            self._locate(op, caller)
+        block = whole.regions[0].blocks[0]
+        for argument, operand in zip(block.arguments, call.operands, strict=True):
+            argument.replace_all_uses_with(operand)
+        copies = [view.operation for view in block.operations]
+        for op in copies:
+            op.move_before(call)
+        whole.erase()
         return copies
 
     def _locate(self, op: ir.Operation, caller: ir.Location) -> None:

@@ -86,7 +86,11 @@ def read_of(value: ir.Value) -> Read:
 _READS = ("stablehlo.pad", "stablehlo.slice", "stablehlo.reverse")
 
 
-@rewrites(*_READS)
+def _reads_a_read(op: ir.Operation) -> bool:
+    return any(value.owner.name in _READS for value in op.operands if not isinstance(value.owner, ir.Block))
+
+
+@rewrites(*_READS, where=_reads_a_read)
 def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
     """Makes one op of two in a row, where no element that the first one crops comes back.
 
@@ -105,7 +109,7 @@ def compose_reads(op: ir.Operation, rewriter: Legalizer) -> bool:
     return True
 
 
-@rewrites("stablehlo.concatenate")
+@rewrites("stablehlo.concatenate", where=_reads_a_read)
 def select_pieces(op: ir.Operation, rewriter: Legalizer) -> bool:
     """Turns a concatenation whose parts are slices of one tensor (`jnp.roll`, wrapped edges) into selects between pads of it.
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
-from io import BytesIO
 from typing import Any, Protocol, TypeVar
 
 from meshbridge.dialect import assembly, carried
@@ -134,13 +133,6 @@ def _is_text(data: bytes) -> bool:
     return odd * 16 <= len(data)
 
 
-def to_bytecode(module: ir.Module) -> bytes:
-    """MLIR bytecode of `module`."""
-    buffer = BytesIO()
-    module.operation.write_bytecode(buffer)
-    return buffer.getvalue()
-
-
 def copy_module(module: ir.Module) -> ir.Module:
     """A copy of `module` in the same context."""
     with module.context:
@@ -186,7 +178,7 @@ BYTECODE = Format(
     summary="MLIR bytecode",
     detect=lambda data: not (bytecode.producer(data) or b"StableHLO").startswith(b"StableHLO"),
     read=_read_bytecode,
-    write=lambda program: to_bytecode(program.module),
+    write=lambda program: mlir.to_bytecode(program.module),
     suffixes=(".mlirbc",),
 )
 

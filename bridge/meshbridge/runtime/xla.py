@@ -12,7 +12,6 @@ from jaxlib import xla_client
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
-from meshbridge.read import formats
 
 
 @dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
@@ -61,4 +60,4 @@ def compile_module(
         for name, count in (("replicas", replicas), ("partitions", partitions)):
             module.operation.attributes[f"mhlo.num_{name}"] = ir.Attribute.parse(f"{count} : i32")
     used = tuple(devices)
-    return Loaded(used[0].client.compile_and_load(formats.to_bytecode(module), xla_client.DeviceList(used), options), used)
+    return Loaded(used[0].client.compile_and_load(mlir.to_bytecode(module), xla_client.DeviceList(used), options), used)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from meshbridge import pipeline
 from meshbridge.dialect import assembly
 from meshbridge.dialect.chains import undefined_chains
+from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Known, Pass
 from meshbridge.read import files, formats
@@ -255,7 +256,7 @@ class _Job:
         if self.options.print_sharding_interface:
             return interface_text(program.module).encode()
         if self.options.emit_bytecode:
-            return formats.to_bytecode(program.module)
+            return mlir.to_bytecode(program.module)
         chosen = formats.formats()[self.options.emit_spelling or formats.TEXT.name]
         return self._text(program.module).encode() if chosen is formats.TEXT else chosen.write(program)
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 
 from meshbridge import pipeline
+from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
 from meshbridge.read import files, formats
@@ -67,13 +68,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
     """Partitions and verifies after each pass that changes the program; stops at the first that changes its meaning."""
-    module, last = formats.copy_module(source), [formats.to_bytecode(source)]
+    module, last = formats.copy_module(source), [mlir.to_bytecode(source)]
     passes: list[dict[str, object]] = []
 
     def check(step: Pass, changed: ir.Module) -> None:
         if passes and not passes[-1]["equal"]:
             return
-        text = formats.to_bytecode(changed)
+        text = mlir.to_bytecode(changed)
         if text == last[0]:
             return
         last[0] = text

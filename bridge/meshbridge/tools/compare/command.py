@@ -18,6 +18,7 @@ import numpy as np
 
 from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
+from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
 from meshbridge.read import formats
 from meshbridge.read.import_shardings import ImportShardings
@@ -64,7 +65,7 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "",
     leaders = _leaders(module)
     order = (*leaders, *(name for name in CONTESTANTS if name not in leaders))
     with tempfile.TemporaryDirectory() as folder, progress.shown((UNSHARDED, *order), quiet=quiet) as steps:
-        (Path(folder) / "program").write_bytes(formats.to_bytecode(module))
+        (Path(folder) / "program").write_bytes(mlir.to_bytecode(module))
 
         def run(contestant: str, *, lead: bool) -> Figures:
             request = Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead)
@@ -91,7 +92,7 @@ def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, lis
     devices = _devices(module, len(jax.devices()))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "program").write_bytes(formats.to_bytecode(module))
+        (folder / "program").write_bytes(mlir.to_bytecode(module))
         for leader in _leaders(module):
             found = _outcome(folder, Request(leader, devices, seed, inputs and str(Path(inputs).resolve()), lead=True))
             results = reference_results(folder)
