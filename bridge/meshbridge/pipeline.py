@@ -172,7 +172,7 @@ def partition_module(
 ) -> list[Timing]:
     """Partitions `module` in place as far as `options.emit` says, and says how long each pass took.
 
-    A module that is partitioned already is verified and goes on from there. Verified are the stages of VERIFIED, and what comes out.
+    A module that is partitioned already goes on from there. It is verified, and so are the stages of VERIFIED and what comes out.
     `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told.
     Raises MeshError with a located diagnostic.
     """

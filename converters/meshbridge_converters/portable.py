@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from meshbridge.ir.mlir import MeshError, ParseError, artifacts, ir, stablehlo, to_bytecode, walk_all
+from meshbridge.lowering.replicas import BY_PARTITION
 from meshbridge.read import bytecode
 from meshbridge.read.formats import Format, Program, copy_module, refuse_versioned
 
@@ -80,7 +81,9 @@ BY_AXES = "1.16.0"
 
 
 def _names_axes(op: ir.Operation) -> bool:
-    return "replica_groups" in op.attributes and not isinstance(op.attributes["replica_groups"], ir.DenseElementsAttr)
+    if op.name not in BY_PARTITION or "replica_groups" not in op.attributes:
+        return False
+    return not isinstance(op.attributes["replica_groups"], ir.DenseElementsAttr)
 
 
 def holds_mesh_ops(module: ir.Module) -> bool:

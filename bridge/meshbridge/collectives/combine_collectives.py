@@ -76,6 +76,7 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
     small = _small(rewriter, limit)
     different = drop_alike(small, rewriter)
     changed = len(different) < len(small)
+    rewriter.finish()
     for op in different:
         size = _size(op.operands[0].type, op.results[0].type)
         assert size is not None  # else it were not among the small ones
@@ -141,7 +142,8 @@ class _Group:
 
 def _users(op: ir.Operation, block: ir.Block, rewriter: MeshRewriter) -> list[ir.Operation]:
     """What in `block` uses a result of `op`, or encloses such a use. Uses in blocks behind it come after all of it."""
-    places = (ancestor_in(block, user) for result in op.results for user in rewriter.users(result))
+    users = [user for result in op.results for user in rewriter.users(result)]
+    places = [user if user.block == block else ancestor_in(block, user) for user in users]
     return [place for place in places if place is not None]
 
 

@@ -8,7 +8,7 @@ from meshbridge.dialect import attributes
 from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.groups import Groups, device_line, is_nameable
-from meshbridge.ir.mlir import OpError, function_type, ir
+from meshbridge.ir.mlir import OpError, function_type, has_no_regions, ir
 from meshbridge.ir.positions import Positions
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
@@ -54,23 +54,26 @@ class _Walk:
         messages = pairs(views) if "mesh.send" in names or "mesh.recv" in names else {}
         for number, (view, name) in enumerate(zip(views, names, strict=True)):
             if not isinstance(view, MeshOpView):
-                self.other(view.operation, name)
+                self.other(view, name)
             elif name in ("mesh.send", "mesh.recv"):
                 if number in messages:  # else its other half waits for it, or has taken it along
                     lower_pair(messages[number], self.site(view, positions))
             elif name not in _DECLARATIONS:
                 self.replace(view, positions)
 
-    def other(self, op: ir.Operation, name: str) -> None:
+    def other(self, view: ir.OpView, name: str) -> None:
+        op = view.operation
         if name.startswith("mesh."):
             raise OpError(op, "is not an operation of the dialect")
         if name == "func.func":
             self.function(op)
         elif not (name in FORMS and lower_scalar(op, self.constants)):
+            attrs = op.attributes
             for told in (OPTION, RESULT_SPLIT):  # in attributes of the mesh dialect, which XLA cannot parse
-                if told in op.attributes:
-                    del op.attributes[told]
-            self.regions(op)
+                if told in attrs:
+                    del attrs[told]
+            if not has_no_regions(view):
+                self.regions(op)
             if name in BY_PARTITION:
                 self.collective(op)
 
@@ -83,11 +86,9 @@ class _Walk:
             by_replica(op)
 
     def regions(self, op: ir.Operation) -> None:
-        regions = op.regions
-        if len(regions):  # most operations have none, and iterating costs three times this
-            for region in regions:
-                for inner in region.blocks:
-                    self.block(inner)
+        for region in op.regions:
+            for inner in region.blocks:
+                self.block(inner)
 
     def function(self, op: ir.Operation) -> None:
         type_ = function_type(op)
