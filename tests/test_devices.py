@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.pipeline import Options
 from meshbridge.read import formats
 from meshbridge.reports import partition_and_report
+from meshbridge.tools import cli, mesh_opt
 from testdata.catalogue import build
 
 MESHES = ((2, 4), (16, 16), (64, 64), (256, 256))
@@ -127,3 +129,73 @@ def test_groups_by_axes_within_a_program_on_other_meshes(monkeypatch: pytest.Mon
             return exported.call(jax.lax.with_sharding_constraint(a, sharding), b) + 1
 
         np.testing.assert_allclose(outer(jax.device_put(left, sharding), jax.device_put(right, sharding)), left @ right + 1)
+
+
+def of_one_tensor(mesh: str, type_: str, body: str = "") -> str:
+    """A program of one argument sharded by rows, and a result of its type sharded by columns."""
+    sharding = "sdy.sharding = #sdy.sharding<@mesh, "
+    return f"""
+sdy.mesh @mesh = <[{mesh}]>
+func.func @main(%a: {type_} {{{sharding}[{{"x"}}, {{}}]>}}) -> ({type_} {{{sharding}[{{}}, {{"x"}}]>}}) {{
+  {body or f"%0 = stablehlo.negate %a : {type_}"}
+  return %0 : {type_}
+}}"""
+
+
+ROWS = "tensor<8589934592x16xf32>"
+HALF = "tensor<4294967296x16xf32>"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (of_one_tensor('"x"=65536, "y"=65536', "tensor<65536x8xf32>"), "has 4294967296 devices, expected at most 1048576"),
+        (of_one_tensor('"x"=4294967296, "y"=4294967296', "tensor<8x8xf32>"), "has 18446744073709551616 devices, expected"),
+        (
+            of_one_tensor('"x"=4', "tensor<4294967296x4294967296xf32>"),
+            "has a tensor of 7.38e+19 bytes, tensor<4294967296x",
+        ),
+        (of_one_tensor('"x"=2', "tensor<9223372036854775806x4xi8>"), "has a tensor of 3.69e+19 bytes"),
+        (of_one_tensor('"x"=4', "tensor<8589934593x16xf32>"), "needs positions up to 8589934596 in a sharded dimension"),
+        (
+            of_one_tensor('"x"=4', ROWS, f"%1 = stablehlo.iota dim = 0 : {ROWS}\n  %0 = stablehlo.add %a, %1 : {ROWS}"),
+            "needs positions up to 8589934592",
+        ),
+        (
+            of_one_tensor(
+                '"x"=4',
+                ROWS,
+                f"%1 = stablehlo.slice %a [4294967296:8589934592, 0:16] : ({ROWS}) -> {HALF}\n"
+                f"  %0 = stablehlo.concatenate %1, %1, dim = 0 : ({HALF}, {HALF}) -> {ROWS}",
+            ),
+            "needs positions up to 4294967296",
+        ),
+    ],
+)
+def test_what_is_too_large_is_refused(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By one diagnostic with a place, what was found and expected, and a way out; and no file is written."""
+    (tmp_path / "in.mlir").write_text(text)
+    assert cli.main(["partition", str(tmp_path / "in.mlir"), "-o", str(tmp_path / "out.mlir")]) == 1
+    found = capsys.readouterr().err
+    assert said in found
+    assert (found.count("error:"), found.count("hint:"), found.count("\n")) == (1, 1, 2)
+    assert "in.mlir:" in found
+    assert not (tmp_path / "out.mlir").exists()
+
+
+def test_large_dimensions_without_positions_are_partitioned() -> None:
+    """Even shards are gathered and exchanged by whole pieces, whatever their number of elements."""
+    module = formats.read(of_one_tensor('"x"=4', ROWS).encode(), "in.mlir", mlir.context()).module
+    partition_and_report(module, Options())
+    assert "tensor<2147483648x16xf32>" in str(module)
+
+
+def test_a_mesh_too_large_to_be_listed_is_not_lowered(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "in.mlir").write_text("""
+mesh.mesh @m(shape = 65536x65536)
+func.func @main(%x: tensor<65536xf32>) -> tensor<1xf32> {
+  %0 = mesh.all_slice %x on @m mesh_axes = [0] slice_axis = 0 : tensor<65536xf32> -> tensor<1xf32>
+  return %0 : tensor<1xf32>
+}""")
+    assert mesh_opt.main([str(tmp_path / "in.mlir"), "--lower-collectives"]) == 1
+    assert "has 4294967296 devices, expected at most 1048576" in capsys.readouterr().err

@@ -32,11 +32,15 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
         )
     if not meshes:
         return None
-    if meshes[0].size > MAX_DEVICES:
-        raise OpError(
-            next(iter(larger)), f"has {meshes[0].size} devices, expected at most {MAX_DEVICES} to partition a program on"
-        )
+    refuse_too_many(next(iter(larger)), meshes[0])
     return meshes[0]
+
+
+def refuse_too_many(op: ir.Operation, mesh: Mesh) -> None:
+    """Raises OpError, about the op that declares it, for a mesh of more than MAX_DEVICES."""
+    if mesh.size > MAX_DEVICES:
+        found = f"has {mesh.size} devices, expected at most {MAX_DEVICES} to partition a program on"
+        raise OpError(op, found, "give it axes whose sizes multiply to the devices that run the program")
 
 
 def mesh_or_single(module: ir.Module) -> Mesh:

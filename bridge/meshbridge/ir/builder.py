@@ -12,12 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import MeshError, ir, place_of
+
+MAX_POSITIONS = 1 << 31
+"""Elements of a dimension that positions may be computed in: they are tensor<i32>."""
 
 Shape = Sequence[int]
 Number = int | float
 Operand = ir.Value | Number
 """A tensor, or a number that stands for a tensor of it."""
+
+
+class TooLargeError(MeshError):
+    """A position, or the size of a dimension, that 32 bits do not hold."""
 
 
 def tensor(shape: Shape, element: ir.Type) -> ir.RankedTensorType:
@@ -127,7 +134,9 @@ class Builder:
         return self.value("constant", type_, [], {"value": attr})
 
     def table(self, array: np.ndarray[Any, Any]) -> ir.Value:
-        """A constant of 32-bit integers."""
+        """A constant of 32-bit integers. Raises TooLargeError for larger ones."""
+        if array.size and not -MAX_POSITIONS <= array.min() <= array.max() < MAX_POSITIONS:
+            raise self.too_large(max(-array.min(), array.max()))
         return self.constant(tensor(array.shape, ir.IntegerType.get_signless(32)), dense(array.astype(np.int32)))
 
     def scalar(self, value: int) -> ir.Value:
@@ -138,6 +147,8 @@ class Builder:
         """`number` in every place of a tensor of numbers of any kind."""
         shaped = ir.RankedTensorType(type_)
         element = shaped.element_type
+        if not -MAX_POSITIONS <= number < MAX_POSITIONS and str(element) == "i32":
+            raise self.too_large(number)
         if isinstance(element, ir.ComplexType):  # the bindings cannot hold a constant of complex numbers
             part = tensor(shaped.shape, element.element_type)
             return self.value("complex", type_, [self.splat(part, number), self.splat(part, 0)])
@@ -253,6 +264,21 @@ class Builder:
     def subtract(self, left: ir.Value, right: Operand) -> ir.Value:
         """`left - right`."""
         return self.elementwise("subtract", left, right)
+
+    def too_large(self, number: Number) -> TooLargeError:
+        """A diagnostic about a number that is no position."""
+        found = f"needs positions up to {number} in a sharded dimension, expected less than 2^31: they have 32 bits"
+        hint = "make two dimensions of it, of which the outer one is sharded"
+        return TooLargeError(f"{place_of(self.loc)}: error: {found}\n  hint: {hint}")
+
+    def beginning(self, number: ir.Value, count: int, size: int) -> ir.Value:
+        """Where the piece `number`, of `count` that have `size` elements each, begins: tensor<i32>.
+
+        Raises TooLargeError where positions have more bits.
+        """
+        if count * size > MAX_POSITIONS:
+            raise self.too_large(count * size)
+        return self.multiply(number, size)
 
     def multiply(self, left: ir.Value, right: Operand) -> ir.Value:
         """`left * right`; `left` itself where `right` is 1."""

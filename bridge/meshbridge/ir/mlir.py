@@ -168,7 +168,12 @@ def _place(location: str, filename: str = "-") -> str:
 
 def source_location(op: ir.Operation) -> str:
     """Where `op` stands in the user's source, as `file:line:col`, or the printed location where it has no file."""
-    return _place(str(op.location), "<unknown>")
+    return place_of(op.location)
+
+
+def place_of(location: ir.Location) -> str:
+    """`source_location` of an op with that location."""
+    return _place(str(location), "<unknown>")
 
 
 def has_no_regions(view: ir.OpView) -> bool:

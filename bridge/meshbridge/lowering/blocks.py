@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshbridge.dialect import attributes
-from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOp, MeshOpView, ShardShapeOp
+from meshbridge.dialect.module_mesh import mesh_ops, refuse_too_many
+from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOpView, ShardShapeOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.groups import Groups, device_line, is_nameable
 from meshbridge.ir.mlir import OpError, function_type, has_no_regions, ir
@@ -28,7 +29,9 @@ def lower_module(module: ir.Module, groups: Groups) -> None:
 
     Groups are dense where `ir.groups` names those of several meshes by different axes: XLA (as of jaxlib 0.10) knows one mesh.
     """
-    meshes = {op.sym_name: op.value for op in module.body.operations if isinstance(op, MeshOp)}
+    meshes = {op.sym_name: op.value for op in mesh_ops(module.body)}
+    for op in mesh_ops(module.body):
+        refuse_too_many(op.operation, op.value)
     several = [mesh for mesh in meshes.values() if mesh.size > 1]
     if len(set(map(device_line, several))) > 1 or not all(map(is_nameable, several)):
         groups = replace(groups, spelling="dense")

@@ -38,7 +38,7 @@ def all_slice(op: AllSliceOp, site: Site) -> list[ir.Value]:
     emit, dim = site.emit, op.slice_axis
     size = int(site.result_type.shape[dim])
     _clamp_start(op.input, dim)
-    return [emit.dynamic_slice(op.input, dim, emit.multiply(site.in_group(), size), size)]
+    return [emit.dynamic_slice(op.input, dim, emit.beginning(site.in_group(), site.group_size, size), size)]
 
 
 def _clamp_start(value: ir.Value, dim: int) -> None:

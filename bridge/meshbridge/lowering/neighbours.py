@@ -115,6 +115,6 @@ def _received(value: ir.Value, core: ir.Value, halo: Halo, hop: int, width: int)
 def _inside(halo: Halo, shape: list[int]) -> ir.Value:
     """Which elements are inside of the global tensor along this dimension."""
     emit, site = halo.along.emit, halo.along
-    origin = emit.add(emit.multiply(site.in_group(), halo.core), -halo.before)
+    origin = emit.add(emit.beginning(site.in_group(), halo.shards, halo.core), -halo.before)
     inside = emit.within(emit.count_from(origin, shape[halo.dim]), halo.core * halo.shards)
     return emit.broadcast(inside, shape, [halo.dim])

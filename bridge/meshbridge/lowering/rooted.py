@@ -78,7 +78,7 @@ def scatter_from(site: Site, value: ir.Value, root: ir.Value, dim: int) -> ir.Va
     """This device's piece along `dim` of the value of member `root`, which is only known at run time."""
     piece = shape_of(value)[dim] // site.group_size
     received = exchange(site, value, dim, dim)
-    return site.emit.dynamic_slice(received, dim, site.emit.multiply(root, piece), piece)
+    return site.emit.dynamic_slice(received, dim, site.emit.beginning(root, site.group_size, piece), piece)
 
 
 def _halving_tree(site: Site, value: ir.Value, root: int, dim: int) -> ir.Value:

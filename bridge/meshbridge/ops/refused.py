@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
+from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import OpError, call_target, ir
+
+MAX_BYTES = 2**63 - 1
+"""Of one tensor, as XLA counts them."""
 
 PLACEMENT = "annotate_device_placement"
 """The call that says in which memory its value is kept. Its operand is its result, and each device keeps its own shard there."""
@@ -59,8 +64,13 @@ def _has_effect(op: ir.Operation) -> bool:
 
 
 def refuse_types(op: ir.Operation) -> None:
-    """Raises OpError for quantized tensors: sums over shards of them have no meaning."""
+    """Raises OpError for quantized tensors, sums over shards of which have no meaning, and for those too large for any size."""
     values: Iterable[ir.Value] = (*op.operands, *op.results)
     for value in values:
-        if isinstance(value.type, ir.RankedTensorType) and "!quant." in str(ir.RankedTensorType(value.type).element_type):
+        if not isinstance(value.type, ir.RankedTensorType):
+            continue
+        if "!quant." in str(ir.RankedTensorType(value.type).element_type):
             raise OpError(op, f"has a quantized tensor, {value.type}, which partitioning does not support", "dequantize it first")
+        if prod(value.type.shape) > MAX_BYTES // 16 and (size := tensor_bytes(value)) > MAX_BYTES:
+            found = f"has a tensor of {size:.3g} bytes, {value.type}, expected at most 2^63 - 1, as sizes have 64 bits"
+            raise OpError(op, found, "compute it in several tensors")

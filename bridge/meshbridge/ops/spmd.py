@@ -226,7 +226,7 @@ class SpmdProgram:
 
     def offset(self, axes: Axes, size: int) -> ir.Value:
         """Where this device's shard of `size` elements begins in a dimension split along `axes`: tensor<i32>."""
-        return self.emit.multiply(self.group_index(axes), size)
+        return self.emit.beginning(self.group_index(axes), self.mesh.group_size(axes), size)
 
     def is_first(self, axes: Axes) -> ir.Value:
         """Whether this device is the first of its group along `axes`: tensor<i1>."""

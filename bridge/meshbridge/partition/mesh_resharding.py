@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.ops import MeshOp, ShardingOp, ShardOp
+from meshbridge.ir.builder import TooLargeError
 from meshbridge.ir.mlir import MeshError, OpError, ir, tensor_type, walk
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
@@ -77,6 +78,8 @@ def _reshard(source: ShardingOp, target: ShardingOp, use: ShardOp, meshes: dict[
                 shard = _cast(use.source, ir.RankedTensorType.get(list(found.start), type_.element_type))
                 moved = emit(found, shard, mesh)
             op.operands[0] = _cast(moved, type_)
+    except TooLargeError:
+        raise
     except MeshError as error:
         raise OpError(op, f"cannot be resharded: {error}") from None
 

@@ -82,7 +82,9 @@ def _slice(step: s.Slice, value: ir.Value, site: Site) -> ir.Value:
     if (axes := site.axes(step.digits)) is not None:
         return build.all_slice(value, site.mesh, mesh_axes=axes, slice_axis=step.dim, at=site.emit)
     size = step.shape[step.dim]
-    return site.emit.dynamic_slice(value, step.dim, site.emit.multiply(site.number(step.digits), size), size)
+    return site.emit.dynamic_slice(
+        value, step.dim, site.emit.beginning(site.number(step.digits), group_size(step.digits), size), size
+    )
 
 
 @_emit_step.register
@@ -149,8 +151,8 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
     for turn in step.rounds:
         taken, put = ([emit.scalar(0)] * len(shape) for shape in (sent, filed))
         for i, shift, split, concat in zip(step.rotating, turn, step.split, step.concat, strict=True):
-            taken[split] = emit.multiply(_rotated(step.sources[i], -shift, site), sent[split])
-            put[concat] = emit.multiply(_rotated(step.targets[i], shift, site), filed[concat])
+            taken[split] = emit.beginning(_rotated(step.sources[i], -shift, site), step.sources[i].radix, sent[split])
+            put[concat] = emit.beginning(_rotated(step.targets[i], shift, site), step.targets[i].radix, filed[concat])
         if moved is not None:
             taken[step.split[0]] = site.after(taken[step.split[0]], moved)
         moved = emit.dynamic_cut(value, taken, sent)
