@@ -31,9 +31,8 @@ def local_constant(op: ir.Operation, rule: ShardingRule, option: Option, at: Spm
     if not any(wanted.split_axes):
         at.define(result, wanted)
     elif isinstance(value, ir.DenseElementsAttr) and value.is_splat:
-        tensor = at.shard_type(result, wanted)
-        op.attributes["value"] = ir.DenseElementsAttr.get_splat(tensor, value.get_splat_value())
         at.define(result, wanted)
+        op.attributes["value"] = ir.DenseElementsAttr.get_splat(result.type, value.get_splat_value())
     else:
         at.define(result, Sharding(at.mesh.name, ((),) * len(wanted.split_axes)))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import OpError, call_target, ir
+from meshbridge.ir.mlir import CUSTOM_CALL, OpError, call_target, ir
 
 MAX_BYTES = 2**63 - 1
 """Of one tensor, as XLA counts them."""
@@ -45,14 +45,19 @@ INSIDE_ONLY: dict[str, str] = {
 """Ops that are refused outside of manual computations."""
 
 
-def refuse(op: ir.Operation, *, is_inside: bool) -> None:
-    """Raises OpError for an op that a partitioned program cannot have; `is_inside` a manual computation it may have more."""
-    name = op.name
+def may_be_refused(name: str) -> bool:
+    """Whether `refuse` raises for some op of that name."""
+    return name in REFUSED or name in INSIDE_ONLY or name == CUSTOM_CALL
+
+
+def refuse(op: ir.Operation, name: str, *, is_inside: bool) -> None:
+    """Raises OpError for an op of that name that a partitioned program cannot have; `is_inside` a manual computation it may have
+    more."""
     if name in REFUSED:
         raise OpError(op, *REFUSED[name])
     if name in INSIDE_ONLY and not is_inside:
         raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation")
-    if name == "stablehlo.custom_call" and _has_effect(op):
+    if name == CUSTOM_CALL and _has_effect(op):
         raise OpError(op, _EFFECT, "keep it out of the partitioned program")
 
 

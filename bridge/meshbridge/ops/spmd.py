@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from meshbridge import resharding
 from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.recipes import Recipes
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, local_shape
 from meshbridge.ops.option import Option, computed_sharding
@@ -32,32 +34,57 @@ spmd_lowering = SPMD_LOWERINGS.register
 
 def lower_op(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Turns `op` into what it becomes on shards and records the shardings of its results."""
-    at.emit = Builder.before(op)
+    name = op.name
+    at.write_before(op)
     if at.reasons is not None:
-        at.reasons.computes(op, exchanges=op.name in SPMD_LOWERINGS)
-    SPMD_LOWERINGS.get(op.name, default_lowering)(op, rule, option, at)
+        at.reasons.computes(op, exchanges=name in SPMD_LOWERINGS)
+    SPMD_LOWERINGS.get(name, default_lowering)(op, rule, option, at)
 
 
 def default_lowering(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The same op on smaller types; partial operands of a linear op leave its result partial."""
-    for index, result in enumerate(op.results):
-        at.define(result, computed_sharding(rule, option, index, at.mesh, at.carried))
+    for result, sharding in zip(op.results, at.computed(rule, option), strict=True):
+        at.define(result, sharding)
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """What one device holds of values of one global type: with its halos, of the largest shard's size."""
+
+    type: ir.Type
+    whole: tuple[int, ...] = ()
+    "The global shape."
+    is_tensor: bool = False
+    "Whether the values are ranked tensors: others are the same on all devices."
+    is_smaller: bool = False
+    "Whether the shard's type is not the global one."
+
+
+def _shard(whole: ir.Type, sharding: Sharding, mesh: Mesh) -> _Shard:
+    if not isinstance(whole, ir.RankedTensorType):
+        return _Shard(whole)
+    shape = tuple(whole.shape)
+    if not any(sharding.split_axes) and sharding.is_plain:
+        return _Shard(whole, shape, is_tensor=True)
+    held = local_shape(shape, mesh, sharding.split_axes) if sharding.is_plain else buffer_shape(shape, mesh, sharding)
+    return _Shard(tensor(held, whole.element_type), shape, is_tensor=True, is_smaller=held != shape)
 
 
 class SpmdProgram:
     """The state of partitioning one function: the sharding of every value, and the reshardings that exist already."""
 
-    def __init__(self, mesh: Mesh, global_shapes: dict[ir.Value, tuple[int, ...]], entry: ir.Block) -> None:
+    def __init__(self, mesh: Mesh, entry: ir.Block) -> None:
         self.mesh = mesh
         self.shardings: dict[ir.Value, Sharding] = {}
         self.resharding = resharding.Options()
         "How plans are chosen."
         self.reasons: Reasons | None = None
         "Where the reasons of communication are written down, if anybody wants them."
-        self._global = global_shapes
+        self._global: dict[ir.Value, tuple[int, ...]] = {}
+        "The global shapes of values whose type is that of a shard."
         self._entry, self._unknown = entry, ir.Location.unknown(entry.owner.context)
-        self.emit = Builder(self._unknown, ir.InsertionPoint.at_block_begin(entry))
-        "Where the lowering of the op at hand writes: before the op, unless it says otherwise."
+        self._op: ir.Operation | None = None
+        self._emit: Builder | None = None
         self._indices: dict[Axes, ir.Value] = {}
         self.carried: Axes = ()
         "The axes along which the op at hand takes operands as partial sums and passes them on."
@@ -67,7 +94,9 @@ class SpmdProgram:
         "Values that a resharding made."
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
         self._shifts: list[dict[tuple[object, ...], ir.Value]] = [{}]
-        self._types: dict[tuple[ir.Type, Sharding], ir.Type] = {}
+        self._shards: dict[tuple[ir.Type, Sharding], _Shard] = {}
+        self._recipes = Recipes()
+        self._computed: dict[tuple[ShardingRule, Option, Axes], tuple[Sharding, ...]] = {}
         self.placements: list[ir.Operation] = []
         "Of values that were resharded before they were placed again; some have no other use."
 
@@ -80,29 +109,51 @@ class SpmdProgram:
         self._resharded.pop()
         self._shifts.pop()
 
-    def global_shape(self, value: ir.Value) -> tuple[int, ...]:
-        """The global shape of which `value` is a shard."""
-        return self._global[value]
+    @property
+    def emit(self) -> Builder:
+        """Where the lowering of the op at hand writes: before the op, unless it says otherwise."""
+        if self._emit is None:
+            assert self._op is not None, "no op is being lowered"
+            self._emit = Builder.before(self._op)
+        return self._emit
 
-    def shard_type(self, value: ir.Value, sharding: Sharding) -> ir.Type:
-        """The shard's type of a value that still has its global type: with its halos, of the largest shard's size."""
-        key = (value.type, sharding)
-        found = self._types.get(key)
+    @emit.setter
+    def emit(self, emit: Builder) -> None:
+        self._emit = emit
+
+    def write_before(self, op: ir.Operation) -> None:
+        """Lets `emit` write before `op`; most ops need nothing written, and no builder is made for them."""
+        self._op, self._emit = op, None
+
+    def global_shape(self, value: ir.Value) -> tuple[int, ...]:
+        """The global shape of which `value` is a shard; that of its type until it is given another one."""
+        found = self._global.get(value)
+        return tuple(shape_of(value)) if found is None else found
+
+    def computed(self, rule: ShardingRule, option: Option) -> tuple[Sharding, ...]:
+        """How an op computes its results under `option`, where it passes on the partial sums that are `carried`."""
+        key = (rule, option, self.carried)
+        found = self._computed.get(key)
         if found is None:
-            whole = tuple(shape_of(value))
-            plain = sharding.is_plain
-            shape = local_shape(whole, self.mesh, sharding.split_axes) if plain else buffer_shape(whole, self.mesh, sharding)
-            found = self._types[key] = tensor(shape, element_of(value))
+            results = range(len(rule.results))
+            found = tuple(computed_sharding(rule, option, index, self.mesh, self.carried) for index in results)
+            self._computed[key] = found
         return found
 
     def define(self, value: ir.Value, sharding: Sharding) -> None:
         """Gives `value`, which still has its global type, the type of its shard."""
-        if isinstance(value.type, ir.RankedTensorType):
-            if any(sharding.split_axes) or not sharding.is_plain:
-                value.set_type(self.shard_type(value, sharding))
-            self.shardings[value] = sharding
-            if self.reasons is not None:
-                self.reasons.made(value, sharding)
+        key = (value.type, sharding)
+        shard = self._shards.get(key)
+        if shard is None:
+            shard = self._shards[key] = _shard(*key, self.mesh)
+        if not shard.is_tensor:
+            return
+        if shard.is_smaller:
+            value.set_type(shard.type)
+            self._global[value] = shard.whole
+        self.shardings[value] = sharding
+        if self.reasons is not None:
+            self.reasons.made(value, sharding)
 
     def adopt(self, value: ir.Value, shape: tuple[int, ...], sharding: Sharding) -> ir.Value:
         """Registers a value made here: a shard, by `sharding`, of a tensor of global `shape`."""
@@ -133,7 +184,7 @@ class SpmdProgram:
             found: ir.Value | None = made.get((value, target))
             if found is not None:
                 return found
-        shape = self._global[value]
+        shape = self.global_shape(value)
         if (placement := placed_away(value)) is not None:
             if placement not in self.placements:
                 self.placements.append(placement)
@@ -141,26 +192,31 @@ class SpmdProgram:
             self._resharded[-1][value, target] = self.adopt(result, shape, target)
             self.moved.add(result)
             return result
-        dtype = str(ir.RankedTensorType(value.type).element_type)
         location = defined_at or before.location
         if self.reasons is not None:
             location = self.reasons.to_reshard(value, source, target, before, defined_at)
+        key = (value.type, shape, source, target, self.manual)
         emit = Builder(location, ir.InsertionPoint(before))
-        if 0 in shape:
-            empty = tensor(buffer_shape(shape, self.mesh, target), element_of(value))
-            result = emit.splat(empty, 0)  # no element to move
-        elif grows_halos(source, target, self.resharding):
-            result = grow_halos(value, shape, self.mesh, target, emit)
-        elif self.manual:
-            result = self._reshard_inside(value, shape, dtype, target, emit)
-        else:
-            plan = resharding.plan(shape, dtype, self.mesh, source, target, self.resharding)
-            result = resharding.emit(plan, value, self.mesh, emit)
+        result = self._recipes.value(key, [value], emit, lambda emit: self._collectives(value, shape, source, target, emit))
         self._resharded[-1][value, target] = self.adopt(result, shape, target)
         if self.reasons is not None:
             self.reasons.made(result, target, value)
         self.moved.add(result)
         return result
+
+    def _collectives(
+        self, value: ir.Value, shape: tuple[int, ...], source: Sharding, target: Sharding, emit: Builder
+    ) -> ir.Value:
+        """Writes what makes the shard `value` of a tensor of `shape` one of `target`."""
+        if 0 in shape:
+            return emit.splat(tensor(buffer_shape(shape, self.mesh, target), element_of(value)), 0)  # no element to move
+        if grows_halos(source, target, self.resharding):
+            return grow_halos(value, shape, self.mesh, target, emit)
+        dtype = str(element_of(value))
+        if self.manual:
+            return self._reshard_inside(value, shape, dtype, target, emit)
+        plan = resharding.plan(shape, dtype, self.mesh, source, target, self.resharding)
+        return resharding.emit(plan, value, self.mesh, emit)
 
     def erase_unused_placements(self) -> None:
         """Takes out the placements that only what is now placed again has used."""
@@ -244,6 +300,6 @@ def mask_padding(value: ir.Value, dim: int, size: int, axes: Axes, kind: str, at
 def replace_result(op: ir.Operation, rule: ShardingRule, option: Option, value: ir.Value, at: SpmdProgram) -> None:
     """Puts `value`, computed from the op's local operands, in place of its only result and removes the op."""
     result = op.results[0]
-    at.adopt(value, at.global_shape(result), computed_sharding(rule, option, 0, at.mesh, at.carried))
+    at.adopt(value, at.global_shape(result), at.computed(rule, option)[0])
     result.replace_all_uses_with(value)
     op.erase()

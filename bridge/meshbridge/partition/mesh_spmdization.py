@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from meshbridge.analysis.known_values import Splat, known
-from meshbridge.decide.decisions import BlockDecisions, Decisions, FunctionDecisions, OpDecision, Shardings, free_part
+from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, FunctionDecisions, OpDecision, Shardings, free_part
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
@@ -15,16 +15,16 @@ from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
 from meshbridge.ir.passes import Known, Pass, register
-from meshbridge.ir.sharding import Sharding, replicated
+from meshbridge.ir.sharding import Axes, Sharding, replicated
 from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
 from meshbridge.ops.composites import composite_body
 from meshbridge.ops.equal_shards import in_equal_shards, return_equal_shards, set_boundary, set_results
 from meshbridge.ops.layouts import filled
 from meshbridge.ops.option import Option
 from meshbridge.ops.reasons import Reasons
-from meshbridge.ops.refused import refuse
+from meshbridge.ops.refused import may_be_refused, refuse
 from meshbridge.ops.rule import ShardingRule, shape_of
-from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
+from meshbridge.ops.spmd import SPMD_LOWERINGS, SpmdProgram, lower_op, mask_padding
 from meshbridge.resharding import Options
 
 _LOOK_UPS = frozenset(f"stablehlo.{name}" for name in ("gather", "slice", "dynamic_slice"))
@@ -108,18 +108,17 @@ class _FunctionPartitioner:
         self.function = decisions.function
         self.mesh = decisions.mesh
         self.block = self.function.regions[0].blocks[0]
-        self._shapes: dict[ir.Value, tuple[int, ...]] = {}
+        self._kept: dict[Hashable, tuple[Sharding, ...] | None] = {}
         self._inliner = Inliner({})
-        self.at = SpmdProgram(self.mesh, self._shapes, self.block)
+        self.at = SpmdProgram(self.mesh, self.block)
         self.at.resharding = resharding
 
     def run(self, *, boundary: bool) -> None:
         types = function_type(self.function)
         ops = [view.operation for view in self.block.operations]
         arguments = [held or replicated(self.mesh, 0) for held in self.decisions.held]
-        self._read_shapes(self.block.arguments)
         if boundary:
-            shapes = [self._shapes[argument] for argument in self.block.arguments]
+            shapes = [shape_of(argument) for argument in self.block.arguments]
             arguments = [in_equal_shards(shape, self.mesh, held) for shape, held in zip(shapes, arguments, strict=True)]
         for argument, sharding in zip(self.block.arguments, arguments, strict=True):
             self.at.define(argument, sharding)
@@ -135,13 +134,8 @@ class _FunctionPartitioner:
         outputs = [value.type for value in ops[-1].operands]
         self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
 
-    def _read_shapes(self, values: Iterable[ir.Value]) -> None:
-        """Takes note of the shapes of values that still have their global types."""
-        for value in values:
-            self._shapes[value] = shape_of(value)
-
     def _replicated(self, value: ir.Value) -> Sharding:
-        return replicated(self.mesh, len(self._shapes[value]))
+        return replicated(self.mesh, len(self.at.global_shape(value)))
 
     def _block(self, block: ir.Block, decisions: BlockDecisions) -> None:
         self._ops([view.operation for view in block.operations], decisions)
@@ -150,23 +144,63 @@ class _FunctionPartitioner:
         """Partitions ops in order; returns how what the last one names is sharded."""
         annotations = []
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
-            if op.name == "mesh.sharding":
+            name = op.name
+            if name == "mesh.sharding":
                 annotations.append(op)
                 continue
-            self._read_shapes(op.results)
-            for index, need in enumerate(decision.operands):
-                if need is not None and self.at.shardings[operand := op.operands[index]] != need:
-                    op.operands[index] = self._reshard(operand, need, op)
-            uses, location = [list(result.uses) for result in op.results], op.location
-            _HANDLERS.get(op.name, _FunctionPartitioner._payload)(self, op, decision)
-            for target, users in zip(decision.results, uses, strict=False):
-                if users and target is not None:
-                    value = users[0].owner.operands[users[0].operand_number]
-                    self._reshard_uses(value, target, users, location, following)
+            if decision.operands:
+                self._reshard_operands(op, decision.operands)
+            computed = self._computed(name, decision)
+            if computed is None:
+                self._lower(op, name, decision, following)
+            else:
+                for result, sharding in zip(op.results, computed, strict=True):
+                    self.at.define(result, sharding)
         yielded = [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
         for annotation in annotations:
             annotation.erase()
         return yielded
+
+    def _reshard_operands(self, op: ir.Operation, needs: Shardings) -> None:
+        """Gives an op its operands as it needs them."""
+        held = self.at.shardings
+        for index, (value, need) in enumerate(zip(op.operands, needs, strict=False)):
+            if need is not None and (now := held[value]) is not need and now != need:
+                op.operands[index] = self._reshard(value, need, op)
+
+    def _computed(self, name: str, decision: OpDecision) -> tuple[Sharding, ...] | None:
+        """How the results of an op are sharded of which nothing but the types changes, as of most; None for any other op."""
+        if decision.why != CHEAPEST or decision.regions or decision.layout is not None:
+            return None
+        key = (name, decision.rule, decision.option, decision.carried)
+        if key not in self._kept:
+            self._kept[key] = self._only_types(name, decision)
+        computed = self._kept[key]
+        return computed if decision.results in ((), computed) else None
+
+    def _only_types(self, name: str, decision: OpDecision) -> tuple[Sharding, ...] | None:
+        """The same, as far as the op's name, rule and option say."""
+        rule, option = decision.rule, decision.option
+        if rule is None or not rule.has_rule or name in _HANDLERS or name in SPMD_LOWERINGS or self.at.reasons is not None:
+            return None
+        if name.startswith("mesh.") or may_be_refused(name) or self._padded(name, rule, option):
+            return None
+        self.at.carried = decision.carried
+        return self.at.computed(rule, option)
+
+    def _lower(self, op: ir.Operation, name: str, decision: OpDecision, following: ir.Operation) -> None:
+        """Partitions an op by what its kind asks for, and reshards its results where they are to be sharded otherwise."""
+        uses = [list(result.uses) for result in op.results] if decision.results else []
+        location = op.location
+        handler = _HANDLERS.get(name)
+        if handler is not None:
+            handler(self, op, decision)
+        else:
+            self._payload(op, name, decision)
+        for target, users in zip(decision.results, uses, strict=False):
+            if users and target is not None:
+                value = users[0].owner.operands[users[0].operand_number]
+                self._reshard_uses(value, target, users, location, following)
 
     def _reshard(self, value: ir.Value, target: Sharding, before: ir.Operation) -> ir.Value:
         """`value` as `target`; a constant of one value is made in the shape of shards with halos or offsets."""
@@ -199,13 +233,13 @@ class _FunctionPartitioner:
             result.replace_all_uses_with(op.operands[0])
         op.erase()
 
-    def _payload(self, op: ir.Operation, decision: OpDecision) -> None:
+    def _payload(self, op: ir.Operation, name: str, decision: OpDecision) -> None:
         rule, option = decision.rule, decision.option
-        if rule is None or (op.name.startswith("mesh.") and not self._is_manual(op)):
+        if rule is None or (name.startswith("mesh.") and not self._is_manual(op)):
             expected = "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may"
             raise OpError(op, expected, "what mesh-spmdization=boundary has partitioned says so, and is taken as such")
-        refuse(op, is_inside=bool(self.at.manual))
-        if OPTION in op.attributes:
+        refuse(op, name, is_inside=bool(self.at.manual))
+        if decision.why != CHEAPEST and OPTION in op.attributes:
             del op.attributes[OPTION]
         if decision.regions:
             self._composite(op, decision.regions[0])
@@ -213,8 +247,8 @@ class _FunctionPartitioner:
             for result in op.results:
                 self.at.define(result, decision.layout)
         else:
-            if rule.reduces:
-                self._mask(op, rule, option)
+            for loop in self._padded(name, rule, option):
+                self._mask(op, rule, option[loop], loop)
             if not rule.has_rule and (self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands)):
                 op.attributes[GATHERED] = ir.UnitAttr.get()
             self.at.carried = decision.carried
@@ -236,19 +270,26 @@ class _FunctionPartitioner:
         copies[-1].erase()
         op.erase()
 
-    def _mask(self, op: ir.Operation, rule: ShardingRule, option: Option) -> None:
-        """Hides the padding of uneven shards from reductions over them (a look-up does not read it, windows see to it)."""
+    def _padded(self, name: str, rule: ShardingRule, option: Option) -> list[int]:
+        """The loops along which an op would reduce padding of uneven shards (a look-up does not read it, windows see to it)."""
+        if not rule.reduces or name in _LOOK_UPS:
+            return []
         exchanged = {each.loop for each in rule.exchanges}
-        for loop, axes in enumerate(option):
-            description = rule.loops[loop]
-            is_uneven = axes and description.reduction and description.size % self.mesh.group_size(axes)
-            if is_uneven and op.name not in _LOOK_UPS and loop not in exchanged:
-                self.at.emit = Builder.before(op)
-                for index, dims in enumerate(rule.operands):
-                    if (loop,) in dims:
-                        value, dim = op.operands[index], dims.index((loop,))
-                        masked = mask_padding(value, dim, description.size, axes, description.reduction, self.at)
-                        op.operands[index] = self.at.adopt(masked, self.at.global_shape(value), self.at.shardings[value])
+        return [
+            number
+            for number, (loop, axes) in enumerate(zip(rule.loops, option, strict=True))
+            if axes and loop.reduction and loop.size % self.mesh.group_size(axes) and number not in exchanged
+        ]
+
+    def _mask(self, op: ir.Operation, rule: ShardingRule, axes: Axes, loop: int) -> None:
+        """Hides the padding of uneven shards from the reduction along a loop that is split along `axes`."""
+        size, kind = rule.loops[loop].size, rule.loops[loop].reduction
+        self.at.write_before(op)
+        for index, dims in enumerate(rule.operands):
+            if (loop,) in dims:
+                value, dim = op.operands[index], dims.index((loop,))
+                masked = mask_padding(value, dim, size, axes, kind, self.at)
+                op.operands[index] = self.at.adopt(masked, self.at.global_shape(value), self.at.shardings[value])
 
     def _gather_captured(self, op: ir.Operation) -> bool:
         """Replicates what the regions of an op without a rule use from outside."""
@@ -265,7 +306,6 @@ class _FunctionPartitioner:
         """Initial values, region arguments, yielded values and results of a loop are sharded alike."""
         for region, inner in zip(op.regions, decision.regions, strict=True):
             block = region.blocks[0]
-            self._read_shapes(block.arguments)
             self._define(block.arguments, decision.operands)
             self._inside(block, inner)
         self._define(op.results, decision.operands)
@@ -299,7 +339,6 @@ class _FunctionPartitioner:
         """
         block = op.regions[0].blocks[0]
         manual = frozenset(integers(op.attributes[MANUAL_AXES]))
-        self._read_shapes(block.arguments)
         for operand, argument in zip(op.operands, block.arguments, strict=True):
             if operand in self.at.shardings:
                 self.at.define(argument, free_part(self.at.shardings[operand], manual))

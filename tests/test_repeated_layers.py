@@ -1,0 +1,53 @@
+"""A layer that a program repeats is worked out once: what partitioning derives does not grow with the number of layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from meshbridge import pipeline, resharding
+from meshbridge.decide.decisions import Decisions
+from meshbridge.ir.mlir import context, walk_all
+from meshbridge.ir.passes import Known
+from meshbridge.ops import spmd
+from meshbridge.partition.mesh_spmdization import _FunctionPartitioner
+from meshbridge.read import formats
+from testdata.gpt import gpt
+
+STAGES = pipeline.build()
+
+
+def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], int]:
+    """How often each derivation of partitioning ran on a model with so many layers, and the ops that came out."""
+    module = formats.unpack(gpt(layers).export_for_cpus(), context()).module
+    known: Known = {}
+    pipeline.run(STAGES.until("decided").passes, module, known=known)
+    assert Decisions in known
+    counts: Counter[str] = Counter()
+
+    def counting(owner: object, name: str) -> None:
+        original: Callable[..., object] = getattr(owner, name)
+
+        def counted(*args: object, **options: object) -> object:
+            counts[name] += 1
+            return original(*args, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    with monkeypatch.context() as patched:
+        monkeypatch = patched
+        for owner, name in ((resharding, "emit"), (resharding, "plan"), (spmd, "_shard"), (_FunctionPartitioner, "_only_types")):
+            counting(owner, name)
+        pipeline.run((pipeline.make_pass("mesh-spmdization", "boundary=true"),), module, known=known)
+    return counts, len(walk_all(module))
+
+
+def test_more_layers_derive_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reshardings are planned and emitted, shards described and ops looked at once for each kind of them."""
+    few, ops = _derived(3, monkeypatch)
+    many, more_ops = _derived(9, monkeypatch)
+    assert more_ops > 2 * ops
+    assert set(few) == {"emit", "plan", "_shard", "_only_types"}
+    assert many == few
