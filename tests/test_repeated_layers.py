@@ -46,8 +46,8 @@ def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str]
 
 def test_more_layers_derive_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reshardings are planned and emitted, shards described and ops looked at once for each kind of them."""
-    few, ops = _derived(3, monkeypatch)
-    many, more_ops = _derived(9, monkeypatch)
+    few, ops = _derived(6, monkeypatch)
+    many, more_ops = _derived(14, monkeypatch)
     assert more_ops > 2 * ops
     assert set(few) == {"emit", "plan", "_shard", "_only_types"}
     assert many == few
