@@ -15,9 +15,9 @@ with the all-to-all. Every byte that is sent belongs to the receiver's target sh
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
-from meshbridge.ir.digits import Digit, Digits
+from meshbridge.ir.digits import Digit, Digits, group_size
 from meshbridge.resharding.alignment import Alignment, Position
 from meshbridge.resharding.local import LocalBuffer
 from meshbridge.resharding.steps import Step
@@ -130,18 +130,19 @@ def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kin
 
 
 def with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
-    """Makes a position for each of `digits` out of the largest local remainder that it divides, and enters it there.
+    """Makes a position for each of `digits` out of a local remainder that it divides, and enters it there: out of the one that
+    has most in common with all digits, of equals the outermost.
 
     A digit for which there is none goes without.
     """
-    local = list(local)
+    local, room = list(local), group_size(tuple(digits))
     for digit in digits:
         whole = [p for p in local if p.source is None and p.target is None and p not in entries and p.radix % digit.radix == 0]
         if whole:
-            largest = max(whole, key=lambda position: position.radix)
-            at = local.index(largest)
-            free = largest._replace(radix=digit.radix)
-            local[at : at + 1] = [free, largest._replace(place=largest.place + 1, radix=largest.radix // digit.radix)]
+            widest = max(whole, key=lambda position: gcd(position.radix, room))
+            at = local.index(widest)
+            free = widest._replace(radix=digit.radix)
+            local[at : at + 1] = [free, widest._replace(place=widest.place + 1, radix=widest.radix // digit.radix)]
             entries[free] = digit
     return local
 

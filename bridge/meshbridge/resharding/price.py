@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from meshbridge.ir.digits import Digits
@@ -57,28 +57,38 @@ def _along(shape: Shape, mesh: Mesh, stops: Sequence[Sharding], rounds: int) -> 
 
 
 def _leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
-    """What the best plan without a stop receives."""
+    """What the best plan without a stop receives.
+
+    Of the sizes only those factors matter by which something is split: a dimension is known by how it is split on both sides,
+    and by what it has in common with the groups that may divide it further, those that reduce and those that hold copies.
+    """
     reduced, _ = reduced_axes(source, target)
-    if not reduced:
-        sides = zip(source.split_axes, target.split_axes, strict=True)
-        share, elements = _share(mesh, tuple(sorted([side for side in sides if side[0] or side[1]])), rounds), prod(shape)
-        return None if share is None else Received(share.busiest * elements, share.average * elements)
-    alignment = align(shape, mesh, source.split_axes, target.split_axes)
-    if alignment is None:
+    copied = source.copied_axes(mesh) if reduced else ()
+    further = mesh.group_size(reduced + copied)
+    dims = []
+    for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
+        split = max(mesh.group_size(before), mesh.group_size(after))
+        if (kept := split * gcd(size // split, further)) > 1:
+            dims.append((kept, before, after))
+    share = _share(mesh, tuple(sorted(dims)), reduced, copied, rounds)
+    if share is None:
         return None
-    unused, partial = alignment.of(source.copied_axes(mesh)), alignment.of(reduced)
-    return min(_received(alignment, partial, unused, spread=spread, rounds=rounds) for spread in (True, False))
+    elements = prod(shape)
+    return Received(share.busiest * elements, share.average * elements, share.unscattered)
 
 
 @lru_cache(maxsize=1 << 16)
-def _share(mesh: Mesh, sides: tuple[tuple[Axes, Axes], ...], rounds: int) -> Received | None:
-    """The same where nothing is reduced, as a part of the tensor: sizes and order of its dimensions do not matter."""
-    shape = tuple([max(map(mesh.group_size, side)) for side in sides])
-    alignment = align(shape, mesh, tuple([before for before, _ in sides]), tuple([after for _, after in sides]))
+def _share(mesh: Mesh, dims: tuple[tuple[int, Axes, Axes], ...], reduced: Axes, copied: Axes, rounds: int) -> Received | None:
+    """The same as a part of the tensor. Each of `dims` is a size and the axes that split it, before and after."""
+    shape = tuple([size for size, _, _ in dims])
+    alignment = align(shape, mesh, tuple([before for _, before, _ in dims]), tuple([after for _, _, after in dims]))
     if alignment is None:
         return None
-    found, elements = _received(alignment, (), (), spread=False, rounds=rounds), prod(shape)
-    return Received(found.busiest / elements, found.average / elements)
+    partial, unused, elements = alignment.of(reduced), alignment.of(copied), prod(shape)
+    found = min(
+        _received(alignment, partial, unused, spread=spread, rounds=rounds) for spread in ((True, False) if reduced else (False,))
+    )
+    return Received(found.busiest / elements, found.average / elements, found.unscattered)
 
 
 def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: bool, rounds: int) -> Received:
