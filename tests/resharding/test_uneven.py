@@ -10,7 +10,7 @@ import pytest
 from meshbridge import resharding
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding.exchange import tile_exchange
-from meshbridge.resharding.steps import Step
+from meshbridge.resharding.steps import Rounds, Step
 from meshbridge.resharding.tiles import TileExchange
 from meshbridge.resharding.uneven import MOST_TILES
 
@@ -84,3 +84,20 @@ def test_no_large_exchange_is_drawn() -> None:
         assert resharding.cost(found.shape, "bf16", mesh, source, target) == pytest.approx(found.total_bytes / mesh.size)
         exchanges = [step for step in found.steps if isinstance(step, TileExchange)]
         assert sum(len(tiles) for step in exchanges for each in step.rounds for tiles in each.tiles) <= MOST_TILES
+
+
+def _permutes(step: Step) -> int:
+    """Permutes of an exchange, those of a tile in pieces as one."""
+    if isinstance(step, TileExchange):
+        return sum(not each.local for each in step.rounds)
+    return step.collectives if isinstance(step, Rounds) else 0
+
+
+def test_few_pairs_are_written_down() -> None:
+    """A permute lists every device. What takes up to 16 on 64 devices takes few on 4,096."""
+    chooser = random.Random(1)
+    for _ in range(100):
+        mesh = Mesh("m", chooser.choice([(8, 8), (16, 16), (64, 64), (16, 16, 16)]))
+        source, target = (_drawn(chooser, mesh, 3, partial=partial) for partial in (True, False))
+        found = resharding.plan((4095, 4096, 128), "bf16", mesh, source, target)
+        assert sum(map(_permutes, found.steps)) <= max(32, 2048 // mesh.size), found

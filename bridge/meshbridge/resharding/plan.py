@@ -28,8 +28,10 @@ class Options:
     beta: float = 1e-9
     "Seconds per byte received by the busiest device."
     rounds: int = 16
-    """Most permutes that an all-to-all and a relabelling may be fused into: each writes down a pair for every device of the mesh.
-    A bound on the size of the program, not a measurement."""
+    """Most permutes that an exchange may take where another plan takes fewer: an all-to-all and a relabelling in one, tiles."""
+    pairs: int = 1024
+    """Most pairs of devices that these permutes may write down, as each does for every device of the mesh: beyond 64 devices
+    fewer permutes are allowed, beyond 512 one. A bound on the size of the program, not a measurement."""
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
     scratch: int | None = None
@@ -37,6 +39,10 @@ class Options:
     `exact`. If every plan holds more, the one that holds least is taken."""
     check: bool = True
     "Execute every plan symbolically before it is used."
+
+    def permutes(self, mesh: Mesh) -> int:
+        """Most permutes of one exchange on `mesh`."""
+        return min(self.rounds, max(1, self.pairs // mesh.size))
 
     @property
     def slack(self) -> int:

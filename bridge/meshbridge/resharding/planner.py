@@ -103,7 +103,7 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     if source.is_plain and target.is_plain:
         source, target = source.padded(len(shape)), target.padded(len(shape))
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
-            elements = even_price(shape, mesh, source, target, DEFAULTS.rounds)
+            elements = even_price(shape, mesh, source, target, DEFAULTS.permutes(mesh))
             if elements is not None:
                 return elements * element_bytes(dtype)
         return best_way(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
@@ -157,7 +157,7 @@ def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     start = buffer_shape(shape, mesh, source)
     candidates = list(plans_between(shape, mesh, source, target))
     if not options.exact:
-        candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.rounds] or candidates
+        candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.permutes(mesh)] or candidates
     found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]
     if options.exact and found and not any(_is_lean(one, options) for one in found) and _could_be_tiles(found[0], options):
         tiles = plans_by_tiles(shape, mesh, source, target)
@@ -168,7 +168,7 @@ def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 def _could_be_tiles(one: Plan, options: Options) -> bool:
     """Whether tiles do the same, in no more permutes than one may write down."""
     plain = not (one.source.partial_axes or one.target.partial_axes)
-    return plain and one.mesh.group_size(exchanged_axes(one.source, one.target)) <= options.rounds
+    return plain and one.mesh.group_size(exchanged_axes(one.source, one.target)) <= options.permutes(one.mesh)
 
 
 def _is_lean(one: Plan, options: Options) -> bool:

@@ -79,13 +79,13 @@ def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardi
     """All ways, the simplest first."""
     reduced, _ = reduced_axes(source, target)
     if reduced:
-        found = [_padded(shape, mesh, source, target, options.rounds)]
+        found = [_padded(shape, mesh, source, target, options.permutes(mesh))]
         resizes, others = _resized(shape, mesh, source, target), 1
     else:
         dims = [_Dim(*each) for each in zip(shape, source.split_axes, target.split_axes, strict=True)]
         moved = tuple(sorted(dim for dim in dims if dim.before != dim.after))
         others = prod(-(-dim.size // mesh.group_size(dim.after)) for dim in dims if dim.before == dim.after)
-        found, resizes = _direct(mesh, moved, source.partial_axes, options.rounds)
+        found, resizes = _direct(mesh, moved, source.partial_axes, options.permutes(mesh))
     for way in found:
         if way is not None:
             yield way._replace(received=way.received * others)
