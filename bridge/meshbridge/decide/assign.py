@@ -13,7 +13,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, final
 
-from meshbridge.decide.choice import Choice, Ends, Prices, Taken, operand_cost, own_cost
+from meshbridge.decide.choice import Choice, Ends, Prices, Taken, cost_of
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
 from meshbridge.ir.mlir import COMPOSITE, ir
@@ -381,7 +381,7 @@ class Assigner:
             )
 
         choices = pricing.choices(kind.rule, splits, wanted_partial(kind, results), taken)
-        return min(choices, key=lambda choice: (own_cost(choice, last) + operand_cost(choice, first), counted(choice)))
+        return min(choices.ordered, key=lambda choice: (cost_of(choice, first, last)[1], counted(choice)))
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""

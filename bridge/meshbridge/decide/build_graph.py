@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location, wa
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
 from meshbridge.ops.option import Option, is_legal
-from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, signature
+from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, signature
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ class GraphBuilder:
         self._identities: dict[tuple[int, ...], ShardingRule] = {}
         self._types: list[ir.Type] = []
         "Per tensor, the type of its values."
-        self._unknown: dict[tuple[ir.Type, frozenset[int]], tuple[ir.Type, Tensor | None]] = {}
-        "Per type and manual axes around, one object for the type, and what is known of a tensor that nobody has annotated; None"
-        " for what is no ranked tensor."
-        self._kinds: dict[tuple[ShardingRule, int, Option | None], Kind] = {}
+        self._unknown: dict[ir.Type, tuple[ir.Type, Tensor | None]] = {}
+        "Per type, one object for it, and what is known here of a tensor that nobody has annotated; None for what is no ranked"
+        " tensor."
+        self._kinds: dict[tuple[Signature, int], Kind] = {}
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
         self._manual = ends.manual if ends is not None else frozenset()
@@ -83,10 +84,9 @@ class GraphBuilder:
         return found
 
     def _new_tensor(self, of: ir.Type) -> int:
-        key = (of, self._manual)
-        found = self._unknown.get(key)
+        found = self._unknown.get(of)
         if found is None:
-            found = self._unknown[key] = (of, self._unannotated(of))
+            found = self._unknown[of] = (of, self._unannotated(of))
         one, known = found
         if known is None:
             return -1
@@ -134,25 +134,29 @@ class GraphBuilder:
         return op
 
     def _payload(self, op: ir.Operation, name: str, weight: int, scope: tuple[int, ...]) -> None:
-        operands = tuple([self.tensor(value) for value in op.operands])
-        results = tuple([self.tensor(value) for value in op.results])
-        types = self._types
-        attributes = dict(op.attributes.items())
-        key = signature(
-            op,
-            [types[tensor] if tensor >= 0 else op.operands[index].type for index, tensor in enumerate(operands)],
-            [types[tensor] if tensor >= 0 else op.results[index].type for index, tensor in enumerate(results)],
-            attributes.items(),
-        )
-        rule = self.interface.rule_of(op, key)
-        option = given_option(op, rule, self.graph.mesh) if OPTION in attributes else None
-        kind = self._kinds.get((rule, weight, option))
+        graph, tensor_of, new_tensor = self.graph, self.graph.tensor_of, self._new_tensor
+        operands = tuple([tensor_of[value] for value in op.operands])
+        made = []
+        for value in op.results:
+            tensor_of[value] = tensor = new_tensor(value.type)
+            made.append(tensor)
+        results = tuple(made)
+        attributes = op.attributes.items()
+        key = signature(op, name, self._types_of(operands, op.operands), self._types_of(results, op.results), attributes)
+        kind = self._kinds.get((key, weight))
         if kind is None:
-            kind = self._kinds[rule, weight, option] = self.graph.kind(rule, weight, fixed_option=option)
+            kind = self._kinds[key, weight] = graph.kind(self.interface.rule_of(op, key), weight)
         node = Node(op, name, kind, operands, results, 0, self._manual, scope)
-        self.graph.nodes.append(node)
+        graph.nodes.append(node)
+        for attribute, _ in attributes:
+            if attribute == OPTION:
+                graph.change_kind(node, fixed_option=given_option(op, kind.rule, graph.mesh))
         if len(results) == 1:
             self._makers[results[0]] = node
+
+    def _types_of(self, tensors: tuple[int, ...], values: ir.OpOperandList | ir.OpResultList) -> Iterable[ir.Type]:
+        """The types of an op's operands or results: one object per type, where they are tensors."""
+        return [value.type for value in values] if -1 in tensors else map(self._types.__getitem__, tensors)
 
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         self._shardings[op.results[0]] = sharding_on(self.graph.mesh, op)
@@ -320,14 +324,15 @@ class GraphBuilder:
         """The region is local along its manual axes: inside, shapes are smaller and those axes are not to be had."""
         axes = frozenset(integers(op.attributes[MANUAL_AXES]))
         block = op.regions[0].blocks[0]
-        outside, self._manual = self._manual, self._manual | axes
+        outside = self._manual, self._unknown
+        self._manual, self._unknown = self._manual | axes, {}
         inside = (*scope, self._new_scope())
         for index, (operand, argument) in enumerate(zip(op.operands, block.arguments, strict=True)):
             source, target = self.tensor(operand), self.tensor(argument)
             self._at_region(op, source, axes)
             self.identity(op, index, source, target, weight, scope, region_axes=axes, is_entry=True)
         terminator = self._block(block, weight, inside)
-        self._manual = outside
+        self._manual, self._unknown = outside
         for index, (yielded, result) in enumerate(zip(terminator.operands, op.results, strict=True)):
             target = self.tensor(result)
             self.identity(terminator, index, self.tensor(yielded), target, weight, inside, region_axes=axes)

@@ -8,7 +8,7 @@ refinement and assignment differ in what an operand comes from and what a result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -69,6 +69,14 @@ class Choice:
     "How each result is computed."
 
 
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """The choices that an op has, in the order of preference, and their places in it from the one that computes least on."""
+
+    ordered: list[Choice]
+    by_compute: list[int]
+
+
 class Prices(dict[Sharding, float]):
     """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there."""
 
@@ -97,12 +105,13 @@ class Pricing:
         self._masks: dict[Axes, int] = {}
         self._known: dict[tuple[ShardingRule, Taken], dict[Option, Choice | None]] = {}
         "Per op, what follows from each option; None for one that is not legal."
-        self._choices: dict[tuple[ShardingRule, Candidates, Axes, Taken], list[Choice]] = {}
+        self._choices: dict[tuple[ShardingRule, Candidates, Axes, Taken], Choices] = {}
 
     @property
     def count(self) -> int:
         """How many prices have been computed."""
-        return sum(map(len, (*self._from.values(), *self._into.values(), *self._choices.values())))
+        tables: list[Sized] = [self._choices, *self._from.values(), *self._into.values(), *self._known.values()]
+        return sum(map(len, tables))
 
     def arriving(self, kind: TensorType, source: Sharding) -> Prices:
         """Bytes of resharding a value from `source` to what is needed of it."""
@@ -130,7 +139,7 @@ class Pricing:
             found = self._into[key] = Prices(price)
         return found
 
-    def choices(self, rule: ShardingRule, splits: Sequence[Split], partial: Axes = (), taken: Taken = ()) -> list[Choice]:
+    def choices(self, rule: ShardingRule, splits: Sequence[Split], partial: Axes = (), taken: Taken = ()) -> Choices:
         """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on
         dimensions that must be replicated are suggested to the others.
 
@@ -147,7 +156,7 @@ class Pricing:
         key = (rule, loop_candidates(rule, (*found, *moved)), partial, taken)
         choices = self._choices.get(key)
         if choices is None:
-            choices = self._choices[key] = self._legal(*key)
+            choices = self._choices[key] = choices_of(self._legal(*key))
         return choices
 
     def _legal(self, rule: ShardingRule, candidates: Candidates, partial: Axes, taken: Taken) -> list[Choice]:
@@ -210,33 +219,49 @@ class Pricing:
         )
 
 
-def own_cost(choice: Choice, results: Ends) -> float:
-    """Bytes of computing results and of what becomes of them."""
+def choices_of(ordered: list[Choice]) -> Choices:
+    """Choices in the order of preference."""
+    return Choices(ordered, sorted(range(len(ordered)), key=lambda place: ordered[place].compute))
+
+
+def cost_of(choice: Choice, operands: Ends, results: Ends, most: float = inf) -> tuple[float, float]:
+    """Bytes of computing results and of what becomes of them, and the same with those of bringing operands to what is needed;
+    anything beyond `most` once the sum is."""
     total = choice.compute
     for prices, computed in zip(results, choice.computed, strict=True):
         if prices is not None:
             total += prices[computed]
-    return total
-
-
-def operand_cost(choice: Choice, operands: Ends) -> float:
-    """Bytes of bringing the operands to what an option needs."""
-    total = 0.0
+            if total > most:
+                return total, total
+    own = total
     for prices, need in zip(operands, choice.needs, strict=True):
         if prices is not None:
             total += prices[need]
-    return total
+            if total > most:
+                break
+    return own, total
 
 
-def cheapest(choices: Sequence[Choice], operands: Ends, results: Ends) -> tuple[Choice, float]:
-    """The choice of the fewest bytes, of equals the first, and its `own_cost`."""
-    best, own, least = choices[0], 0.0, inf
-    for choice in choices:
-        if choice.compute < least and (cost := own_cost(choice, results)) < least:
-            total = cost + operand_cost(choice, operands)
-            if total < least:
-                best, own, least = choice, cost, total
-    return best, own
+def cheapest(choices: Choices, operands: Ends, results: Ends) -> tuple[Choice, float]:
+    """The choice of the fewest bytes, of equals the first, and what it costs without its operands."""
+    best, least, cheapest_own = len(choices.ordered), inf, 0.0
+    for place in choices.by_compute:
+        choice = choices.ordered[place]
+        if choice.compute > least:
+            break
+        f = choice.compute
+        for prices, computed in zip(results, choice.computed, strict=True):
+            if prices is not None:
+                f += prices.get(computed, 0.0)
+        for prices, computed in zip(operands, choice.needs, strict=True):
+            if prices is not None:
+                f += prices.get(computed, 0.0)
+        if f > least * (1 + 1e-12):
+            continue
+        own, total = cost_of(choice, operands, results, least)
+        if total < least or (total == least and place < best):
+            best, least, cheapest_own = place, total, own
+    return choices.ordered[best], cheapest_own
 
 
 def _reduced(rule: ShardingRule, option: Option) -> set[int]:

@@ -202,6 +202,7 @@ class Graph:
     uses: list[int] = field(default_factory=list)
     "Per tensor, how many operands and returned values it is."
     _tensors: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+    _changed: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
     _kinds: dict[tuple[object, ...], Kind] = field(default_factory=dict)
 
     def add(self, tensor: Tensor) -> int:
@@ -216,7 +217,12 @@ class Graph:
 
     def describe(self, index: int, **changed: Any) -> None:
         """Changes what is known of a tensor."""
-        self.tensors[index] = self.known(replace(self.tensors[index], _otherwise={}, **changed))
+        before = self.tensors[index]
+        key = (before, *changed.items())
+        after = self._changed.get(key)
+        if after is None:
+            after = self._changed[key] = self.known(replace(before, _otherwise={}, **changed))
+        self.tensors[index] = after
 
     def kind(self, rule: ShardingRule, weight: int, **more: Any) -> Kind:
         """The one object for a kind of node."""
@@ -241,14 +247,13 @@ class Graph:
     def connect(self) -> None:
         """Fills `users` and each tensor's use count once all nodes are known."""
         users = self.users = [[] for _ in self.tensors]
-        uses = self.uses
         for index, node in enumerate(self.nodes):
-            for tensor in {*node.operands, *node.results}:
-                if tensor >= 0:
-                    users[tensor].append(index)
             for tensor in node.operands:
                 if tensor >= 0:
-                    uses[tensor] += 1
+                    self.uses[tensor] += 1
+            for tensor in (*node.operands, *node.results):
+                if tensor >= 0 and (not users[tensor] or users[tensor][-1] != index):
+                    users[tensor].append(index)
         for tensor, body in self.carried.items():
             for index in users[tensor]:
                 node = self.nodes[index]

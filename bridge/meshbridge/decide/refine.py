@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 from math import prod
 
-from meshbridge.decide.choice import cheapest
+from meshbridge.decide.choice import cheapest, choices_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region, wanted_layout, wanted_partial
 from meshbridge.ir.sharding import Axes, Sharding, Split
@@ -65,6 +65,9 @@ Reader = tuple[int, int, bool]
 
 ROUNDING = 1e-9
 """The part of the total by which sums of the same bytes in another order may differ."""
+
+Key = tuple[Kind, tuple[Tensor | None, ...]]
+"""A kind of node and what is known of its operands and results: all that its cost depends on."""
 
 Changes = dict[int, Tensor]
 """Tensors by number, as they are to be."""
@@ -137,12 +140,12 @@ class Refiner:
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
-        self._memo: dict[tuple[Kind, tuple[Tensor | None, ...]], NodeCost] = {}
+        self._memo: dict[Key, NodeCost] = {}
         self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._readers = self._readers_of_tensors()
         self._order = self._largest_first()
-        self._costs = [self._node_cost(index) for index in range(len(graph.nodes))]
+        self._costs = [self._node_cost(self._key(index)) for index in range(len(graph.nodes))]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
         self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
         self._redefined = {
@@ -153,6 +156,8 @@ class Refiner:
         used = {axis for tensor in graph.tensors for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
         self._units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
         "What a move may shard along: axes that shard something. Along others all devices compute the same and none sends."
+        self._floors = [self._floor(node) for node in graph.nodes]
+        "What each node computes at least."
         self._stale = set(range(len(graph.tensors)))
         "Tensors near which something has changed since their classes were last tried."
 
@@ -248,6 +253,13 @@ class Refiner:
             members.setdefault(tensor, []).append(dim)
         near, read = self._near(members)
         return DimensionClass(dimensions, tuple((tensor, tuple(dims)) for tensor, dims in members.items()), near, read)
+
+    def _floor(self, node: Node) -> float:
+        """What a node computes if it is split over all devices."""
+        if node.kind.is_identity:
+            return 0.0
+        whole = self.graph.pricing.choice(node.rule, ((),) * len(node.rule.loops))
+        return node.kind.weight * whole.compute / self.graph.mesh.size
 
     def _near(self, tensors: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The nodes that mention some of `tensors`, the largest first, and all tensors that those read or that are given."""
@@ -345,18 +357,19 @@ class Refiner:
     def _costs_after(self, changed: Changes, least: float) -> dict[int, NodeCost] | None:
         """The costs of nodes that change; None as soon as those seen leave no `least` to be gained."""
         near, read = self._near(changed)
-        left = self._at_stake(near, read) - least + ROUNDING * self._total
+        left = self._at_stake(near, read) - sum([self._floors[index] for index in near]) - least + ROUNDING * self._total
         costs: dict[int, NodeCost] = {}
-        floors: dict[int, float] = {}  # what using a tensor costs at least: its dearest use
-        for index in near:
-            cost = self._node_cost(index)
+        dearest: dict[int, float] = {}  # per tensor, its dearest use: all of them cost so much at least
+        keys = {index: self._key(index) for index in near}
+        for index in sorted(near, key=lambda index: keys[index] not in self._memo):  # known costs first
+            cost = self._node_cost(keys[index])
             if cost is not self._costs[index]:
                 costs[index] = cost
-            left -= cost.own
+            left -= cost.own - self._floors[index]
             for tensor, bytes_moved in zip(self._members[index], cost.arriving, strict=False):
-                if bytes_moved > (floor := floors.get(tensor, 0.0)):
-                    floors[tensor] = bytes_moved
-                    left -= bytes_moved - floor
+                if bytes_moved > (most := dearest.get(tensor, 0.0)):
+                    dearest[tensor] = bytes_moved
+                    left -= bytes_moved - most
             if left < 0:
                 return None
         return costs
@@ -372,17 +385,20 @@ class Refiner:
                 needs[need] = max(needs.get(need, 0.0), bytes_moved)
         return sum(needs.values())
 
-    def _node_cost(self, index: int) -> NodeCost:
-        tensors, kind = self.graph.tensors, self.graph.nodes[index].kind
-        known = tuple([tensors[tensor] if tensor >= 0 else None for tensor in self._members[index]])
-        found = self._memo.get((kind, known))
+    def _key(self, index: int) -> Key:
+        """All that the cost of a node depends on."""
+        tensors = self.graph.tensors
+        return self.graph.nodes[index].kind, tuple([tensors[t] if t >= 0 else None for t in self._members[index]])
+
+    def _node_cost(self, key: Key) -> NodeCost:
+        found = self._memo.get(key)
         if found is None:
-            found = self._memo[kind, known] = self._compute_cost(self.graph.nodes[index], known)
+            found = self._memo[key] = self._compute_cost(*key)
         return found
 
-    def _compute_cost(self, node: Node, known: tuple[Tensor | None, ...]) -> NodeCost:
-        kind, pricing = node.kind, self.graph.pricing
-        count = len(node.operands)
+    def _compute_cost(self, kind: Kind, known: tuple[Tensor | None, ...]) -> NodeCost:
+        pricing = self.graph.pricing
+        count = len(kind.rule.operands)
         if kind.is_identity:
             source, target = [tensor for tensor in known if tensor is not None]
             return self._cost(kind, 0.0, (self.graph.identity_need(kind, source, target),), known)
@@ -402,7 +418,7 @@ class Refiner:
             for tensor in known[count:]
         ]
         if kind.fixed_option is not None:
-            choices = [pricing.choice(kind.rule, kind.fixed_option, kind.kept)]
+            choices = choices_of([pricing.choice(kind.rule, kind.fixed_option, kind.kept)])
         else:
             splits = [tensor.split if tensor is not None else () for tensor in known]
             choices = pricing.choices(kind.rule, splits, wanted_partial(kind, known[count:]), kind.kept)

@@ -12,7 +12,7 @@ memoised by signature, so layer 2 of a model costs what a dictionary look-up cos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -120,12 +120,16 @@ OF_SHARDING = ("sdy.", "meshbridge.", "mhlo.")
 
 
 def signature(
-    op: ir.Operation, operands: Sequence[ir.Type], results: Sequence[ir.Type], attributes: Iterable[tuple[str, ir.Attribute]]
+    op: ir.Operation,
+    name: str,
+    operands: Iterable[ir.Type],
+    results: Iterable[ir.Type],
+    attributes: Iterable[tuple[str, ir.Attribute]],
 ) -> Signature:
-    """Everything about `op` that its description may depend on; equal signatures shard alike."""
-    said = [value for name, value in attributes if name == SHARDING_RULE or not name.startswith(OF_SHARDING)]
+    """Everything about an `op` of that name that its description may depend on; equal signatures shard alike."""
+    said = [value for attribute, value in attributes if attribute == SHARDING_RULE or not attribute.startswith(OF_SHARDING)]
     regions = _region_names(op) if len(op.regions) else ()
-    return (op.name, *operands, None, *results, *said, *regions)
+    return (name, *operands, None, *results, *said, *regions)
 
 
 def _region_names(op: ir.Operation) -> list[object]:
@@ -149,7 +153,7 @@ class Interface:
     def rule(self, op: ir.Operation) -> ShardingRule:
         """The loop rule of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
         operands, results = ([value.type for value in values] for values in (op.operands, op.results))
-        return self.rule_of(op, signature(op, operands, results, op.attributes.items()))
+        return self.rule_of(op, signature(op, op.name, operands, results, op.attributes.items()))
 
     def rule_of(self, op: ir.Operation, key: Signature) -> ShardingRule:
         """The same for an op whose `signature` is known."""
