@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 
 import pytest
 
@@ -13,6 +14,7 @@ from meshbridge.resharding.exchange import tile_exchange
 from meshbridge.resharding.steps import Rounds, Step
 from meshbridge.resharding.tiles import TileExchange
 from meshbridge.resharding.uneven import MOST_TILES
+from tests.resharding.xla import program
 
 MESHES = ((4,), (7,), (2, 3), (2, 4), (4, 4), (3, 5), (2, 2, 2), (8, 2, 2), (2, 3, 4), (16, 3), (8, 8), (4, 4, 4), (64,))
 
@@ -84,6 +86,16 @@ def test_no_large_exchange_is_drawn() -> None:
         assert resharding.cost(found.shape, "bf16", mesh, source, target) == pytest.approx(found.total_bytes / mesh.size)
         exchanges = [step for step in found.steps if isinstance(step, TileExchange)]
         assert sum(len(tiles) for step in exchanges for each in step.rounds for tiles in each.tiles) <= MOST_TILES
+
+
+@pytest.mark.parametrize(("before", "after", "halos"), [(((0,), ()), ((0,), ()), (1, 2)), (((0,), ()), ((0, 1), ()), ())])
+def test_regular_offsets_are_arithmetic(before: Split, after: Split, halos: tuple[int, ...]) -> None:
+    """What each device reads and whether it takes part is computed from its number: no table of 64 entries."""
+    pair = Sharding("m", before), Sharding("m", after, halo_sizes=halos)
+    found = resharding.plan((50257, 768), "f32", Mesh("m", (8, 8)), *pair)
+    assert any(isinstance(step, TileExchange) for step in found.steps)
+    constants = re.findall(r"stablehlo.constant dense<[\[\"]", str(program(found)))
+    assert not constants
 
 
 def _permutes(step: Step) -> int:

@@ -1,4 +1,5 @@
-"""Writes an exchange of tiles: every device reads from one constant table where its tiles begin in the source and in the result.
+"""Writes an exchange of tiles: where a device's tiles begin in the source and in the result is arithmetic on its digits, or an
+entry of a constant table where the offsets are no sum of multiples of digits.
 
 A round is a dynamic slice, a permute and a dynamic update; one whose tiles have several shapes moves them as a list of elements.
 Devices that receive nothing in a round write back what they read. A round begins when the one before has arrived: all at once
@@ -8,10 +9,13 @@ they hold another copy of both shards (temporary memory in shards of the larger 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+
 import numpy as np
 
 from meshbridge.ir.builder import element_of, shape_of, tensor
-from meshbridge.ir.digits import group_size
+from meshbridge.ir.digits import group_size, numbered
 from meshbridge.ir.mlir import ir
 from meshbridge.resharding.overlaps import Numbers
 from meshbridge.resharding.site import Site
@@ -89,38 +93,68 @@ class _Exchange:
 
 
 class _Table:
-    """Integers per device of the exchange; equal columns are looked up once, constant ones not at all."""
+    """Integers per device of the exchange: arithmetic on the device's digits where that says them, else looked up; equal ones
+    once."""
 
     def __init__(self, site: Site, step: TileExchange) -> None:
         self.site = site
+        self.digits = step.digits
         self.devices = group_size(step.digits)
-        self.number = site.number(step.digits)
-        self.known: dict[bytes, ir.Value] = {}
+        inside = numbered(step.digits)
+        self.inside = [inside[digit.axis] for digit in step.digits]
+        "The same digits, of the devices of the exchange numbered on their own."
+        self.known: dict[tuple[bytes, ...], ir.Value] = {}
 
     def offsets(self, devices: Numbers, starts: Numbers, shift: list[int]) -> list[ir.Value]:
-        """Where each dimension of a tile begins, plus `shift`, given that for the devices that take part."""
-        found = []
-        for dim, more in enumerate(shift):
-            column = np.full(self.devices, starts[0, dim])
-            column[devices] = starts[:, dim]
-            found.append(self._column(column + more))
-        return found
+        """Where each dimension of a tile begins, plus `shift`, on the devices that take part; anything on the others."""
+        return [self._once(self._entry, devices, starts[:, dim] + more) for dim, more in enumerate(shift)]
 
     def any_of(self, devices: Numbers) -> ir.Value:
         """Whether this device is one of `devices`."""
-        column = np.zeros(self.devices, np.int64)
-        column[devices] = 1
-        return self.site.emit.compare("EQ", self._column(column), 1)
+        return self._once(self._member, np.sort(devices))
 
-    def _column(self, values: Numbers) -> ir.Value:
-        """This device's entry of `values`."""
-        key = values.tobytes()
+    def _once(self, compute: Callable[..., ir.Value], *columns: Numbers) -> ir.Value:
+        key = tuple(column.tobytes() for column in columns)
         if key not in self.known:
-            self.known[key] = self._looked_up(values)
+            self.known[key] = compute(*columns)
         return self.known[key]
 
-    def _looked_up(self, values: Numbers) -> ir.Value:
+    def _entry(self, devices: Numbers, values: Numbers) -> ir.Value:
+        """One of `values` on each of `devices`."""
         emit = self.site.emit
         if (values == values[0]).all():
             return emit.scalar(int(values[0]))
-        return emit.entry(emit.table(values), self.number)
+        if (terms := self._affine(devices, values)) is not None:
+            first, *factors = terms
+            products = [
+                emit.multiply(self.site.number((digit,)), factor)
+                for digit, factor in zip(self.digits, factors, strict=True)
+                if factor
+            ]
+            return emit.add(reduce(emit.add, products), first)
+        column = np.full(self.devices, values[0])
+        column[devices] = values
+        return emit.entry(emit.table(column), self.site.number(self.digits))
+
+    def _affine(self, devices: Numbers, values: Numbers) -> list[int] | None:
+        """A constant, and a factor for each digit, of a sum that is one of `values` on each of `devices`."""
+        columns = np.stack([np.ones_like(devices), *(digit.of(devices) for digit in self.inside)], axis=1)
+        found = np.linalg.lstsq(columns.astype(float), values.astype(float), rcond=None)[0].round().astype(np.int64)
+        return found.tolist() if (columns @ found == values).all() else None
+
+    def _member(self, devices: Numbers) -> ir.Value:
+        """Whether this device is one of `devices`, which are sorted: mostly a range of a digit, or of the numbers of all."""
+        emit, every = self.site.emit, np.arange(self.devices)
+        for digits, number in (
+            (self.digits, every),
+            *(((a,), b.of(every)) for a, b in zip(self.digits, self.inside, strict=True)),
+        ):
+            low, high = int(number[devices].min()), int(number[devices].max())
+            if np.array_equal(np.flatnonzero((low <= number) & (number <= high)), devices):
+                here = self.site.number(digits)
+                checks = [emit.compare("GE", here, low)] if low else []
+                checks += [emit.compare("LE", here, high)] if high < group_size(digits) - 1 else []
+                return reduce(lambda left, right: emit.elementwise("and", left, right), checks)
+        column = np.zeros(self.devices, np.int64)
+        column[devices] = 1
+        return emit.compare("EQ", emit.entry(emit.table(column), self.site.number(self.digits)), 1)
