@@ -105,7 +105,18 @@ class Builder:
         """One operation, of StableHLO if `name` says no dialect."""
         full = name if "." in name else f"stablehlo.{name}"
         types = [results] if isinstance(results, ir.Type) else list(results)
-        return ir.Operation.create(full, types, operands, attrs or {}, regions=regions, loc=self.loc, ip=self.ip)
+        return self.create(full, types, operands, attrs or {}, regions)
+
+    def create(
+        self,
+        name: str,
+        types: Sequence[ir.Type],
+        operands: Sequence[ir.Value],
+        attributes: dict[str, ir.Attribute],
+        regions: int = 0,
+    ) -> ir.Operation:
+        """The same, by its full name: what every op here is written by."""
+        return ir.Operation.create(name, types, operands, attributes, regions=regions, loc=self.loc, ip=self.ip)
 
     def value(
         self, name: str, result: ir.Type, operands: Sequence[ir.Value], attrs: dict[str, ir.Attribute] | None = None

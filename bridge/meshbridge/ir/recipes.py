@@ -1,6 +1,8 @@
-"""Ops that are written many times in one program: derived once, then written again from what was noted of them.
+"""Ops that a program needs many times: written once in a block where they depend on no operand, else derived once.
 
-A recipe is a list of ops by name, result types and attributes, whose operands are the inputs or results of ops before:
+A *free* value follows from the text of the program and the device alone: a constant, the device's number, arithmetic on both. A
+*recipe* is a list of other ops by name, result types and attributes, whose operands are the inputs of the recipe, results of its
+ops, or free values:
 
     input 0, then  mesh.all_gather(0) : tensor<8x16xf32> {gather_axis = 1, …},  stablehlo.reshape(1) : tensor<128xf32>
 """
@@ -9,73 +11,147 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 
+Attributes = dict[str, ir.Attribute]
 
-@dataclass(frozen=True)
-class _Note:
-    """One op of a recipe. Values go by number: the inputs first, then the results in order."""
+
+class _Note(NamedTuple):
+    """One op. Operands go by number: of a recipe the inputs first, then the results in order; `~n` is the free value `n`."""
 
     name: str
-    types: list[ir.Type]
-    attributes: dict[str, ir.Attribute]
+    types: Sequence[ir.Type]
     operands: list[int]
+    attributes: Attributes
+
+
+class FreeValues:
+    """The free values of one program: by number what writes them, and which are there in the blocks around."""
+
+    def __init__(self) -> None:
+        self._notes: list[_Note] = []
+        self._known: dict[Hashable, int] = {}
+        self._blocks: list[dict[int, tuple[ir.Operation, ir.Value]]] = [{}]
+        self._numbers: dict[ir.Value, int] = {}
+
+    def enter_block(self) -> None:
+        """What is written from here on is only there in this block and below."""
+        self._blocks.append({})
+
+    def leave_block(self) -> None:
+        self._blocks.pop()
+
+    def number(self, value: ir.Value) -> int | None:
+        """The number of a value, if it is one of these."""
+        return self._numbers.get(value)
+
+    def described(self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes) -> int | None:
+        """The number of what such an op gives; None where that is more than one value, or depends on one that is not free."""
+        if len(types) != 1:
+            return None
+        numbers = [self._numbers.get(operand) for operand in operands]
+        if None in numbers:
+            return None
+        key = (name, types[0], *numbers, *attributes.items())
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self._notes)
+            self._notes.append(_Note(name, types, [number for number in numbers if number is not None], attributes))
+        return found
+
+    def written(self, number: int, emit: Builder) -> tuple[ir.Operation, ir.Value]:
+        """The free value of that number and the op that gives it: what is there, or new ones."""
+        for block in reversed(self._blocks):
+            found: tuple[ir.Operation, ir.Value] | None = block.get(number)
+            if found is not None:
+                return found
+        name, types, operands, attributes = self._notes[number]
+        op = emit.create(name, types, [self.written(operand, emit)[1] for operand in operands], attributes)
+        value: ir.Value = op.results[0]
+        self._blocks[-1][number] = op, value
+        self._numbers[value] = number
+        return op, value
+
+    def claim(self, value: ir.Value) -> None:
+        """Leaves `value` to one user, who says more of it than holds for others: the next that needs such is given another."""
+        number = self._numbers.pop(value, None)
+        if number is not None:
+            for block in self._blocks:
+                if number in block and block[number][1] == value:
+                    del block[number]
 
 
 @dataclass(frozen=True)
-class _Recipe:
-    notes: list[_Note]
-    result: int
+class SharingBuilder(Builder):
+    """Writes no free value that is there already."""
 
-    def write(self, inputs: Sequence[ir.Value], emit: Builder) -> ir.Value:
-        values = list(inputs)
-        for note in self.notes:
-            op = emit.op(note.name, note.types, [values[operand] for operand in note.operands], note.attributes)
-            values.extend(op.results)
-        return values[self.result]
+    free: FreeValues
+
+    def create(
+        self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes, regions: int = 0
+    ) -> ir.Operation:
+        number = None if regions else self.free.described(name, types, operands, attributes)
+        if number is not None:
+            return self.free.written(number, Builder(self.loc, self.ip))[0]
+        return self._dependent(name, types, operands, attributes, regions)
+
+    def _dependent(
+        self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes, regions: int
+    ) -> ir.Operation:
+        """Writes an op that gives no free value."""
+        return super().create(name, types, operands, attributes, regions)
 
 
 @dataclass(frozen=True)
-class _NotingBuilder(Builder):
-    """Writes, and takes note of it."""
+class _NotingBuilder(SharingBuilder):
+    """Takes note of what it writes."""
 
     numbers: dict[ir.Value, int]
     notes: list[_Note | None]
     "None for an op that cannot be written from a note: it has regions, or takes a value that no note tells of."
 
-    def op(
-        self,
-        name: str,
-        results: ir.Type | Sequence[ir.Type],
-        operands: Sequence[ir.Value],
-        attrs: dict[str, ir.Attribute] | None = None,
-        regions: int = 0,
+    def _dependent(
+        self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: Attributes, regions: int
     ) -> ir.Operation:
-        made = super().op(name, results, operands, attrs, regions)
-        numbers = [self.numbers.get(operand, -1) for operand in operands]
-        can_be_noted = not regions and -1 not in numbers
-        self.notes.append(_Note(name, [value.type for value in made.results], attrs or {}, numbers) if can_be_noted else None)
+        made = super()._dependent(name, types, operands, attributes, regions)
+        numbers = [self._number(operand) for operand in operands]
+        known = [number for number in numbers if number is not None]
+        self.notes.append(_Note(name, types, known, attributes) if not regions and len(known) == len(numbers) else None)
         for value in made.results:
             self.numbers[value] = len(self.numbers)
         return made
 
+    def _number(self, value: ir.Value) -> int | None:
+        free = self.free.number(value)
+        return self.numbers.get(value) if free is None else ~free
+
 
 class Recipes:
-    """The recipes of one program, by what the ops follow from."""
+    """The recipes of one program, by what their ops follow from."""
 
-    def __init__(self) -> None:
-        self._known: dict[Hashable, _Recipe | None] = {}
+    def __init__(self, free: FreeValues) -> None:
+        self.free = free
+        self._known: dict[Hashable, tuple[list[_Note], int] | None] = {}
 
     def value(self, key: Hashable, inputs: Sequence[ir.Value], emit: Builder, make: Callable[[Builder], ir.Value]) -> ir.Value:
         """What `make` writes of `inputs`, which is to depend on nothing but the `key`, and is to write with its builder alone."""
         if key in self._known:
             recipe = self._known[key]
-            return make(emit) if recipe is None else recipe.write(inputs, emit)
-        noting = _NotingBuilder(emit.loc, emit.ip, {value: number for number, value in enumerate(inputs)}, [])
+            return make(emit) if recipe is None else self._write(*recipe, inputs, emit)
+        numbers = {value: number for number, value in enumerate(inputs)}
+        noting = _NotingBuilder(emit.loc, emit.ip, self.free, numbers, [])
         made = make(noting)
         notes = [note for note in noting.notes if note is not None]
-        can_be_written = made in noting.numbers and len(notes) == len(noting.notes)
-        self._known[key] = _Recipe(notes, noting.numbers[made]) if can_be_written else None
+        can_be_written = made in numbers and len(notes) == len(noting.notes)
+        self._known[key] = (notes, numbers[made]) if can_be_written else None
         return made
+
+    def _write(self, notes: Sequence[_Note], result: int, inputs: Sequence[ir.Value], emit: Builder) -> ir.Value:
+        values = list(inputs)
+        for name, types, operands, attributes in notes:
+            needed = [values[operand] if operand >= 0 else self.free.written(~operand, emit)[1] for operand in operands]
+            values.extend(emit.create(name, types, needed, attributes).results)
+        return values[result]

@@ -32,14 +32,19 @@ def return_equal_shards(terminator: ir.Operation, results: list[Sharding], at: S
 def set_boundary(function: ir.Operation, name: str, types: list[ir.Type], shardings: list[Sharding]) -> None:
     """Writes down what each argument or result is a shard of."""
     said = entries(function, name)
+    of_sharding: dict[Sharding, dict[str, ir.Attribute]] = {}
     for entry, whole, sharding in zip(said, types, shardings, strict=True):
         if isinstance(whole, ir.RankedTensorType):
+            if sharding not in of_sharding:
+                of_sharding[sharding] = _boundary(sharding)
+            entry |= of_sharding[sharding]
             entry[BOUNDARY_GLOBAL] = ir.TypeAttr.get(whole)
-            entry[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(sharding.mesh)
-            entry[BOUNDARY_SPLIT] = axis_array_attr(sharding.split_axes)
-            if sharding.partial_axes:
-                entry[BOUNDARY_PARTIAL] = axes_attr(sharding.partial_axes)
     set_entries(function, name, said)
+
+
+def _boundary(sharding: Sharding) -> dict[str, ir.Attribute]:
+    said = {BOUNDARY_MESH: ir.FlatSymbolRefAttr.get(sharding.mesh), BOUNDARY_SPLIT: axis_array_attr(sharding.split_axes)}
+    return said | {BOUNDARY_PARTIAL: axes_attr(sharding.partial_axes)} if sharding.partial_axes else said
 
 
 def set_results(function: ir.Operation, at: SpmdProgram) -> None:

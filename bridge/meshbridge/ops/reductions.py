@@ -88,7 +88,7 @@ def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
         default_lowering(op, rule, option, at)
     if count > 1 or all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
         return
-    if kind := body_kind(op):
+    if kind := next((loop.reduction for loop in rule.loops if loop.reduction), "") or body_kind(op):
         _combine_after(op, kind, at)
     else:
         op.operands[0] = at.emit.barrier(op.operands[0])

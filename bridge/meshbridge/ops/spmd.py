@@ -15,7 +15,7 @@ from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir
-from meshbridge.ir.recipes import Recipes
+from meshbridge.ir.recipes import FreeValues, Recipes, SharingBuilder
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, local_shape
 from meshbridge.ops.option import Option, computed_sharding
@@ -95,7 +95,8 @@ class SpmdProgram:
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
         self._shifts: list[dict[tuple[object, ...], ir.Value]] = [{}]
         self._shards: dict[tuple[ir.Type, Sharding], _Shard] = {}
-        self._recipes = Recipes()
+        self._free = FreeValues()
+        self._recipes = Recipes(self._free)
         self._computed: dict[tuple[ShardingRule, Option, Axes], tuple[Sharding, ...]] = {}
         self.placements: list[ir.Operation] = []
         "Of values that were resharded before they were placed again; some have no other use."
@@ -104,22 +105,23 @@ class SpmdProgram:
         """Reshardings made from here on are only visible in this block and below."""
         self._resharded.append({})
         self._shifts.append({})
+        self._free.enter_block()
 
     def leave_block(self) -> None:
         self._resharded.pop()
         self._shifts.pop()
+        self._free.leave_block()
 
     @property
     def emit(self) -> Builder:
         """Where the lowering of the op at hand writes: before the op, unless it says otherwise."""
         if self._emit is None:
             assert self._op is not None, "no op is being lowered"
-            self._emit = Builder.before(self._op)
+            self._emit = self._writing(Builder.before(self._op))
         return self._emit
 
-    @emit.setter
-    def emit(self, emit: Builder) -> None:
-        self._emit = emit
+    def _writing(self, at: Builder) -> Builder:
+        return SharingBuilder(at.loc, at.ip, self._free)
 
     def write_before(self, op: ir.Operation) -> None:
         """Lets `emit` write before `op`; most ops need nothing written, and no builder is made for them."""
@@ -157,6 +159,7 @@ class SpmdProgram:
 
     def adopt(self, value: ir.Value, shape: tuple[int, ...], sharding: Sharding) -> ir.Value:
         """Registers a value made here: a shard, by `sharding`, of a tensor of global `shape`."""
+        self._free.claim(value)
         self._global[value] = shape
         self.shardings[value] = sharding
         if self.reasons is not None:
@@ -166,7 +169,7 @@ class SpmdProgram:
     def amend(self, result: ir.Value, make: Callable[[ir.Value], ir.Value], sharding: Sharding | None = None) -> None:
         """Has the users of `result` take what `make` writes behind its op, in the same sharding unless another one is given."""
         users = [(use.owner, use.operand_number) for use in result.uses]
-        self.emit = Builder.after(op_of(result))
+        self._emit = self._writing(Builder.after(op_of(result)))
         made = make(result)
         for user, index in users:
             user.operands[index] = made
