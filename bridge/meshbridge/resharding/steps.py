@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from meshbridge.analysis.ring import WIRE_BYTES
-from meshbridge.ir.digits import Digit, Digits, Number, group_index, group_size, whole_axes
+from meshbridge.ir.digits import Digit, Digits, Number, group_size, whole_axes
 from meshbridge.ir.sharding import Mesh
 
 Shape = tuple[int, ...]
@@ -325,11 +325,7 @@ class Reblock(Step):
 def still(sources: Digits, targets: Digits, devices: int) -> float:
     """Number of devices, out of `devices`, that a relabelling leaves alone: in every cycle of digits all values agree."""
     if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
-        numbers = [0]
-        for digit in sources:
-            numbers = [number + value * digit.stride for number in numbers for value in range(digit.radix)]
-        same = sum(group_index(sources, number) == group_index(targets, number) for number in numbers)
-        return devices * same / len(numbers)
+        return devices * _agreeing(sources, targets) / group_size(sources)
     follow = dict(zip(sources, targets, strict=True))
     share, seen = 1.0, set[Digit]()
     for start in sources:
@@ -340,3 +336,21 @@ def still(sources: Digits, targets: Digits, devices: int) -> float:
         if length:
             share /= start.radix ** (length - 1)
     return devices * share
+
+
+def _agreeing(sources: Digits, targets: Digits) -> int:
+    """How many numbers of the devices along `sources` are those along `targets`: where the digits, each times the difference of
+    its weights in the two, add up to 0. The largest digit follows from the others."""
+    weights = [{digit: group_size(digits[i + 1 :]) for i, digit in enumerate(digits)} for digits in (sources, targets)]
+    *others, last = sorted(((digit.radix, weights[0][digit] - weights[1][digit]) for digit in sources), key=lambda each: each[0])
+    sums = {0: 1}
+    for radix, difference in others:
+        found: dict[int, int] = {}
+        for total, count in sums.items():
+            for value in range(radix):
+                found[total + value * difference] = found.get(total + value * difference, 0) + count
+        sums = found
+    radix, difference = last
+    if difference == 0:
+        return sums.get(0, 0) * radix
+    return sum(count for total, count in sums.items() if total % difference == 0 and 0 <= -total // difference < radix)
