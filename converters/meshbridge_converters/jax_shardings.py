@@ -47,11 +47,12 @@ def boundary(function: ir.Operation, attributes: str, meshes: Mapping[str, Any])
 
     None where there is none, or one that a PartitionSpec cannot say: over a part of an axis, or over a mesh without a symbol.
     """
-    found = []
-    for each in entries(function, attributes):
-        memory = ir.StringAttr(each[MEMORY]).value if MEMORY in each else None
-        found.append(_named(SdySharding.of(each[SHARDING]), meshes, memory) if SHARDING in each else None)
-    return found
+    said = [(each.get(SHARDING), each.get(MEMORY)) for each in entries(function, attributes)]
+    distinct: dict[tuple[ir.Attribute | None, ir.Attribute | None], NamedSharding | None] = {}
+    for sharding, memory in set(said):
+        kind = ir.StringAttr(memory).value if memory is not None else None
+        distinct[sharding, memory] = None if sharding is None else _named(SdySharding.of(sharding), meshes, kind)
+    return [distinct[each] for each in said]
 
 
 def _named(sharding: SdySharding, meshes: Mapping[str, Any], memory: str | None) -> NamedSharding | None:

@@ -70,8 +70,9 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     arguments = _boundaries(main, "arg_attrs", [argument.type for argument in body.arguments])
     results = _boundaries(main, "res_attrs", [operand.type for operand in terminator.operands])
     mesh = _the_mesh(main, [*arguments, *results], known)
+    write = _Writer(mesh)
     if mesh.value.size == 1:  # nothing is manual: XLA before jaxlib 0.10 leaves the computation unexpanded on one device
-        _set_boundaries(main, arguments, results, mesh)
+        _set_boundaries(main, arguments, results, write)
         return
     for boundary in (*arguments, *results):
         _check_even(main, boundary, mesh)
@@ -80,8 +81,8 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     entry = body.create_before(*global_arguments, arg_locs=[argument.location for argument in body.arguments])
     ip = ir.InsertionPoint(entry)
     attrs = {
-        "in_shardings": carriers.per_value_attr([_sharding(boundary, mesh) for boundary in arguments]),
-        "out_shardings": carriers.per_value_attr([_sharding(boundary, mesh) for boundary in results]),
+        "in_shardings": carriers.per_value_attr([_sharding(boundary, write) for boundary in arguments]),
+        "out_shardings": carriers.per_value_attr([_sharding(boundary, write) for boundary in results]),
         "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in mesh.value.runs]),
     }
     operands = list(entry.arguments)
@@ -93,12 +94,12 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     terminator.erase()
 
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(global_arguments, global_results))
-    _set_boundaries(main, arguments, results, mesh)
+    _set_boundaries(main, arguments, results, write)
 
 
-def _set_boundaries(main: ir.Operation, arguments: list[_Boundary], results: list[_Boundary], mesh: SdyMesh) -> None:
+def _set_boundaries(main: ir.Operation, arguments: list[_Boundary], results: list[_Boundary], write: _Writer) -> None:
     for listed, side in (("arg_attrs", arguments), ("res_attrs", results)):
-        set_entries(main, listed, [_attributes(boundary, mesh) for boundary in side])
+        set_entries(main, listed, [_attributes(boundary, write) for boundary in side])
 
 
 def _boundaries(main: ir.Operation, listed: str, types: list[ir.Type]) -> list[_Boundary]:
@@ -148,17 +149,32 @@ def _check_even(main: ir.Operation, boundary: _Boundary, mesh: SdyMesh) -> None:
         )
 
 
-def _sharding(boundary: _Boundary, mesh: SdyMesh) -> ir.Attribute:
+class _Writer:
+    """Writes shardings over a mesh, each of them once: a model has thousands of arguments, and few shardings."""
+
+    def __init__(self, mesh: SdyMesh) -> None:
+        self.mesh = mesh
+        self._written: dict[tuple[Sharding, int, bool], ir.Attribute] = {}
+
+    def __call__(self, sharding: Sharding, rank: int, *, named: bool) -> ir.Attribute:
+        """The sdy sharding of a tensor of `rank` dimensions; `named`: it names the axes along which the tensor is replicated."""
+        key = (sharding, rank, named)
+        if key not in self._written:
+            unused = sorted(set(range(self.mesh.value.rank)) - {*sharding.used_axes, *sharding.partial_axes})
+            extras = {REPLICATED_AXES: attributes.axes_attr(unused)} if named else {}
+            self._written[key] = sdy_attributes.write(sharding, rank, extras, self.mesh)
+        return self._written[key]
+
+
+def _sharding(boundary: _Boundary, write: _Writer) -> ir.Attribute:
     """The sdy sharding, in which every axis of the mesh splits a dimension, is explicitly replicated, or unreduced."""
     if boundary.sharding is None:
-        return sdy_attributes.write(Sharding(mesh.value.name, ()), 0, {}, mesh)
-    unused = sorted(set(range(mesh.value.rank)) - {*boundary.sharding.used_axes, *boundary.sharding.partial_axes})
-    rank = ir.RankedTensorType(boundary.type).rank
-    return sdy_attributes.write(boundary.sharding, rank, {REPLICATED_AXES: attributes.axes_attr(unused)}, mesh)
+        return write(Sharding(write.mesh.value.name, ()), 0, named=False)
+    return write(boundary.sharding, ir.RankedTensorType(boundary.type).rank, named=True)
 
 
-def _attributes(boundary: _Boundary, mesh: SdyMesh) -> dict[str, ir.Attribute]:
+def _attributes(boundary: _Boundary, write: _Writer) -> dict[str, ir.Attribute]:
     if boundary.sharding is None:
         return boundary.others
     rank = ir.RankedTensorType(boundary.type).rank
-    return boundary.others | {SHARDING: sdy_attributes.write(boundary.sharding, rank, {}, mesh)}
+    return boundary.others | {SHARDING: write(boundary.sharding, rank, named=False)}

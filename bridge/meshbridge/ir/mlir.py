@@ -383,7 +383,9 @@ def dictionary(attr: ir.Attribute) -> dict[str, ir.Attribute]:
 def entries(function: ir.Operation, side: str) -> list[dict[str, ir.Attribute]]:
     """The attributes of each argument or result of a `func.func`, as `side` says; changing them changes nothing there."""
     if side in function.attributes:
-        return [dictionary(entry) for entry in ir.ArrayAttr(function.attributes[side])]
+        listed = list(ir.ArrayAttr(function.attributes[side]))
+        distinct = {entry: dictionary(entry) for entry in set(listed)}  # a model has thousands of arguments, most of them alike
+        return [dict(distinct[entry]) for entry in listed]
     kind = function_type(function)
     return [{} for _ in (kind.inputs if side == "arg_attrs" else kind.results)]
 
