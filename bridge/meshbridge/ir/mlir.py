@@ -251,9 +251,10 @@ def to_bytecode(module: ir.Module) -> bytes:
     return buffer.getvalue()
 
 
-def mentions(module: ir.Module, text: str) -> bool:
-    """Whether `text` occurs in `module`, in the name of an attribute or in a string. No walk in Python is as fast."""
-    return text.encode() in to_bytecode(module)
+def mentions(module: ir.Module, *texts: str) -> bool:
+    """Whether one of `texts` occurs in `module`, in the name of an attribute or in a string. No walk in Python is as fast."""
+    data = to_bytecode(module)
+    return any(text.encode() in data for text in texts)
 
 
 def op_names(module: ir.Module) -> set[str]:

@@ -19,7 +19,6 @@ from meshbridge.ir.mlir import (
     named_functions,
     tensor_type,
     unwrap,
-    walk_all,
 )
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import composite_rule
@@ -46,8 +45,7 @@ class InlineCalls(Pass):
         functions = dict(_named(view.operation) for view in module.body.operations if view.operation.name == "func.func")
         name, entry = next(iter(functions.items())) if len(functions) == 1 else _named(main_function(module))
         with module.context:
-            _unfold(module)
-            inliner = Inliner(functions)
+            inliner = Inliner(functions, {name: _unfold(function) for name, function in functions.items()})
             inliner.flatten(entry, (name,))
             for name, function in functions.items():
                 is_called = name in inliner.flat or "sym_visibility" in function.attributes
@@ -65,9 +63,11 @@ _NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
 """Attributes in which Shardy says, for debugging, where it has its shardings from."""
 
 
-def _unfold(module: ir.Module) -> None:
-    """Replaces every named computation by its body, and takes out what only marks edges or traces Shardy's decisions."""
-    for op in walk_all(module):
+def _unfold(function: ir.Operation) -> list[ir.Operation]:
+    """Replaces every named computation by its body, and takes out what only marks edges or traces Shardy's decisions; returns the
+    ops that call or name functions."""
+    calls = []
+    for op in (function, *inside(function)):
         attrs, name = op.attributes, op.name
         for note in _NOTES:
             if note in attrs:
@@ -76,6 +76,9 @@ def _unfold(module: ir.Module) -> None:
             _replace(op, unwrap(op))
         elif name in _SILENT and _SILENT[name](op):
             _replace(op, [op.operands[0]])
+        elif name in CALLEE or name == CUSTOM_CALL:
+            calls.append(op)
+    return calls
 
 
 _SILENT: dict[str, Callable[[ir.Operation], bool]] = {
@@ -137,8 +140,10 @@ def _as_op(call: ir.Operation) -> None:
 class Inliner:
     """Flattens callees before callers, so that each body is copied once per call and never walked again."""
 
-    def __init__(self, functions: dict[str, ir.Operation]) -> None:
+    def __init__(self, functions: dict[str, ir.Operation], calls: dict[str, list[ir.Operation]]) -> None:
         self.functions = functions
+        self.calls = calls
+        "Of each function, the ops in it that call or name functions."
         self.kept: set[str] = set()
         "Functions that composites with a rule stand for, or that custom calls name."
         self.flat: set[str] = set()
@@ -147,15 +152,11 @@ class Inliner:
         "Which locations name a file."
 
     def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
-        """Inlines all calls in `function`; `stack` names the callers, to refuse recursion."""
-        calls = []
-        for op in inside(function):
-            name = op.name
-            if name in CALLEE:
-                calls.append(op)
-            elif name == CUSTOM_CALL:
-                self.kept.update(named_functions(op))
-        for call in calls:
+        """Inlines all calls in `function`; `stack` names the callers and itself, to refuse recursion."""
+        for call in self.calls[stack[-1]]:
+            if call.name == CUSTOM_CALL:
+                self.kept.update(named_functions(call))
+                continue
             is_ruled = call.name == COMPOSITE and composite_rule(call) is not None
             if not is_ruled and _is_op(call):
                 _as_op(call)

@@ -9,7 +9,7 @@ from meshbridge.dialect.module_mesh import mesh_ops, refuse_too_many
 from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOpView, ShardShapeOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.groups import Groups, device_line, is_nameable
-from meshbridge.ir.mlir import OpError, function_type, has_no_regions, ir
+from meshbridge.ir.mlir import OpError, function_type, has_no_regions, ir, mentions
 from meshbridge.ir.positions import Positions
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
@@ -36,19 +36,35 @@ def lower_module(module: ir.Module, groups: Groups) -> None:
     if len(set(map(device_line, several))) > 1 or not all(map(is_nameable, several)):
         groups = replace(groups, spelling="dense")
     with module.context:
-        _Walk(meshes, groups).block(module.body)
+        _Walk(meshes, groups, mentions(module, OPTION, RESULT_SPLIT)).block(module.body)
 
 
 class _Walk:
     """Blocks inside of a block come after what stands before them, so operands are always lowered first."""
 
-    def __init__(self, meshes: dict[str, Mesh], groups: Groups) -> None:
+    def __init__(self, meshes: dict[str, Mesh], groups: Groups, told: bool) -> None:
         self.meshes = meshes
         self.groups = groups
+        self.told = told
+        "Whether ops may say how they were partitioned."
         self.constants: dict[ir.Value, int] = {}
+        self._unchanged: set[type[ir.OpView]] = set()
+        "Classes of ops that stay as they are."
+
+    def _is_unchanged(self, view: ir.OpView) -> bool:
+        kind = type(view)
+        if kind in self._unchanged:
+            return True
+        if self.told or isinstance(view, MeshOpView) or not has_no_regions(view):
+            return False
+        name = view.operation.name
+        if name in FORMS or name in BY_PARTITION:
+            return False
+        self._unchanged.add(kind)
+        return True
 
     def block(self, block: ir.Block) -> None:
-        views = list(block.operations)
+        views = [view for view in block.operations if not self._is_unchanged(view)]
         names = [view.operation.name for view in views]
         positions = Positions(self.groups.form)
         for view in views:

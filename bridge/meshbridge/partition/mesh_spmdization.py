@@ -109,7 +109,7 @@ class _FunctionPartitioner:
         self.mesh = decisions.mesh
         self.block = self.function.regions[0].blocks[0]
         self._kept: dict[Hashable, tuple[Sharding, ...] | None] = {}
-        self._inliner = Inliner({})
+        self._inliner = Inliner({}, {})
         self.at = SpmdProgram(self.mesh, self.block)
         self.at.resharding = resharding
 
