@@ -255,12 +255,12 @@ class _Version:
             _check_sayable(copy, self.number, self.spelling)
             return write(copy, spelling=self.spelling)
 
-    def format(self, detect: re.Pattern[str]) -> FileFormat:
-        """This spelling as a file format, recognised by what `detect` finds in the text."""
+    def format(self, detect: re.Pattern[str], *literals: bytes) -> FileFormat:
+        """This spelling as a file format, recognised by what `detect` finds in a text that holds one of `literals`."""
         return FileFormat(
             name=f"llvm{self.number}",
             summary=f"MLIR text in the spelling of LLVM {self.number}",
-            detect=lambda data: text_matches(data, detect),
+            detect=lambda data: text_matches(data, detect, *literals),
             read=lambda data, filename, ctx: Program(self.read(data.decode(), filename, ctx), FORMATS_BY_VERSION[self.number]),
             write=lambda program: self.write(program.module).encode(),
             is_spelling=True,
@@ -268,9 +268,10 @@ class _Version:
         )
 
 
-def text_matches(data: bytes, pattern: re.Pattern[str]) -> bool:
-    """Whether `data` is text in which `pattern` is found outside of comments and strings."""
-    if b"\0" in data:
+def text_matches(data: bytes, pattern: re.Pattern[str], *literals: bytes) -> bool:
+    """Whether `data` is text in which `pattern` is found outside of comments and strings. What `pattern` matches holds one of
+    `literals`, which are found much faster."""
+    if not any(literal in data for literal in literals) or b"\0" in data:
         return False
     try:
         text = data.decode()
@@ -318,7 +319,11 @@ _DETECT_22 = re.compile(rf'(?<![\w.$@%#!-])shard\.(?:{_OPERATION_22})(?: |"\()|!
 
 FORMATS_BY_VERSION: dict[int, FileFormat] = {}
 FORMATS_BY_VERSION |= {
-    version.number: version.format(detect)
-    for version, detect in ((LLVM_19, _DETECT_19), (LLVM_21, _DETECT_21), (LLVM_22, _DETECT_22))
+    version.number: version.format(detect, *literals)
+    for version, detect, *literals in (
+        (LLVM_19, _DETECT_19, b"mesh.shard"),
+        (LLVM_21, _DETECT_21, b"mesh.", b"#mesh<"),
+        (LLVM_22, _DETECT_22, b"shard."),
+    )
 }
 FORMAT_19, FORMAT_21, FORMAT_22 = (FORMATS_BY_VERSION[number] for number in (19, 21, 22))

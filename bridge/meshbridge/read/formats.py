@@ -129,8 +129,7 @@ def _is_text(data: bytes) -> bool:
     """Whether `data` is text, a few damaged bytes aside: the reader says where they stand."""
     if b"\0" in data:
         return False
-    odd = sum(1 for byte in data.decode(errors="replace") if byte == "\N{REPLACEMENT CHARACTER}")
-    return odd * 16 <= len(data)
+    return data.decode(errors="replace").count("\N{REPLACEMENT CHARACTER}") * 16 <= len(data)
 
 
 def copy_module(module: ir.Module) -> ir.Module:

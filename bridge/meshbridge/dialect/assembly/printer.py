@@ -15,7 +15,7 @@ import re
 from meshbridge.dialect.assembly.print_op import Part, custom_form
 from meshbridge.dialect.assembly.spelling import CANONICAL, Spelling
 from meshbridge.dialect.assembly.values import Mismatch
-from meshbridge.ir.mlir import ir, passmanager, walk
+from meshbridge.ir.mlir import inside, ir, passmanager
 
 
 def write(
@@ -59,7 +59,7 @@ def _with_name_hints(operation: ir.Operation, spelling: Spelling) -> ir.Operatio
         manager.enable_verifier(False)
         manager.run(copy)
         hints = {name: ir.Location.name(hint, ir.Location.unknown(ctx)) for name, hint in spelling.hints.items()}
-        for op in walk(copy):
+        for op in (copy, *inside(copy)):
             if (hint := hints.get(op.name)) is not None:
                 op.location = hint
     return copy
