@@ -97,6 +97,48 @@ def written(module: ir.Module) -> list[ir.Attribute]:
     return [op.attributes["replica_groups"] for op in mlir.walk_all(module) if "replica_groups" in op.attributes]
 
 
+ROWS_OF_ONE_AXIS = 2**20
+
+FAMILIES = {
+    "halo": lambda x: jax.lax.conv_general_dilated(
+        x[None], jnp.ones((5, 4, 4)), (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+    ),
+    "windows backward": jax.grad(lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (3, 1), (2, 1), "SAME").sum()),
+    "scan": lambda x: jnp.cumsum(x, axis=0),
+    "sort": lambda x: jnp.sort(x, axis=0),
+    "argmax": lambda x: jnp.argmax(x, axis=0),
+    "roll": lambda x: jnp.roll(x, 3, axis=0),
+    "reverse": lambda x: x[::-1],
+    "pad": lambda x: jnp.pad(x, ((3, 5), (0, 0))),
+    "strided slice": lambda x: x[5:-3:2],
+    "dynamic slice": lambda x: jax.lax.dynamic_slice(x, (jnp.int32(x[0, 0]), 0), (4096, 4)),
+    "gather": lambda x: x[jnp.arange(4096) * 7],
+    "Fourier": lambda x: jnp.fft.fft(x, axis=0),
+}
+"""One function of each family of ops on an array that is sharded by rows."""
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+def test_families_do_not_grow_but_for_pairs_of_permutes(name: str) -> None:
+    found = []
+    for devices in (8, 65536):
+        rows = NamedSharding(AbstractMesh((devices,), ("x",)), P("x", None))
+        jitted = jax.jit(FAMILIES[name], in_shardings=rows)
+        exported = export.export(jitted)(jax.ShapeDtypeStruct((ROWS_OF_ONE_AXIS, 4), jnp.float32))
+        program = formats.unpack(exported, mlir.context())
+        partition_and_report(program.module, Options())
+        ops = mlir.walk_all(program.module)
+        pairs = sum(len(str(op.attributes[PAIRS])) for op in ops if PAIRS in op.attributes)
+        found.append((len(ops), len(str(program.module)) - pairs))
+    (few_ops, few_text), (many_ops, many_text) = found
+    assert many_ops <= 2.2 * few_ops
+    assert many_text <= 2.2 * few_text
+
+
+PAIRS = "source_target_pairs"
+
+
 @pytest.mark.parametrize("name", ["vocab_ce", "loop_stencil", "vit", "moe_fwd", "cp_attn_fwd", "misc_sort"])
 @pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
 def test_groups_by_axes_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from meshbridge.dialect.ops import (
     ShiftOp,
 )
 from meshbridge.ir.digits import axis_digits
-from meshbridge.ir.groups import Groups
+from meshbridge.ir.groups import Groups, rotated, shifted
 from meshbridge.ir.index_arithmetic import Arithmetic, Index
 from meshbridge.ir.mlir import ir, walk
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
@@ -162,9 +162,8 @@ class _Renumbering:
             op.operation.attributes["shift_axis"] = attributes.index_attr(self.parts[axis][0])
             self._set(op.operation, _OF_MESH_OPS)
             return
-        targets = [(number + op.offset) % size if op.rotate else number + op.offset for number in range(size)]
-        steps = tuple((number, target) for number, target in enumerate(targets) if 0 <= target < size)
-        if steps:
+        steps = rotated(size, op.offset) if op.rotate else shifted(size, op.offset)
+        if len(steps):
             attrs = self.groups.moves(self.before, axis_digits(self.before, (axis,)), steps)
             _replace(op.operation, "stablehlo.collective_permute", list(op.operation.operands), attrs)
         else:  # nobody receives anything, so what a device holds is as good as any

@@ -9,7 +9,7 @@ alone decides, in both forms: `jax.jit` takes it from the devices of its mesh, a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -25,12 +25,25 @@ Form = Literal["exported", "local"]
 Spelling = Literal["auto", "dense", "mesh-axes"]
 Attributes = dict[str, ir.Attribute]
 
-Steps = tuple[tuple[int, int], ...]
-"""Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
+Steps = Numbers | Sequence[tuple[int, int]]
+"""Rows of two. Moves within a group, from member to member; each member is the source of one at most, and the target of one."""
 
 
 DENSE_DEVICES = 64
 """Up to as many devices `auto` lists them."""
+
+
+def rotated(count: int, offset: int) -> Numbers:
+    """The steps in which each member of a group of `count` sends to the member that many after it, modulo `count`."""
+    members = np.arange(count)
+    return np.stack([members, (members + offset) % count], axis=1)
+
+
+def shifted(count: int, offset: int) -> Numbers:
+    """The same, without those that wrap around."""
+    members = np.arange(max(0, -offset), min(count, count - offset))
+    return np.stack([members, members + offset], axis=1)
+
 
 KNOWS_MESH_AXES = hasattr(stablehlo, "ReplicaGroupMeshAxesAttr")
 """Whether this jaxlib can write device groups by mesh axes."""
@@ -66,11 +79,11 @@ class Groups:
         """The attributes of a collective_permute that takes the same steps in every group."""
 
         def pairs() -> ir.Attribute:
-            sources, targets = (list(members) for members in zip(*steps, strict=True))
             groups = self.devices(mesh, digits)
-            return _pairs(groups[:, sources], groups[:, targets])
+            return _pairs(groups[:, moved[:, 0]], groups[:, moved[:, 1]])
 
-        return self._with_channel("source_target_pairs", self._once((mesh.name, digits, steps), pairs))
+        moved = np.asarray(steps, np.int64)
+        return self._with_channel("source_target_pairs", self._once((mesh.name, digits, moved.tobytes()), pairs))
 
     def relabelling(self, mesh: Mesh, sources: Digits, targets: Digits) -> Attributes:
         """The attributes of a collective_permute from member L along `sources` to member L along `targets`, the same digits."""
@@ -131,8 +144,10 @@ def logical_numbers(mesh: Mesh, positions: Numbers) -> Numbers:
 
 def _pairs(sources: Numbers, targets: Numbers) -> ir.Attribute:
     """`[[source, target], …]`, by source."""
-    pairs = np.stack([sources.ravel(), targets.ravel()], axis=1)
-    return dense(pairs[pairs[:, 0].argsort()])
+    of_source = np.full(int(sources.max()) + 1, -1)
+    of_source[sources.ravel()] = targets.ravel()
+    (sending,) = np.nonzero(of_source >= 0)
+    return dense(np.stack([sending, of_source[sending]], axis=1))
 
 
 def _channel() -> ir.Attribute:

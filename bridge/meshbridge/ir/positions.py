@@ -15,6 +15,7 @@ from meshbridge.ir.builder import Builder, tensor
 from meshbridge.ir.digits import Digit, Digits, axis_digits, logical_digits
 from meshbridge.ir.groups import Form
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.sequences import entry
 from meshbridge.ir.sharding import Mesh
 
 
@@ -38,9 +39,9 @@ class Positions:
             return logical
         if (digits := logical_digits(mesh, axis_digits(mesh, tuple(range(mesh.rank))))) is not None:
             return self._once(mesh.name, lambda: number_along(logical, mesh, digits, emit))
-        numbers = np.empty(mesh.size, np.int32)
-        numbers[list(mesh.device_ids)] = np.arange(mesh.size, dtype=np.int32)
-        return self._once(mesh.name, lambda: emit.entry(emit.table(numbers), logical))
+        numbers = np.empty(mesh.size, np.int64)
+        numbers[list(mesh.device_ids)] = np.arange(mesh.size)
+        return self._once(mesh.name, lambda: entry(emit, numbers, logical))
 
     def along(self, mesh: Mesh, digits: Digits, emit: Builder) -> ir.Value:
         """Number of this device in its group along `digits`."""

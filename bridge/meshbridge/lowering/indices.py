@@ -21,6 +21,7 @@ from meshbridge.dialect.ops import (
 from meshbridge.ir.digits import axis_digits, group_size
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.positions import number_along
+from meshbridge.ir.sequences import entry
 from meshbridge.ir.sharding import DYNAMIC, Axes, Sharding
 from meshbridge.lowering.members import Member, linearize
 from meshbridge.lowering.site import Site, lowers
@@ -109,7 +110,7 @@ def _extent(site: Site, size: int, axes: Axes, starts: Sequence[int], linear: ir
     emit = site.emit
     number = number_along(linear, site.mesh, axis_digits(site.mesh, axes), emit)
     if starts:
-        return emit.entry(emit.table(np.diff(np.array(starts))), number)
+        return entry(emit, np.diff(np.array(starts)), number)
     piece = -(-size // site.mesh.group_size(axes))
     if size == piece * site.mesh.group_size(axes):
         return _constant(site, size // site.mesh.group_size(axes))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from meshbridge.dialect.ops import ShiftOp, UpdateHaloOp
 from meshbridge.ir.builder import shape_of
+from meshbridge.ir.groups import rotated, shifted
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.lowering.site import Site, lowers
@@ -21,11 +22,8 @@ def shift(op: ShiftOp, site: Site) -> list[ir.Value]:
         raise site.error(f"shift_axis {op.shift_axis} is not one of mesh_axes = {list(site.axes)}")
     along = replace(site, axes=(op.shift_axis,))
     size = along.group_size
-    if op.rotate:
-        steps = [(k, (k + op.offset) % size) for k in range(size)]
-    else:
-        steps = [(k, k + op.offset) for k in range(size) if 0 <= k + op.offset < size]
-    if not steps or all(source == target for source, target in steps):
+    steps = rotated(size, op.offset) if op.rotate else shifted(size, op.offset)
+    if (steps[:, 0] == steps[:, 1]).all():
         return [op.input]
     return [along.permute(op.input, steps)]
 
@@ -104,8 +102,8 @@ def _hops(halo: int, core: int) -> list[tuple[int, int]]:
 def _received(value: ir.Value, core: ir.Value, halo: Halo, hop: int, width: int) -> ir.Value:
     """The `width` elements of the shard `hop` devices before (after, if negative) that are nearest to this one."""
     emit, dim, shards = halo.along.emit, halo.dim, halo.shards
-    steps = [(k, k + hop) for k in range(shards) if 0 <= k + hop < shards]
-    if not steps:  # farther than the mesh reaches: outside of the tensor everywhere
+    steps = shifted(shards, hop)
+    if not len(steps):  # farther than the mesh reaches: outside of the tensor everywhere
         start = halo.before - halo.core * (hop - 1) - width if hop > 0 else halo.before + halo.core * -hop
         return emit.slice(value, dim, start, width)
     sent = emit.slice(core, dim, halo.core - width if hop > 0 else 0, width)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from meshbridge.dialect.ops import MeshOpView
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.digits import Digits, axis_digits
-from meshbridge.ir.groups import Groups
+from meshbridge.ir.groups import Groups, Steps
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.positions import Positions
 from meshbridge.ir.registry import Registry
@@ -51,9 +51,9 @@ class Site:
         """An entry of a dynamic index list as an integer where its value is a constant."""
         return entry if isinstance(entry, int) else self.constants.get(entry, entry)
 
-    def permute(self, value: ir.Value, steps: Sequence[tuple[int, int]]) -> ir.Value:
+    def permute(self, value: ir.Value, steps: Steps) -> ir.Value:
         """`value` moved from member to member of each group, at least one step; zeros on members that are no target."""
-        attrs = self.groups.moves(self.mesh, self.digits, tuple(steps))
+        attrs = self.groups.moves(self.mesh, self.digits, steps)
         return self.emit.value("collective_permute", value.type, [value], attrs)
 
     def error(self, message: str, hint: str = "") -> OpError:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshbridge.dialect import build
 from meshbridge.ir.builder import element_of, shape_of, tensor
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.sequences import entry
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.reach import Covered, Numbers, Reach, Window
 from meshbridge.ops.rounds import Round, rounds
@@ -76,14 +76,7 @@ def read_places(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Va
 
 def own_entry(numbers: Numbers, axes: Axes, at: SpmdProgram) -> ir.Value:
     """This device's entry of a list with one number for each device of a group along `axes`: tensor<i32>."""
-    emit = at.emit
-    steps = np.diff(numbers)
-    if not steps.any():
-        return emit.scalar(int(numbers[0]))
-    if (steps == steps[0]).all():
-        return emit.add(emit.multiply(at.group_index(axes), int(steps[0])), int(numbers[0]))
-    own = build.all_slice(emit.table(numbers), at.mesh, mesh_axes=axes, slice_axis=0, at=emit)
-    return emit.reshape(own, [])
+    return entry(at.emit, numbers, at.group_index(axes)) if np.diff(numbers).any() else at.emit.scalar(int(numbers[0]))
 
 
 @dataclass(frozen=True)
@@ -167,7 +160,7 @@ class _Site:
         return piece if not distance or each is None else self._permuted(piece, each)
 
     def _permuted(self, piece: ir.Value, each: Round) -> ir.Value:
-        steps = tuple(zip(each.senders.tolist(), each.receivers.tolist(), strict=True))
+        steps = np.stack([each.senders, each.receivers], axis=1)
         attrs = Groups().moves(self.at.mesh, axis_digits(self.at.mesh, self.axes), steps)
         return self.at.emit.value("collective_permute", piece.type, [piece], attrs)
 

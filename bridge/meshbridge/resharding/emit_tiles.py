@@ -17,6 +17,7 @@ import numpy as np
 from meshbridge.ir.builder import element_of, shape_of, tensor
 from meshbridge.ir.digits import group_size, numbered
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.sequences import entry
 from meshbridge.resharding.overlaps import Numbers
 from meshbridge.resharding.site import Site
 from meshbridge.resharding.steps import Shape
@@ -134,7 +135,7 @@ class _Table:
             return emit.add(reduce(emit.add, products), first)
         column = np.full(self.devices, values[0])
         column[devices] = values
-        return emit.entry(emit.table(column), self.site.number(self.digits))
+        return entry(emit, column, self.site.number(self.digits))
 
     def _affine(self, devices: Numbers, values: Numbers) -> list[int] | None:
         """A constant, and a factor for each digit, of a sum that is one of `values` on each of `devices`."""
@@ -157,4 +158,4 @@ class _Table:
                 return reduce(lambda left, right: emit.elementwise("and", left, right), checks)
         column = np.zeros(self.devices, np.int64)
         column[devices] = 1
-        return emit.compare("EQ", emit.entry(emit.table(column), self.site.number(self.digits)), 1)
+        return emit.compare("EQ", entry(emit, column, self.site.number(self.digits)), 1)

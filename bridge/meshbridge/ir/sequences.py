@@ -1,0 +1,95 @@
+"""Entries of a list of numbers, one for each device of a group, as arithmetic on the device's number where the list is regular.
+
+A list is cut into runs. Within a run, every `period` entries the numbers grow by the same `step`:
+
+    0 0 1 1 2 2 3 3    one run of period 2 and step 1
+    5 4 3 2 1 0 0 0    a run of period 1 and step -1, and one of period 1 and step 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.digits import Numbers
+from meshbridge.ir.mlir import ir
+
+LISTED = 64
+"""As many entries stand in a table; a longer list is computed if it has few runs. Half a KB of text, as much as arithmetic."""
+
+_RUNS = 8
+_PERIODS = 16
+"""The most runs of a list that is computed, and the longest period of one. Each run costs three to eight ops."""
+
+
+class Run(NamedTuple):
+    """Entries from number `start` on: `first` and, every `len(first)` entries, the same plus `step`."""
+
+    start: int
+    first: tuple[int, ...]
+    step: int
+
+
+def entry(emit: Builder, numbers: Numbers | Sequence[int], index: ir.Value) -> ir.Value:
+    """The number at run-time `index`, tensor<i32>: of a table, or computed. Raises TooLargeError for numbers of more bits."""
+    listed = np.asarray(numbers, np.int64)
+    if len(listed) > 1 and len(set(np.diff(listed).tolist())) == 1:
+        return _of_run(emit, Run(0, (int(listed[0]),), int(listed[1] - listed[0])), index)
+    found = runs(listed) if len(listed) > LISTED else None
+    if found is None:
+        return emit.entry(emit.table(listed), index)
+    value = _of_run(emit, found[0], index)
+    for run in found[1:]:
+        value = emit.select(emit.compare("GE", index, run.start), _of_run(emit, run, index), value)
+    return value
+
+
+def _of_run(emit: Builder, run: Run, index: ir.Value) -> ir.Value:
+    period = len(run.first)
+    own = emit.subtract(index, run.start) if run.start else index
+    if period == 1:
+        return _line(emit, own, run.step, run.first[0])
+    within = entry(emit, run.first, emit.elementwise("remainder", own, period))
+    return emit.add(_line(emit, emit.elementwise("divide", own, period), run.step, 0), within)
+
+
+def _line(emit: Builder, index: ir.Value, step: int, first: int) -> ir.Value:
+    if not step:
+        return emit.scalar(first)
+    grown = emit.multiply(index, step)
+    return emit.add(grown, first) if first else grown
+
+
+def runs(numbers: Numbers) -> list[Run] | None:
+    """A few runs that follow each other, of short periods; None where they hold a quarter of the numbers or more."""
+    changes: list[Numbers] = []
+    for period in range(1, _PERIODS + 1):
+        grown = numbers[period:] - numbers[:-period]
+        changes.append(np.append(np.flatnonzero(np.diff(grown)) + 1, len(grown)))
+        if period & (period - 1) == 0 and (found := _with_periods(numbers, changes)) is not None:
+            return found
+    return None
+
+
+def _with_periods(numbers: Numbers, changes: Sequence[Numbers]) -> list[Run] | None:
+    """The fewest runs; `changes` has, for each period from 1 on, the entries from which the numbers grow by another step."""
+    found: list[Run] = []
+    start = 0
+    while start < len(numbers):
+        if len(found) == _RUNS or 4 * sum(len(run.first) for run in found) > len(numbers):
+            return None
+        ends = [_end(len(numbers), start, period, each) for period, each in enumerate(changes, 1)]
+        end = max(ends)
+        after = start + ends.index(end) + 1
+        step = int(numbers[after] - numbers[start]) if after < len(numbers) else 0
+        found.append(Run(start, tuple(numbers[start:after].tolist()), step))
+        start = end
+    return found
+
+
+def _end(count: int, start: int, period: int, changes: Numbers) -> int:
+    """The end of the run of that period that starts there."""
+    return int(changes[np.searchsorted(changes, start, side="right")]) + period if start < count - period else count
