@@ -10,9 +10,13 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from meshbridge.cost.communication import Collective, communication
+from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import GraphBuilder
 from meshbridge.decide.choice import Pricing
 from meshbridge.decide.fold_layers import fold_layers
+from meshbridge.decide.graph import Graph
+from meshbridge.decide.propagate import Propagator
+from meshbridge.decide.refine import refine
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
 from meshbridge.dialect.module_mesh import find_mesh
@@ -48,18 +52,39 @@ def _annotated(exported: jax.export.Exported, *, until: str = "decided") -> ir.M
     return module
 
 
+def _graph(module: ir.Module) -> Graph:
+    """The graph of a legal program, which must outlive it."""
+    mesh = find_mesh(module)
+    assert mesh is not None
+    with module.context:
+        return GraphBuilder(main_function(module), Interface(), Pricing(mesh)).build()
+
+
 def test_layers_fold() -> None:
     """A network of 24 equal layers has as many kinds of slots and nodes as one of 12."""
     sizes = []
     for layers in (12, 24):
         module = _annotated(_network(layers), until="legal")
-        mesh = find_mesh(module)
-        assert mesh is not None
-        with module.context:
-            folded, standing_for = fold_layers(GraphBuilder(main_function(module), Interface(), Pricing(mesh)).build())
+        folded, standing_for = fold_layers(_graph(module))
         assert len(set(standing_for)) == len(folded.tensors)
         sizes.append((len(folded.tensors), len(folded.nodes)))
     assert sizes[0] == sizes[1]
+
+
+def test_more_layers_cost_no_more_prices() -> None:
+    """Deciding 48 equal layers prices, propagates and assigns nothing that deciding 16 has not."""
+    counts = []
+    for layers in (16, 48):
+        module = _annotated(_network(layers), until="legal")
+        graph = _graph(module)
+        propagator = Propagator(graph)
+        propagator.run("backward-forward")
+        refine(graph, ShardingRefinement.moves)
+        assigner = Assigner(graph, lambda node, option: None)
+        assigner.run()
+        counts.append((graph.pricing.count, propagator.count, assigner.count))
+    assert counts[0] == counts[1]
+    assert all(counts[0])
 
 
 def test_deterministic() -> None:
