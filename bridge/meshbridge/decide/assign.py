@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
-from typing import Any, final
+from typing import Any
 
 from meshbridge.decide.choice import Choice, Ends, Prices, Taken, cost_of
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
+from meshbridge.decide.value import Value
 from meshbridge.ir.mlir import COMPOSITE, ir
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ops.layouts import in_layout, shared_layout
@@ -28,41 +28,6 @@ _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 
 BodyFn = Callable[[Node, Option], BlockDecisions | None]
 """Decides the body of an op that is sharded as one; None for any other op."""
-
-
-@final
-@dataclass(frozen=True)
-class Value:
-    """One tensor while ops are assigned in order. Equal ones are one object."""
-
-    tensor: Tensor
-    defined: Sharding
-    "Its sharding where it is defined."
-    unreduced: Axes = ()
-    "The axes along which it is left partial if it is made so."
-    free: Axes = ()
-    "Reducing it over these axes costs nothing extra, since a partial value that it joins pays for it."
-    is_passed_on: bool = False
-    "Whether its only user passes its terms on, in no more bytes."
-    is_shared: bool = False
-    "Whether it has several users."
-    may_be_returned: bool = False
-    "Whether it may be returned partial, see `Graph.returned_partial`."
-    available: tuple[tuple[tuple[int, ...], Sharding], ...] = ()
-    "What it has been resharded to, and in which scope."
-    anticipated: Sharding | None = None
-    "How it was decided, if it has several users and is computed otherwise: the decision has counted this resharding, once."
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.tensor, self.defined, self.unreduced, self.is_passed_on, self.available, self.anticipated))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def ready(self, scope: tuple[int, ...]) -> list[Sharding]:
-        """What exists of it in a scope beside its definition."""
-        return [sharding for inside, sharding in self.available if scope[: len(inside)] == inside]
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,16 @@ from typing import Any
 
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.decide.choice import Pricing
+from meshbridge.decide.given_option import given_option
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor
 from meshbridge.decide.groups import share_tensors
-from meshbridge.dialect.attributes import axis_array, integers
+from meshbridge.decide.unknown_sizes import refuse_unknown_sizes
+from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, PRIORITIES, REPLICATED_AXES, SOURCE
-from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location, walk
-from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split, is_even
+from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location
+from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
-from meshbridge.ops.option import Option, is_legal
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, signature
 
 
@@ -384,30 +385,6 @@ _HANDLERS = {
     "sdy.propagation_barrier": GraphBuilder._barrier,
     "sdy.data_flow_edge": GraphBuilder._edge,
 }
-
-
-def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | None:
-    """The sharding option that the program gives an op. Raises OpError for one that its loops cannot take."""
-    if OPTION not in op.attributes:
-        return None
-    option = axis_array(op.attributes[OPTION])
-    if len(option) > len(rule.loops):
-        raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(rule.loops)}")
-    if unknown := [axis for axes in option for axis in axes if not 0 <= axis < mesh.rank]:
-        raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {mesh.rank} axes")
-    option += ((),) * (len(rule.loops) - len(option))  # the RFC leaves out empty lists at the end
-    if not is_legal(rule, option, mesh):
-        raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
-    return option
-
-
-def refuse_unknown_sizes(function: ir.Operation) -> None:
-    """Raises OpError where a tensor has dimensions of unknown size: what a sharding costs depends on it."""
-    for op in walk(function):
-        for value in (*op.operands, *op.results):
-            if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
-                message = f"has a value of type {value.type}, expected sizes that are known while partitioning"
-                raise OpError(op, message, hint="--dims gives symbolic dimensions sizes")
 
 
 def _used_once(value: ir.Value) -> bool:

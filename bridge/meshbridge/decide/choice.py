@@ -175,7 +175,8 @@ class Pricing:
         legal = []
         for option in self._disjoint(candidates):
             if option not in known:
-                known[option] = self.choice(rule, option, taken) if is_legal(rule, option, self.mesh) else None
+                is_taken = rule.takes_any_option or is_legal(rule, option, self.mesh)
+                known[option] = self.choice(rule, option, taken) if is_taken else None
             if (choice := known[option]) is not None:
                 legal.append(choice)
         if not partial:
@@ -213,10 +214,20 @@ class Pricing:
         operands = zip(rule.operands, taken or ((),) * len(rule.operands), strict=True)
         return Choice(
             option,
-            _compute_price(rule, option, self.mesh),
+            self._compute_price(rule, option),
             tuple([needed_sharding(dims, option, name, axes) for dims, axes in operands]),
             tuple([computed_sharding(rule, option, index, self.mesh, passed) for index in range(len(rule.results))]),
         )
+
+    def _compute_price(self, rule: ShardingRule, option: Option) -> float:
+        """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
+        if not rule.loops:
+            return 0.0
+        iterations = 1.0
+        for loop, axes in zip(rule.loops, option, strict=True):
+            iterations *= loop.size / self.mesh.group_size(axes) if axes else loop.size
+        price = (CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE) * rule.work * iterations
+        return price + exchanged_bytes(rule, option, self.mesh) if rule.exchanges else price
 
 
 def choices_of(ordered: list[Choice]) -> Choices:
@@ -283,12 +294,3 @@ def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: fr
         else:
             extended.append(axes)
     return tuple(extended)
-
-
-def _compute_price(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
-    """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
-    if not rule.loops:
-        return 0.0
-    price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
-    price *= rule.work * prod(loop.size / mesh.group_size(axes) for loop, axes in zip(rule.loops, option, strict=True))
-    return price + exchanged_bytes(rule, option, mesh) if rule.exchanges else price

@@ -22,11 +22,12 @@ from meshbridge.decide.decisions import (
 from meshbridge.decide.graph import Graph, Node
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.refine import refine
+from meshbridge.decide.unknown_sizes import refuse_unknown_axes
 from meshbridge.decide.unreduced import carry_declarations
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.renumber import renumber
-from meshbridge.ir.mlir import COMPOSITE, MANUAL, REGION_OPS, OpError, ShardingWarning, ir
-from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, even_split, is_even
+from meshbridge.ir.mlir import COMPOSITE, MANUAL, REGION_OPS, ShardingWarning, ir
+from meshbridge.ir.sharding import Mesh, Sharding, even_split, is_even
 from meshbridge.ir.subaxes import completed_split, cut, whole_split
 from meshbridge.ops.composites import composite_body, composite_rule
 from meshbridge.ops.option import Option, needed_sharding, result_sharding
@@ -59,7 +60,7 @@ def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface:
     for function in functions:
         mesh = find_mesh(module, function)
         if mesh is not None:
-            _refuse_unknown_axes(function, mesh)
+            refuse_unknown_axes(function, mesh)
             graph = GraphBuilder(function, interface, pricings.setdefault(mesh, Pricing(mesh))).build()
             _propagate(graph)
             if cuts := wanted_cuts(graph):
@@ -73,14 +74,6 @@ def _propagate(graph: Graph) -> None:
     """Propagates the user's annotations to a fixed point."""
     carry_declarations(graph)
     Propagator(graph).run("backward-forward")
-
-
-def _refuse_unknown_axes(function: ir.Operation, mesh: Mesh) -> None:
-    """Raises OpError where `mesh` has axes of unknown size: what a sharding costs depends on it."""
-    if DYNAMIC in mesh.shape:
-        sizes = "x".join("?" if size == DYNAMIC else str(size) for size in mesh.shape)
-        message = f"is to be partitioned on the mesh @{mesh.name} of shape {sizes}, expected known sizes"
-        raise OpError(function, message, hint=f"mesh-opt --mesh-specialize={mesh.name}=… gives them")
 
 
 class Bodies:

@@ -59,6 +59,11 @@ class Tensor:
         return self.shape, self.dtype
 
     @cached_property
+    def axes(self) -> int:
+        """The axes that its sharding names, a bit for each."""
+        return sum(1 << axis for axis in {*self.sharding.used_axes, *self.sharding.partial_axes})
+
+    @cached_property
     def summed_axes(self) -> Axes:
         """The axes along which it is declared a partial sum."""
         return self.layout.summed_axes if self.layout is not None else ()

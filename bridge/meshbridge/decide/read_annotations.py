@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshbridge.decide.build_graph import given_option
 from meshbridge.decide.choice import Pricing
 from meshbridge.decide.decide import Bodies
 from meshbridge.decide.decisions import (
@@ -27,6 +26,7 @@ from meshbridge.decide.decisions import (
     Shardings,
     free_part,
 )
+from meshbridge.decide.given_option import given_option
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import find_mesh, sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES

@@ -1,25 +1,25 @@
 """Refinement: changes of dimension classes while the modelled communication falls.
 
 Whether the residual stream of a transformer is split along its width is one decision over a thousand ops; changing it at one op
-only adds reshards. A *class* is a set of tensor dimensions that must be sharded alike: dimensions of one loop of an op, tied
-across ops (union-find), and not where the user annotated. Classes come in sizes: *wide* ones tie through all ops, *narrow* ones
-through those that pass their dimensions on, *held* ones through those that compute nothing. Layers that repeat are folded into
-one first (`fold_layers`), so that they decide alike and cost one layer's time.
+only adds reshards. So a move changes a class of dimensions (`dimension_classes`). Layers that repeat are folded into one first
+(`fold_layers`), so that they decide alike and cost one layer's time.
 
 A move gives a class other axes, taking them from the other dimensions of the tensors concerned; it stays if the total cost falls.
-Cost: for every op its cheapest option (`choice`), every distinct need of a value counted once however many uses share it.
+Cost: for every op its cheapest option (`choice`), every distinct need of a value counted once however many uses share it. A move
+is given up as soon as the ops seen so far leave nothing to gain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, permutations
 from math import prod
 
 from meshbridge.decide.choice import cheapest, choices_of
+from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE, ClassSize, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
-from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region, wanted_layout, wanted_partial
+from meshbridge.decide.graph import Graph, Kind, Tensor, across_region, wanted_layout, wanted_partial
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts
 from meshbridge.ops.option import sharding_of, with_partial, with_split
@@ -36,29 +36,11 @@ LEAST_GAIN = 1e-5
 Measured (`benchmarks.constants`): with 0, llama_scan_fsdp executes 230 collectives for 22,571 KB instead of 211 for 22,573, and
 resnet_spatial 57 for 292.6 instead of 47 for 293.1. With 1e-3, gpt12 sends 29,575 KB instead of 29,419."""
 
-MOVING = frozenset(
-    f"stablehlo.{name}"
-    for name in [
-        "transpose",
-        "reshape",
-        "broadcast_in_dim",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "slice",
-        "reverse",
-        "convert",
-    ]
-)
-"""Ops whose results hold what their operands hold."""
-
 MANAGEABLE = 1000
 """Nodes up to which a program is refined once more unfolded: the stacks of a loop are folded, but may be sharded differently.
 
 Measured (`benchmarks.constants`): without it llama_scan_fsdp sends 25,522 KB instead of 22,573. Unfolded, gpt12 (more nodes)
 takes a fifth longer and sends as much."""
-
-Dimension = tuple[int, int]
-"""A tensor and a dimension of it."""
 
 Reader = tuple[int, int, bool]
 """A node that reads a tensor, the operand that it is there, and whether it does so in the loop that carries it."""
@@ -117,22 +99,6 @@ def refine(graph: Graph, budget: int) -> None:
         Refiner(graph, left).run(NARROW, HELD)
 
 
-@dataclass(frozen=True)
-class ClassSize:
-    """How far classes reach: through the nodes that `ties` says. `copies` are dimensions that hold what the user has placed
-    split; they change only in classes that reach beyond such copying."""
-
-    ties: Callable[[Node], bool]
-    moves_copies: bool = True
-
-
-WIDE = ClassSize(lambda node: True)
-NARROW = ClassSize(lambda node: node.kind.passes_through)
-HELD = ClassSize(lambda node: node.is_identity or node.name in MOVING, moves_copies=False)
-"""What is kept for later, as in the stacks of a loop: such a stack of gathered activations spares gathering them again. One of
-parameters would too, but whoever splits parameters wants them to be kept split."""
-
-
 class Refiner:
     """Refines the splits of one folded graph in place."""
 
@@ -148,22 +114,20 @@ class Refiner:
         self._costs = [self._node_cost(self._key(index)) for index in range(len(graph.nodes))]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
         self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
-        self._redefined = {
-            n.results[0] for n in graph.nodes if n.is_identity and n.name == "stablehlo.return" and n.operands != n.results
-        }
-        "Tensors that a loop defines anew in every trip, so that they are no copies of what they start as."
         mesh = graph.mesh
         used = {axis for tensor in graph.tensors for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
         self._units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
         "What a move may shard along: axes that shard something. Along others all devices compute the same and none sends."
-        self._floors = [self._floor(node) for node in graph.nodes]
-        "What each node computes at least."
+        self._whole: dict[Kind, float] = {}
+        "What a node of each kind computes if nothing of it is split."
+        self._devices: dict[int, int] = {}
+        "How many devices a set of axes splits over."
         self._stale = set(range(len(graph.tensors)))
         "Tensors near which something has changed since their classes were last tried."
 
     def run(self, *sizes: ClassSize) -> int:
         """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
-        classes = [*map(self._class, dict.fromkeys(dimensions for size in sizes for dimensions in self._classes(size)))]
+        classes = [*map(self._class, dict.fromkeys(dimensions for size in sizes for dimensions in classes_of(self.graph, size)))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for found in classes:
@@ -192,59 +156,6 @@ class Refiner:
             places[index] = place
         return places
 
-    # Classes
-
-    def _classes(self, size: ClassSize) -> list[tuple[Dimension, ...]]:
-        """Dimension classes of one size, the largest first; user-annotated dimensions belong to none."""
-        parent: dict[Dimension, Dimension] = {}
-
-        def find(dimension: Dimension) -> Dimension:
-            while parent.setdefault(dimension, dimension) != dimension:
-                parent[dimension] = parent[parent[dimension]]
-                dimension = parent[dimension]
-            return dimension
-
-        copies: list[Dimension] = []
-        blocked = self._blocked_dimensions()
-        for node in self.graph.nodes:
-            if not (node.kind.forward and node.kind.backward and size.ties(node)):
-                continue
-            home: dict[int, Dimension] = {}
-            placed: list[int] = []
-            for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
-                if tensor < 0:
-                    continue
-                for dim, loops in enumerate(dims):
-                    description = self.graph.tensors[tensor]
-                    may_move = loops and description.movable[dim] and (tensor, dim) not in blocked
-                    if may_move:
-                        dimension = find((tensor, dim))
-                        parent[dimension] = find(home.setdefault(loops[0], dimension))
-                    if loops and (description.written_along(dim) if may_move else description.split[dim]):
-                        placed.append(loops[0])
-            if not (node.is_identity and node.results[0] in self._redefined):
-                copies += [home[loop] for loop in placed if loop in home]
-        members: dict[Dimension, list[Dimension]] = {}
-        for dimension in parent:
-            members.setdefault(find(dimension), []).append(dimension)
-        if not size.moves_copies:
-            for dimension in copies:
-                members.pop(find(dimension), None)
-        return sorted(
-            (tuple(sorted(dimensions)) for dimensions in members.values()), key=lambda dimensions: (-len(dimensions), dimensions)
-        )
-
-    def _blocked_dimensions(self) -> set[Dimension]:
-        """Dimensions that are split as the sweeps have found, because a rule forbids to carry splits over to them."""
-        return {
-            (tensor, dim)
-            for node in self.graph.nodes
-            if node.rule.blocked
-            for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True)
-            for dim, loops in enumerate(dims)
-            if tensor >= 0 and not {*loops}.isdisjoint(node.rule.blocked)
-        }
-
     # Moves
 
     def _class(self, dimensions: tuple[Dimension, ...]) -> DimensionClass:
@@ -253,13 +164,6 @@ class Refiner:
             members.setdefault(tensor, []).append(dim)
         near, read = self._near(members)
         return DimensionClass(dimensions, tuple((tensor, tuple(dims)) for tensor, dims in members.items()), near, read)
-
-    def _floor(self, node: Node) -> float:
-        """What a node computes if it is split over all devices."""
-        if node.kind.is_identity:
-            return 0.0
-        whole = self.graph.pricing.choice(node.rule, ((),) * len(node.rule.loops))
-        return node.kind.weight * whole.compute / self.graph.mesh.size
 
     def _near(self, tensors: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The nodes that mention some of `tensors`, the largest first, and all tensors that those read or that are given."""
@@ -357,22 +261,58 @@ class Refiner:
     def _costs_after(self, changed: Changes, least: float) -> dict[int, NodeCost] | None:
         """The costs of nodes that change; None as soon as those seen leave no `least` to be gained."""
         near, read = self._near(changed)
-        left = self._at_stake(near, read) - sum([self._floors[index] for index in near]) - least + ROUNDING * self._total
+        left = self._at_stake(near, read) - least + ROUNDING * self._total
         costs: dict[int, NodeCost] = {}
         dearest: dict[int, float] = {}  # per tensor, its dearest use: all of them cost so much at least
-        keys = {index: self._key(index) for index in near}
-        for index in sorted(near, key=lambda index: keys[index] not in self._memo):  # known costs first
-            cost = self._node_cost(keys[index])
+        unknown: list[tuple[int, Key, float]] = []
+
+        def spend(index: int, cost: NodeCost) -> float:
+            """What a node leaves of what there is to gain."""
             if cost is not self._costs[index]:
                 costs[index] = cost
-            left -= cost.own - self._floors[index]
+            spent = cost.own
             for tensor, bytes_moved in zip(self._members[index], cost.arriving, strict=False):
                 if bytes_moved > (most := dearest.get(tensor, 0.0)):
                     dearest[tensor] = bytes_moved
-                    left -= bytes_moved - most
+                    spent += bytes_moved - most
+            return spent
+
+        for index in near:
+            key = self._key(index)
+            cost = self._memo.get(key)
+            if cost is None:
+                floor = self._floor(*key)
+                unknown.append((index, key, floor))
+                left -= floor
+            else:
+                left -= spend(index, cost)
+            if left < 0:
+                return None
+        for index, key, floor in unknown:
+            left += floor - spend(index, self._node_cost(key))
             if left < 0:
                 return None
         return costs
+
+    def _floor(self, kind: Kind, known: tuple[Tensor | None, ...]) -> float:
+        """What a node computes at least: no option splits it along axes that split none of its tensors."""
+        mesh = self.graph.mesh
+        if kind.is_identity:
+            return 0.0
+        whole = self._whole.get(kind)
+        if whole is None:
+            choice = self.graph.pricing.choice(kind.rule, ((),) * len(kind.rule.loops))
+            whole = self._whole[kind] = kind.weight * choice.compute
+        if kind.fixed_option is not None:
+            return whole / mesh.size
+        axes = 0
+        for tensor in known:
+            if tensor is not None:
+                axes |= tensor.axes
+        devices = self._devices.get(axes)
+        if devices is None:
+            devices = self._devices[axes] = mesh.group_size(axis for axis in range(mesh.rank) if axes >> axis & 1)
+        return whole / devices
 
     def _uses(self, tensor: int, changed: dict[int, NodeCost]) -> float:
         """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.

@@ -34,6 +34,9 @@ _OF_MESH_OPS = frozenset({"mesh_axes", "target_axes", "axes", "split_axes", "par
 _CARRIED = OF_AXES | {SOURCE_ATTRIBUTES}
 """Attributes that list mesh axes: of the dialect's operations, and discardable ones."""
 
+_OF_OTHER_OPS = _CARRIED | {"arg_attrs", "res_attrs"}
+"""Those of other operations."""
+
 _DEVICES = ("root", "source", "destination", "device")
 """Attributes that list coordinates. Those that are not constant are the last operands."""
 
@@ -73,6 +76,10 @@ class _Renumbering:
 
     def operation(self, op: ir.Operation) -> None:
         """Renumbers what one operation says; replaces it where it has other operands or results then."""
+        if not op.name.startswith("mesh."):
+            if not _OF_OTHER_OPS.isdisjoint(op.attributes.keys()) and mesh_of(op) in (None, self.before.name):
+                self._set(op, _OF_OTHER_OPS)
+            return
         if mesh_of(op) not in (None, self.before.name):
             return
         with ir.InsertionPoint(op), op.location:
@@ -80,10 +87,8 @@ class _Renumbering:
                 self._coordinates(op)
             elif op.name == ShiftOp.OPERATION_NAME:
                 self._shift(ShiftOp(op))
-            elif op.name.startswith("mesh."):
-                self._mesh_operation(op)
             else:
-                self._set(op, _CARRIED | {"arg_attrs", "res_attrs"})
+                self._mesh_operation(op)
 
     def _set(self, op: ir.Operation, names: Iterable[str]) -> None:
         for name in names:

@@ -93,6 +93,12 @@ class ShardingRule:
         shared = {loop for dims in (*self.operands, *self.results) for loops in dims if len(loops) > 1 for loop in loops}
         return tuple(sorted({*shared, *self.coarse}))
 
+    @cached_property
+    def takes_any_option(self) -> bool:
+        """Whether every option is legal that names no axis twice (see `is_legal`)."""
+        kinds = {loop.reduction for loop in self.loops if loop.reduction}
+        return not self.whole and not self.merged_loops and len(kinds) <= 1
+
     def __hash__(self) -> int:
         return self._hash
 

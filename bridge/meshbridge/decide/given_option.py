@@ -1,0 +1,25 @@
+"""Sharding options that a program comes with, as attributes of its ops."""
+
+from __future__ import annotations
+
+from meshbridge.dialect.attributes import axis_array
+from meshbridge.dialect.ops import OPTION
+from meshbridge.ir.mlir import OpError, ir
+from meshbridge.ir.sharding import Mesh
+from meshbridge.ops.option import Option, is_legal
+from meshbridge.ops.rule import ShardingRule
+
+
+def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | None:
+    """The sharding option that the program gives an op. Raises OpError for one that its loops cannot take."""
+    if OPTION not in op.attributes:
+        return None
+    option = axis_array(op.attributes[OPTION])
+    if len(option) > len(rule.loops):
+        raise OpError(op, f"has a sharding option for {len(option)} loops, but it has {len(rule.loops)}")
+    if unknown := [axis for axes in option for axis in axes if not 0 <= axis < mesh.rank]:
+        raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {mesh.rank} axes")
+    option += ((),) * (len(rule.loops) - len(option))  # the RFC leaves out empty lists at the end
+    if not is_legal(rule, option, mesh):
+        raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
+    return option
