@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from meshbridge import resharding
+from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ops.option import (
     Candidates,
@@ -45,6 +46,9 @@ MOST_OPTIONS = 2048
 
 Measured: from 64 to 16,384 nothing changes on the programs of `benchmarks.constants`, whose meshes have up to three axes. The
 limit is for meshes of more axes."""
+
+ROUNDING = 1e-9
+"""The part by which sums of the same bytes in another order may differ."""
 
 TensorType = tuple[tuple[int, ...], str]
 """Shape and element type."""
@@ -80,12 +84,20 @@ class Choices:
 class Prices(dict[Sharding, float]):
     """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there."""
 
-    def __init__(self, price: Callable[[Sharding], float]) -> None:
+    def __init__(self, price: Callable[[Sharding], float], floor: Callable[[Sharding], float] | None = None) -> None:
         super().__init__()
         self._price = price
+        self._floor = floor
 
     def __missing__(self, sharding: Sharding) -> float:
         found = self[sharding] = self._price(sharding)
+        return found
+
+    def least(self, sharding: Sharding) -> float:
+        """What it costs at least, without pricing it."""
+        found = self.get(sharding)
+        if found is None:
+            return self._floor(sharding) if self._floor is not None else 0.0
         return found
 
 
@@ -101,6 +113,7 @@ class Pricing:
         self.mesh = mesh
         self._from: dict[tuple[TensorType, Sharding], Prices] = {}
         self._into: dict[tuple[TensorType, Sharding, float], Prices] = {}
+        self._shares: dict[Sharding, float] = {}
         self._suggestions: dict[tuple[ShardingRule, int, Split], tuple[Suggestions, Suggestions]] = {}
         self._masks: dict[Axes, int] = {}
         self._known: dict[tuple[ShardingRule, Taken], dict[Option, Choice | None]] = {}
@@ -122,7 +135,7 @@ class Pricing:
             def price(need: Sharding) -> float:
                 return 0.0 if need == source else resharding.cost(shape, dtype, self.mesh, source, need)
 
-            found = self._from[kind, source] = Prices(price)
+            found = self._from[kind, source] = Prices(price, lambda need: self._least(kind, source, need))
         return found
 
     def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0) -> Prices:
@@ -136,7 +149,33 @@ class Pricing:
                 moved = self.arriving(kind, computed)[target]
                 return share * moved if computed.partial_axes else moved
 
-            found = self._into[key] = Prices(price)
+            def floor(computed: Sharding) -> float:
+                moved = self._least(kind, computed, target)
+                return share * moved if computed.partial_axes else moved
+
+            found = self._into[key] = Prices(price, floor)
+        return found
+
+    def _least(self, kind: TensorType, source: Sharding, target: Sharding) -> float:
+        """Bytes that no plan goes below: a device receives what it lacks. Where a value is reduced, that is all that it is to
+        hold, and all devices together receive all terms of every element but one."""
+        if source == target or not (source.is_plain and target.is_plain):
+            return 0.0
+        lacking = self._share(target)
+        if source.partial_axes == target.partial_axes:
+            lacking -= self._share(source)
+        else:
+            terms = self.mesh.group_size(source.partial_axes)
+            if terms == 1 or target.partial_axes:
+                return 0.0
+            lacking = max(lacking, (terms - 1) / self.mesh.size)
+        return max(0.0, lacking) * prod(kind[0]) * element_bytes(kind[1])
+
+    def _share(self, sharding: Sharding) -> float:
+        """The part of a value that one device holds, on average."""
+        found = self._shares.get(sharding)
+        if found is None:
+            found = self._shares[sharding] = 1 / self.mesh.group_size(sharding.used_axes)
         return found
 
     def choices(self, rule: ShardingRule, splits: Sequence[Split], partial: Axes = (), taken: Taken = ()) -> Choices:
@@ -253,6 +292,18 @@ def cost_of(choice: Choice, operands: Ends, results: Ends, most: float = inf) ->
     return own, total
 
 
+def least_cost(choice: Choice, operands: Ends, results: Ends) -> float:
+    """What a choice costs at least, without pricing anything."""
+    total = choice.compute
+    for prices, computed in zip(results, choice.computed, strict=True):
+        if prices is not None:
+            total += prices.least(computed)
+    for prices, need in zip(operands, choice.needs, strict=True):
+        if prices is not None:
+            total += prices.least(need)
+    return total
+
+
 def cheapest(choices: Choices, operands: Ends, results: Ends) -> tuple[Choice, float]:
     """The choice of the fewest bytes, of equals the first, and what it costs without its operands."""
     best, least, cheapest_own = len(choices.ordered), inf, 0.0
@@ -268,6 +319,8 @@ def cheapest(choices: Choices, operands: Ends, results: Ends) -> tuple[Choice, f
             if prices is not None:
                 f += prices.get(computed, 0.0)
         if f > least * (1 + 1e-12):
+            continue
+        if least_cost(choice, operands, results) * (1 - ROUNDING) > least:
             continue
         own, total = cost_of(choice, operands, results, least)
         if total < least or (total == least and place < best):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, permutations
 from math import prod
 
-from meshbridge.decide.choice import cheapest, choices_of
+from meshbridge.decide.choice import ROUNDING, cheapest, choices_of
 from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE, ClassSize, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, Kind, Tensor, across_region, wanted_layout, wanted_partial
@@ -44,9 +44,6 @@ takes a fifth longer and sends as much."""
 
 Reader = tuple[int, int, bool]
 """A node that reads a tensor, the operand that it is there, and whether it does so in the loop that carries it."""
-
-ROUNDING = 1e-9
-"""The part of the total by which sums of the same bytes in another order may differ."""
 
 Key = tuple[Kind, tuple[Tensor | None, ...]]
 """A kind of node and what is known of its operands and results: all that its cost depends on."""
