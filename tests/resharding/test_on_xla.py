@@ -84,9 +84,12 @@ def test_a_sample_of_pairs(
         ((2, 2, 2), 2, (0, 1), (1, 0, 2)),  # and from three behind
     ],
 )
-def test_blocks_of_another_length(sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("order", [(), (5, 3, 0, 1, 7, 2, 6, 4)])
+def test_blocks_of_another_length(
+    sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...], order: tuple[int, ...]
+) -> None:
     pair = [Sharding("m", ((), axes)) for axes in (source, target)]
-    found = plan((3, size), "f32", Mesh("m", sizes), *pair, Options(rounds=1, alpha=0))
+    found = plan((3, size), "f32", Mesh("m", sizes, device_ids=order), *pair, Options(rounds=1, alpha=0))
     assert any(isinstance(step, s.Reblock) for step in found.steps), found
     check(found)
 
