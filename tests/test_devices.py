@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from functools import cache
 from pathlib import Path
@@ -241,3 +243,12 @@ func.func @main(%x: tensor<65536xf32>) -> tensor<1xf32> {
 }""")
     assert mesh_opt.main([str(tmp_path / "in.mlir"), "--lower-collectives"]) == 1
     assert "has 4294967296 devices, expected at most 1048576" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+def test_128_devices_compute_what_one_does() -> None:
+    """From an artifact, within callers on two meshes, and by PJRT."""
+    command = [sys.executable, "-m", "tests.many_devices"]
+    found = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert found.stdout == "by axes: True by lists: False\n", found.stderr[-2000:]

@@ -30,7 +30,8 @@ Steps = Numbers | Sequence[tuple[int, int]]
 
 
 DENSE_DEVICES = 64
-"""Up to as many devices `auto` lists them."""
+"""Up to as many devices `auto` lists them: a list is 16 characters a device, axes 200 to 1,000 characters. A training step of 205
+collectives has 243 KB of text on 8 devices; lists of 64 add 205 KB, of 65,536 devices 200 MB, and axes of 65,536 160 KB."""
 
 
 def rotated(count: int, offset: int) -> Numbers:
