@@ -12,7 +12,6 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.ir.mlir import context, walk_all
 from meshbridge.ir.passes import Known
 from meshbridge.ops import spmd
-from meshbridge.partition.mesh_spmdization import _FunctionPartitioner
 from meshbridge.read import formats
 from testdata.gpt import gpt
 
@@ -38,16 +37,16 @@ def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str]
 
     with monkeypatch.context() as patched:
         monkeypatch = patched
-        for owner, name in ((resharding, "emit"), (resharding, "plan"), (spmd, "_shard"), (_FunctionPartitioner, "_only_types")):
+        for owner, name in ((resharding, "emit"), (resharding, "plan"), (spmd, "_shard"), (spmd, "computed_sharding")):
             counting(owner, name)
         pipeline.run((pipeline.make_pass("mesh-spmdization", "boundary=true"),), module, known=known)
     return counts, len(walk_all(module))
 
 
 def test_more_layers_derive_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reshardings are planned and emitted, shards described and ops looked at once for each kind of them."""
+    """Reshardings are planned and emitted, shards and what options compute described once for each kind of them."""
     few, ops = _derived(6, monkeypatch)
     many, more_ops = _derived(14, monkeypatch)
     assert more_ops > 2 * ops
-    assert set(few) == {"emit", "plan", "_shard", "_only_types"}
+    assert set(few) == {"emit", "plan", "_shard", "computed_sharding"}
     assert many == few

@@ -123,7 +123,8 @@ class _FunctionPartitioner:
         for argument, sharding in zip(self.block.arguments, arguments, strict=True):
             self.at.define(argument, sharding)
         for argument, inside in zip(self.block.arguments, self.decisions.block.arguments, strict=True):
-            self._reshard_uses(argument, inside, list(argument.uses), argument.location, ops[0])
+            if inside is not None:
+                self._reshard_uses(argument, inside, list(argument.uses), argument.location, ops[0])
         results = self._ops(ops, self.decisions.block)
         self.at.erase_unused_placements()
         if boundary:
@@ -150,12 +151,17 @@ class _FunctionPartitioner:
                 continue
             if decision.operands:
                 self._reshard_operands(op, decision.operands)
-            computed = self._computed(name, decision)
+            key = (name, id(decision))  # decisions outlive the partitioner; layers that repeat share theirs
+            if key not in self._kept:
+                self._kept[key] = self._only_types(name, decision)
+            computed = self._kept[key]
             if computed is None:
                 self._lower(op, name, decision, following)
-            else:
-                for result, sharding in zip(op.results, computed, strict=True):
-                    self.at.define(result, sharding)
+                continue
+            for result, sharding in zip(op.results, computed, strict=True):
+                self.at.define(result, sharding)
+            if decision.results is not computed and decision.results not in ((), computed):
+                self._reshard_results(op, decision.results, following)
         yielded = [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
         for annotation in annotations:
             annotation.erase()
@@ -168,25 +174,23 @@ class _FunctionPartitioner:
             if need is not None and (now := held[value]) is not need and now != need:
                 op.operands[index] = self._reshard(value, need, op)
 
-    def _computed(self, name: str, decision: OpDecision) -> tuple[Sharding, ...] | None:
-        """How the results of an op are sharded of which nothing but the types changes, as of most; None for any other op."""
-        if decision.why != CHEAPEST or decision.regions or decision.layout is not None:
-            return None
-        key = (name, decision.rule, decision.option, decision.carried)
-        if key not in self._kept:
-            self._kept[key] = self._only_types(name, decision)
-        computed = self._kept[key]
-        return computed if decision.results in ((), computed) else None
-
     def _only_types(self, name: str, decision: OpDecision) -> tuple[Sharding, ...] | None:
-        """The same, as far as the op's name, rule and option say."""
+        """How the results of ops are computed of which nothing but the types changes, as of most; None for any other op."""
         rule, option = decision.rule, decision.option
-        if rule is None or not rule.has_rule or name in _HANDLERS or name in SPMD_LOWERINGS or self.at.reasons is not None:
+        if decision.why != CHEAPEST or decision.regions or decision.layout is not None or self.at.reasons is not None:
+            return None
+        if rule is None or not rule.has_rule or name in _HANDLERS or name in SPMD_LOWERINGS:
             return None
         if name.startswith("mesh.") or may_be_refused(name) or self._padded(name, rule, option):
             return None
         self.at.carried = decision.carried
         return self.at.computed(rule, option)
+
+    def _reshard_results(self, op: ir.Operation, targets: Shardings, following: ir.Operation) -> None:
+        """Reshards what an op computes to what is decided of its results."""
+        for result, target in zip(op.results, targets, strict=True):
+            if target is not None and (uses := list(result.uses)):
+                self._reshard_uses(result, target, uses, op.location, following)
 
     def _lower(self, op: ir.Operation, name: str, decision: OpDecision, following: ir.Operation) -> None:
         """Partitions an op by what its kind asks for, and reshards its results where they are to be sharded otherwise."""
@@ -209,10 +213,10 @@ class _FunctionPartitioner:
         return self.at.reshard(value, target, before)
 
     def _reshard_uses(
-        self, value: ir.Value, target: Sharding | None, uses: list[ir.OpOperand], location: ir.Location, before: ir.Operation
+        self, value: ir.Value, target: Sharding, uses: list[ir.OpOperand], location: ir.Location, before: ir.Operation
     ) -> None:
         """Reshards a value where it is defined, for these uses."""
-        if target is None or self.at.shardings.get(value, target) == target:
+        if self.at.shardings.get(value, target) == target:
             return
         made = self.at.reshard(value, target, before, defined_at=location)
         for use in uses:
