@@ -180,6 +180,8 @@ def _growth(suite: Suite, probes: Probes) -> Iterator[Figure]:
     done = [(found.first.cpu / found.operations) for _, found in measured if found.first and found.operations]
     if measured and len(done) == len(suite.growth):
         yield Figure("CPU time an op, largest over smallest of these", done[-1] / done[0], target=1.2, unit="x")
+    if measured and (largest := measured[-1][1]).peak_bytes:
+        yield Figure(f"{_title(*measured[-1])}: peak memory", largest.peak_bytes / 1e9, target=4.0, unit=" GB")
     for case, found in measured:
         if found.peak_bytes and found.operations:
             yield Figure(
