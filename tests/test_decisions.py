@@ -133,3 +133,28 @@ def _define(defined: dict[ir.Value, Sharding], values: object, shardings: Shardi
     for value, sharding in zip(values, shardings, strict=False):  # type: ignore[call-overload]
         if sharding is not None:
             defined[value] = sharding
+
+
+TERMS = 1200
+"""More additions in a chain than Python lets functions call each other."""
+
+
+def test_a_long_sum_with_a_partial_value_in_it_is_reduced_once() -> None:
+    """The norm of all gradients of a model adds as many values as the model has parameters."""
+    squares = "\n".join(
+        f"  %r{i} = stablehlo.reduce({'%x' if i < TERMS - 1 else '%y'} init: %zero) applies stablehlo.add across "
+        f"dimensions = [0] : (tensor<64xf32>, tensor<f32>) -> tensor<f32>"
+        for i in range(TERMS)
+    )
+    names = ["%r0", *(f"%s{i}" for i in range(1, TERMS))]
+    sums = "\n".join(f"  %s{i} = stablehlo.add {names[i - 1]}, %r{i} : tensor<f32>" for i in range(1, TERMS))
+    text = f"""sdy.mesh @mesh = <["a"=8]>
+func.func @main(%x: tensor<64xf32>, %y: tensor<64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}]>}}) -> tensor<f32> {{
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+{squares}
+{sums}
+  return {names[-1]} : tensor<f32>
+}}"""
+    module = parse(text, "sums.mlir", context())
+    pipeline.partition_module(module, pipeline.Options(emit="mesh"))
+    assert str(module).count("mesh.all_reduce") == 1

@@ -210,15 +210,23 @@ class Assigner:
 
     def _willing(self, tensor: int, axes: Axes, made_by: dict[int, Node]) -> list[Node] | None:
         """The ops that would make `tensor` partial over `axes`, innermost first; None if one of them would not."""
-        maker = made_by.get(tensor)
-        if maker is None or self.graph.uses[tensor] != 1:
-            return None
-        if tensor in self._unreduced:
-            return [] if self._unreduced[tensor] == axes else None
-        if maker.name in ADD:
-            left, right = (self._willing(operand, axes, made_by) for operand in maker.operands)
-            return None if left is None or right is None else [*left, *right, maker]
-        return [maker] if maker.rule.reduces and self._sum_axes(maker, axes) == axes else None
+        makers: list[Node] = []
+        waiting = [tensor]
+        while waiting:  # additions stand in chains as long as a model has parameters
+            tensor = waiting.pop()
+            maker = made_by.get(tensor)
+            if maker is None or self.graph.uses[tensor] != 1:
+                return None
+            if tensor in self._unreduced:
+                if self._unreduced[tensor] != axes:
+                    return None
+                continue
+            if maker.name in ADD:
+                waiting += maker.operands
+            elif not maker.rule.reduces or self._sum_axes(maker, axes) != axes:
+                return None
+            makers.append(maker)
+        return makers[::-1]
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
         """The axes over which the node's result stays partial because its operands are; () if it needs them reduced."""
