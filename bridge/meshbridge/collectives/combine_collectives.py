@@ -86,8 +86,13 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
             group = open_groups[key] = _Group()
             groups.append(group)
         group.append(op, size, rewriter)
-    for group in groups:
-        changed |= len(group.members) > 1 and _merge(group.members, rewriter)
+    merges = [_merge_of(group.members, rewriter) for group in groups if len(group.members) > 1]
+    touched: set[ir.Operation] = set()
+    for merge in merges:
+        if not touched.isdisjoint(merge.concerned):  # what stands where has changed, so that it has to be looked at again
+            merge = _merge_of(merge.members, rewriter)
+        touched.update(merge.concerned)
+        changed |= merge.apply(rewriter)
     return changed
 
 
@@ -199,30 +204,50 @@ def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: MeshRe
     return in_program_order(list(found))
 
 
-def _merge(members: list[ir.Operation], rewriter: MeshRewriter) -> bool:
-    """Replaces `members` by one collective where the last one was."""
+@dataclass(frozen=True)
+class _Merge:
+    """Members to be replaced by one collective where the last one is, and what has to move behind it.
+
+    All are found before the first is applied: after each change, MLIR numbers the block anew to say what stands before what.
+    """
+
+    members: list[ir.Operation]
+    followers: list[ir.Operation] | None
+    "None where that is not possible: another group has moved what stood between."
+
+    @property
+    def concerned(self) -> list[ir.Operation]:
+        """What is replaced or moves."""
+        return [*self.members, *(self.followers or [])]
+
+    def apply(self, rewriter: MeshRewriter) -> bool:
+        """Replaces the members, if that is possible."""
+        if self.followers is None:
+            return False
+        members, last = self.members, self.members[-1]
+        layout, mesh = _LAYOUTS[last.name], rewriter.meshes[CollectiveOpView(last).mesh]
+        count = group_size(mesh, CollectiveOpView(last).mesh_axes)
+        emit = Builder(_location(members), ir.InsertionPoint(last))
+        sent = [layout.send(emit, op, op.operands[0], count) for op in members]
+        columns = len(shape_of(sent[0])) - 1
+        received = layout.communicate(emit, last, emit.concatenate(sent, columns), mesh)
+        rewriter.adopt(received)
+        values, start = [], 0
+        for op, row in zip(members, sent, strict=True):
+            size = shape_of(row)[columns]
+            values.append(layout.receive(emit, op, emit.slice(received, columns, start, size), count))
+            start += size
+        for op in self.followers:
+            op.move_before(last)
+        for op, value in zip(members, values, strict=True):
+            rewriter.replace(op, value)
+        return True
+
+
+def _merge_of(members: list[ir.Operation], rewriter: MeshRewriter) -> _Merge:
+    """The merge of `members`, in the order in which they stand now."""
     members = in_program_order(members)
-    last, layout = members[-1], _LAYOUTS[members[0].name]
-    followers = _followers(members[:-1], last, rewriter)
-    if followers is None:  # another group has moved what stood between
-        return False
-    mesh = rewriter.meshes[CollectiveOpView(last).mesh]
-    count = group_size(mesh, CollectiveOpView(last).mesh_axes)
-    emit = Builder(_location(members), ir.InsertionPoint(last))
-    sent = [layout.send(emit, op, op.operands[0], count) for op in members]
-    columns = len(shape_of(sent[0])) - 1
-    received = layout.communicate(emit, last, emit.concatenate(sent, columns), mesh)
-    rewriter.adopt(received)
-    values, start = [], 0
-    for op, row in zip(members, sent, strict=True):
-        size = shape_of(row)[columns]
-        values.append(layout.receive(emit, op, emit.slice(received, columns, start, size), count))
-        start += size
-    for op in followers:
-        op.move_before(last)
-    for op, value in zip(members, values, strict=True):
-        rewriter.replace(op, value)
-    return True
+    return _Merge(members, _followers(members[:-1], members[-1], rewriter))
 
 
 def _location(members: list[ir.Operation]) -> ir.Location:
