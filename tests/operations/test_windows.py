@@ -96,10 +96,8 @@ def free_exchanges(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return -1e9 * sum(bool(option[each.loop]) for each in rule.exchanges)
 
     monkeypatch.setattr(choice, "exchanged_bytes", price)
-    choice.cheapest.cache_clear()
     with jax.enable_x64(True):
         yield
-    choice.cheapest.cache_clear()
 
 
 WINDOWED = (

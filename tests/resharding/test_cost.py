@@ -11,8 +11,8 @@ from meshbridge.ir.digits import axis_digits, group_index
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.candidates import padded_shape
 from meshbridge.resharding.plan import Options
-from meshbridge.resharding.price import even_price
 from meshbridge.resharding.steps import still
+from meshbridge.resharding.uneven import even_way
 
 MESHES = ((2, 4), (2, 3), (2, 2, 2), (2, 4, 2))
 LARGER = (*MESHES, (8,), (8, 4), (2, 8, 2), (3, 2, 3), (4, 4, 4), (2, 2, 2, 2), (2, 3, 4), (32, 2), (1, 6))
@@ -40,11 +40,11 @@ def _agrees(chooser: random.Random) -> bool:
     sizes = tuple(mesh.size * chooser.choice((1, 2, 3, 64)) for _ in range(rank))
     source, target = (_drawn(chooser, mesh, rank, pending=pending) for pending in (True, False))
     target = _kept(chooser, target, source.partial_axes)
-    elements = even_price(sizes, mesh, source, target, BYTES.rounds)
-    if elements is None:
+    way = even_way(sizes, "i8", mesh, source, target, BYTES)
+    if way is None:
         return False
     sent = resharding.plan(sizes, "i8", mesh, source, target, BYTES).total_bytes / mesh.size
-    assert elements == pytest.approx(sent, rel=1e-12), (sizes, mesh.shape, source, target)
+    assert way.received == pytest.approx(sent, rel=1e-12), (sizes, mesh.shape, source, target)
     return True
 
 
@@ -66,7 +66,7 @@ def test_formula_does_not_see_devices() -> None:
     for side in (2, 256):
         mesh = Mesh("m", (side, side))
         source, target = Sharding("m", ((0,), (1,))), Sharding("m", ((1,), (0,)))
-        moved = even_price((side, side, side), mesh, source.padded(3), target.padded(3), 16)
+        moved = resharding.cost((side, side, side), "i8", mesh, source, target)
         assert moved == pytest.approx(side * (1 - 1 / side))
 
 

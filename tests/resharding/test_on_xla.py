@@ -81,7 +81,7 @@ def test_a_sample_of_pairs(
         ((2, 4), 50, (0,), (0, 1)),  # longer ones to begin with
         ((4, 2), 9, (0, 1), (0,)),  # rows from two devices before
         ((4, 2), 9, (0,), (1, 0)),
-        ((2, 2, 2), 2, (0, 1), (1, 0, 2)),  # and from three behind
+        ((2, 2, 2), 3, (0, 1), (0, 1, 2)),  # and from three behind
     ],
 )
 @pytest.mark.parametrize("order", [(), (5, 3, 0, 1, 7, 2, 6, 4)])

@@ -130,13 +130,13 @@ def _reduce_and_slice(buffer: LocalBuffer, entries: Labels, partial: Digits, kin
 
 
 def with_free_places(local: list[Position], digits: list[Digit], entries: Labels) -> list[Position]:
-    """Makes a position for each of `digits` out of a local remainder that it divides, and enters it there: out of the one that
-    has most in common with all digits, of equals the outermost.
+    """Makes a position for each of `digits`, the largest first, out of a local remainder that it divides, and enters it there:
+    out of the one that has most in common with all digits, of equals the outermost.
 
     A digit for which there is none goes without.
     """
     local, room = list(local), group_size(tuple(digits))
-    for digit in digits:
+    for digit in sorted(digits, key=lambda digit: -digit.radix):
         whole = [p for p in local if p.source is None and p.target is None and p not in entries and p.radix % digit.radix == 0]
         if whole:
             widest = max(whole, key=lambda position: gcd(position.radix, room))

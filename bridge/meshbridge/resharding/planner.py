@@ -20,11 +20,10 @@ from meshbridge.resharding.candidates import in_padding, masks, padded_shape, pl
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
-from meshbridge.resharding.price import even_price
 from meshbridge.resharding.routes import reduced_axes, routes
 from meshbridge.resharding.steps import Permute, Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.uneven import best_way, is_aligned
+from meshbridge.resharding.uneven import best_way, even_way, is_aligned
 
 
 @lru_cache(maxsize=65536)
@@ -103,9 +102,9 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     if source.is_plain and target.is_plain:
         source, target = source.padded(len(shape)), target.padded(len(shape))
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
-            elements = even_price(shape, mesh, source, target, DEFAULTS.permutes(mesh))
-            if elements is not None:
-                return elements * element_bytes(dtype)
+            way = even_way(shape, dtype, mesh, source, target, _UNCHECKED)
+            if way is not None:
+                return way.received * element_bytes(dtype)
         return best_way(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
 
@@ -185,7 +184,14 @@ def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
     if not lean:
         least = min(one.peak_bytes for one in plans)
         lean = [one for one in plans if one.peak_bytes == least]
-    return min(lean, key=lambda one: (one.collectives if options.exact else one.seconds(options), one.total_bytes, *_burden(one)))
+    return min(
+        lean,
+        key=lambda one: (
+            one.collectives if options.exact else one.seconds(options),
+            one.total_bytes,
+            *_burden(one),
+        ),
+    )
 
 
 def _longest_exchange(steps: Sequence[Step]) -> int:

@@ -13,9 +13,7 @@ An exchange leaves what the device holds already: one part in the radix for each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from math import gcd, prod
 from typing import NamedTuple
 
@@ -23,41 +21,24 @@ from meshbridge.ir.digits import Digits
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
 from meshbridge.resharding.alignment import Alignment, align
-from meshbridge.resharding.routes import reduced_axes, routes
+from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import Shape, still
 
 
 class Received(NamedTuple):
-    """Elements that the busiest device receives, those that a device receives on average, and digits that all-reduce instead of
-    scattering because no dimension divides by them."""
+    """Elements that the busiest device receives, those that a device receives on average, in how many collectives, and how many
+    digits scatter no reduction because no dimension divides by them."""
 
     busiest: float
     average: float
-    unscattered: int = 0
+    launches: int
+    unscattered: int
 
 
-def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> float | None:
-    """Elements that a device receives, on average over all, between two plain shardings that divide `shape` evenly.
+def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
+    """What the best plan without a stop receives between two plain shardings that divide `shape` evenly.
 
-    None where they have no common number system (`alignment`). `rounds` is that of the planner's options.
-    """
-    direct = _leg(shape, mesh, source, target, rounds)
-    if direct is None or not direct.unscattered:
-        return None if direct is None else direct.average
-    detours = (_along(shape, mesh, (source, *route), rounds) for route in routes(shape, mesh, source, target) if len(route) > 1)
-    return min([direct, *(detour for detour in detours if detour is not None)]).average
-
-
-def _along(shape: Shape, mesh: Mesh, stops: Sequence[Sharding], rounds: int) -> Received | None:
-    """What all legs of a route receive together."""
-    legs = [_leg(shape, mesh, *leg, rounds) for leg in pairwise(stops)]
-    if any(leg is None for leg in legs):
-        return None
-    return Received(sum(leg.busiest for leg in legs if leg), sum(leg.average for leg in legs if leg))
-
-
-def _leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
-    """What the best plan without a stop receives.
+    None where they have no common number system (`alignment`). `rounds` is the most permutes that an exchange may take.
 
     Of the sizes only those factors matter by which something is split: a dimension is known by how it is split on both sides,
     and by what it has in common with the groups that may divide it further, those that reduce and those that hold copies.
@@ -74,7 +55,7 @@ def _leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: i
     if share is None:
         return None
     elements = prod(shape)
-    return Received(share.busiest * elements, share.average * elements, share.unscattered)
+    return Received(share.busiest * elements, share.average * elements, share.launches, share.unscattered)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -88,7 +69,7 @@ def _share(mesh: Mesh, dims: tuple[tuple[int, Axes, Axes], ...], reduced: Axes, 
     found = min(
         _received(alignment, partial, unused, spread=spread, rounds=rounds) for spread in ((True, False) if reduced else (False,))
     )
-    return Received(found.busiest / elements, found.average / elements, found.unscattered)
+    return Received(found.busiest / elements, found.average / elements, found.launches, found.unscattered)
 
 
 def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: bool, rounds: int) -> Received:
@@ -104,7 +85,7 @@ def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: 
     n: float = prod(position.radix for position in local)
     if spread:
         with_free_places(local, [digit for digit in (*partial, *unused) if digit not in entries.values()], entries)
-    unscattered = sum(digit not in entries.values() for digit in partial)
+    unscattered = sum(digit not in entries.values() for digit in (*partial, *unused))
     waiting = {digit.axis for digit in partial if digit not in entries.values()}
     late = scattered = 1
     for digit in entries.values():
@@ -116,17 +97,20 @@ def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: 
             scattered *= digit.radix
     total = n - n / scattered
     n /= scattered
-    total += 2 * (n - n / prod(digit.radix for digit in partial if digit.axis in waiting))
+    reduced = prod(digit.radix for digit in partial if digit.axis in waiting)
+    total += 2 * (n - n / reduced)
     n /= late
-    total += prod(position.radix for position in alignment.positions if position.target is None) - n
+    gathered = prod(position.radix for position in alignment.positions if position.target is None)
+    total += gathered - n
+    launches = (scattered > 1) + (reduced > 1) + (gathered > n)
     exchange = links(labels | entries, goal)
     moved = prod(entered.radix for _, entered, _ in exchange.moved)
     if not exchange.twisted:
         total += n - n / moved
-        return Received(total, total, unscattered)
+        return Received(total, total, launches + (moved > 1), unscattered)
     sources, targets = (tuple(listed[i] for i in exchange.twisted) for listed in (exchange.sources, exchange.targets))
     same = n * still(sources, targets, 1)
     if moved <= rounds:
-        return Received(total + n, total + n - same / moved, unscattered)
+        return Received(total + n, total + n - same / moved, launches + moved, unscattered)
     total += n - n / moved
-    return Received(total + n, total + n - same, unscattered)
+    return Received(total + n, total + n - same, launches + 2, unscattered)

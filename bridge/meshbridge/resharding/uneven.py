@@ -44,15 +44,27 @@ class Way(NamedTuple):
     """One way from a sharding to another."""
 
     kind: Literal["padded", "relabelled", "tiles", "between"]
+    busiest: float
+    "Elements that the busiest device receives: what it takes is time."
     received: float
-    "Elements that a device receives, on average over all."
+    "Elements that a device receives, on average over all: what is paid for."
     launches: int
-    "Collectives, about: a padded pair counts as one, whatever its plan takes."
+    "Collectives."
     between: Sharding | None = None
 
     def seconds(self, dtype: str, options: Options) -> float:
         """Modelled time."""
-        return options.alpha * self.launches + options.beta * self.received * element_bytes(dtype)
+        return options.alpha * self.launches + options.beta * self.busiest * element_bytes(dtype)
+
+    def times(self, others: int) -> Way:
+        """The same with dimensions beside it, that move alike."""
+        return self._replace(busiest=self.busiest * others, received=self.received * others)
+
+
+def _between(between: Sharding, first: Way, second: Way) -> Way:
+    """Two ways, one after the other."""
+    busiest, received = first.busiest + second.busiest, first.received + second.received
+    return Way("between", busiest, received, first.launches + second.launches, between)
 
 
 class _Dim(NamedTuple):
@@ -75,28 +87,49 @@ def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
     return min(_ways(shape, dtype, mesh, source, target, options), key=lambda way: way.seconds(dtype, options))
 
 
+def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way | None:
+    """The way between two shardings that divide `shape` evenly, if they are aligned: mostly that without a stop. Where some digit
+    has no dimension to scatter along, the value may be reduced first along one that the target divides."""
+    direct = _even_leg(shape, mesh, source, target, options)
+    if direct is None or not direct[1]:
+        return direct and direct[0]
+    ways = [direct[0]]
+    for between in reductions(shape, mesh, source, target, reduced_axes(source, target)[0]):
+        first = _even_leg(shape, mesh, source, between, options)
+        if first is not None and between != target:
+            ways.append(_between(between, first[0], best_way(shape, dtype, mesh, between, target, options)))
+    return min(ways, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
+
+
+def _even_leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> tuple[Way, int] | None:
+    """The way without a stop, and the digits that scatter nothing."""
+    found = even_price(shape, mesh, source, target, options.permutes(mesh))
+    return None if found is None else (Way("padded", found.busiest, found.average, found.launches), found.unscattered)
+
+
 def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Iterator[Way]:
     """All ways, the simplest first."""
     reduced, _ = reduced_axes(source, target)
     if reduced:
-        found = [_padded(shape, mesh, source, target, options.permutes(mesh))]
+        whole = padded_shape(shape, mesh, source, target)
+        found = [_padded(shape, mesh, source, target, even_way(whole, dtype, mesh, source, target, options))]
         resizes, others = _resized(shape, mesh, source, target), 1
     else:
         dims = [_Dim(*each) for each in zip(shape, source.split_axes, target.split_axes, strict=True)]
         moved = tuple(sorted(dim for dim in dims if dim.before != dim.after))
         others = prod(-(-dim.size // mesh.group_size(dim.after)) for dim in dims if dim.before == dim.after)
-        found, resizes = _direct(mesh, moved, source.partial_axes, options.permutes(mesh))
+        found, resizes = _direct(mesh, moved, source.partial_axes, options)
     for way in found:
         if way is not None:
-            yield way._replace(received=way.received * others)
+            yield way.times(others)
     if found[0] is None or resizes:
         for between in reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target):
-            legs = [best_way(shape, dtype, mesh, *leg, options) for leg in ((source, between), (between, target))]
-            yield Way("between", sum(leg.received for leg in legs), sum(leg.launches for leg in legs), between)
+            first, second = (best_way(shape, dtype, mesh, *leg, options) for leg in ((source, between), (between, target)))
+            yield _between(between, first, second)
 
 
 @lru_cache(maxsize=1 << 16)
-def _direct(mesh: Mesh, dims: tuple[_Dim, ...], partial: Axes, rounds: int) -> tuple[list[Way | None], tuple[Reblock, ...]]:
+def _direct(mesh: Mesh, dims: tuple[_Dim, ...], partial: Axes, options: Options) -> tuple[list[Way | None], tuple[Reblock, ...]]:
     """The ways without a sharding between, the padded one first, and how that changes the lengths of blocks; nothing is reduced.
 
     `dims` are those that change: with the others, which move alike, all prices grow alike.
@@ -104,30 +137,32 @@ def _direct(mesh: Mesh, dims: tuple[_Dim, ...], partial: Axes, rounds: int) -> t
     shape = tuple([dim.size for dim in dims])
     source = Sharding(mesh.name, tuple([dim.before for dim in dims]), partial)
     target = Sharding(mesh.name, tuple([dim.after for dim in dims]), partial)
-    padded, resized = _padded(shape, mesh, source, target, rounds), _resized(shape, mesh, source, target)
+    even = _even_leg(padded_shape(shape, mesh, source, target), mesh, source, target, options)
+    padded, resized = _padded(shape, mesh, source, target, even and even[0]), _resized(shape, mesh, source, target)
     found = [padded]
     each = tiles_of_a_receiver(mesh, source, target)
     count = each * mesh.group_size(exchanged_axes(source, target))
     permutes = each * prod(_fewer_blocks(mesh, dims[dim]) for dim in {step.dim for step in resized})
     if padded is None and (digits := relabelling(mesh, source, target)):
-        found.append(Way("relabelled", prod(local_shape(shape, mesh, source.split_axes)) * (1 - still(*digits, 1)), 1))
-    if count <= MOST_TILES if padded is None else count <= MANY_TILES and permutes <= rounds:
-        received = _received_as_tiles(mesh, dims)
-        found.append(Way("tiles", received, permutes if received else 0))
+        block = prod(local_shape(shape, mesh, source.split_axes))
+        found.append(Way("relabelled", block, block * (1 - still(*digits, 1)), 1))
+    if count <= MOST_TILES if padded is None else count <= MANY_TILES and permutes <= options.permutes(mesh):
+        busiest, received = _received_as_tiles(mesh, dims)
+        found.append(Way("tiles", busiest, received, permutes if received else 0))
     return found, resized
 
 
-def _padded(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Way | None:
-    """The way by an even pair, if that is aligned."""
-    received = even_price(padded_shape(shape, mesh, source, target), mesh, source, target, rounds)
-    if received is None:
+def _padded(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, even: Way | None) -> Way | None:
+    """The way by an even pair, of which the way is `even`, if that is aligned."""
+    if even is None:
         return None
-    launches = 1 if received else 0
+    busiest, received, launches = even.busiest, even.received, even.launches
     for step in _resized(shape, mesh, source, target):
         before = prod(step.shape) // step.shape[step.dim] * step.before
+        busiest += step.received(before)
         received += step.total(before, mesh.size) / mesh.size
         launches += step.collectives
-    return Way("padded", received, launches)
+    return Way("padded", busiest, received, launches)
 
 
 def _resized(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Reblock, ...]:
@@ -141,11 +176,23 @@ def _fewer_blocks(mesh: Mesh, dim: _Dim) -> int:
     return min(mesh.group_size(dim.before), mesh.group_size(dim.after))
 
 
-def _received_as_tiles(mesh: Mesh, dims: tuple[_Dim, ...]) -> float:
-    """Elements that a device receives on average in an exchange of tiles."""
-    wanted = prod(dim.size / mesh.group_size(dim.after) for dim in dims)
-    received = wanted - prod(_owned(mesh, each) for each in _connected(dims))
-    return received if received > 1e-9 * wanted else 0.0  # what is left of equal products is no tile
+def _received_as_tiles(mesh: Mesh, dims: tuple[_Dim, ...]) -> tuple[float, float]:
+    """Elements that the busiest device receives in an exchange of tiles, and a device on average.
+
+    The busiest one wants a whole block, and owns as little of it as any.
+    """
+    if not dims:
+        return 0.0, 0.0
+    wanted, most = (prod(each) for each in zip(*[_blocks(mesh, dim) for dim in dims], strict=True))
+    owned, least = (prod(each) for each in zip(*[_owned(mesh, each) for each in _connected(dims)], strict=True))
+    received = wanted - owned
+    return (most - least, received) if received > 1e-9 * wanted else (0.0, 0.0)  # what is left of equal products is no tile
+
+
+def _blocks(mesh: Mesh, dim: _Dim) -> tuple[float, int]:
+    """The lengths of the blocks behind, on average and of the longest."""
+    count = mesh.group_size(dim.after)
+    return dim.size / count, -(-dim.size // count)
 
 
 def _connected(dims: tuple[_Dim, ...]) -> list[tuple[_Dim, ...]]:
@@ -162,27 +209,41 @@ def _connected(dims: tuple[_Dim, ...]) -> list[tuple[_Dim, ...]]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _owned(mesh: Mesh, dims: tuple[_Dim, ...]) -> float:
-    """Elements that a device owns before and wants after, along `dims`, on average."""
+def _owned(mesh: Mesh, dims: tuple[_Dim, ...]) -> tuple[float, float]:
+    """Elements that a device owns before and wants after, along `dims`, on average and at least."""
     axes = [axis for dim in dims for axis in (*dim.before, *dim.after)]
     if len(set(axes)) == len(axes):  # each pair of blocks is on as many devices, and what they share adds up to the tensor
-        return prod(dim.size for dim in dims) / mesh.group_size(axes)
+        return prod(dim.size for dim in dims) / mesh.group_size(axes), prod(_least_owned(mesh, dim) for dim in dims)
     met: Grid = np.ones(())
+    wanted: Grid = np.ones(())
     for dim in dims:
-        met = met * _overlaps(mesh, sorted(set(axes)), dim)
-    return float(met.sum() / met.size)
+        shared, block = _overlaps(mesh, sorted(set(axes)), dim)
+        met, wanted = met * shared, wanted * block
+    longest: Grid = np.broadcast_to(wanted == wanted.max(), met.shape)
+    return float(met.sum() / met.size), float(met[longest].min())
 
 
-def _overlaps(mesh: Mesh, axes: list[int], dim: _Dim) -> Grid:
-    """Elements that the blocks before and after share, by the coordinates along `axes`; 1 long where they do not matter."""
+def _least_owned(mesh: Mesh, dim: _Dim) -> int:
+    """The least that a block before, or all of the dimension, shares with one behind that is as long as any, along axes of its
+    own."""
+    count = mesh.group_size(dim.before)
+    if not dim.after:
+        return max(0, dim.size - (count - 1) * -(-dim.size // count))
+    return 0 if dim.before else -(-dim.size // mesh.group_size(dim.after))
+
+
+def _overlaps(mesh: Mesh, axes: list[int], dim: _Dim) -> tuple[Grid, Grid]:
+    """Elements that the blocks before and after share, and those of the blocks after, by the coordinates along `axes`; 1 long
+    where they do not matter."""
     low: Grid = np.zeros(())
     high: Grid = np.full((), dim.size)
+    block: Grid = high
     for side in (dim.before, dim.after):
         count = mesh.group_size(side)
         starts = np.minimum(np.arange(count + 1) * -(-dim.size // count), dim.size)
         sizes, order = [mesh.shape[axis] for axis in side], np.argsort(side)
         wide = [mesh.shape[axis] if axis in side else 1 for axis in axes]
         first, last = (ends.reshape(sizes).transpose(order).reshape(wide) for ends in (starts[:-1], starts[1:]))
-        low, high = np.maximum(low, first), np.minimum(high, last)
+        low, high, block = np.maximum(low, first), np.minimum(high, last), last - first
     shared: Grid = (high - low).clip(0)
-    return shared
+    return shared, block
