@@ -87,7 +87,7 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
             groups.append(group)
         group.append(op, size, rewriter)
     merges = [_merge_of(group.members, rewriter) for group in groups if len(group.members) > 1]
-    touched: set[ir.Operation] = set()
+    touched: set[ir.Value | None] = set()
     for merge in merges:
         if not touched.isdisjoint(merge.concerned):  # what stands where has changed, so that it has to be looked at again
             merge = _merge_of(merge.members, rewriter)
@@ -216,9 +216,9 @@ class _Merge:
     "None where that is not possible: another group has moved what stood between."
 
     @property
-    def concerned(self) -> list[ir.Operation]:
-        """What is replaced or moves."""
-        return [*self.members, *(self.followers or [])]
+    def concerned(self) -> set[ir.Value | None]:
+        """What is replaced or moves, by its first result: operations hash by their operands, which change."""
+        return {op.results[0] if len(op.results) else None for op in (*self.members, *(self.followers or ()))}
 
     def apply(self, rewriter: MeshRewriter) -> bool:
         """Replaces the members, if that is possible."""
