@@ -107,3 +107,17 @@ func.func @kept(%x: tensor<4xf32>, %n: tensor<4xi32>) -> (tensor<4xf32>, tensor<
   %5 = mesh.all_reduce %n on @m mesh_axes = [0] : tensor<4xi32> -> tensor<4xi32>
   return %2, %3, %4, %5 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xi32>
 }
+
+// Both pairs move what uses both of their first: behind the last of all.
+// CHECK-LABEL: func.func @shared_follower
+// CHECK-COUNT-2: mesh.all_reduce
+// CHECK-NOT:     mesh.all_reduce
+// CHECK:         stablehlo.subtract
+func.func @shared_follower(%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>, %w: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
+  %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+  %1 = mesh.all_reduce %y on @m mesh_axes = [0] reduction = max : tensor<4xf32> -> tensor<4xf32>
+  %2 = stablehlo.subtract %0, %1 : tensor<4xf32>
+  %3 = mesh.all_reduce %z on @m mesh_axes = [0] reduction = max : tensor<4xf32> -> tensor<4xf32>
+  %4 = mesh.all_reduce %w on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+  return %2, %3, %4 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}
