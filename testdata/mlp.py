@@ -1,11 +1,10 @@
 """The two-layer MLP, weight stationary in one and in two dimensions (Pope et al. 2022, "Efficiently scaling transformer
-inference", figures 2a and 2b), and as a training step on a mesh of any size.
+inference", figures 2a and 2b).
 """
 
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from testdata.program import Argument, Program
@@ -51,25 +50,3 @@ def _mlp(name: str, into: P, out_of: P, plan: tuple[Term, ...]) -> Program:
 def forward(x: jax.Array, into: jax.Array, out_of: jax.Array) -> jax.Array:
     """gelu(x W_in) W_out."""
     return jax.nn.gelu(x @ into) @ out_of
-
-
-def trained_on(data: int, model: int) -> Program:
-    """Loss and gradients on a `data` x `model` mesh, two rows of the batch and two hidden units on each device."""
-    batch, hidden = 2 * data, 2 * model
-    activation = Argument((batch, WIDTH), P("data", None))
-    into = Argument((WIDTH, hidden), P(None, "model"), WIDTH**-0.5)
-    out_of = Argument((hidden, WIDTH), P("model", None), hidden**-0.5)
-    plan = (
-        Term("all-reduce", model, activation.bytes // data, 1, "Megatron: the output"),
-        Term("all-reduce", data, (into.bytes + out_of.bytes) // model, 1, "gradients of the weights' shards"),
-    )
-    axes = (("data", data), ("model", model))
-    arguments = (into, out_of, activation, activation)
-    return Program(f"mlp_{data}x{model}", axes, _gradients, arguments, (P(), (into.spec, out_of.spec)), plan)
-
-
-def _gradients(into: jax.Array, out_of: jax.Array, x: jax.Array, wanted: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    def loss(into: jax.Array, out_of: jax.Array) -> jax.Array:
-        return jnp.mean((forward(x, into, out_of) - wanted) ** 2)
-
-    return jax.value_and_grad(loss, argnums=(0, 1))(into, out_of)

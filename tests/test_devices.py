@@ -19,13 +19,13 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from benchmarks.measure import placed, relative_error, unsharded
 from meshbridge.ir import groups, mlir
-from meshbridge.ir.groups import KNOWS_MESH_AXES
 from meshbridge.ir.mlir import ir
 from meshbridge.pipeline import Options
 from meshbridge.read import formats
 from meshbridge.reports import partition_and_report
 from meshbridge.tools import cli, mesh_opt
 from testdata.catalogue import build
+from tests.mesh_axes import SPELLINGS, needs_mesh_axes
 
 MESHES = ((2, 4), (16, 16), (64, 64), (256, 256))
 WIDTH = 65536
@@ -63,7 +63,7 @@ def lowered(shape: tuple[int, int], form: str, spelling: str = "auto") -> tuple[
 
 
 @pytest.mark.parametrize("form", ["exported", "local"])
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+@needs_mesh_axes
 def test_what_is_written_does_not_grow(form: str) -> None:
     """Where shards are small, other shardings are decided: as many ops, but not the same."""
     few, few_bytes, _ = lowered(MESHES[0], form)
@@ -87,7 +87,7 @@ def test_time_does_not_grow() -> None:
     assert seconds(MESHES[-1]) <= 2 * seconds(MESHES[0])
 
 
-@pytest.mark.parametrize("spelling", ["dense", "mesh-axes"] if KNOWS_MESH_AXES else ["dense"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
 def test_the_users_choice_of_spelling_stands(spelling: str) -> None:
     for shape in MESHES[:2]:
         module, _, _ = lowered(shape, "exported", spelling)
@@ -121,7 +121,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+@needs_mesh_axes
 def test_families_do_not_grow_but_for_pairs_of_permutes(name: str) -> None:
     found = []
     for devices in (8, 65536):
@@ -142,7 +142,7 @@ PAIRS = "source_target_pairs"
 
 
 @pytest.mark.parametrize("name", ["vocab_ce", "loop_stencil", "vit", "moe_fwd", "cp_attn_fwd", "misc_sort"])
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+@needs_mesh_axes
 def test_groups_by_axes_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On 8 devices, which otherwise are listed."""
     monkeypatch.setattr(groups, "DENSE_DEVICES", 0)
@@ -155,7 +155,7 @@ def test_groups_by_axes_compute_the_same(name: str, monkeypatch: pytest.MonkeyPa
     assert relative_error(found, unsharded(program)) < program.tolerance
 
 
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+@needs_mesh_axes
 def test_groups_by_axes_within_a_program_on_other_meshes(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA keeps one of a module's meshes: groups say the same devices whatever meshes a caller has, or it refuses them."""
     monkeypatch.setattr(groups, "DENSE_DEVICES", 0)
@@ -246,7 +246,7 @@ func.func @main(%x: tensor<65536xf32>) -> tensor<1xf32> {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+@needs_mesh_axes
 def test_128_devices_compute_what_one_does() -> None:
     """From an artifact, within callers on two meshes, and by PJRT."""
     command = [sys.executable, "-m", "tests.many_devices"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from meshbridge.ir.groups import KNOWS_MESH_AXES
 from meshbridge.tools import cli
+from tests.mesh_axes import needs_mesh_axes
 
 ARTIFACT = Path(__file__).parents[1] / "testdata" / "gpt3.jax_export"
 
@@ -19,7 +19,7 @@ def test_partition_runs_with_either_way_of_choosing_plans(resharding: str, tmp_p
     assert "stablehlo.reduce_scatter" in output.read_text()
 
 
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="this jaxlib has no replica_group_mesh_axes")
+@needs_mesh_axes
 def test_groups_by_mesh_axes(tmp_path: Path) -> None:
     output = tmp_path / "out.mlir"
     assert cli.main(["partition", str(ARTIFACT), "-o", str(output), "--replica-groups", "mesh-axes"]) == 0

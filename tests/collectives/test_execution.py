@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from meshbridge.ir.groups import KNOWS_MESH_AXES
 from meshbridge.ir.sharding import Mesh
 from tests import simulator
 from tests.collectives.cases import OPERATIONS, Expectation, Member, meshes, rooted
 from tests.collectives.harness import Case, run
+from tests.mesh_axes import SPELLINGS
 
 CASES_PER_PROGRAM = 8
 
@@ -50,9 +50,6 @@ def programs(draw: st.DrawFn, operation: str, form: str) -> list[Expectation]:
 def _transposed(size: int, outer: int) -> tuple[int, ...]:
     """The numbers up to `size`, column by column of a table with `outer` rows."""
     return tuple(range(size)[row] for column in range(size // outer) for row in range(column, size, size // outer))
-
-
-SPELLINGS = ["dense", "mesh-axes"] if KNOWS_MESH_AXES else ["dense"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

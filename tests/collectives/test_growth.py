@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks.lowering import COLLECTIVES, MESHES, PERMUTES, program
 from meshbridge.ir.digits import Digits, axes_of, axis_digits, group_size, prime_digits
-from meshbridge.ir.groups import KNOWS_MESH_AXES, Groups, read_digits
+from meshbridge.ir.groups import Groups, read_digits
 from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.verify.layout import groups_by_axes
+from tests.mesh_axes import needs_mesh_axes
 
 
 def without_numbers(text: str) -> str:
@@ -24,7 +25,7 @@ def without_numbers(text: str) -> str:
     return re.sub(r"(\D{8,40}?)(?:, \1)+", r"\1", re.sub(r"\d+", "n", text))
 
 
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+@needs_mesh_axes
 def test_the_same_text_on_8_and_on_65536_devices() -> None:
     texts = []
     for mesh in MESHES:
@@ -55,7 +56,7 @@ def grouped(draw: st.DrawFn) -> tuple[Mesh, Digits]:
     return mesh, draw(st.sampled_from([factors, whole]))
 
 
-@pytest.mark.skipif(not KNOWS_MESH_AXES, reason="needs replica groups by mesh axes, which jaxlib has from 0.10 on")
+@needs_mesh_axes
 @given(grouped())
 def test_groups_by_axes_are_those_of_lists(drawn: tuple[Mesh, Digits]) -> None:
     """Read by the evaluator, which shares nothing with what writes them, and back by what reads them for reports."""
