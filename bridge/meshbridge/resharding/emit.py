@@ -7,12 +7,13 @@ ids, as in the form `exported`; lowering to `local` makes them replicas.
 
 from __future__ import annotations
 
-from functools import reduce, singledispatch
+from functools import partial, singledispatch
 
 import numpy as np
 
 from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
+from meshbridge.ir.combine import combiner_of, reduce_scatter
 from meshbridge.ir.digits import Digit, Digits, group_size
 from meshbridge.ir.exchange import COMBINERS, exchange_over
 from meshbridge.ir.mlir import MeshError, ir
@@ -104,17 +105,14 @@ def _all_reduce(step: s.AllReduce, value: ir.Value, site: Site) -> ir.Value:
 
 @_emit_step.register
 def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Value:
-    """Over factors an all-to-all, whose pieces every device combines itself: as many bytes as a reduce-scatter."""
     if (axes := site.axes(step.digits)) is not None:
         return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, at=site.emit)
-    emit, dim, count = site.emit, step.dim, group_size(step.digits)
     if step.kind not in COMBINERS:
         raise MeshError(f"reduction '{step.kind}' has no body that could run")
-    received = _exchanged(step.digits, dim, dim, value, site)
-    apart = emit.reshape(received, [*step.shape[:dim], count, *step.shape[dim:]])
-    pieces = [emit.reshape(emit.slice(apart, dim, term, 1), step.shape) for term in range(count)]
-    total = reduce(lambda left, right: emit.elementwise(COMBINERS[step.kind], left, right), pieces)
-    return emit.elementwise("divide", total, count) if step.kind == "average" else total
+    combiner, count = combiner_of(step.kind, element_of(value)), group_size(step.digits)
+    groups = partial(site.groups.collective, site.mesh, step.digits)
+    total = reduce_scatter(site.emit, value, step.dim, combiner, count, groups)
+    return site.emit.elementwise("divide", total, count) if step.kind == "average" else total
 
 
 @_emit_step.register
