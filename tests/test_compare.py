@@ -214,6 +214,28 @@ def test_inputs_that_do_not_fit_are_refused(files: dict[str, Path], tmp_path: Pa
     assert "argument 0: expected float32[8, 16], found float64[3]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize("rows", [1 << 40, 1 << 62])
+def test_arguments_beyond_the_memory_are_refused(
+    command: str, rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tensors that fit into 64 bits and no machine, and those whose bytes have more than 64 bits."""
+    path = tmp_path / "large.mlir"
+    path.write_text(f"""
+    sdy.mesh @m = <["x"=2]>
+    func.func @main(%x: tensor<{rows}x8xf32> {{sdy.sharding = #sdy.sharding<@m, [{{"x"}}, {{}}]>}}) -> tensor<f32> {{
+      %0 = stablehlo.constant dense<0.0> : tensor<f32>
+      return %0 : tensor<f32>
+    }}
+    """)
+    assert cli.main([command, str(path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    size = f"{rows * 32:.3g} bytes"
+    room = f"{path}: error: the arguments have {size}, of which argument 0 (float32[{rows}, 8])"
+    assert (f"'func.func' op has a tensor of {size}" if command == "run" and rows > 1 << 60 else room) in captured.err
+
+
 @pytest.mark.parametrize("content", [b"", b"ML\xefRnonsense", b"func.func @main() {"])
 def test_bad_input_is_one_diagnostic(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad"

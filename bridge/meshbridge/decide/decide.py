@@ -31,6 +31,7 @@ from meshbridge.ir.sharding import Mesh, Sharding, even_split, is_even
 from meshbridge.ir.subaxes import completed_split, cut, whole_split
 from meshbridge.ops.composites import composite_body, composite_rule
 from meshbridge.ops.option import Option, needed_sharding, result_sharding
+from meshbridge.ops.refused import refuse_types
 from meshbridge.ops.rule import Interface, ShardingRule
 
 
@@ -61,6 +62,7 @@ def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface:
         mesh = find_mesh(module, function)
         if mesh is not None:
             refuse_unknown_axes(function, mesh)
+            refuse_types(function, function.regions[0].blocks[0].arguments)
             graph = GraphBuilder(function, interface, pricings.setdefault(mesh, Pricing(mesh))).build()
             _propagate(graph)
             if cuts := wanted_cuts(graph):

@@ -68,9 +68,9 @@ def _has_effect(op: ir.Operation) -> bool:
     return "has_side_effect" in op.attributes and ir.BoolAttr(op.attributes["has_side_effect"]).value
 
 
-def refuse_types(op: ir.Operation) -> None:
-    """Raises OpError for quantized tensors, sums over shards of which have no meaning, and for those too large for any size."""
-    values: Iterable[ir.Value] = (*op.operands, *op.results)
+def refuse_types(op: ir.Operation, values: Iterable[ir.Value]) -> None:
+    """Raises OpError, which names `op`, for quantized tensors among `values`, sums over shards of which have no meaning, and for
+    those too large for any size."""
     for value in values:
         if not isinstance(value.type, ir.RankedTensorType):
             continue

@@ -165,7 +165,7 @@ class Interface:
         """The same for an op whose `signature` is known."""
         found = self._memo.get(key)
         if found is None:
-            refuse_types(op)
+            refuse_types(op, (*op.operands, *op.results))
             rule = RULES.get(op.name, opaque)(op)
             for attribute, restrict in RESTRICTIONS.items():
                 if attribute in op.attributes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
@@ -64,8 +66,22 @@ def _summary(result: np.ndarray[Any, Any]) -> str:
     return f"sum {numbers.sum():.6g}" if result.ndim else f"{numbers:.6g}"
 
 
+def check_room(ports: Sequence[Port]) -> None:
+    """Raises MeshError where the arguments need more memory than this machine has: they could not be made."""
+    sizes = [prod(port.shape) * port.dtype.itemsize for port in ports]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sum(sizes) > memory:
+        index = max(range(len(sizes)), key=sizes.__getitem__)
+        largest = f"argument {index} ({ports[index].dtype.name}{list(ports[index].shape)}) has {sizes[index]:.3g}"
+        raise MeshError(
+            f"error: the arguments have {sum(sizes):.3g} bytes, of which {largest}, expected at most {memory:.3g}, the memory of "
+            "this machine\n  hint: run a program of smaller sizes; `meshbridge report` and `meshbridge partition` run nothing"
+        )
+
+
 def random_inputs(ports: Sequence[Port], seed: int) -> list[np.ndarray[Any, Any]]:
-    """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses."""
+    """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses. Raises MeshError beyond the memory."""
+    check_room(ports)
     generator = np.random.default_rng(seed)
     return [_draw(generator, port) for port in ports]
 

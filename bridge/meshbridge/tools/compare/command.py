@@ -56,12 +56,15 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "",
 
     XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `commands`).
 
-    Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs.
+    Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs, or
+    takes more than memory holds.
     """
     needed = _devices(module, devices)
     ports = pjrt.boundary(module)[0]
     if inputs:
         _check_inputs(ports, inputs)
+    else:
+        trial.check_room(ports)
     leaders = _leaders(module)
     order = (*leaders, *(name for name in CONTESTANTS if name not in leaders))
     with tempfile.TemporaryDirectory() as folder, progress.shown((UNSHARDED, *order), quiet=quiet) as steps:
