@@ -384,7 +384,7 @@ def test_programs_larger_than_this_machine(command: str, bad: Path, capsys: pyte
     bad.write_text(MESH.format("[[0], [1]]").replace("8x16", "16777216x16777216"))
     assert "16777216" in bad.read_text()
     assert cli.main(["partition", "input", "-o", os.devnull]) == 0
-    fails_with(capsys, cli.main([command, "input"]), "input: error: the program needs more memory than there is here: Unable to")
+    fails_with(capsys, cli.main([command, "input"]), "input: error: the program needs more memory than there is here: ")
 
 
 @pytest.mark.parametrize("name", ["split_axes", "mesh"])

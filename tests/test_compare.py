@@ -232,7 +232,7 @@ def test_arguments_beyond_the_memory_are_refused(
     captured = capsys.readouterr()
     assert captured.out == ""
     size = f"{rows * 32:.3g} bytes"
-    room = f"{path}: error: the arguments have {size}, of which argument 0 (float32[{rows}, 8])"
+    room = f"{path}: error: the program needs more memory than there is here: its arguments have {size}, argument 0 (float32"
     assert (f"'func.func' op has a tensor of {size}" if command == "run" and rows > 1 << 60 else room) in captured.err
 
 

@@ -67,20 +67,17 @@ def _summary(result: np.ndarray[Any, Any]) -> str:
 
 
 def check_room(ports: Sequence[Port]) -> None:
-    """Raises MeshError where the arguments need more memory than this machine has: they could not be made."""
+    """Raises MemoryError where the arguments need more memory than this machine has."""
     sizes = [prod(port.shape) * port.dtype.itemsize for port in ports]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sum(sizes) > memory:
         index = max(range(len(sizes)), key=sizes.__getitem__)
-        largest = f"argument {index} ({ports[index].dtype.name}{list(ports[index].shape)}) has {sizes[index]:.3g}"
-        raise MeshError(
-            f"error: the arguments have {sum(sizes):.3g} bytes, of which {largest}, expected at most {memory:.3g}, the memory of "
-            "this machine\n  hint: run a program of smaller sizes; `meshbridge report` and `meshbridge partition` run nothing"
-        )
+        largest = f"argument {index} ({ports[index].dtype.name}{list(ports[index].shape)}) {sizes[index]:.3g}"
+        raise MemoryError(f"its arguments have {sum(sizes):.3g} bytes, {largest}, and this machine {memory:.3g}")
 
 
 def random_inputs(ports: Sequence[Port], seed: int) -> list[np.ndarray[Any, Any]]:
-    """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses. Raises MeshError beyond the memory."""
+    """Inputs drawn from `seed`: normal numbers, small non-negative integers, coin tosses. Raises MemoryError."""
     check_room(ports)
     generator = np.random.default_rng(seed)
     return [_draw(generator, port) for port in ports]

@@ -56,8 +56,8 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "",
 
     XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `commands`).
 
-    Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs, or
-    takes more than memory holds.
+    Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs,
+    and MemoryError where they cannot be held.
     """
     needed = _devices(module, devices)
     ports = pjrt.boundary(module)[0]
