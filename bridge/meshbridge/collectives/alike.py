@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeVar
+
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, piece_dims, sharing_key
 from meshbridge.dialect.attributes import integers
@@ -15,26 +18,37 @@ _DEPTH = 4
 Key = object
 
 
-def drop_alike(ops: list[ir.Operation], rewriter: MeshRewriter) -> list[ir.Operation]:
+@dataclass(frozen=True)
+class Kind:
+    """What is alike in collectives of the same name, attributes and types."""
+
+    looks: Key
+    "What collectives share that give the same of the same operand, dimensions of size one aside."
+
+
+KindT = TypeVar("KindT", bound=Kind)
+
+
+def drop_alike(ops: list[tuple[ir.Operation, KindT]], rewriter: MeshRewriter) -> list[tuple[ir.Operation, KindT]]:
     """Lets each of `ops`, collectives in program order, that gives what an earlier one of its block gives be a reshape of that;
     returns the others."""
     known: dict[Key, ir.Operation] = {}
-    kept: list[ir.Operation] = []
-    for op in ops:
-        first = known.setdefault((op.block, _key(op, rewriter)), op)
+    kept: list[tuple[ir.Operation, KindT]] = []
+    for op, kind in ops:
+        first = known.setdefault((op.block, kind.looks, _computed(op.operands[0], rewriter, _DEPTH)), op)
         if first is op:
-            kept.append(op)
+            kept.append((op, kind))
             continue
         rewriter.replace(op, Builder.before(op).reshape(first.results[0], shape_of(op.results[0].type)))
     return kept
 
 
-def _key(op: ir.Operation, rewriter: MeshRewriter) -> Key:
-    """What collectives share that give the same, dimensions of size one aside."""
-    operand = op.operands[0]
-    places = tuple((len(_squeezed(shape_of(operand.type)[:dim])), shape_of(operand.type)[dim] == 1) for dim in piece_dims(op))
-    types = (element_of(operand.type), element_of(op.results[0].type), _squeezed(shape_of(operand.type)))
-    return sharing_key(op), places, types, _computed(operand, rewriter, _DEPTH)
+def looks(op: ir.Operation) -> Key:
+    """See `Kind`."""
+    before, after = op.operands[0].type, op.results[0].type
+    shape = shape_of(before)
+    places = tuple((len(_squeezed(shape[:dim])), shape[dim] == 1) for dim in piece_dims(op))
+    return sharing_key(op), places, element_of(before), element_of(after), _squeezed(shape)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from meshbridge.collectives.alike import drop_alike
+from meshbridge.collectives.alike import Kind, drop_alike, looks
 from meshbridge.collectives.rewriter import MeshRewriter, piece_dims, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
@@ -16,9 +16,9 @@ from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.locations import because, reason_at
-from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
+from meshbridge.ir.mlir import ancestor_in, find, in_program_order, ir
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.rewrite import REDUCERS, rewriting
+from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 
 
@@ -73,41 +73,78 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
     """Combines what it can into buffers of at most `limit` bytes; returns whether there was anything."""
     groups: list[_Group] = []
     open_groups: dict[object, _Group] = {}
+    rewriter.finish()
     small = _small(rewriter, limit)
     different = drop_alike(small, rewriter)
     changed = len(different) < len(small)
     rewriter.finish()
-    for op in different:
-        size = _size(op.operands[0].type, op.results[0].type)
-        assert size is not None  # else it were not among the small ones
-        key = (op.block, _key(op))
+    users = _Users(rewriter)
+    for op, kind in different:
+        key = (op.block, kind.travels)
         group = open_groups.get(key)
-        if group is None or group.size + size > limit or not group.reaches(op, rewriter):
+        if group is None or group.size + kind.size > limit or not group.reaches(op, users):
             group = open_groups[key] = _Group()
             groups.append(group)
-        group.append(op, size, rewriter)
-    merges = [_merge_of(group.members, rewriter) for group in groups if len(group.members) > 1]
+        group.append(op, kind.size, users)
+    merges = [_merge_of(group.members, users) for group in groups if len(group.members) > 1]
     touched: set[ir.Value | None] = set()
     for merge in merges:
         if not touched.isdisjoint(merge.concerned):  # what stands where has changed, so that it has to be looked at again
-            merge = _merge_of(merge.members, rewriter)
+            merge = _merge_of(merge.members, _Users(rewriter))
         touched.update(merge.concerned)
         changed |= merge.apply(rewriter)
     return changed
 
 
-def _small(rewriter: MeshRewriter, limit: int) -> list[ir.Operation]:
+@dataclass(frozen=True)
+class _Kind(Kind):
+    """What combining asks of a collective; those of the same name, attributes and types have one."""
+
+    size: float
+    "Bytes of what is sent or received, whichever is more."
+    travels: object
+    "What collectives must share to travel together."
+
+
+def _small(rewriter: MeshRewriter, limit: int) -> list[tuple[ir.Operation, _Kind]]:
     """The collectives, in program order, of which two or more may fit into `limit` bytes."""
-    sizes: dict[tuple[ir.Type, ir.Type], float | None] = {}
-    found: list[ir.Operation] = []
-    for op in _in_order(rewriter):
-        types = (op.operands[0].type, op.results[0].type)
-        if types not in sizes:
-            sizes[types] = _size(*types)
-        size = sizes[types]
-        if size is not None and 2 * size <= limit and _is_plain(op, rewriter):
-            found.append(op)
+    kinds: dict[object, _Kind | None] = {}
+    found: list[tuple[ir.Operation, _Kind]] = []
+    for op in find(rewriter.module.operation, _LAYOUTS):
+        key = (op.name, tuple(op.attributes.items()), op.operands[0].type, op.results[0].type)
+        if key not in kinds:
+            kinds[key] = _kind(op, rewriter, limit)
+        if (kind := kinds[key]) is not None:
+            found.append((op, kind))
     return found
+
+
+def _kind(op: ir.Operation, rewriter: MeshRewriter, limit: int) -> _Kind | None:
+    """None for what is not small, and where the reduction, if it is one, or the sizes of its mesh or tensors are not known."""
+    view, size = CollectiveOpView(op), _size(op.operands[0].type, op.results[0].type)
+    is_known = view.reduction != "generic" and DYNAMIC not in rewriter.meshes[view.mesh].shape
+    if size is None or 2 * size > limit or not is_known:
+        return None
+    travels = sharing_key(op), element_of(op.operands[0]), element_of(op.results[0])
+    return _Kind(looks(op), size, travels)
+
+
+class _Users:
+    """What uses the results of operations of a block, or encloses such a use, while nothing there changes."""
+
+    def __init__(self, rewriter: MeshRewriter) -> None:
+        self.rewriter = rewriter
+        self._found: dict[ir.Value, list[ir.Operation]] = {}
+
+    def of(self, op: ir.Operation, block: ir.Block) -> list[ir.Operation]:
+        """Those of `op`, which stands in `block`. Uses in blocks behind it come after all of it."""
+        if not len(results := op.results):
+            return []
+        if (found := self._found.get(results[0])) is None:
+            users = [user for result in results for user in self.rewriter.users(result)]
+            places = [user if user.block == block else ancestor_in(block, user) for user in users]
+            found = self._found[results[0]] = [place for place in places if place is not None]
+        return found
 
 
 @dataclass
@@ -121,12 +158,12 @@ class _Group:
     ahead: dict[ir.Operation, None] = field(default_factory=dict)
     """What needs a result and stands further down."""
 
-    def append(self, op: ir.Operation, size: float, rewriter: MeshRewriter) -> None:
+    def append(self, op: ir.Operation, size: float, users: _Users) -> None:
         self.members.append(op)
         self.size += size
-        self.ahead.update(dict.fromkeys(_users(op, op.block, rewriter)))
+        self.ahead.update(dict.fromkeys(users.of(op, op.block)))
 
-    def reaches(self, op: ir.Operation, rewriter: MeshRewriter) -> bool:
+    def reaches(self, op: ir.Operation, users: _Users) -> bool:
         """Whether all that uses the members can move behind `op`: it does not use them, and they are not too many."""
         waiting = list(self.ahead)
         while waiting:
@@ -139,31 +176,10 @@ class _Group:
             self.behind.add(user)
             if len(self.behind) > _FOLLOWERS * len(self.members):
                 return False
-            further = _users(user, op.block, rewriter)
+            further = users.of(user, op.block)
             self.ahead.update(dict.fromkeys(further))
             waiting += further
         return True
-
-
-def _users(op: ir.Operation, block: ir.Block, rewriter: MeshRewriter) -> list[ir.Operation]:
-    """What in `block` uses a result of `op`, or encloses such a use. Uses in blocks behind it come after all of it."""
-    users = [user for result in op.results for user in rewriter.users(result)]
-    places = [user if user.block == block else ancestor_in(block, user) for user in users]
-    return [place for place in places if place is not None]
-
-
-def _in_order(rewriter: MeshRewriter) -> list[ir.Operation]:
-    """The collectives that can be combined, those of each block in program order."""
-    blocks: dict[ir.Block, list[ir.Operation]] = {}
-    for op in rewriter.roots:
-        if op.name in _LAYOUTS:
-            blocks.setdefault(op.block, []).append(op)
-    return [op for ops in blocks.values() for op in in_program_order(ops)]
-
-
-def _key(op: ir.Operation) -> tuple[object, ...]:
-    """What collectives must share to travel together."""
-    return sharing_key(op), element_of(op.operands[0]), element_of(op.results[0])
 
 
 def _size(sent: ir.Type, received: ir.Type) -> float | None:
@@ -175,12 +191,6 @@ def _size(sent: ir.Type, received: ir.Type) -> float | None:
     return max(type_bytes(sent), type_bytes(received))
 
 
-def _is_plain(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Whether the reduction, if it is one, and the mesh's sizes are known."""
-    view = CollectiveOpView(op)
-    return view.reduction != "generic" and DYNAMIC not in rewriter.meshes[view.mesh].shape
-
-
 _FOLLOWERS = 16
 """How many operations may move behind a combined collective for each of its members.
 
@@ -188,18 +198,22 @@ Measured (`benchmarks.constants`): with 0, gpt12 executes 255 collectives, with 
 211, and 195 with 64. What moves is computed later, which delays what needs it: that is not measured."""
 
 
-def _followers(members: list[ir.Operation], last: ir.Operation, rewriter: MeshRewriter) -> list[ir.Operation] | None:
+_REDUCERS = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter", "select_and_scatter", "sort"))
+"""Ops whose regions hold scalars, and use nothing from outside."""
+
+
+def _followers(members: list[ir.Operation], last: ir.Operation, users: _Users) -> list[ir.Operation] | None:
     """What stands before `last` and needs a result of `members`; None if `last` does, or if it is too much to move."""
     found: dict[ir.Operation, None] = {}
     waiting = list(members)
     while waiting:
-        for user in _users(waiting.pop(), last.block, rewriter):
+        for user in users.of(waiting.pop(), last.block):
             if user == last or len(found) > _FOLLOWERS * len(members):
                 return None
             if user not in found and user.is_before_in_block(last):
                 found[user] = None
                 waiting.append(user)
-    if any((op.name not in REDUCERS and len(op.regions)) or op in members for op in found):
+    if any((op.name not in _REDUCERS and len(op.regions)) or op in members for op in found):
         return None
     return in_program_order(list(found))
 
@@ -244,10 +258,10 @@ class _Merge:
         return True
 
 
-def _merge_of(members: list[ir.Operation], rewriter: MeshRewriter) -> _Merge:
+def _merge_of(members: list[ir.Operation], users: _Users) -> _Merge:
     """The merge of `members`, in the order in which they stand now."""
     members = in_program_order(members)
-    return _Merge(members, _followers(members[:-1], members[-1], rewriter))
+    return _Merge(members, _followers(members[:-1], members[-1], users))
 
 
 def _location(members: list[ir.Operation]) -> ir.Location:

@@ -16,15 +16,16 @@ from meshbridge.dialect.ops import (
     BOUNDARY_MESH,
     BOUNDARY_PARTIAL,
     BOUNDARY_SPLIT,
+    OPERATION_NAMES,
     AllGatherOp,
     AllReduceOp,
     CollectiveOpView,
 )
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import resized
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.passes import Pass
-from meshbridge.ir.rewrite import REDUCERS, Pattern, Rewriter, rewriting
+from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops import elementwise
 
@@ -54,24 +55,17 @@ measured."""
 class MeshRewriter(Rewriter):
     """A module while collectives move in it."""
 
-    closed: ClassVar[frozenset[str]] = REDUCERS
+    names = OPERATION_NAMES
+    """Mesh operations: patterns go on from these to what reads them."""
 
     def __init__(self, module: ir.Module) -> None:
         self.meshes = declared_meshes(module.body)
-        self.loops: list[ir.Operation] = []
-        """Its `stablehlo.while`, outer ones first."""
+        self.loops = find(module.operation, ["stablehlo.while"])
+        """Its loops, outer ones first."""
         super().__init__(module)
-
-    def is_root(self, name: str) -> bool:
-        """Mesh operations: patterns go on from these to what reads them."""
-        return name.startswith("mesh.")
 
     def is_dispensable(self, name: str) -> bool:
         return name in _PURE or (name.startswith("mesh.") and name not in ("mesh.send", "mesh.recv"))
-
-    def note(self, op: ir.Operation) -> None:
-        if op.name == "stablehlo.while":
-            self.loops.append(op)
 
     def collective(self, value: ir.Value, kind: type[ViewT], user: ir.Operation) -> ViewT | None:
         """The collective of class `kind` that defines `value` in the block of `user`.

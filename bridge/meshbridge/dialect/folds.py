@@ -9,14 +9,14 @@ value is not chained onto the first.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import declared_meshes
-from meshbridge.dialect.ops import CollectiveOpView, ShardingOp, ShardOp, ShiftOp
+from meshbridge.dialect.ops import OPERATION_NAMES, CollectiveOpView, ShardingOp, ShardOp, ShiftOp
 from meshbridge.dialect.shard_constraints import offsets_by_dimension
-from meshbridge.ir.mlir import around, ir
-from meshbridge.ir.rewrite import REDUCERS, Pattern, Rewriter, rewriting
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import DYNAMIC
 
 _MESSAGES = {"mesh.send", "mesh.recv"}
@@ -35,17 +35,13 @@ def simplify(module: ir.Module, *, fold: bool = True, merge: bool = True) -> boo
 class Folder(Rewriter):
     """A module while its mesh operations are folded."""
 
-    closed: ClassVar[frozenset[str]] = REDUCERS
+    names = OPERATION_NAMES
 
     def __init__(self, module: ir.Module) -> None:
         self.meshes = declared_meshes(module.body)
         self.annotated: dict[tuple[ir.Value, object, bool], ir.Operation] = {}
         "By value, sharding and kind of annotation, the first such `mesh.shard`."
         super().__init__(module)
-
-    def is_root(self, name: str) -> bool:
-        """Mesh operations."""
-        return name.startswith("mesh.")
 
     def is_dispensable(self, name: str) -> bool:
         """None: what has no uses goes at the end, by its effects."""
@@ -82,7 +78,7 @@ def _erase_dead(folder: Folder) -> bool:
 
 
 def _is_used(value: ir.Value[Any]) -> bool:
-    return any(True for _ in value.uses)
+    return next(iter(value.uses), None) is not None
 
 
 def _has_effect(op: ir.Operation, folder: Folder) -> bool:
@@ -219,49 +215,32 @@ PATTERNS: tuple[Pattern[Folder], ...] = (
 
 def _merge(folder: Folder) -> bool:
     """Replaces mesh operations by earlier ones that are alike and dominate them; returns whether there were any."""
-    before, changed = _Before(), False
+    first_readers: dict[ir.Value | None, ir.Operation] = {}
+    "By first operand, the first operation that was met; most are the only one."
+    alike: dict[object, list[ir.Operation]] = {}
+    several: set[ir.Value | None] = set()
+    changed = False
     for op in folder.roots:
-        key = _merge_key(op)
-        if key is not None and (first := before.first(key, op)) != op:
-            folder.replace(op, *first.results)
+        operand = op.operands[0] if len(op.operands) else None
+        first = first_readers.setdefault(operand, op)
+        if first is op:
+            continue
+        if operand not in several:
+            several.add(operand)
+            alike.setdefault(_merge_key(first), []).append(first)
+        before = alike.setdefault(key := _merge_key(op), [])
+        same = next((other for other in before if folder.dominates(other, op)), None) if key is not None else None
+        if same is None:
+            before.append(op)
+        else:
+            folder.replace(op, *same.results)
             changed = True
     return changed
-
-
-class _Before:
-    """What stands before an operation in its block and in those around it, up to its function, while a walk goes on."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, ir.Operation] = {}
-        self._open: list[tuple[ir.Block, list[object]]] = []
-        "The blocks that the walk is in, from the outside in, and the keys of what was met there."
-
-    def first(self, key: object, op: ir.Operation) -> ir.Operation:
-        """The operation of that key which stands before `op`; from here on that is `op` itself, if there was none."""
-        block = op.block
-        if not self._open or self._open[-1][0] != block:
-            self._enter(block, op)
-        found = self._known.setdefault(key, op)
-        if found is op:
-            self._open[-1][1].append(key)
-        return found
-
-    def _enter(self, block: ir.Block, op: ir.Operation) -> None:
-        enclosing = [each.block for each in around(op) if each.name not in _ISOLATED]
-        while self._open and self._open[-1][0] not in enclosing:
-            for key in self._open.pop()[1]:
-                del self._known[key]
-        if not self._open or self._open[-1][0] != block:
-            self._open.append((block, []))
-
-
-_ISOLATED = {"func.func", "builtin.module"}
-"""What stands outside of these cannot be used inside."""
 
 
 def _merge_key(op: ir.Operation) -> object | None:
     """What makes two operations compute the same; None if they are not to be merged."""
     operands = tuple(op.operands)
-    if not op.results or op.name in _MESSAGES or any(isinstance(operand.type, ir.MemRefType) for operand in operands):
+    if op.name in _MESSAGES or any(isinstance(operand.type, ir.MemRefType) for operand in operands):
         return None
     return op.name, tuple(op.attributes.items()), operands, tuple([result.type for result in op.results])

@@ -369,3 +369,11 @@ class PermuteOp(CollectiveOpView):
     OPERATION_NAME = "mesh.permute"
 
     target_axes = _integers()
+
+
+OPERATION_NAMES = frozenset(
+    str(kind.OPERATION_NAME)
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, MeshOpView) and "OPERATION_NAME" in vars(kind)
+)
+"""The operations of the dialect."""

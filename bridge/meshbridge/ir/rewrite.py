@@ -8,17 +8,14 @@ used is erased at the end, so that no op goes away while a pattern still reads i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from meshbridge.ir.mlir import ancestor_in, has_no_regions, ir, walk
+from meshbridge.ir.mlir import ancestor_in, find, ir, walk
 
 RewriterT = TypeVar("RewriterT", bound="Rewriter")
-
-REDUCERS = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter", "select_and_scatter", "sort"))
-"""Ops whose regions hold scalars, and use nothing from outside."""
 
 
 @dataclass(frozen=True)
@@ -34,50 +31,21 @@ class Pattern(Generic[RewriterT]):
 class Rewriter:
     """A module while patterns rewrite it. Inside, `retired` ops still stand, but count as gone."""
 
-    closed: ClassVar[frozenset[str]] = frozenset()
-    """Ops into whose regions no pattern looks."""
+    names: Set[str]
+    """What patterns may be tried on: ops of these names that have results."""
 
     def __init__(self, module: ir.Module) -> None:
         self.module = module
         # By their first result: the bindings hash an operation by what it holds, and hand out several objects for it.
-        self._roots: dict[ir.Value, ir.Operation] = {}
+        self._roots = {op.results[0]: op for op in find(module.operation, self.names) if len(op.results)}
         self._retired: dict[ir.Value, ir.Operation] = {}
         self._inside: set[ir.Value] = set()
         "First results of what stands in the regions of retired ops, and goes with these."
         self._adopted: list[ir.Operation] = []
-        self._read(module.body, set())
-
-    def is_root(self, name: str) -> bool:
-        """Whether patterns may be tried on ops of that name that have results."""
-        raise NotImplementedError(type(self))
 
     def is_dispensable(self, name: str) -> bool:
         """Whether an op of that name may go once nothing uses it."""
         raise NotImplementedError(type(self))
-
-    def note(self, op: ir.Operation) -> None:
-        """Called for each op with regions, in program order, outer ones first."""
-
-    def _read(self, block: ir.Block, others: set[type[ir.OpView]]) -> None:
-        """`others` are classes of ops that are no roots and have no regions, as most: a look-up there is all that these cost."""
-        for view in block.operations:
-            kind = type(view)
-            if kind in others:
-                continue
-            op, no_regions = view.operation, has_no_regions(view)
-            name = op.name
-            if self.is_root(name):
-                if len(op.results):
-                    self._roots[op.results[0]] = op
-            elif no_regions:
-                others.add(kind)
-            if no_regions or not len(op.regions):
-                continue
-            self.note(op)
-            if name not in self.closed:
-                for region in op.regions:
-                    for inner in region.blocks:
-                        self._read(inner, others)
 
     @property
     def roots(self) -> list[ir.Operation]:
@@ -148,7 +116,7 @@ class Rewriter:
     def adopt(self, value: ir.Value) -> None:
         """Lets the patterns look at the op behind `value`, which a pattern has made or given another user."""
         op = self.producer(value)
-        if op is not None and self.is_root(op.name):
+        if op is not None and op.name in self.names:
             if op.results[0] not in self._roots:
                 self._roots[op.results[0]] = op
                 for operand in op.operands:
@@ -158,7 +126,7 @@ class Rewriter:
     def dominates(self, first: ir.Operation, second: ir.Operation) -> bool:
         """Whether the results of `first` can be used by `second`: it stands before it, or before what encloses it."""
         above = ancestor_in(first.block, second)
-        return above is not None and above != first and first.is_before_in_block(above)
+        return above is not None and above != first and first.is_before_in_block(above) and above.name != "func.func"
 
     def finish(self) -> None:
         """Erases what was retired, users before what they used."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from meshbridge.ir.mlir import MeshError, ir, run_stock_passes
+from meshbridge.ir.mlir import MeshError, find, ir, run_stock_passes
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ir.rewrite import rewriting
+from meshbridge.ir.rewrite import Pattern, rewriting
 from meshbridge.legalize import arg_reductions, branches, constants, lookups, padded_windows, reads, transforms, tuples
 from meshbridge.legalize.expansions import batch_norm, einsum, older_calls, scan, shapes
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS, Legalizer
@@ -48,15 +49,14 @@ class Legalize(Pass):
         chosen = [name for name in PATTERNS if self.only in ("", name)]
         first = [PATTERNS[name] for name in chosen if name not in LAST]
         last = [PATTERNS[name] for name in chosen if name in LAST]
-        with rewriting(Legalizer, module) as rewriter:
-            changed = rewriter.apply(first)
-            takes_sizes = any(op.name in STATIC_FORMS for op in rewriter.roots) and not self.only
-            if not changed and not takes_sizes:
-                return rewriter.apply(last)
-        if takes_sizes:
+        changed = _apply(first, module)
+        if not self.only and find(module.operation, STATIC_FORMS):
             run_stock_passes(module, "builtin.module(func.func(stablehlo-canonicalize-dynamism))")
-            with rewriting(Legalizer, module) as rewriter:
-                rewriter.apply(first)
-        with rewriting(Legalizer, module) as rewriter:
-            rewriter.apply(last)
-        return True
+            _apply(first, module)
+            changed = True
+        return _apply(last, module) or changed
+
+
+def _apply(patterns: list[Pattern[Legalizer]], module: ir.Module) -> bool:
+    with rewriting(partial(Legalizer, patterns), module) as rewriter:
+        return rewriter.apply(patterns)

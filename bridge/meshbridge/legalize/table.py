@@ -30,9 +30,9 @@ _DISPENSABLE = ELEMENTWISE | {f"stablehlo.{name}" for name in _CREATING.split()}
 class Legalizer(Rewriter):
     """A program on global shapes while it is legalized."""
 
-    def is_root(self, name: str) -> bool:
-        """The ops that some pattern rewrites, and those of STATIC_FORMS."""
-        return name in ROOTS
+    def __init__(self, patterns: Sequence[Pattern[Legalizer]], module: ir.Module) -> None:
+        self.names = frozenset(name for pattern in patterns for name in pattern.names)
+        super().__init__(module)
 
     def is_dispensable(self, name: str) -> bool:
         """Pure ops."""
@@ -41,8 +41,6 @@ class Legalizer(Rewriter):
 
 PATTERNS: Registry[str, Pattern[Legalizer]] = Registry("pattern", lambda pattern: docstring(pattern.rewrite))
 """By name, in the order in which they are tried on an op."""
-
-ROOTS: set[str] = set(STATIC_FORMS)
 
 Rewrite = Callable[[ir.Operation, Legalizer], bool]
 Replacement = Callable[[ir.Operation], Sequence[ir.Value] | None]
@@ -66,7 +64,6 @@ def rewrites(
 
         rewrite.__doc__ = function.__doc__
         PATTERNS.add(function.__name__.replace("_", "-"), Pattern(names, rewrite, readers))
-        ROOTS.update(names)
         return function
 
     return enter
