@@ -39,7 +39,9 @@ def _split_by_shardy(module: ir.Module) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple("ab".index(name) for name in dim if name in "ab") for dim in dims)
 
 
-@pytest.mark.parametrize("priorities", [*permutations(range(3)), (0, 1, 1), (1, 0, 0), (2, 0, 2), (5, 3, 4)], ids=str)
+@pytest.mark.parametrize(
+    "priorities", [*permutations(range(3)), *permutations(range(1, 4)), (0, 1, 1), (1, 0, 0), (2, 0, 2), (5, 3, 4)], ids=str
+)
 def test_first_heard_decides(priorities: tuple[int, ...]) -> None:
     """Three annotations that cannot all be followed: the split of the result is what Shardy makes of them in this order."""
     wanted = _split_by_shardy(_program(priorities))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.decide.choice import Pricing
+from meshbridge.decide.cut_axes import may_cut
 from meshbridge.decide.given_option import given_option
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor
 from meshbridge.decide.groups import share_tensors
 from meshbridge.decide.unknown_sizes import refuse_unknown_sizes
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import sharding_on
-from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, OPTION, PRIORITIES, REPLICATED_AXES, SOURCE
-from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, ir, source_location
+from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, PRIORITIES, REPLICATED_AXES, SOURCE
+from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, has_no_regions, ir, source_location
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
-from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, signature
+from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, region_names
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,19 @@ class GraphBuilder:
         self._unknown: dict[ir.Type, tuple[ir.Type, Tensor | None]] = {}
         "Per type, one object for it, and what is known here of a tensor that nobody has annotated; None for what is no ranked"
         " tensor."
-        self._kinds: dict[tuple[Signature, int], Kind] = {}
+        self._kinds: dict[int, dict[Signature, Kind]] = {}
+        "Per weight and what an op says, the kind of its node."
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
         self._manual = ends.manual if ends is not None else frozenset()
         self._groups: dict[int, list[int]] = {}
         self._members: dict[int, str] = {}
         "Per tensor in a group, the source location of the statement that puts it there."
-        self._makers: dict[int, Node] = {}
-        "Per tensor, the op of one result that defines it."
         self._added: dict[int, ir.Value] = {}
         "Per carried tensor that a loop only adds to, the value that it adds."
+        self._makers: dict[int, Node] = {}
+        "Per tensor, the op of one result that defines it, as far as nodes have been searched."
+        self._searched = 0
         self._from_caller: set[int] = set()
         "Tensors annotated as such, not by a constraint inside the program: a result there is the caller's boundary condition."
 
@@ -124,40 +126,45 @@ class GraphBuilder:
 
     def _block(self, block: ir.Block, weight: int, scope: tuple[int, ...]) -> ir.Operation:
         """Walks the ops of a block; returns its terminator."""
+        graph, manual, tensor_of, types, new_tensor = (
+            self.graph,
+            self._manual,
+            self.graph.tensor_of,
+            self._types,
+            self._new_tensor,
+        )
+        nodes, kinds, statements = graph.nodes, self._kinds.setdefault(weight, {}), graph.statements.setdefault(block, [])
         for view in block.operations:
             op = view.operation
             name = op.name
             handler = _HANDLERS.get(name)
-            if handler is None:
-                self._payload(op, name, weight, scope)
-            else:
+            if handler is not None:
+                statements.append(op)
                 handler(self, op, weight, scope)
+                continue
+            operands = tuple([tensor_of[value] for value in op.operands])
+            said: list[object] = [name]
+            said += [value.type for value in op.operands] if -1 in operands else [types[tensor] for tensor in operands]
+            said.append(None)
+            made = []
+            for value in op.results:
+                said.append(of := value.type)
+                tensor_of[value] = tensor = new_tensor(of)
+                made.append(tensor)
+            attributes = op.attributes
+            if len(attributes):
+                said += attributes.items()
+            if not has_no_regions(view) and len(op.regions):
+                said += region_names(op)
+            key = tuple(said)
+            kind = kinds.get(key)
+            if kind is None:
+                option = given_option(op, rule := self.interface.rule(op), graph.mesh)
+                cuts = self._ends is None and may_cut(name, rule)
+                kind = kinds[key] = graph.kind(rule, weight, fixed_option=option, cuts=cuts)
+            statements.append(len(nodes))
+            nodes.append(Node(op, name, kind, operands, tuple(made), 0, manual, scope))
         return op
-
-    def _payload(self, op: ir.Operation, name: str, weight: int, scope: tuple[int, ...]) -> None:
-        graph, tensor_of, new_tensor = self.graph, self.graph.tensor_of, self._new_tensor
-        operands = tuple([tensor_of[value] for value in op.operands])
-        made = []
-        for value in op.results:
-            tensor_of[value] = tensor = new_tensor(value.type)
-            made.append(tensor)
-        results = tuple(made)
-        attributes = op.attributes.items()
-        key = signature(op, name, self._types_of(operands, op.operands), self._types_of(results, op.results), attributes)
-        kind = self._kinds.get((key, weight))
-        if kind is None:
-            kind = self._kinds[key, weight] = graph.kind(self.interface.rule_of(op, key), weight)
-        node = Node(op, name, kind, operands, results, 0, self._manual, scope)
-        graph.nodes.append(node)
-        for attribute, _ in attributes:
-            if attribute == OPTION:
-                graph.change_kind(node, fixed_option=given_option(op, kind.rule, graph.mesh))
-        if len(results) == 1:
-            self._makers[results[0]] = node
-
-    def _types_of(self, tensors: tuple[int, ...], values: ir.OpOperandList | ir.OpResultList) -> Iterable[ir.Type]:
-        """The types of an op's operands or results: one object per type, where they are tensors."""
-        return [value.type for value in values] if -1 in tensors else map(self._types.__getitem__, tensors)
 
     def _sharding(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         self._shardings[op.results[0]] = sharding_on(self.graph.mesh, op)
@@ -276,7 +283,7 @@ class GraphBuilder:
 
     def _added_value(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
         """What a loop adds to a carried value of which it makes no other use; None if it does something else."""
-        join = self._makers.get(self.tensor(yielded))
+        join = self._maker(self.tensor(yielded))
         if join is None or join.name not in ADD or carried not in list(join.op.operands):
             return None
         place = list(join.op.operands).index(carried)
@@ -289,9 +296,9 @@ class GraphBuilder:
     def _reduce_less_often(self, value: ir.Value, weight: int) -> None:
         """Partial values that `value` is made of by linear ops alone are reduced only `weight` times."""
         tensor = self.tensor(value)
-        maker = self._makers.get(tensor)
         if not _used_once(value):
             return
+        maker = self._maker(tensor)
         self.graph.accumulated.add(tensor)
         if tensor in self._added:
             self._reduce_less_often(self._added[tensor], weight)
@@ -304,6 +311,13 @@ class GraphBuilder:
                 self._reduce_less_often(operand, weight)
         elif maker.name in UNARY:
             self._reduce_less_often(maker.op.operands[0], weight)
+
+    def _maker(self, tensor: int) -> Node | None:
+        """The op of one result that defines a tensor."""
+        nodes = self.graph.nodes
+        self._makers.update((node.only_result, node) for node in nodes[self._searched :] if not node.is_identity)
+        self._searched = len(nodes)
+        return self._makers.get(tensor) if tensor >= 0 else None
 
     def _tie(self, tensor: int) -> None:
         if tensor >= 0:

@@ -15,31 +15,35 @@ for the same by products of factors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
-from meshbridge.decide.graph import Graph
+from meshbridge.decide.graph import Tensor
 from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ops.rule import ShardingRule
 from meshbridge.ops.sharding_rules import RULED
 
 Cuts = dict[int, list[int]]
 """Per axis, after which products of sizes it is cut, from outer to inner."""
 
 
-def wanted_cuts(graph: Graph) -> Cuts:
-    """The cuts that the reshapes and the rules of `graph` ask for, as far as they go together."""
+def may_cut(name: str, rule: ShardingRule) -> bool:
+    """Whether an op of that name and rule asks for axes to be cut where they fit its loops only in part."""
+    merges = any(len(loops) > 1 for dims in (*rule.operands, *rule.results) for loops in dims)
+    return merges and (name == "stablehlo.reshape" or name in RULED)
+
+
+def wanted_cuts(rule: ShardingRule, tensors: Iterable[Tensor | None], mesh: Mesh) -> Cuts:
+    """The cuts that an op asks for whose operands and results are `tensors`, as far as they go together."""
     cuts: Cuts = {}
-    for node in graph.nodes:
-        if node.name != "stablehlo.reshape" and node.name not in RULED:
-            continue
-        for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
-            for axes, loops in zip(graph.tensors[tensor].split if tensor >= 0 else (), dims, strict=True):
-                if axes and len(loops) > 1:
-                    for axis, after in _cuts_along(axes, graph.mesh, [node.rule.loops[loop].size for loop in loops]):
-                        known = cuts.setdefault(axis, [])
-                        if after not in known and all(after % other == 0 or other % after == 0 for other in known):
-                            known.append(after)
-    return {axis: sorted(found) for axis, found in cuts.items()}
+    for tensor, dims in zip(tensors, (*rule.operands, *rule.results), strict=True):
+        for axes, loops in zip(tensor.split if tensor is not None else (), dims, strict=True):
+            if axes and len(loops) > 1:
+                for axis, after in _cuts_along(axes, mesh, [rule.loops[loop].size for loop in loops]):
+                    known = cuts.setdefault(axis, [])
+                    if after not in known and all(after % other == 0 or other % after == 0 for other in known):
+                        known.append(after)
+    return cuts
 
 
 def _cuts_along(axes: Axes, mesh: Mesh, loops: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import Ends, GraphBuilder
 from meshbridge.decide.choice import Pricing
-from meshbridge.decide.cut_axes import wanted_cuts
 from meshbridge.decide.decisions import (
     ANNOTATED,
     SAME_VALUE,
@@ -28,7 +27,7 @@ from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.mlir import COMPOSITE, MANUAL, REGION_OPS, ShardingWarning, ir
 from meshbridge.ir.sharding import Mesh, Sharding, even_split, is_even
-from meshbridge.ir.subaxes import completed_split, cut, whole_split
+from meshbridge.ir.subaxes import completed_split, whole_split
 from meshbridge.ops.composites import composite_body, composite_rule
 from meshbridge.ops.option import Option, needed_sharding, result_sharding
 from meshbridge.ops.refused import refuse_types
@@ -54,21 +53,23 @@ def decide(functions: Iterable[ir.Operation], module: ir.Module, interface: Inte
 def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface) -> list[Graph]:
     """The graphs of the functions that name a mesh, in which the user's annotations have been propagated.
 
-    Where that meets a reshape which an axis fits only in part, the axis is cut in the module, and propagation starts anew.
+    Where that meets a reshape which an axis fits only in part, the axis is cut in the graph, and then in the module. Other graphs
+    of that mesh, and of operations that have been replaced there, are made anew.
     """
     graphs: list[Graph] = []
     pricings: dict[Mesh, Pricing] = {}
     for function in functions:
         mesh = find_mesh(module, function)
-        if mesh is not None:
-            refuse_unknown_axes(function, mesh)
-            refuse_types(function, function.regions[0].blocks[0].arguments)
-            graph = GraphBuilder(function, interface, pricings.setdefault(mesh, Pricing(mesh))).build()
-            _propagate(graph)
-            if cuts := wanted_cuts(graph):
-                renumber(module, mesh, cut(mesh, cuts))
-                return _propagated(functions, module, interface)
-            graphs.append(graph)
+        if mesh is None:
+            continue
+        refuse_unknown_axes(function, mesh)
+        refuse_types(function, function.regions[0].blocks[0].arguments)
+        graph = GraphBuilder(function, interface, pricings.get(mesh) or Pricing(mesh)).build()
+        _propagate(graph)
+        if graph.mesh != mesh and (not renumber(module, mesh, graph.mesh) or mesh in pricings):
+            return _propagated(functions, module, interface)
+        pricings[graph.mesh] = graph.pricing
+        graphs.append(graph)
     return graphs
 
 

@@ -10,14 +10,16 @@ tensors is found again by looking these up, which compares objects. The layers o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any, final
 
 from meshbridge.decide.choice import Pricing, TensorType
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
+from meshbridge.ir.subaxes import parts_of
 from meshbridge.ops.option import Option, sharding_of, with_partial, with_split
 from meshbridge.ops.rule import ShardingRule
 
@@ -105,6 +107,23 @@ class Tensor:
             found = self._otherwise[split] = replace(self, split=split)
         return found
 
+    def renumbered(self, parts: Sequence[Axes]) -> Tensor:
+        """The same tensor where each axis is in `parts`."""
+        layout = self.layout
+        if layout is not None:
+            split, partial = _split_in_parts(layout.split_axes, parts), _in_parts(layout.partial_axes, parts)
+            layout = replace(layout, split_axes=split, partial_axes=partial)
+        return replace(
+            self,
+            split=_split_in_parts(self.split, parts),
+            written=_split_in_parts(self.written, parts),
+            layout=layout,
+            banned=frozenset(_in_parts(self.banned, parts)),
+            region_axes=frozenset(_in_parts(self.region_axes, parts)),
+            found=frozenset(_in_parts(self.found, parts)),
+            _otherwise={},
+        )
+
     @property
     def signature(self) -> tuple[object, ...]:
         """All that is known of it but its split."""
@@ -134,12 +153,20 @@ class Kind:
     "Per operand, the axes along which it is taken and passed on as a declared partial sum (`unreduced.py`); () for no operand."
     inside: frozenset[int] = frozenset()
     "Operands that a loop around it carries: what it reads is this trip's value, not the one that the loop ends with."
+    cuts: bool = False
+    "Whether axes are cut to fit its loops, see `cut_axes.py`."
 
     @property
     def signature(self) -> tuple[object, ...]:
         """All of that, to be compared."""
         handed_on = (self.is_identity, self.region_axes, self.is_entry, self.forward, self.backward)
-        return (self.rule, self.weight, self.reduce_weight, self.fixed_option, self.kept, self.inside, *handed_on)
+        return (self.rule, self.weight, self.reduce_weight, self.fixed_option, self.kept, self.inside, self.cuts, *handed_on)
+
+    def renumbered(self, parts: Sequence[Axes]) -> Kind:
+        """The same kind where each axis is in `parts`."""
+        option = _split_in_parts(self.fixed_option, parts) if self.fixed_option is not None else None
+        kept, region_axes = _split_in_parts(self.kept, parts), frozenset(_in_parts(self.region_axes, parts))
+        return replace(self, fixed_option=option, kept=kept, region_axes=region_axes)
 
     @cached_property
     def reduce_share(self) -> float:
@@ -194,6 +221,8 @@ class Graph:
     tensors: list[Tensor] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     tensor_of: dict[ir.Value, int] = field(default_factory=dict)
+    statements: dict[ir.Block, list[int | ir.Operation]] = field(default_factory=dict)
+    "Per block, what stands there in order: the node of an op that is split by its loops, or another op."
     carried: dict[int, int] = field(default_factory=dict)
     "Per tensor that a loop carries, the scope of the loop's body."
     accumulated: set[int] = field(default_factory=set)
@@ -239,6 +268,21 @@ class Graph:
         found = replace(node.kind, **changed)
         node.kind = self._kinds.setdefault(found.signature, found)
 
+    def renumber(self, after: Mesh) -> Callable[[Tensor], Tensor]:
+        """Goes over to the mesh `after`, in which axes are cut; returns what is known then of a tensor, by what was known."""
+        parts = parts_of(self.mesh, after)
+        self.mesh, self.pricing = after, Pricing(after)
+        for memo in (self._tensors, self._changed, self._kinds):
+            memo.clear()
+        renumbered = cache(lambda tensor: self.known(tensor.renumbered(parts)))
+        self.tensors = [renumbered(tensor) for tensor in self.tensors]
+        kinds = {kind: kind.renumbered(parts) for kind in {node.kind for node in self.nodes}}
+        for node in self.nodes:
+            found = kinds[node.kind]
+            node.kind = self._kinds.setdefault(found.signature, found)
+            node.manual = frozenset(_in_parts(node.manual, parts))
+        return renumbered
+
     def identity_need(self, kind: Kind, source: Tensor, target: Tensor) -> Sharding:
         """What an identity needs of its operand to be its result. Within a manual computation, the terms of a sum along its axes
         are what the devices hold."""
@@ -265,6 +309,14 @@ class Graph:
                 if body in node.scope:
                     inside = {number for number, read in enumerate(node.operands) if read == tensor}
                     self.change_kind(node, inside=node.kind.inside | inside)
+
+
+def _in_parts(axes: Iterable[int], parts: Sequence[Axes]) -> Axes:
+    return tuple(chain.from_iterable([parts[axis] for axis in axes]))
+
+
+def _split_in_parts(split: Split, parts: Sequence[Axes]) -> Split:
+    return tuple([_in_parts(axes, parts) for axes in split])
 
 
 def across_region(split: Split, own: Split, axes: frozenset[int]) -> Split:

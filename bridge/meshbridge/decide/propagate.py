@@ -8,13 +8,14 @@ not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
 from operator import or_
 from typing import Any
 
 from meshbridge.decide.choice import Choice, Ends, Prices, cheapest, extend
+from meshbridge.decide.cut_axes import Cuts, wanted_cuts
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region, wanted_partial
 from meshbridge.ir.sharding import Axes, Sharding
+from meshbridge.ir.subaxes import cut
 from meshbridge.ops.option import sharding_of
 
 TRAVERSALS = {
@@ -34,6 +35,8 @@ class Propagator:
         self._memo: dict[tuple[object, ...], tuple[Tensor | None, ...]] = {}
         self._operands: dict[Tensor, Prices] = {}
         self._results: dict[tuple[Tensor, Axes, float], Prices] = {}
+        self._hidden: dict[int, Tensor] = {}
+        "What is hidden of the user's annotations so far, by tensor."
 
     @property
     def count(self) -> int:
@@ -46,35 +49,38 @@ class Propagator:
         Where the user has given priorities, as Shardy does: once per priority, with all annotations up to it, the others hidden.
         """
         graph = self.graph
-        passing = [node.kind.passes_through for node in graph.nodes]
-        priorities = {tensor: max(tensor.priorities) for tensor in {*graph.tensors} if tensor.priorities}
-        for level in sorted({0, *[priority for tensor in priorities for priority in tensor.priorities]}):
-            hidden = {index: tensor for index, tensor in enumerate(graph.tensors) if priorities.get(tensor, 0) > level}
-            for index, tensor in hidden.items():
+        passing = bytearray([node.kind.passes_through for node in graph.nodes])
+        for level in sorted({0, *[priority for tensor in {*graph.tensors} for priority in tensor.priorities]}):
+            later = {tensor for tensor in {*graph.tensors} if max(tensor.priorities, default=0) > level}
+            self._hidden = {index: tensor for index, tensor in enumerate(graph.tensors) if tensor in later}
+            for index, tensor in self._hidden.items():
                 graph.describe(index, **_hidden(tensor, level))
-            for enabled in (passing, [True] * len(passing)):
+            for enabled in (passing, bytearray([True]) * len(passing)):
                 self._sweep(TRAVERSALS[traversal], enabled)
-            if hidden:
-                self._reveal(hidden, level)
+            if self._hidden:
+                self._reveal(level)
 
-    def _reveal(self, hidden: dict[int, Tensor], level: int) -> None:
+    def _reveal(self, level: int) -> None:
         """Gives hidden dimensions back; the others keep what they have been given meanwhile, which is decided."""
         graph = self.graph
         for index, now in enumerate(graph.tensors):
             closed = tuple(map(bool, now.split))
             decided = tuple(map(or_, closed, now.decided)) if now.decided else closed
-            if (before := hidden.get(index)) is None:
+            if (before := self._hidden.get(index)) is None:
                 graph.describe(index, decided=decided)
             else:
                 later = tuple(priority > level for priority in before.priorities)
                 split = tuple(user if hide else new for hide, user, new in zip(later, before.split, now.split, strict=True))
                 graph.describe(index, decided=decided, split=split, open=before.open, banned=before.banned)
 
-    def _sweep(self, directions: Sequence[int], enabled: list[bool]) -> None:
-        dirty = {index for index in self._telling() if enabled[index]}
-        while dirty:
+    def _sweep(self, directions: Sequence[int], enabled: bytearray) -> None:
+        """Visits the `enabled` nodes in these directions until nothing changes; one byte a node says what is left to visit."""
+        left = bytearray(len(enabled))
+        for index in self._telling():
+            left[index] = enabled[index]
+        while any(left):
             for direction in directions:
-                dirty = self._walk(dirty, direction, enabled)
+                self._walk(left, direction, enabled)
 
     def _telling(self) -> Iterable[int]:
         """The nodes whose visit may change anything: something is split, or the user has chosen."""
@@ -89,33 +95,27 @@ class Propagator:
                 yield from [user for user, node in nodes if index in node.results and not node.kind.kept]
         yield from [index for index, node in enumerate(graph.nodes) if node.kind.fixed_option is not None]
 
-    def _walk(self, dirty: set[int], direction: int, enabled: list[bool]) -> set[int]:
-        """Visits the `dirty` nodes in one direction, and what they change ahead of them; returns what they change behind."""
+    def _walk(self, left: bytearray, direction: int, enabled: bytearray) -> None:
+        """Visits what is `left` in one direction, with what that changes ahead; what it changes behind stays left."""
         nodes, users = self.graph.nodes, self.graph.users
-        ahead = [direction * index for index in dirty]
-        heapify(ahead)
-        behind: set[int] = set()
-        while ahead:
-            place = heappop(ahead)
-            dirty.discard(direction * place)
-            for tensor in self._visit(nodes[direction * place]):
+        place = left.find(1) if direction > 0 else left.rfind(1)
+        while place >= 0:
+            left[place] = 0
+            for tensor in self._visit(nodes[place]):
                 for user in users[tensor]:
-                    if enabled[user] and user not in dirty:
-                        if direction * user > place:
-                            dirty.add(user)
-                            heappush(ahead, direction * user)
-                        else:
-                            behind.add(user)
-        return behind
+                    left[user] |= enabled[user]
+            place = left.find(1, place + 1) if direction > 0 else left.rfind(1, 0, place)
 
     def _visit(self, node: Node) -> Sequence[int]:
         """Extends the node's tensors to its best option; returns the tensors that changed."""
-        tensors = self.graph.tensors
-        numbers = (*node.operands, *node.results)
+        tensors, numbers = self.graph.tensors, node.operands + node.results
         known = tuple([tensors[tensor] if tensor >= 0 else None for tensor in numbers])
         key = (node.kind, known)
         after = self._memo.get(key)
         if after is None:
+            if node.kind.cuts and (cuts := wanted_cuts(node.rule, known, self.graph.mesh)):
+                self._cut(cuts)
+                return self._visit(node)
             after = self._memo[key] = self._after(node, known)
         if after == known:
             return ()
@@ -125,6 +125,13 @@ class Propagator:
                 tensors[tensor] = new
                 changed.append(tensor)
         return changed
+
+    def _cut(self, cuts: Cuts) -> None:
+        """Cuts axes: what has been propagated along them holds along their parts, and from here on a part can go alone."""
+        renumbered = self.graph.renumber(cut(self.graph.mesh, cuts))
+        self._hidden = {index: renumbered(tensor) for index, tensor in self._hidden.items()}
+        for memo in (self._memo, self._operands, self._results):
+            memo.clear()
 
     def _after(self, node: Node, known: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """What is known of the tensors of a node once it has been visited."""

@@ -27,8 +27,9 @@ from meshbridge.dialect.ops import (
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups, rotated, shifted
 from meshbridge.ir.index_arithmetic import Arithmetic, Index
-from meshbridge.ir.mlir import ir, walk
+from meshbridge.ir.mlir import inside, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.subaxes import parts_of
 
 _OF_MESH_OPS = frozenset({"mesh_axes", "target_axes", "axes", "split_axes", "partial_axes"})
 _CARRIED = OF_AXES | {SOURCE_ATTRIBUTES}
@@ -37,33 +38,35 @@ _CARRIED = OF_AXES | {SOURCE_ATTRIBUTES}
 _OF_OTHER_OPS = _CARRIED | {"arg_attrs", "res_attrs"}
 """Those of other operations."""
 
+_NAMING = _OF_MESH_OPS | _OF_OTHER_OPS | {"mesh"}
+"""One of these stands on every operation that names an axis, or a mesh."""
+
 _DEVICES = ("root", "source", "destination", "device")
 """Attributes that list coordinates. Those that are not constant are the last operands."""
 
 
-def renumber(module: ir.Module, before: Mesh, after: Mesh) -> None:
-    """Declares `after`, in which axes of `before` are cut (see `subaxes.cut`), and names its axes where those of `before` are."""
-    renumbering = _Renumbering(before, _parts(before, after), after)
+def renumber(module: ir.Module, before: Mesh, after: Mesh) -> bool:
+    """Declares `after`, in which axes of `before` are cut (see `subaxes.cut`), and names its axes where those of `before` are.
+
+    Whether all operations have stayed: one that has an operand or a result per axis is replaced.
+    """
+    renumbering = _Renumbering(before, parts_of(before, after), after)
     with module.context, ir.Location.unknown():
         for view in list(module.body.operations):
-            if isinstance(view, MeshOp) and view.sym_name == before.name:
-                view.attributes["shape"] = attributes.integers_attr(after.shape)
-                view.attributes[AXIS_DIGITS] = attributes.integers_attr(after.digits)
-            elif before.name in named_meshes(walk(view.operation)):
-                for op in list(walk(view.operation)):
+            if isinstance(view, MeshOp):
+                if view.sym_name == before.name:
+                    view.attributes["shape"] = attributes.integers_attr(after.shape)
+                    view.attributes[AXIS_DIGITS] = attributes.integers_attr(after.digits)
+                continue
+            naming = [op for op in (view.operation, *inside(view.operation)) if _may_name_axes(op.attributes)]
+            if before.name in named_meshes(naming):
+                for op in naming:
                     renumbering.operation(op)
+    return not renumbering.has_replaced
 
 
-def _parts(before: Mesh, after: Mesh) -> tuple[Axes, ...]:
-    """Per axis of `before`, the axes of `after` that it consists of."""
-    parts: list[Axes] = []
-    for size in before.shape:
-        first = len(parts[-1]) + parts[-1][0] if parts else 0
-        end = first + 1
-        while after.group_size(range(first, end)) < size:
-            end += 1
-        parts.append(tuple(range(first, end)))
-    return tuple(parts)
+def _may_name_axes(said: ir.OpAttributeMap) -> bool:
+    return len(said) > 0 and not _NAMING.isdisjoint(said.keys())
 
 
 @dataclass
@@ -73,6 +76,7 @@ class _Renumbering:
     after: Mesh
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     groups: Groups = field(default_factory=Groups)
+    has_replaced: bool = False
 
     def operation(self, op: ir.Operation) -> None:
         """Renumbers what one operation says; replaces it where it has other operands or results then."""
@@ -145,7 +149,7 @@ class _Renumbering:
         if "operandSegmentSizes" in attrs:
             segments = [*attributes.integers(attrs["operandSegmentSizes"])[:-1], len(values)]
             attrs["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get(segments)
-        _replace(op, op.name, [*known, *values], attrs)
+        self._replace(op, op.name, [*known, *values], attrs)
 
     def _coordinates(self, op: ir.Operation) -> None:
         """One with a result for each axis, of which each part has its own now."""
@@ -159,6 +163,7 @@ class _Renumbering:
             index = self.arithmetic.product(digits) if is_size else self.arithmetic.linearize(digits, self._sizes(axis))
             result.replace_all_uses_with(self.arithmetic.value(index))
         op.erase()
+        self.has_replaced = True
 
     def _shift(self, op: ShiftOp) -> None:
         """Neighbours along an axis are none along one of its parts: such a shift is a permute of devices."""
@@ -170,14 +175,15 @@ class _Renumbering:
         steps = rotated(size, op.offset) if op.rotate else shifted(size, op.offset)
         if len(steps):
             attrs = self.groups.moves(self.before, axis_digits(self.before, (axis,)), steps)
-            _replace(op.operation, "stablehlo.collective_permute", list(op.operation.operands), attrs)
+            self._replace(op.operation, "stablehlo.collective_permute", list(op.operation.operands), attrs)
         else:  # nobody receives anything, so what a device holds is as good as any
             op.operation.results[0].replace_all_uses_with(op.input)
             op.operation.erase()
+            self.has_replaced = True
 
-
-def _replace(op: ir.Operation, name: str, operands: Sequence[ir.Value], attrs: Mapping[str, ir.Attribute]) -> None:
-    made = ir.Operation.create(name, [result.type for result in op.results], operands, dict(attrs))
-    for old, new in zip(op.results, made.results, strict=True):
-        old.replace_all_uses_with(new)
-    op.erase()
+    def _replace(self, op: ir.Operation, name: str, operands: Sequence[ir.Value], attrs: Mapping[str, ir.Attribute]) -> None:
+        made = ir.Operation.create(name, [result.type for result in op.results], operands, dict(attrs))
+        for old, new in zip(op.results, made.results, strict=True):
+            old.replace_all_uses_with(new)
+        op.erase()
+        self.has_replaced = True

@@ -42,6 +42,18 @@ def cut(mesh: Mesh, cuts: Mapping[int, Iterable[int]]) -> Mesh:
     return replace(mesh, shape=shape, digits=digits if len(digits) < len(shape) else ())
 
 
+def parts_of(before: Mesh, after: Mesh) -> tuple[Axes, ...]:
+    """Per axis of `before`, the axes that it consists of in `after`, which is `before` cut."""
+    parts: list[Axes] = []
+    for size in before.shape:
+        first = len(parts[-1]) + parts[-1][0] if parts else 0
+        end = first + 1
+        while after.group_size(range(first, end)) < size:
+            end += 1
+        parts.append(tuple(range(first, end)))
+    return tuple(parts)
+
+
 def _parts(mesh: Mesh, axis: int, cuts: Iterable[int]) -> list[int]:
     """The sizes of the parts of one axis."""
     name, size = mesh.axis_name(axis), mesh.shape[axis]

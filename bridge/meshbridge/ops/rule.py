@@ -12,7 +12,7 @@ memoised by signature, so layer 2 of a model costs what a dictionary look-up cos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -125,22 +125,16 @@ OF_SHARDING = ("sdy.", "meshbridge.", "mhlo.")
 """What attributes begin with that say how to shard an op, not what it computes."""
 
 
-def signature(
-    op: ir.Operation,
-    name: str,
-    operands: Iterable[ir.Type],
-    results: Iterable[ir.Type],
-    attributes: Iterable[tuple[str, ir.Attribute]],
-) -> Signature:
-    """Everything about an `op` of that name that its description may depend on; equal signatures shard alike."""
-    said = [value for attribute, value in attributes if attribute == SHARDING_RULE or not attribute.startswith(OF_SHARDING)]
-    regions = _region_names(op) if len(op.regions) else ()
-    return (name, *operands, None, *results, *said, *regions)
+def signature(op: ir.Operation) -> Signature:
+    """Everything about an op that its description may depend on; equal signatures shard alike."""
+    said = [entry for entry in op.attributes.items() if entry[0] == SHARDING_RULE or not entry[0].startswith(OF_SHARDING)]
+    operands, results = ([value.type for value in values] for values in (op.operands, op.results))
+    return (op.name, *operands, None, *results, *said, *region_names(op))
 
 
-def _region_names(op: ir.Operation) -> list[object]:
+def region_names(op: ir.Operation) -> list[object]:
     """Names of the ops in the bodies of reducers and comparators: `add` or `maximum` decides the kind of a reduction."""
-    return [(inner.operation.name, tuple(inner.operation.operands[i].type for i in range(len(inner.operation.operands))))
+    return [(inner.operation.name, tuple([value.type for value in inner.operation.operands]))
             for region in op.regions for block in region.blocks for inner in block.operations]  # fmt: skip
 
 
@@ -158,11 +152,7 @@ class Interface:
 
     def rule(self, op: ir.Operation) -> ShardingRule:
         """The loop rule of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
-        operands, results = ([value.type for value in values] for values in (op.operands, op.results))
-        return self.rule_of(op, signature(op, op.name, operands, results, op.attributes.items()))
-
-    def rule_of(self, op: ir.Operation, key: Signature) -> ShardingRule:
-        """The same for an op whose `signature` is known."""
+        key = signature(op)
         found = self._memo.get(key)
         if found is None:
             refuse_types(op, (*op.operands, *op.results))
