@@ -12,10 +12,18 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.ir.mlir import context, walk_all
 from meshbridge.ir.passes import Known
 from meshbridge.ops import spmd
+from meshbridge.partition import mesh_spmdization
 from meshbridge.read import formats
 from testdata.gpt import gpt
 
 STAGES = pipeline.build()
+
+DERIVATIONS: dict[object, tuple[str, ...]] = {
+    resharding: ("emit", "plan"),
+    spmd: ("_shard", "computed_sharding"),
+    mesh_spmdization._FunctionPartitioner: ("_like",),
+}
+"""By where they are defined."""
 
 
 def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], int]:
@@ -37,16 +45,18 @@ def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str]
 
     with monkeypatch.context() as patched:
         monkeypatch = patched
-        for owner, name in ((resharding, "emit"), (resharding, "plan"), (spmd, "_shard"), (spmd, "computed_sharding")):
-            counting(owner, name)
+        for owner, names in DERIVATIONS.items():
+            for name in names:
+                counting(owner, name)
         pipeline.run((pipeline.make_pass("mesh-spmdization", "boundary=true"),), module, known=known)
     return counts, len(walk_all(module))
 
 
 def test_more_layers_derive_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reshardings are planned and emitted, shards and what options compute described once for each kind of them."""
+    """Reshardings are planned and emitted, shards and what options compute described once for each kind of them; and what becomes
+    of an op is worked out once for all that are decided alike."""
     few, ops = _derived(6, monkeypatch)
     many, more_ops = _derived(14, monkeypatch)
     assert more_ops > 2 * ops
-    assert set(few) == {"emit", "plan", "_shard", "computed_sharding"}
+    assert set(few) == {name for names in DERIVATIONS.values() for name in names}
     assert many == few

@@ -30,7 +30,8 @@ SAME_VALUE = "values that are handed on are sharded alike"
 
 @dataclass(frozen=True)
 class OpDecision:
-    """What is decided of one op."""
+    """What is decided of one op. Ops that are split by their loops may share one if their names and types are the same and their
+    operands are sharded alike."""
 
     why: str = ""
     operands: Shardings = ()

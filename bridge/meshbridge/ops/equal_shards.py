@@ -62,7 +62,7 @@ def _lists(value: ir.Value, at: SpmdProgram) -> Split:
 
     () for a value that is replicated or has no equal shards.
     """
-    sharding = at.shardings.get(value)
+    sharding = at.sharding(value)
     if sharding is None or sharding.is_replicated or not sharding.is_plain:
         return ()
     if not is_even(at.global_shape(value), at.mesh, sharding.split_axes):

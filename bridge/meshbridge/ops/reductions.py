@@ -81,7 +81,7 @@ def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
         reduce_shards(op, rule, option, at)
     else:
         computed = result_sharding(rule, option, 0, at.mesh)
-        carried = at.shardings[op.operands[0]].partial_axes
+        carried = at.held[op.operands[0]].sharding.partial_axes
         axes = tuple(sorted({*computed.partial_axes, *carried}))
         for index in range(count, 2 * count):
             op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)

@@ -49,7 +49,7 @@ def local_scan(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPro
     op.operands[1] = at.emit.splat(initial.type, ignored)
     if from_end and size % at.mesh.group_size(axes):
         masked = mask_padding(op.operands[0], dim, size, axes, kind, at)
-        op.operands[0] = at.adopt(masked, at.global_shape(op.operands[0]), at.shardings[op.operands[0]])
+        op.operands[0] = at.adopt(masked, at.global_shape(op.operands[0]), at.held[op.operands[0]].sharding)
     windows[dim] = WindowDim(length, high=length - 1) if from_end else WindowDim(length, low=length - 1)
     set_window_dims(op, windows)
     default_lowering(op, rule, option, at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from meshbridge import resharding
 from meshbridge.dialect import build
@@ -47,27 +47,25 @@ def default_lowering(op: ir.Operation, rule: ShardingRule, option: Option, at: S
         at.define(result, sharding)
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """What one device holds of values of one global type: with its halos, of the largest shard's size."""
+class Shard(NamedTuple):
+    """What one device holds of a tensor: a shard of the largest size, with its halos."""
 
-    type: ir.Type
-    whole: tuple[int, ...] = ()
+    whole: tuple[int, ...]
     "The global shape."
-    is_tensor: bool = False
-    "Whether the values are ranked tensors: others are the same on all devices."
-    is_smaller: bool = False
-    "Whether the shard's type is not the global one."
+    sharding: Sharding
+    type: ir.Type | None = None
+    "That of the shard; None where it is the global one."
 
 
-def _shard(whole: ir.Type, sharding: Sharding, mesh: Mesh) -> _Shard:
+def _shard(whole: ir.Type, sharding: Sharding, mesh: Mesh) -> Shard | None:
+    """The shards of values of one global type; None for what is no ranked tensor, which is the same on all devices."""
     if not isinstance(whole, ir.RankedTensorType):
-        return _Shard(whole)
+        return None
     shape = tuple(whole.shape)
     if not any(sharding.split_axes) and sharding.is_plain:
-        return _Shard(whole, shape, is_tensor=True)
-    held = local_shape(shape, mesh, sharding.split_axes) if sharding.is_plain else buffer_shape(shape, mesh, sharding)
-    return _Shard(tensor(held, whole.element_type), shape, is_tensor=True, is_smaller=held != shape)
+        return Shard(shape, sharding)
+    size = local_shape(shape, mesh, sharding.split_axes) if sharding.is_plain else buffer_shape(shape, mesh, sharding)
+    return Shard(shape, sharding, tensor(size, whole.element_type) if size != shape else None)
 
 
 class SpmdProgram:
@@ -75,13 +73,12 @@ class SpmdProgram:
 
     def __init__(self, mesh: Mesh, entry: ir.Block) -> None:
         self.mesh = mesh
-        self.shardings: dict[ir.Value, Sharding] = {}
+        self.held: dict[ir.Value, Shard] = {}
+        "What the values are shards of that have been made so far."
         self.resharding = resharding.Options()
         "How plans are chosen."
         self.reasons: Reasons | None = None
         "Where the reasons of communication are written down, if anybody wants them."
-        self._global: dict[ir.Value, tuple[int, ...]] = {}
-        "The global shapes of values whose type is that of a shard."
         self._entry, self._unknown = entry, ir.Location.unknown(entry.owner.context)
         self._op: ir.Operation | None = None
         self._emit: Builder | None = None
@@ -94,7 +91,7 @@ class SpmdProgram:
         "Values that a resharding made."
         self._resharded: list[dict[tuple[ir.Value, Sharding], ir.Value]] = [{}]
         self._shifts: list[dict[tuple[object, ...], ir.Value]] = [{}]
-        self._shards: dict[tuple[ir.Type, Sharding], _Shard] = {}
+        self._shards: dict[tuple[ir.Type, Sharding], Shard | None] = {}
         self._free = FreeValues()
         self._recipes = Recipes(self._free)
         self._computed: dict[tuple[ShardingRule, Option, Axes], tuple[Sharding, ...]] = {}
@@ -129,8 +126,13 @@ class SpmdProgram:
 
     def global_shape(self, value: ir.Value) -> tuple[int, ...]:
         """The global shape of which `value` is a shard; that of its type until it is given another one."""
-        found = self._global.get(value)
-        return tuple(shape_of(value)) if found is None else found
+        held = self.held.get(value)
+        return tuple(shape_of(value)) if held is None else held.whole
+
+    def sharding(self, value: ir.Value) -> Sharding | None:
+        """The sharding of `value`; None for what is no ranked tensor, or has been made here and is no shard."""
+        held = self.held.get(value)
+        return None if held is None else held.sharding
 
     def computed(self, rule: ShardingRule, option: Option) -> tuple[Sharding, ...]:
         """How an op computes its results under `option`, where it passes on the partial sums that are `carried`."""
@@ -144,24 +146,29 @@ class SpmdProgram:
 
     def define(self, value: ir.Value, sharding: Sharding) -> None:
         """Gives `value`, which still has its global type, the type of its shard."""
+        shard = self.shard(value, sharding)
+        if shard is not None:
+            self.hold(value, shard)
+
+    def shard(self, value: ir.Value, sharding: Sharding) -> Shard | None:
+        """What a device holds of `value`, which still has its global type; None for what is no ranked tensor."""
         key = (value.type, sharding)
-        shard = self._shards.get(key)
-        if shard is None:
-            shard = self._shards[key] = _shard(*key, self.mesh)
-        if not shard.is_tensor:
-            return
-        if shard.is_smaller:
+        if key not in self._shards:
+            self._shards[key] = _shard(*key, self.mesh)
+        return self._shards[key]
+
+    def hold(self, value: ir.Value, shard: Shard) -> None:
+        """Makes `value` that shard."""
+        if shard.type is not None:
             value.set_type(shard.type)
-            self._global[value] = shard.whole
-        self.shardings[value] = sharding
+        self.held[value] = shard
         if self.reasons is not None:
-            self.reasons.made(value, sharding)
+            self.reasons.made(value, shard.sharding)
 
     def adopt(self, value: ir.Value, shape: tuple[int, ...], sharding: Sharding) -> ir.Value:
         """Registers a value made here: a shard, by `sharding`, of a tensor of global `shape`."""
         self._free.claim(value)
-        self._global[value] = shape
-        self.shardings[value] = sharding
+        self.held[value] = Shard(shape, sharding)
         if self.reasons is not None:
             self.reasons.made(value, sharding)
         return value
@@ -173,21 +180,20 @@ class SpmdProgram:
         made = make(result)
         for user, index in users:
             user.operands[index] = made
-        self.adopt(made, self.global_shape(result), sharding or self.shardings[result])
+        self.adopt(made, self.global_shape(result), sharding or self.held[result].sharding)
 
     def reshard(
         self, value: ir.Value, target: Sharding, before: ir.Operation, *, defined_at: ir.Location | None = None
     ) -> ir.Value:
         """`value` as `target`: what an earlier use has made, or new collectives before an op that needs it so; or because it is
         kept so where it is defined."""
-        source = self.shardings[value]
+        shape, source, _ = self.held[value]
         if source == target:
             return value
         for made in reversed(self._resharded):
             found: ir.Value | None = made.get((value, target))
             if found is not None:
                 return found
-        shape = self.global_shape(value)
         if (placement := placed_away(value)) is not None:
             if placement not in self.placements:
                 self.placements.append(placement)
@@ -244,7 +250,7 @@ class SpmdProgram:
             )
 
         whole = (count, *shape)
-        plan = resharding.plan(whole, dtype, self.mesh, deeper(self.shardings[value]), deeper(target), self.resharding)
+        plan = resharding.plan(whole, dtype, self.mesh, deeper(self.held[value].sharding), deeper(target), self.resharding)
         moved = resharding.emit(plan, emit.reshape(value, [1, *shape_of(value)]), self.mesh, emit)
         return emit.reshape(moved, shape_of(moved)[1:])
 

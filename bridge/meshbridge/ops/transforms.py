@@ -45,7 +45,7 @@ def local_fft(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
     wants that dimension outermost), and then refuses to run it. A tensor of one dimension has only one order.
     """
     operand = op.operands[0]
-    op.operands[0] = at.adopt(_row_major(operand, at.emit), at.global_shape(operand), at.shardings[operand])
+    op.operands[0] = at.adopt(_row_major(operand, at.emit), at.global_shape(operand), at.held[operand].sharding)
     default_lowering(op, rule, option, at)
     at.amend(op.results[0], lambda result: _row_major(result, at.emit))
 

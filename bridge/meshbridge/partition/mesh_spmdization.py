@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, FunctionDecisions, OpDecision, Shardings, free_part
@@ -24,11 +24,17 @@ from meshbridge.ops.option import Option
 from meshbridge.ops.reasons import Reasons
 from meshbridge.ops.refused import may_be_refused, refuse
 from meshbridge.ops.rule import ShardingRule, shape_of
-from meshbridge.ops.spmd import SPMD_LOWERINGS, SpmdProgram, lower_op, mask_padding
+from meshbridge.ops.spmd import SPMD_LOWERINGS, Shard, SpmdProgram, lower_op, mask_padding
 from meshbridge.resharding import Options
 
 _LOOK_UPS = frozenset(f"stablehlo.{name}" for name in ("gather", "slice", "dynamic_slice"))
 """Ops that join what shards have of an element, of which they read none of the padding."""
+
+_IS_PARTITIONED = (
+    "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may",
+    "what mesh-spmdization=boundary has partitioned says so, and is taken as such",
+)
+"""What is wrong with a collective of the dialect, and a way out."""
 
 Resharding = Literal["cheapest", "exact"]
 
@@ -100,6 +106,17 @@ def erase_unused(module: ir.Module, functions: set[str]) -> None:
         functions = functions & named
 
 
+class _Alike(NamedTuple):
+    """What becomes of the ops that share one decision."""
+
+    resharded: tuple[tuple[int, Sharding], ...]
+    "The operands that are sharded otherwise than the ops need them, and how they need them."
+    results: tuple[Shard | None, ...] | None = None
+    "What the results become, of ops of which nothing but the types changes; None for any other ops."
+    targets: Shardings = ()
+    "What these results are then resharded to, if to anything."
+
+
 class _FunctionPartitioner:
     """Partitions one function in place, as is decided."""
 
@@ -108,7 +125,9 @@ class _FunctionPartitioner:
         self.function = decisions.function
         self.mesh = decisions.mesh
         self.block = self.function.regions[0].blocks[0]
-        self._kept: dict[Hashable, tuple[Sharding, ...] | None] = {}
+        self._alike: dict[int, _Alike] = {}
+        "By the identity of their decision, as layers that repeat share theirs."
+        self._annotations: list[ir.Operation] = []
         self._inliner = Inliner({}, {})
         self.at = SpmdProgram(self.mesh, self.block)
         self.at.resharding = resharding
@@ -127,6 +146,8 @@ class _FunctionPartitioner:
                 self._reshard_uses(argument, inside, list(argument.uses), argument.location, ops[0])
         results = self._ops(ops, self.decisions.block)
         self.at.erase_unused_placements()
+        for op in self._annotations:
+            op.erase()
         if boundary:
             results = return_equal_shards(ops[-1], results, self.at)
             set_boundary(self.function, "arg_attrs", list(types.inputs), arguments)
@@ -143,48 +164,49 @@ class _FunctionPartitioner:
 
     def _ops(self, ops: list[ir.Operation], decisions: BlockDecisions) -> list[Sharding]:
         """Partitions ops in order; returns how what the last one names is sharded."""
-        annotations = []
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
-            name = op.name
-            if name == "mesh.sharding":
-                annotations.append(op)
+            rule = decision.rule
+            if rule is None:
+                self._follow(op, decision, following)
                 continue
-            if decision.operands:
-                self._reshard_operands(op, decision.operands)
-            key = (name, id(decision))  # decisions outlive the partitioner; layers that repeat share theirs
-            if key not in self._kept:
-                self._kept[key] = self._only_types(name, decision)
-            computed = self._kept[key]
-            if computed is None:
-                self._lower(op, name, decision, following)
+            alike = self._alike.get(id(decision))  # decisions outlive the partitioner
+            if alike is None:
+                alike = self._alike[id(decision)] = self._like(op, rule, decision)
+            for index, need in alike.resharded:
+                op.operands[index] = self._reshard(op.operands[index], need, op)
+            if alike.results is None:
+                self._lower(op, rule, decision, following)
                 continue
-            for result, sharding in zip(op.results, computed, strict=True):
-                self.at.define(result, sharding)
-            if decision.results is not computed and decision.results not in ((), computed):
-                self._reshard_results(op, decision.results, following)
-        yielded = [self.at.shardings.get(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
-        for annotation in annotations:
-            annotation.erase()
-        return yielded
+            for result, shard in zip(op.results, alike.results, strict=True):
+                if shard is not None:
+                    self.at.hold(result, shard)
+            if alike.targets:
+                self._reshard_results(op, alike.targets, following)
+        return [self.at.sharding(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
 
-    def _reshard_operands(self, op: ir.Operation, needs: Shardings) -> None:
-        """Gives an op its operands as it needs them."""
-        held = self.at.shardings
-        for index, (value, need) in enumerate(zip(op.operands, needs, strict=False)):
-            if need is not None and (now := held[value]) is not need and now != need:
-                op.operands[index] = self._reshard(value, need, op)
-
-    def _only_types(self, name: str, decision: OpDecision) -> tuple[Sharding, ...] | None:
-        """How the results of ops are computed of which nothing but the types changes, as of most; None for any other op."""
-        rule, option = decision.rule, decision.option
-        if decision.why != CHEAPEST or decision.regions or decision.layout is not None or self.at.reasons is not None:
-            return None
-        if rule is None or not rule.has_rule or name in _HANDLERS or name in SPMD_LOWERINGS:
-            return None
-        if name.startswith("mesh.") or may_be_refused(name) or self._padded(name, rule, option):
-            return None
+    def _like(self, op: ir.Operation, rule: ShardingRule, decision: OpDecision) -> _Alike:
+        """What becomes of `op`, and of all that share its decision."""
+        resharded = tuple(self._resharded(op, decision))
+        if not self._has_only_types(op.name, rule, decision):
+            return _Alike(resharded)
         self.at.carried = decision.carried
-        return self.at.computed(rule, option)
+        computed = self.at.computed(rule, decision.option)
+        shards = tuple([self.at.shard(result, sharding) for result, sharding in zip(op.results, computed, strict=True)])
+        return _Alike(resharded, shards, decision.results if decision.results != computed else ())
+
+    def _resharded(self, op: ir.Operation, decision: OpDecision) -> Iterator[tuple[int, Sharding]]:
+        """The operands that are sharded otherwise than an op needs them, and how it needs them."""
+        for index, (value, need) in enumerate(zip(op.operands, decision.operands, strict=False)):
+            if need is not None and need != self.at.held[value].sharding:
+                yield index, need
+
+    def _has_only_types(self, name: str, rule: ShardingRule, decision: OpDecision) -> bool:
+        """Whether nothing but the types of an op changes, as of most."""
+        if decision.why != CHEAPEST or decision.regions or decision.layout is not None or self.at.reasons is not None:
+            return False
+        if name in SPMD_LOWERINGS or name.startswith("mesh.") or may_be_refused(name):
+            return False
+        return rule.has_rule and not self._padded(name, rule, decision.option)
 
     def _reshard_results(self, op: ir.Operation, targets: Shardings, following: ir.Operation) -> None:
         """Reshards what an op computes to what is decided of its results."""
@@ -192,16 +214,31 @@ class _FunctionPartitioner:
             if target is not None and (uses := list(result.uses)):
                 self._reshard_uses(result, target, uses, op.location, following)
 
-    def _lower(self, op: ir.Operation, name: str, decision: OpDecision, following: ir.Operation) -> None:
-        """Partitions an op by what its kind asks for, and reshards its results where they are to be sharded otherwise."""
-        uses = [list(result.uses) for result in op.results] if decision.results else []
-        location = op.location
-        handler = _HANDLERS.get(name)
-        if handler is not None:
+    def _lower(self, op: ir.Operation, rule: ShardingRule, decision: OpDecision, following: ir.Operation) -> None:
+        """Partitions an op by its SPMD lowering, and reshards its results where they are to be sharded otherwise."""
+        uses, location = [list(result.uses) for result in op.results], op.location
+        self._payload(op, op.name, rule, decision)
+        self._reshard_replaced(decision.results, uses, location, following)
+
+    def _follow(self, op: ir.Operation, decision: OpDecision, following: ir.Operation) -> None:
+        """Partitions an op that is not split by its loops."""
+        handler = _HANDLERS.get(op.name)
+        if handler is None:
+            raise OpError(op, *_IS_PARTITIONED)
+        for index, need in self._resharded(op, decision):
+            op.operands[index] = self._reshard(op.operands[index], need, op)
+        if decision.results in ((), decision.operands):
             handler(self, op, decision)
-        else:
-            self._payload(op, name, decision)
-        for target, users in zip(decision.results, uses, strict=False):
+            return
+        uses, location = [list(result.uses) for result in op.results], op.location
+        handler(self, op, decision)
+        self._reshard_replaced(decision.results, uses, location, following)
+
+    def _reshard_replaced(
+        self, targets: Shardings, uses: list[list[ir.OpOperand]], location: ir.Location, following: ir.Operation
+    ) -> None:
+        """Reshards what an op that may be gone has computed for these uses of its results."""
+        for target, users in zip(targets, uses, strict=False):
             if users and target is not None:
                 value = users[0].owner.operands[users[0].operand_number]
                 self._reshard_uses(value, target, users, location, following)
@@ -216,7 +253,7 @@ class _FunctionPartitioner:
         self, value: ir.Value, target: Sharding, uses: list[ir.OpOperand], location: ir.Location, before: ir.Operation
     ) -> None:
         """Reshards a value where it is defined, for these uses."""
-        if self.at.shardings.get(value, target) == target:
+        if self.at.sharding(value) in (None, target):
             return
         made = self.at.reshard(value, target, before, defined_at=location)
         for use in uses:
@@ -224,9 +261,13 @@ class _FunctionPartitioner:
 
     def _name_sharding(self, op: ir.Operation, decision: OpDecision) -> None:
         """The sharding of a value, which after partitioning no annotation says any more."""
-        sharding = self.at.shardings[op.operands[0]]
+        sharding = self.at.held[op.operands[0]].sharding
         op.results[0].replace_all_uses_with(build.sharding(sharding, at=Builder.before(op)))
         op.erase()
+
+    def _annotation(self, op: ir.Operation, decision: OpDecision) -> None:
+        """A sharding is named by ops that are still to come."""
+        self._annotations.append(op)
 
     def _terminator(self, op: ir.Operation, decision: OpDecision) -> None:
         """What a block yields is resharded as other operands are."""
@@ -237,11 +278,10 @@ class _FunctionPartitioner:
             result.replace_all_uses_with(op.operands[0])
         op.erase()
 
-    def _payload(self, op: ir.Operation, name: str, decision: OpDecision) -> None:
-        rule, option = decision.rule, decision.option
-        if rule is None or (name.startswith("mesh.") and not self._is_manual(op)):
-            expected = "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may"
-            raise OpError(op, expected, "what mesh-spmdization=boundary has partitioned says so, and is taken as such")
+    def _payload(self, op: ir.Operation, name: str, rule: ShardingRule, decision: OpDecision) -> None:
+        option = decision.option
+        if name.startswith("mesh.") and not self._is_manual(op):
+            raise OpError(op, *_IS_PARTITIONED)
         refuse(op, name, is_inside=bool(self.at.manual))
         if decision.why != CHEAPEST and OPTION in op.attributes:
             del op.attributes[OPTION]
@@ -293,14 +333,14 @@ class _FunctionPartitioner:
             if (loop,) in dims:
                 value, dim = op.operands[index], dims.index((loop,))
                 masked = mask_padding(value, dim, size, axes, kind, self.at)
-                op.operands[index] = self.at.adopt(masked, self.at.global_shape(value), self.at.shardings[value])
+                op.operands[index] = self.at.adopt(masked, *self.at.held[value][:2])
 
     def _gather_captured(self, op: ir.Operation) -> bool:
         """Replicates what the regions of an op without a rule use from outside."""
         found = False
         for inner in list(walk(op))[1:]:
             for index, value in enumerate(inner.operands):
-                source = self.at.shardings.get(value)
+                source = self.at.sharding(value)
                 if source is not None and not source.is_replicated:
                     inner.operands[index] = self.at.reshard(value, self._replicated(value), op)
                     found = True
@@ -326,12 +366,12 @@ class _FunctionPartitioner:
 
     def _hand_on(self, op: ir.Operation, decision: OpDecision) -> None:
         """A barrier keeps values as they are."""
-        self._define(op.results, tuple([self.at.shardings.get(operand) for operand in op.operands]))
+        self._define(op.results, tuple([self.at.sharding(operand) for operand in op.operands]))
 
     def _branches(self, op: ir.Operation, decision: OpDecision) -> None:
         """Every branch yields what is decided of the result; the predicate is replicated."""
         predicate = op.operands[0]
-        if predicate in self.at.shardings:
+        if predicate in self.at.held:
             op.operands[0] = self._reshard(predicate, self._replicated(predicate), op)
         for region, inner in zip(op.regions, decision.regions, strict=True):
             self._inside(region.blocks[0], inner)
@@ -344,8 +384,8 @@ class _FunctionPartitioner:
         block = op.regions[0].blocks[0]
         manual = frozenset(integers(op.attributes[MANUAL_AXES]))
         for operand, argument in zip(op.operands, block.arguments, strict=True):
-            if operand in self.at.shardings:
-                self.at.define(argument, free_part(self.at.shardings[operand], manual))
+            if operand in self.at.held:
+                self.at.define(argument, free_part(self.at.held[operand].sharding, manual))
                 if argument.type != operand.type:
                     raise OpError(op, f"takes {argument.type}, but the annotation of its operand makes it {operand.type}")
         for constraint in [inner for inner in walk(op) if inner.name == "sdy.sharding_constraint"]:  # of scalars, in reducers
@@ -379,6 +419,7 @@ _HANDLERS: dict[str, Callable[[_FunctionPartitioner, ir.Operation, OpDecision], 
     BARRIER: _FunctionPartitioner._hand_on,
     "mesh.get_sharding": _FunctionPartitioner._name_sharding,
     "mesh.shard": _FunctionPartitioner._statement,
+    "mesh.sharding": _FunctionPartitioner._annotation,
     **dict.fromkeys(STATEMENTS, _FunctionPartitioner._statement),
 }
 """Ops that are partitioned otherwise than by their loops."""
