@@ -99,6 +99,35 @@ def _permute(step: s.Permute, buffers: Buffers) -> Buffers:
     return result
 
 
+def _relay(step: s.Relay, buffers: Buffers) -> Buffers:
+    """Swaps; or each member gives the one with the number t along the targets what it has of that with t along the sources."""
+    for swap in step.swaps:
+        shapes = [buffer.shape for buffer in buffers]
+        for over in swap.over:
+            rows: list[Any] = [None] * len(buffers)
+            for group in groups(over, len(buffers)):
+                for device, each in zip(group, _all_to_all_of_rows([buffers[device] for device in group]), strict=True):
+                    rows[device] = each
+            buffers = rows
+        buffers = [each.ravel()[: np.prod(shape, dtype=int)].reshape(shape) for each, shape in zip(buffers, shapes, strict=True)]
+    if step.swaps:
+        return buffers
+    result: list[Any] = [None] * len(buffers)
+    for group in groups(step.targets, len(buffers)):
+        rows = _all_to_all_of_rows([buffers[device] for device in group])
+        order = [group_index(step.sources, device) for device in group]
+        rows = _all_to_all_of_rows([np.stack([each[order.index(t)] for t in range(len(group))]) for each in rows])
+        for device, each in zip(group, rows, strict=True):
+            result[device] = each.ravel()[: buffers[device].size].reshape(step.shape)
+    return result
+
+
+def _all_to_all_of_rows(group: Buffers) -> Buffers:
+    """Buffers are flat and padded to as many rows as there are members."""
+    rows = [np.pad(each.ravel(), (0, -each.size % len(group))).reshape(len(group), -1) for each in group]
+    return [np.stack([each[i] for each in rows]) for i in range(len(group))]
+
+
 def _rounds(step: s.Rounds, buffers: Buffers) -> Buffers:
     result = [np.zeros(step.shape, buffer.dtype) for buffer in buffers]
     for turn in step.rounds:
@@ -155,6 +184,7 @@ RUN: dict[type[s.Step], Callable[[Any, Buffers], Buffers]] = {
     s.ReduceScatter: _grouped(lambda step, group: np.split(_combined(step, group), len(group), step.dim)),
     s.AllToAll: _grouped(_all_to_all),
     s.Permute: _permute,
+    s.Relay: _relay,
     s.Rounds: _rounds,
     s.Reblock: _grouped(_reblock),
     TileExchange: _tiles,

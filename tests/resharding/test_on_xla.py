@@ -12,15 +12,18 @@ import pytest
 
 from meshbridge.ir import groups
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.resharding import Options, Plan, bound, plan
+from meshbridge.resharding import Options, Plan, bound, plan, relays
 from meshbridge.resharding import steps as s
 from tests.resharding.reshard_cases import assert_holds, block, coordinates, shards, splits
-from tests.resharding.xla import run_on_xla
+from tests.resharding.xla import program, run_on_xla
 
 if len(jax.devices("cpu")) < 8:
     pytest.skip("needs XLA_FLAGS=--xla_force_host_platform_device_count=8", allow_module_level=True)
 
 EXACT = Options(exact=True)
+
+UNLISTED = Options(pairs=0)
+"""No permute lists devices, as on large meshes."""
 
 
 def check(found: Plan) -> None:
@@ -71,7 +74,35 @@ def test_a_sample_of_pairs(
     every = splits(mesh, len(shape))
     for _ in range(12):
         source, target = rng.choice(every), rng.choice(every)
-        check(plan(shape, "f32", mesh, Sharding("m", source), Sharding("m", target), EXACT))
+        for options in (EXACT, UNLISTED):
+            check(plan(shape, "f32", mesh, Sharding("m", source), Sharding("m", target), options))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "source", "target", "counts"),
+    [
+        ((8,), (16, 4), "[[0], []]", "[[0], []]", []),
+        ((2, 4), (16, 24), "[[0], [1]]", "[[1], [0]]", [2, 1]),  # half of an axis changes places with the other axis
+        ((4, 2), (64, 3), "[[0, 1], []]", "[[1, 0], []]", [2]),
+        ((2, 4), (8, 3), "[[0, 1], []]", "[[1, 0], []]", [6]),  # small: swaps of two devices each
+        ((4, 2), (40, 24), "[[0, 1], []]", "[[1], []]", [2, 1]),
+        ((4, 2), (41, 5), "[[0, 1], []]", "[[1, 0], []]", [2]),
+    ],
+)
+def test_relabellings_by_all_to_alls(
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+    source: str,
+    target: str,
+    counts: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relays, "LAUNCH", 0)
+    before, after = (Sharding("m", tuple(map(tuple, eval(text)))) for text in (source, target))
+    found = plan(shape, "f32", Mesh("m", sizes), before, after, UNLISTED)
+    assert [step.collectives for step in found.steps if step.collectives] == counts, found
+    assert "collective_permute" not in str(program(found))
+    check(found)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +116,13 @@ def test_a_sample_of_pairs(
     ],
 )
 @pytest.mark.parametrize("order", [(), (5, 3, 0, 1, 7, 2, 6, 4)])
+@pytest.mark.parametrize("pairs", [1024, 0])
 def test_blocks_of_another_length(
-    sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...], order: tuple[int, ...]
+    sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...], order: tuple[int, ...], pairs: int
 ) -> None:
     pair = [Sharding("m", ((), axes)) for axes in (source, target)]
-    found = plan((3, size), "f32", Mesh("m", sizes, device_ids=order), *pair, Options(rounds=1, alpha=0))
-    assert any(isinstance(step, s.Reblock) for step in found.steps), found
+    found = plan((3, size), "f32", Mesh("m", sizes, device_ids=order), *pair, Options(rounds=1, alpha=0, pairs=pairs))
+    assert any(isinstance(step, s.Reblock) for step in found.steps) or size == 9, found  # of few rows all may be gathered
     check(found)
 
 

@@ -13,7 +13,7 @@ from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding.exchange import tile_exchange
 from meshbridge.resharding.steps import Rounds, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.uneven import MOST_TILES
+from meshbridge.resharding.uneven import MOST_TILES, best_way
 from tests.resharding.xla import program
 
 MESHES = ((4,), (7,), (2, 3), (2, 4), (4, 4), (3, 5), (2, 2, 2), (8, 2, 2), (2, 3, 4), (16, 3), (8, 8), (4, 4, 4), (64,))
@@ -26,23 +26,24 @@ def _drawn(chooser: random.Random, mesh: Mesh, rank: int, *, partial: bool) -> S
     return Sharding(mesh.name, split, tuple(axis for axis in range(mesh.rank) if homes[axis] == -2))
 
 
-def _agree(chooser: random.Random) -> None:
+def _agree(chooser: random.Random, pairs: int = 1024) -> None:
     """The price of a drawn pair, and the plan's; the tensor is large, since a small one gives up bytes for fewer
     collectives, and memory does not matter."""
     mesh, rank = Mesh("m", chooser.choice(MESHES)), chooser.randint(1, 3)
     shape = (*(chooser.choice((1, 5, 7, 15, 16, 30, 63, 64, 100, 129, 1000)) for _ in range(rank)), 1_000_000_007)
     source, target = (_drawn(chooser, mesh, rank, partial=partial).padded(rank + 1) for partial in (True, False))
-    options = resharding.Options(scratch=1 << 60, check=False)
+    options = resharding.Options(scratch=1 << 60, pairs=pairs, check=False)
     found = resharding.plan(shape, "i8", mesh, source, target, options)
-    sent, price = found.total_bytes / mesh.size, resharding.cost(shape, "i8", mesh, source, target)
+    sent, price = found.total_bytes / mesh.size, best_way(shape, "i8", mesh, source, target, options).received
     assert price == pytest.approx(sent, rel=1e-9, abs=1e-3), (shape, mesh.shape, source, target, str(found))
 
 
+@pytest.mark.parametrize("pairs", [1024, 0])
 @pytest.mark.parametrize("seed", range(4))
-def test_price_is_what_the_plan_sends(seed: int) -> None:
+def test_price_is_what_the_plan_sends(seed: int, pairs: int) -> None:
     chooser = random.Random(seed)
     for _ in range(300):
-        _agree(chooser)
+        _agree(chooser, pairs)
 
 
 @pytest.mark.slow

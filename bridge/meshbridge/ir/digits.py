@@ -54,7 +54,7 @@ def numbered(digits: Digits) -> dict[int, Digit]:
     return {digit.axis: Digit(digit.axis, digit.radix, group_size(digits[i + 1 :])) for i, digit in enumerate(digits)}
 
 
-def _primes(number: int) -> list[int]:
+def primes(number: int) -> list[int]:
     """The prime factors of a number, smallest first."""
     found, factor = [], 2
     while factor * factor <= number:
@@ -71,7 +71,7 @@ def prime_digits(mesh: Mesh) -> Digits:
     stride = mesh.size
     found = []
     for axis, size in enumerate(mesh.shape):
-        for radix in _primes(size):
+        for radix in primes(size):
             stride //= radix
             found.append(Digit(axis, radix, stride))
     return tuple(found)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
+from math import prod
+
+from meshbridge.ir.builder import Builder, Shape, element_of, integer, shape_of, tensor
 from meshbridge.ir.mlir import ir
 
 COMBINERS = {
@@ -33,6 +35,20 @@ def exchange_over(
         each[concat] *= count
     attrs = {"split_dimension": integer(split), "concat_dimension": integer(concat), "split_count": integer(count)}
     return emit.reshape(emit.value("all_to_all", tensor(shape, element_of(value)), [value], attrs | groups), whole)
+
+
+def in_rows(emit: Builder, value: ir.Value, count: int) -> ir.Value:
+    """The elements of `value` in `count` rows, the last ones padded. An all-to-all of rows gives each member of a group a piece
+    of every value, a row for each; another one brings pieces together. Both do what a permute does."""
+    total = prod(shape_of(value))
+    flat = emit.pad_along(emit.reshape(value, [total]), 0, 0, 0, -total % count)
+    return emit.reshape(flat, [count, -(-total // count)])
+
+
+def out_of_rows(emit: Builder, rows: ir.Value, shape: Shape) -> ir.Value:
+    """The value of `shape` that `in_rows` has made `rows` of."""
+    flat = emit.reshape(rows, [prod(shape_of(rows))])
+    return emit.reshape(emit.slice(flat, 0, 0, prod(shape)), shape)
 
 
 _REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose", "stablehlo.slice"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
@@ -163,6 +164,12 @@ def device_line(mesh: Mesh) -> Digits | None:
     return None if line is None else tuple(sorted(line, key=lambda digit: -digit.stride))
 
 
+def names_axes(mesh: Mesh) -> bool:
+    """Whether groups of `mesh` can be written by axes, and need no list of devices."""
+    return KNOWS_MESH_AXES and is_nameable(mesh)
+
+
+@lru_cache(maxsize=256)
 def is_nameable(mesh: Mesh) -> bool:
     """Whether XLA reads groups right that are written by axes, in a program on `mesh`.
 

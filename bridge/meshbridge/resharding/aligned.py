@@ -20,7 +20,7 @@ from math import gcd, prod
 from meshbridge.ir.digits import Digit, Digits, group_size
 from meshbridge.resharding.alignment import Alignment, Position
 from meshbridge.resharding.local import LocalBuffer
-from meshbridge.resharding.steps import Step
+from meshbridge.resharding.steps import Permute, Relay, Step
 
 Labels = dict[Position, Digit]
 
@@ -34,6 +34,9 @@ class Recipe:
 
     apart: bool = False
     "One all-gather for each run of positions, the last the largest, so that the target is not transposed in the end."
+
+    relayed: bool = False
+    "Relabel by all-to-alls: no pair of devices is listed."
 
     spread: bool = False
     "Scatter the partial digits that the target does not use, divide the reduction among copies, and gather in the end."
@@ -151,8 +154,9 @@ def _exchange(buffer: LocalBuffer, labels: Labels, goal: Labels, recipe: Recipe)
     """Brings every digit that the target uses to its position."""
     exchange = links(labels, goal)
     twisted = exchange.twisted
-    if twisted and (not exchange.moved or not recipe.fused):
-        buffer.permute(tuple(exchange.sources[i] for i in twisted), tuple(exchange.targets[i] for i in twisted))
+    if twisted and (not exchange.moved or not recipe.fused or recipe.relayed):
+        sources, targets = (tuple(listed[i] for i in twisted) for listed in (exchange.sources, exchange.targets))
+        buffer.relabel(sources, targets, Relay if recipe.relayed else Permute)
         labels |= exchange.relabelled
         exchange = links(labels, goal)
         twisted = exchange.twisted

@@ -21,6 +21,7 @@ from meshbridge.resharding.steps import (
     Pad,
     Permute,
     Reblock,
+    Relay,
     Rounds,
     Shape,
     Step,
@@ -30,8 +31,9 @@ from meshbridge.resharding.steps import (
 Steps = tuple[Step, ...]
 
 
-def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Iterator[Steps]:
-    """The steps of every plan from `source` to `target` in one leg: at least one at the lower bound, if nothing is reduced."""
+def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, listed: bool) -> Iterator[Steps]:
+    """The steps of every plan from `source` to `target` in one leg: at least one at the lower bound, if nothing is reduced and
+    permutes may list devices (`listed`)."""
     reduced, _ = reduced_axes(source, target)
     if 0 in shape:  # nothing to send or to reduce: a new buffer
         yield (tile_exchange(shape, mesh, source, target),)
@@ -50,11 +52,11 @@ def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) 
         return
     found = False
     if not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
-        for steps in _aligned(shape, mesh, source, target, reduced):
+        for steps in _aligned(shape, mesh, source, target, reduced, listed):
             yield (*steps, *mask)
             found = True
         if not found and not reduced and (digits := relabelling(mesh, source, target)):
-            yield (Permute(local_shape(shape, mesh, source.split_axes), *digits), *mask)
+            yield (relabel(shape, mesh, source, digits, listed), *mask)
     even = is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes)
     if not reduced and not (found and even):
         for steps in (*plans_by_tiles(shape, mesh, source, target), *_tight_plans(shape, mesh, source, target)):
@@ -89,7 +91,7 @@ def _halo_starts(source: Sharding) -> Shape:
     return tuple(next(lows) if axes else 0 for axes in source.split_axes)
 
 
-def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Steps]:
+def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes, listed: bool) -> Iterator[Steps]:
     """Plans by digits, a pad of an uneven replicated source before them, a crop of an uneven replicated target behind."""
     whole = padded_shape(shape, mesh, source, target)
     alignment = align(whole, mesh, source.split_axes, target.split_axes)
@@ -97,26 +99,28 @@ def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
         return
     unused = alignment.of(source.copied_axes(mesh))
     for spread in (False, True) if reduced else (False,):
-        for fused in (True, False):
-            recipe = Recipe(fused, spread=spread)
+        for fused in (True, False) if listed else (False,):
+            recipe = Recipe(fused, relayed=not listed, spread=spread)
             given = (alignment, alignment.of(reduced), unused, source.partial_kind)
             steps = aligned_steps(*given, recipe)
-            yield in_padding(shape, whole, mesh, source, target, steps)
+            yield in_padding(shape, whole, mesh, source, target, steps, listed)
             if _transposes_a_gathered_buffer(steps):
                 steps = aligned_steps(*given, replace(recipe, apart=True))
-                yield in_padding(shape, whole, mesh, source, target, steps)
+                yield in_padding(shape, whole, mesh, source, target, steps, listed)
             if not any(isinstance(step, Rounds) for step in steps):
                 break  # nothing was fused
 
 
-def in_padding(shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, steps: Sequence[Step]) -> Steps:
+def in_padding(
+    shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, steps: Sequence[Step], listed: bool
+) -> Steps:
     """`steps` between shards of the tensor padded to `whole`, as steps between those of `shape`.
 
     Blocks of a split dimension have the padding, or get another length first and in the end. A dimension that the source
     replicates is padded, one that the target replicates is cropped.
     """
     zeros = (0,) * len(shape)
-    before, after = reblocks(shape, whole, mesh, source.split_axes), reblocks(shape, whole, mesh, target.split_axes, back=True)
+    before, after = reblocks(shape, whole, mesh, source, target, listed)
     start, padded = (local_shape(size, mesh, source.split_axes) for size in (shape, whole))
     if before:
         start = before[-1].shape
@@ -128,21 +132,36 @@ def in_padding(shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target:
     return (*before, *pad, *steps, *crop, *after)
 
 
-def reblocks(shape: Shape, whole: Shape, mesh: Mesh, split: Split, *, back: bool = False) -> tuple[Reblock, ...]:
-    """From the blocks of a tensor of `shape` to those of the tensor padded to `whole`, or `back`, dimension by dimension."""
-    now, wanted = (local_shape(size, mesh, split) for size in ((whole, shape) if back else (shape, whole)))
+def reblocks(
+    shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, listed: bool
+) -> tuple[tuple[Reblock, ...], tuple[Reblock, ...]]:
+    """From the blocks of a tensor of `shape` to those of the tensor padded to `whole`, and back."""
+    return (
+        _reblocks(shape, mesh, source.split_axes, (shape, whole), listed),
+        _reblocks(shape, mesh, target.split_axes, (whole, shape), listed),
+    )
+
+
+def _reblocks(shape: Shape, mesh: Mesh, split: Split, between: tuple[Shape, Shape], listed: bool) -> tuple[Reblock, ...]:
+    """From the blocks of the first of two sizes of the tensor to those of the second, dimension by dimension."""
+    now, wanted = (local_shape(size, mesh, split) for size in between)
     buffer = [size if axes else kept for size, kept, axes in zip(now, shape, split, strict=True)]
     steps = []
     for dim, axes in enumerate(split):
         if axes and now[dim] != wanted[dim]:
             buffer[dim] = wanted[dim]
-            steps.append(Reblock(tuple(buffer), axis_digits(mesh, axes), dim, now[dim]))
+            steps.append(Reblock(tuple(buffer), axis_digits(mesh, axes), dim, now[dim], listed))
     return tuple(steps)
 
 
 def _transposes_a_gathered_buffer(steps: Sequence[Step]) -> bool:
     last = max((i for i, step in enumerate(steps) if isinstance(step, AllGather)), default=len(steps))
     return any(isinstance(step, Transpose) for step in steps[last:])
+
+
+def relabel(shape: Shape, mesh: Mesh, source: Sharding, digits: tuple[Digits, Digits], listed: bool) -> Permute | Relay:
+    """The one step from the blocks of `source` that moves each along `digits`."""
+    return (Permute if listed else Relay)(local_shape(shape, mesh, source.split_axes), *digits)
 
 
 def relabelling(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Digits, Digits] | None:

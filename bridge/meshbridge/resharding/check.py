@@ -146,7 +146,7 @@ def _all_to_all(step: s.AllToAll, state: _State) -> None:
     factors.spread += entered
 
 
-def _permute(step: s.Permute, state: _State) -> None:
+def _relabel(step: s.Permute | s.Relay, state: _State) -> None:
     state.idle(step.sources)
     state.factors.relabel(step.sources, step.targets)
 
@@ -195,7 +195,8 @@ EXECUTE: dict[type[Step], Callable[[Any, _State], None]] = {
     s.AllReduce: _reduce,
     s.ReduceScatter: _reduce_scatter,
     s.AllToAll: _all_to_all,
-    s.Permute: _permute,
+    s.Permute: _relabel,
+    s.Relay: _relabel,
     s.Rounds: _rounds,
     s.Reblock: _reblock,
     TileExchange: _tiles,

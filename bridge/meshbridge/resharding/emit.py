@@ -8,6 +8,7 @@ ids, as in the form `exported`; lowering to `local` makes them replicas.
 from __future__ import annotations
 
 from functools import partial, singledispatch
+from itertools import accumulate
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.combine import combiner_of, reduce_scatter
 from meshbridge.ir.digits import Digit, Digits, group_size
-from meshbridge.ir.exchange import COMBINERS, exchange_over
+from meshbridge.ir.exchange import COMBINERS, exchange_over, in_rows, out_of_rows
+from meshbridge.ir.groups import shifted
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.resharding import steps as s
@@ -117,12 +119,12 @@ def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Va
 
 @_emit_step.register
 def _all_to_all(step: s.AllToAll, value: ir.Value, site: Site) -> ir.Value:
-    if (axes := site.axes(step.digits)) is not None:
-        return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=step.split, concat_axis=step.concat, at=site.emit)
     return _exchanged(step.digits, step.split, step.concat, value, site)
 
 
 def _exchanged(digits: Digits, split: int, concat: int, value: ir.Value, site: Site) -> ir.Value:
+    if (axes := site.axes(digits)) is not None:
+        return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=site.emit)
     groups = site.groups.collective(site.mesh, digits, global_ids=False)
     return exchange_over(site.emit, value, split, concat, group_size(digits), groups)
 
@@ -133,6 +135,24 @@ def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
     if sources is None or targets is None:
         return site.permute(value, site.groups.relabelling(site.mesh, step.sources, step.targets))
     return build.permute(value, site.mesh, mesh_axes=sources, target_axes=targets, at=site.emit)
+
+
+@_emit_step.register
+def _relay(step: s.Relay, value: ir.Value, site: Site) -> ir.Value:
+    """Without swaps, rows are those of the members by their numbers along the targets: the member with the number t along them is
+    to have what the one with that number along the sources had."""
+    emit, targets, swaps = site.emit, step.targets, step.swaps
+    for swap in swaps:
+        rows = in_rows(emit, value, group_size(swap.left))
+        for digits in swap.over:
+            rows = _exchanged(digits, 0, 0, rows, site)
+        value = out_of_rows(emit, rows, step.shape)
+    if swaps:
+        return value
+    rows = _exchanged(targets, 0, 0, in_rows(emit, value, group_size(targets)), site)
+    apart = emit.reshape(rows, [*(digit.radix for digit in targets), shape_of(rows)[1]])
+    ordered = emit.transpose(apart, [*(targets.index(digit) for digit in step.sources), len(targets)])
+    return out_of_rows(emit, _exchanged(targets, 0, 0, emit.reshape(ordered, shape_of(rows)), site), step.shape)
 
 
 _emit_step.register(TileExchange, exchange_tiles)
@@ -161,20 +181,46 @@ def _rounds(step: s.Rounds, value: ir.Value, site: Site) -> ir.Value:
 
 @_emit_step.register
 def _reblock(step: s.Reblock, value: ir.Value, site: Site) -> ir.Value:
-    """One permute for each distance, and from the rows of all of them, in order, the block of this device."""
+    """The rows from each distance, and of all of them, in order, the block of this device."""
     emit, dim, count, pieces = site.emit, step.dim, group_size(step.digits), step.pieces
     longer = step.shift > 0
-    rows = [value]
-    for distance, size in enumerate(pieces, 1):
-        ends = [(at + distance, at) if longer else (at, at + distance) for at in range(count - distance)]
-        sent = emit.slice(value, dim, 0 if longer else step.before - size, size)
-        moved = site.permute(sent, site.groups.moves(site.mesh, step.digits, tuple(ends)))
-        rows = [*rows, moved] if longer else [moved, *rows]
-    around = emit.concatenate(rows, dim)
+    sent = {size: emit.slice(value, dim, 0 if longer else step.before - size, size) for size in step.lengths}
+    moved = (_rows_by_permutes if step.listed else _rows_by_all_to_alls)(step, sent, site)
+    around = emit.concatenate([value, *moved] if longer else [*reversed(moved), value], dim)
     if longer:  # the last device's block ends behind the rows of all others
         around = emit.pad_along(around, dim, 0, 0, count * step.shift - sum(pieces))
     start = emit.add(emit.multiply(site.number(step.digits), step.shift), 0 if longer else sum(pieces))
     return emit.dynamic_slice(around, dim, start, step.shape[dim])
+
+
+def _rows_by_permutes(step: s.Reblock, sent: dict[int, ir.Value], site: Site) -> list[ir.Value]:
+    """What this device receives from each distance, the nearest first; devices send `sent` of each length."""
+    count, away = group_size(step.digits), -1 if step.shift > 0 else 1
+    moves = [shifted(count, away * distance) for distance in range(1, len(step.pieces) + 1)]
+    return [
+        site.permute(sent[size], site.groups.moves(site.mesh, step.digits, steps))
+        for size, steps in zip(step.pieces, moves, strict=True)
+    ]
+
+
+def _rows_by_all_to_alls(step: s.Reblock, sent: dict[int, ir.Value], site: Site) -> list[ir.Value]:
+    """The same: a piece of every device's rows of each length, and of those what each lacks, in one all-to-all each."""
+    emit, count, away = site.emit, group_size(step.digits), -1 if step.shift > 0 else 1
+    parts = {size: in_rows(emit, value, count) for size, value in sent.items()}
+    rows = _exchanged(step.digits, 0, 0, emit.concatenate(list(parts.values()), 1), site)
+    widths = {size: shape_of(part)[1] for size, part in parts.items()}
+    pieces = dict(zip(parts, _side_by_side(rows, list(widths.values()), emit), strict=True))
+    lacked = [
+        emit.pad_along(pieces[size], 0, 0, away * distance, -away * distance) for distance, size in enumerate(step.pieces, 1)
+    ]
+    moved = _exchanged(step.digits, 0, 0, emit.concatenate(lacked, 1), site)
+    found = _side_by_side(moved, [widths[size] for size in step.pieces], emit)
+    return [out_of_rows(emit, each, shape_of(sent[size])) for size, each in zip(step.pieces, found, strict=True)]
+
+
+def _side_by_side(rows: ir.Value, widths: list[int], emit: Builder) -> list[ir.Value]:
+    """The parts of `rows` of these widths."""
+    return [emit.slice(rows, 1, end - width, width) for end, width in zip(accumulate(widths), widths, strict=True)]
 
 
 def _rotated(digit: Digit, shift: int, site: Site) -> ir.Value:

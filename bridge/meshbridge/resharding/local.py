@@ -108,9 +108,9 @@ class LocalBuffer:
         """Reduces over `digits`."""
         self._take(s.AllReduce(self._shape, digits, kind), self.order)
 
-    def permute(self, sources: Digits, targets: Digits) -> None:
-        """Relabels the buffer."""
-        self._take(s.Permute(self._shape, sources, targets), self.order)
+    def relabel(self, sources: Digits, targets: Digits, step: type[s.Permute | s.Relay]) -> None:
+        """Relabels the buffer in a step of that class."""
+        self._take(step(self._shape, sources, targets), self.order)
 
     def gather(self, labels: Mapping[Position, Digits]) -> None:
         """Makes the positions in `labels` local by an all-gather over their digits."""

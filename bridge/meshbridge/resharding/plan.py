@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.groups import names_axes
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.notation import sharding_text
 from meshbridge.resharding.steps import Reshape, Shape, Slice, Step
@@ -31,7 +32,8 @@ class Options:
     """Most permutes that an exchange may take where another plan takes fewer: an all-to-all and a relabelling in one, tiles."""
     pairs: int = 1024
     """Most pairs of devices that these permutes may write down, as each does for every device of the mesh: beyond 64 devices
-    fewer permutes are allowed, beyond 512 one. A bound on the size of the program, not a measurement."""
+    fewer permutes are allowed, beyond 512 one. Beyond as many devices none is, where all-to-alls can name axes instead, which
+    send about twice the bytes (`steps.Relay`). A bound on the size of the program, not a measurement."""
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
     scratch: int | None = None
@@ -41,8 +43,12 @@ class Options:
     "Execute every plan symbolically before it is used."
 
     def permutes(self, mesh: Mesh) -> int:
-        """Most permutes of one exchange on `mesh`."""
-        return min(self.rounds, max(1, self.pairs // mesh.size))
+        """Most permutes of one exchange on `mesh`; 0 where no device is listed."""
+        return min(self.rounds, self.pairs // mesh.size) or int(not names_axes(mesh))
+
+    def lists(self, mesh: Mesh) -> bool:
+        """Whether permutes may list the devices of `mesh`."""
+        return self.exact or self.permutes(mesh) > 0
 
     @property
     def slack(self) -> int:

@@ -14,16 +14,16 @@ from math import prod
 
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
-from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even, local_shape
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
 from meshbridge.resharding.boxes import buffer_shape, lie_alike
-from meshbridge.resharding.candidates import in_padding, masks, padded_shape, plans_between, plans_by_tiles, relabelling
+from meshbridge.resharding.candidates import in_padding, masks, padded_shape, plans_between, plans_by_tiles, relabel, relabelling
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.routes import reduced_axes, routes
-from meshbridge.resharding.steps import Permute, Rounds, Shape, Step
+from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.uneven import best_way, even_way, is_aligned
+from meshbridge.resharding.uneven import is_aligned, way_between
 
 
 @lru_cache(maxsize=65536)
@@ -42,7 +42,7 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             raise MeshError(f"a partial value of kind {sharding.partial_kind} needs integers, found {dtype}")
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
     start = buffer_shape(shape, mesh, source)
-    if not options.exact and _goes_by_price(shape, mesh, source, target):
+    if not options.exact and _goes_by_price(shape, mesh, source, target, options):
         return Plan(shape, dtype, mesh, source, target, start, _steps_of_best_way(shape, dtype, mesh, source, target, options))
     found: list[Plan] = []
     for route in routes(shape, mesh, source, target):
@@ -59,9 +59,12 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     return _cheapest(found, options)
 
 
-def _goes_by_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> bool:
-    """Whether the pair is one that `uneven` knows all ways of: blocks that divide the tensor unevenly, or not alike."""
-    if 0 in shape or not (source.is_plain and target.is_plain) or is_aligned(shape, mesh, source, target):
+def _goes_by_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> bool:
+    """Whether the pair is one that `uneven` knows all ways of: blocks that divide the tensor unevenly, or not alike, or a mesh of
+    which no permute lists the devices."""
+    if 0 in shape or not (source.is_plain and target.is_plain):
+        return False
+    if options.lists(mesh) and is_aligned(shape, mesh, source, target):
         return False
     return bool(reduced_axes(source, target)[0]) or not lie_alike(shape, mesh, source, target)
 
@@ -70,13 +73,16 @@ def _steps_of_best_way(
     shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
 ) -> tuple[Step, ...]:
     """What `uneven` has priced, as steps."""
-    way = best_way(shape, dtype, mesh, source, target, options)
+    way = way_between(shape, dtype, mesh, source, target, options)
     if way.between is not None:
         legs = ((source, way.between), (way.between, target))
         return tuple(step for leg in legs for step in plan(shape, dtype, mesh, *leg, options).steps)
     if way.kind == "padded":
         whole = padded_shape(shape, mesh, source, target)
-        return in_padding(shape, whole, mesh, source, target, plan(whole, dtype, mesh, source, target, options).steps)
+        if whole == shape and (leg := _leg(shape, dtype, mesh, source, target, options)):
+            return leg.steps
+        steps = plan(whole, dtype, mesh, source, target, options).steps
+        return in_padding(shape, whole, mesh, source, target, steps, options.lists(mesh))
     if way.kind == "tiles":
         start = buffer_shape(shape, mesh, source)
         every = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in plans_by_tiles(shape, mesh, source, target)]
@@ -84,7 +90,7 @@ def _steps_of_best_way(
     else:
         digits = relabelling(mesh, source, target)
         assert digits is not None
-        steps = (Permute(local_shape(shape, mesh, source.split_axes), *digits),)
+        steps = (relabel(shape, mesh, source, digits, options.lists(mesh)),)
     return (*steps, *masks(shape, mesh, source, target))
 
 
@@ -101,11 +107,7 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     """
     if source.is_plain and target.is_plain:
         source, target = source.padded(len(shape)), target.padded(len(shape))
-        if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
-            way = even_way(shape, dtype, mesh, source, target, _UNCHECKED)
-            if way is not None:
-                return way.received * element_bytes(dtype)
-        return best_way(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
+        return way_between(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
 
 
@@ -154,7 +156,7 @@ def _along(
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
     """The cheapest plan from `source` to `target` without stopping between."""
     start = buffer_shape(shape, mesh, source)
-    candidates = list(plans_between(shape, mesh, source, target))
+    candidates = list(plans_between(shape, mesh, source, target, options.lists(mesh)))
     if not options.exact:
         candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.permutes(mesh)] or candidates
     found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]

@@ -21,24 +21,32 @@ from meshbridge.ir.digits import Digits
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
 from meshbridge.resharding.alignment import Alignment, align
+from meshbridge.resharding.relays import Relayed, relabelled
 from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import Shape, still
 
 
 class Received(NamedTuple):
-    """Elements that the busiest device receives, those that a device receives on average, in how many collectives, and how many
-    digits scatter no reduction because no dimension divides by them."""
+    """Elements that the busiest device receives, those that a device receives on average, in how many collectives, and whether a
+    reduction before may save some; what is sent in the place of permutes is apart."""
 
     busiest: float
     average: float
     launches: int
-    unscattered: int
+    stop: bool
+    relayed: tuple[Relayed, ...] = ()
+
+    def of(self, elements: float) -> Received:
+        """The same of a tensor of so many `elements`, where this is of one of a single element."""
+        relayed = tuple([each.times(elements) for each in self.relayed])
+        return self._replace(busiest=self.busiest * elements, average=self.average * elements, relayed=relayed)
 
 
 def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
     """What the best plan without a stop receives between two plain shardings that divide `shape` evenly.
 
-    None where they have no common number system (`alignment`). `rounds` is the most permutes that an exchange may take.
+    None where they have no common number system (`alignment`). `rounds` is the most permutes that an exchange may take; where it
+    is 0, all-to-alls do the work of one.
 
     Of the sizes only those factors matter by which something is split: a dimension is known by how it is split on both sides,
     and by what it has in common with the groups that may divide it further, those that reduce and those that hold copies.
@@ -51,25 +59,30 @@ def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rou
         split = max(mesh.group_size(before), mesh.group_size(after))
         if (kept := split * gcd(size // split, further)) > 1:
             dims.append((kept, before, after))
-    share = _share(mesh, tuple(sorted(dims)), reduced, copied, rounds)
-    if share is None:
-        return None
     elements = prod(shape)
-    return Received(share.busiest * elements, share.average * elements, share.launches, share.unscattered)
+    found = [share.of(elements) for share in _shares(mesh, tuple(sorted(dims)), reduced, copied, rounds)]
+    if len(found) > 1:
+        return min(found, key=lambda each: each.busiest + sum([relayed.sent[0] for relayed in each.relayed]))
+    return found[0] if found else None
 
 
 @lru_cache(maxsize=1 << 16)
-def _share(mesh: Mesh, dims: tuple[tuple[int, Axes, Axes], ...], reduced: Axes, copied: Axes, rounds: int) -> Received | None:
-    """The same as a part of the tensor. Each of `dims` is a size and the axes that split it, before and after."""
+def _shares(
+    mesh: Mesh, dims: tuple[tuple[int, Axes, Axes], ...], reduced: Axes, copied: Axes, rounds: int
+) -> tuple[Received, ...]:
+    """The same as parts of the tensor, one for each plan that may be the best, none where there is no common number system. Each
+    of `dims` is a size and the axes that split it, before and after."""
     shape = tuple([size for size, _, _ in dims])
     alignment = align(shape, mesh, tuple([before for _, before, _ in dims]), tuple([after for _, _, after in dims]))
     if alignment is None:
-        return None
+        return ()
     partial, unused, elements = alignment.of(reduced), alignment.of(copied), prod(shape)
-    found = min(
+    found = [
         _received(alignment, partial, unused, spread=spread, rounds=rounds) for spread in ((True, False) if reduced else (False,))
-    )
-    return Received(found.busiest / elements, found.average / elements, found.launches, found.unscattered)
+    ]
+    if not any(each.relayed for each in found):
+        found = [min(found)]
+    return tuple([each.of(1 / elements) for each in found])
 
 
 def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: bool, rounds: int) -> Received:
@@ -85,7 +98,7 @@ def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: 
     n: float = prod(position.radix for position in local)
     if spread:
         with_free_places(local, [digit for digit in (*partial, *unused) if digit not in entries.values()], entries)
-    unscattered = sum(digit not in entries.values() for digit in (*partial, *unused))
+    stop = any(digit not in entries.values() for digit in (*partial, *unused))  # no dimension divides by them
     waiting = {digit.axis for digit in partial if digit not in entries.values()}
     late = scattered = 1
     for digit in entries.values():
@@ -107,10 +120,13 @@ def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: 
     moved = prod(entered.radix for _, entered, _ in exchange.moved)
     if not exchange.twisted:
         total += n - n / moved
-        return Received(total, total, launches + (moved > 1), unscattered)
+        return Received(total, total, launches + (moved > 1), stop)
     sources, targets = (tuple(listed[i] for i in exchange.twisted) for listed in (exchange.sources, exchange.targets))
     same = n * still(sources, targets, 1)
+    if not rounds:
+        total += n - n / moved
+        return Received(total, total, launches + (moved > 1), bool(partial), (Relayed(n, relabelled(sources, targets)),))
     if moved <= rounds:
-        return Received(total + n, total + n - same / moved, launches + moved, unscattered)
+        return Received(total + n, total + n - same / moved, launches + moved, stop)
     total += n - n / moved
-    return Received(total + n, total + n - same, launches + 2, unscattered)
+    return Received(total + n, total + n - same, launches + 2, stop or bool(partial))

@@ -14,6 +14,7 @@ from math import prod
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.ir.digits import Digit, Digits, Number, group_size, whole_axes
 from meshbridge.ir.sharding import Mesh
+from meshbridge.resharding.relays import Exchange, Relayed, Swaps, cheapest, relabelled
 
 Shape = tuple[int, ...]
 
@@ -56,6 +57,10 @@ class Step:
     def total(self, elements: int, devices: int) -> float:
         """Elements that all devices together receive."""
         return self.received(elements) * devices
+
+    def relayed(self, elements: int) -> Relayed | None:
+        """What the step sends in the place of permutes, if it does."""
+        return None
 
     def peak(self, before: int, after: int) -> int:
         """Elements alive at the worst moment, given those of the buffers before and after the step."""
@@ -215,6 +220,32 @@ class Permute(Collective):
 
 
 @dataclass(frozen=True, slots=True)
+class Relay(Step):
+    """What `Permute` does, in all-to-alls (`relays`): two of all devices along the digits, or three for each of `swaps`."""
+
+    sources: Digits
+    targets: Digits
+
+    @property
+    def collectives(self) -> int:
+        return self.relayed(prod(self.shape)).sent[1]
+
+    @property
+    def swaps(self) -> Swaps:
+        """Digits that change places, list by list."""
+        return cheapest(prod(self.shape), self.sources, self.targets)
+
+    def relayed(self, elements: int) -> Relayed:
+        return Relayed(elements, relabelled(self.sources, self.targets))
+
+    def received(self, elements: int) -> float:
+        return float(self.relayed(elements).sent[0])
+
+    def text(self, mesh: Mesh) -> str:
+        return f"relay {describe(mesh, self.sources)} to {describe(mesh, self.targets)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds(Step):
     """An all-to-all and a relabelling in one, as many permutes as the all-to-all has devices, no byte moved twice.
 
@@ -281,13 +312,16 @@ class Reblock(Step):
     """Divides dimension `dim` of the tensor into blocks of another length, over the same devices: block b begins at b lengths.
 
     A device lacks rows that devices before it hold, where blocks become shorter, or devices behind it, where they become longer.
-    It receives as many as the device that lacks most, from the nearest devices, one permute from each distance.
+    It receives as many as the device that lacks most, from the nearest devices, one permute from each distance. Where none is
+    `listed`, two all-to-alls do the same: the first gives each device a piece of what every device sends, the second all that it
+    lacks.
     """
 
     digits: Digits
     dim: int
     before: int
     "The length of the blocks before."
+    listed: bool = True
 
     @property
     def shift(self) -> int:
@@ -302,13 +336,27 @@ class Reblock(Step):
         return tuple(min(self.before, lacked - start) for start in range(0, lacked, self.before))
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """The different ones among them: as many kinds of pieces a device sends."""
+        return tuple(dict.fromkeys(self.pieces))
+
+    @property
     def collectives(self) -> int:
-        return len(self.pieces)
+        return len(self.pieces) if self.listed else 2
+
+    def relayed(self, elements: int) -> Relayed | None:
+        if self.listed:
+            return None
+        count = group_size(self.digits)
+        return Relayed(elements // self.before, ((Exchange(count, self.lengths), Exchange(count, self.pieces)),))
 
     def received(self, elements: int) -> float:
-        return float(sum(self.pieces) * (elements // self.before))
+        relayed = self.relayed(elements)
+        return float(relayed.sent[0] if relayed else sum(self.pieces) * (elements // self.before))
 
     def total(self, elements: int, devices: int) -> float:
+        if not self.listed:
+            return self.received(elements) * devices
         # Devices at an end have nobody at that distance.
         count = group_size(self.digits)
         rows = sum(rows * (count - distance) for distance, rows in enumerate(self.pieces, 1))

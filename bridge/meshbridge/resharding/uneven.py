@@ -13,7 +13,7 @@ A way is chosen by its price, and only then a plan is made of it: so a plan send
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -21,14 +21,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from meshbridge.ir.elements import element_bytes
-from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, local_shape
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even
 from meshbridge.resharding.alignment import align
-from meshbridge.resharding.candidates import padded_shape, reblocks, relabelling
+from meshbridge.resharding.candidates import padded_shape, reblocks, relabel, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
 from meshbridge.resharding.plan import Options
 from meshbridge.resharding.price import even_price
+from meshbridge.resharding.relays import Relayed
 from meshbridge.resharding.routes import reduced_axes, reductions, replications
-from meshbridge.resharding.steps import Reblock, Shape, still
+from meshbridge.resharding.steps import Reblock, Shape, Step
 
 MANY_TILES = 512
 """Tiles beyond which an exchange is not planned where padding does instead: every device of it has an offset for each."""
@@ -40,10 +41,13 @@ MOST_TILES = 8192
 Grid = np.ndarray[Any, np.dtype[Any]]
 
 
+Kind = Literal["padded", "relabelled", "tiles", "between"]
+
+
 class Way(NamedTuple):
     """One way from a sharding to another."""
 
-    kind: Literal["padded", "relabelled", "tiles", "between"]
+    kind: Kind
     busiest: float
     "Elements that the busiest device receives: what it takes is time."
     received: float
@@ -51,20 +55,26 @@ class Way(NamedTuple):
     launches: int
     "Collectives."
     between: Sharding | None = None
+    relayed: tuple[Relayed, ...] = ()
+    "What is sent in the place of permutes, which grows in steps with the tensor: it is not in the sums."
 
     def seconds(self, dtype: str, options: Options) -> float:
         """Modelled time."""
         return options.alpha * self.launches + options.beta * self.busiest * element_bytes(dtype)
 
     def times(self, others: int) -> Way:
-        """The same with dimensions beside it, that move alike."""
-        return self._replace(busiest=self.busiest * others, received=self.received * others)
+        """The same with dimensions beside it, that move alike, and with all that is sent in the sums."""
+        busiest, received, launches = self.busiest * others, self.received * others, self.launches
+        for sent, count in [each.times(others).sent for each in self.relayed]:
+            busiest, received, launches = busiest + sent, received + sent, launches + count
+        return Way(self.kind, busiest, received, launches, self.between)
 
 
-def _between(between: Sharding, first: Way, second: Way) -> Way:
-    """Two ways, one after the other."""
+def _then(first: Way, second: Way, between: Sharding | None = None) -> Way:
+    """Two ways, one after the other, with a sharding `between` or as one of the padded tensor."""
     busiest, received = first.busiest + second.busiest, first.received + second.received
-    return Way("between", busiest, received, first.launches + second.launches, between)
+    kind: Kind = "padded" if between is None else "between"
+    return Way(kind, busiest, received, first.launches + second.launches, between, (*first.relayed, *second.relayed))
 
 
 class _Dim(NamedTuple):
@@ -81,6 +91,15 @@ def is_aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> 
     return all(is_even(shape, mesh, split) for split in splits) and align(shape, mesh, *splits) is not None
 
 
+def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
+    """The way between two shardings without halos and offsets: of the even pair that they are, or the best of an uneven one."""
+    if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
+        way = even_way(shape, dtype, mesh, source, target, options)
+        if way is not None:
+            return way
+    return best_way(shape, dtype, mesh, source, target, options)
+
+
 @lru_cache(maxsize=1 << 18)
 def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
     """The way of the least modelled time between two shardings without halos and offsets; of equals the first one."""
@@ -89,22 +108,24 @@ def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
 
 def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way | None:
     """The way between two shardings that divide `shape` evenly, if they are aligned: mostly that without a stop. Where some digit
-    has no dimension to scatter along, the value may be reduced first along one that the target divides."""
+    has no dimension to scatter along, or a relabelling costs more than it must, the value may be reduced first along a dimension
+    that the target divides."""
     direct = _even_leg(shape, mesh, source, target, options)
     if direct is None or not direct[1]:
-        return direct and direct[0]
-    ways = [direct[0]]
+        return direct and direct[0].times(1)
+    ways = [direct[0].times(1)]
     for between in reductions(shape, mesh, source, target, reduced_axes(source, target)[0]):
-        first = _even_leg(shape, mesh, source, between, options)
-        if first is not None and between != target:
-            ways.append(_between(between, first[0], best_way(shape, dtype, mesh, between, target, options)))
+        if between != target and (first := _even_leg(shape, mesh, source, between, options)):
+            ways.append(_then(first[0].times(1), best_way(shape, dtype, mesh, between, target, options), between))
     return min(ways, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
 
 
-def _even_leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> tuple[Way, int] | None:
-    """The way without a stop, and the digits that scatter nothing."""
+def _even_leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> tuple[Way, bool] | None:
+    """The way without a stop, and whether one may save something."""
     found = even_price(shape, mesh, source, target, options.permutes(mesh))
-    return None if found is None else (Way("padded", found.busiest, found.average, found.launches), found.unscattered)
+    if found is None:
+        return None
+    return Way("padded", found.busiest, found.average, found.launches, relayed=found.relayed), found.stop
 
 
 def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Iterator[Way]:
@@ -112,8 +133,8 @@ def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardi
     reduced, _ = reduced_axes(source, target)
     if reduced:
         whole = padded_shape(shape, mesh, source, target)
-        found = [_padded(shape, mesh, source, target, even_way(whole, dtype, mesh, source, target, options))]
-        resizes, others = _resized(shape, mesh, source, target), 1
+        resizes, others = _resized(shape, mesh, source, target, options), 1
+        found = [_padded(mesh, resizes, even_way(whole, dtype, mesh, source, target, options))]
     else:
         dims = [_Dim(*each) for each in zip(shape, source.split_axes, target.split_axes, strict=True)]
         moved = tuple(sorted(dim for dim in dims if dim.before != dim.after))
@@ -125,7 +146,7 @@ def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardi
     if found[0] is None or resizes:
         for between in reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target):
             first, second = (best_way(shape, dtype, mesh, *leg, options) for leg in ((source, between), (between, target)))
-            yield _between(between, first, second)
+            yield _then(first, second, between)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -138,37 +159,47 @@ def _direct(mesh: Mesh, dims: tuple[_Dim, ...], partial: Axes, options: Options)
     source = Sharding(mesh.name, tuple([dim.before for dim in dims]), partial)
     target = Sharding(mesh.name, tuple([dim.after for dim in dims]), partial)
     even = _even_leg(padded_shape(shape, mesh, source, target), mesh, source, target, options)
-    padded, resized = _padded(shape, mesh, source, target, even and even[0]), _resized(shape, mesh, source, target)
+    resized = _resized(shape, mesh, source, target, options)
+    padded = _padded(mesh, resized, even and even[0])
     found = [padded]
     each = tiles_of_a_receiver(mesh, source, target)
     count = each * mesh.group_size(exchanged_axes(source, target))
     permutes = each * prod(_fewer_blocks(mesh, dims[dim]) for dim in {step.dim for step in resized})
     if padded is None and (digits := relabelling(mesh, source, target)):
-        block = prod(local_shape(shape, mesh, source.split_axes))
-        found.append(Way("relabelled", block, block * (1 - still(*digits, 1)), 1))
-    if count <= MOST_TILES if padded is None else count <= MANY_TILES and permutes <= options.permutes(mesh):
+        step = relabel(shape, mesh, source, digits, options.lists(mesh))
+        found.append(_along("relabelled", mesh, [(step, prod(step.shape))]))
+    if options.lists(mesh) and (
+        count <= MOST_TILES if padded is None else count <= MANY_TILES and permutes <= options.permutes(mesh)
+    ):
         busiest, received = _received_as_tiles(mesh, dims)
         found.append(Way("tiles", busiest, received, permutes if received else 0))
     return found, resized
 
 
-def _padded(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, even: Way | None) -> Way | None:
-    """The way by an even pair, of which the way is `even`, if that is aligned."""
+def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: Way | None) -> Way | None:
+    """The way by an even pair, of which the way is `even`, if that is aligned, and by the steps that change lengths of blocks."""
     if even is None:
         return None
-    busiest, received, launches = even.busiest, even.received, even.launches
-    for step in _resized(shape, mesh, source, target):
-        before = prod(step.shape) // step.shape[step.dim] * step.before
-        busiest += step.received(before)
-        received += step.total(before, mesh.size) / mesh.size
-        launches += step.collectives
-    return Way("padded", busiest, received, launches)
+    steps = [(step, prod(step.shape) // step.shape[step.dim] * step.before) for step in resized]
+    return _then(even, _along("padded", mesh, steps))
 
 
-def _resized(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Reblock, ...]:
+def _along(kind: Kind, mesh: Mesh, steps: Sequence[tuple[Step, int]]) -> Way:
+    """The way of these steps, each with the elements of the buffer before it."""
+    way = Way(kind, 0, 0, 0)
+    for step, before in steps:
+        if relayed := step.relayed(before):
+            way = way._replace(relayed=(*way.relayed, relayed))
+        else:
+            busiest, received = way.busiest + step.received(before), way.received + step.total(before, mesh.size) / mesh.size
+            way = way._replace(busiest=busiest, received=received, launches=way.launches + step.collectives)
+    return way
+
+
+def _resized(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> tuple[Reblock, ...]:
     """How the even pair changes the lengths of blocks, before and behind."""
-    whole = padded_shape(shape, mesh, source, target)
-    return (*reblocks(shape, whole, mesh, source.split_axes), *reblocks(shape, whole, mesh, target.split_axes, back=True))
+    before, after = reblocks(shape, padded_shape(shape, mesh, source, target), mesh, source, target, options.lists(mesh))
+    return (*before, *after)
 
 
 def _fewer_blocks(mesh: Mesh, dim: _Dim) -> int:

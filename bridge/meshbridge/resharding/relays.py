@@ -1,0 +1,119 @@
+"""All-to-alls that do the work of a permute: their groups name mesh axes, where a permute lists every device.
+
+A device holds its buffer in rows, one for each member of a group, the last ones padded. An all-to-all exchanges the digits that
+number the members for those that number the rows, so three of them swap two digits of the device's number, or two lists of them:
+
+    rows            over a: a' of (a', b)      over b: b' of (a, b')      over a: rows, now those of (b, a)
+
+Two over all digits that change do any relabelling: the first leaves each device a piece of every buffer, and the second
+collects the pieces where they are wanted. That sends least where a buffer has an element for each device. Where it has not,
+swaps in smaller groups do: every relabelling is one or two lists of swaps.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from meshbridge.ir.digits import Digit, Digits, group_size, primes
+
+LAUNCH = 64
+"""Elements that a device may receive more for the sake of one all-to-all less."""
+
+
+class Exchange(NamedTuple):
+    """One all-to-all: how many devices take part, and how many times the buffer each part of what it sends has; every part is
+    padded to divide by the devices."""
+
+    devices: int
+    parts: tuple[int, ...] = (1,)
+
+    def received(self, elements: int) -> int:
+        """Elements that each device receives, if the buffer has so many `elements`."""
+        return (self.devices - 1) * sum([-(-part * elements // self.devices) for part in self.parts])
+
+
+class Swap(NamedTuple):
+    """Digits that take each other's places: those of `left` and `right` with the same index."""
+
+    left: Digits
+    right: Digits
+
+    @property
+    def over(self) -> tuple[Digits, ...]:
+        """The groups of its all-to-alls."""
+        return self.left, self.right, self.left
+
+
+Swaps = tuple[Swap, ...]
+
+
+class Relayed(NamedTuple):
+    """What is sent in the place of permutes: of each of several ways its all-to-alls, of buffers of `elements`."""
+
+    elements: float
+    ways: tuple[tuple[Exchange, ...], ...]
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Elements that each device receives, and in how many all-to-alls, of the best way."""
+        elements = round(self.elements)
+        return min(
+            [(sum([each.received(elements) for each in way]), len(way)) for way in self.ways],
+            key=lambda sent: sent[0] + LAUNCH * sent[1],
+        )
+
+    def times(self, others: float) -> Relayed:
+        """The same of a buffer so many times as large."""
+        return Relayed(self.elements * others, self.ways)
+
+
+@lru_cache(maxsize=1 << 12)
+def relabelled(sources: Digits, targets: Digits) -> tuple[tuple[Exchange, ...], ...]:
+    """The ways of a relabelling (`steps.Permute`): two all-to-alls of all devices, or lists of swaps."""
+    whole = (Exchange(group_size(sources)),) * 2
+    return (whole, *(tuple(Exchange(group_size(over)) for swap in way for over in swap.over) for way in swaps(sources, targets)))
+
+
+def cheapest(elements: int, sources: Digits, targets: Digits) -> Swaps:
+    """The swaps that send least of a buffer of `elements`; none where two all-to-alls of all devices do."""
+    ways = relabelled(sources, targets)
+    received = [Relayed(elements, (way,)).sent for way in ways]
+    best = received.index(Relayed(elements, ways).sent)
+    return swaps(sources, targets)[best - 1] if best else ()
+
+
+@lru_cache(maxsize=1 << 12)
+def swaps(sources: Digits, targets: Digits) -> tuple[Swaps, ...]:
+    """Lists of swaps after which a device has the buffer of the one whose `sources` are its `targets`, digit by digit, in groups
+    from the largest to the smallest; none where digits differ in radix."""
+    if any(source.radix != target.radix for source, target in zip(sources, targets, strict=True)):
+        return ()
+    follow = {
+        part: into
+        for source, target in zip(sources, targets, strict=True)
+        for part, into in zip(_prime_parts(source), _prime_parts(target), strict=True)
+    }
+    turns: tuple[list[tuple[Digit, Digit]], ...] = ([], [])
+    while follow:
+        cycle = [next(iter(follow))]
+        while (following := follow.pop(cycle[-1])) != cycle[0]:
+            cycle.append(following)
+        for first, pairs in enumerate(turns):  # a rotation is two reflections: j to -j, and then j to 1 - j
+            ends = [(j, (first - j) % len(cycle)) for j in range(len(cycle))]
+            pairs += [(cycle[a], cycle[b]) for a, b in ends if a < b]
+    most = max(map(len, turns))
+    lengths = dict.fromkeys(-(-most // parts) for parts in range(1, most + 1))
+    return tuple(tuple(_swap(pairs[at : at + n]) for pairs in turns for at in range(0, len(pairs), n)) for n in lengths)
+
+
+def _swap(pairs: list[tuple[Digit, Digit]]) -> Swap:
+    ordered = sorted(pairs, key=lambda pair: (pair[0].axis, -pair[0].stride))
+    return Swap(tuple(left for left, _ in ordered), tuple(right for _, right in ordered))
+
+
+def _prime_parts(digit: Digit) -> Digits:
+    """The digit as digits of prime radix, outer to inner."""
+    radices = primes(digit.radix)
+    return tuple(Digit(digit.axis, radix, digit.stride * prod(radices[i + 1 :])) for i, radix in enumerate(radices))
