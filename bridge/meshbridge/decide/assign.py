@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Ends, Prices, Taken, cost_of
+from meshbridge.decide.choice import Choice, End, Prices, Taken, cheapest, prices_from
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
 from meshbridge.decide.value import Value
@@ -337,14 +337,21 @@ class Assigner:
     ) -> Choice:
         """The choice of the fewest bytes; of equals, that with the most of them counted already, which may yet be spared."""
         pricing = self.graph.pricing
+        op = pricing.op(kind.rule, taken)
         if kind.fixed_option is not None:
-            return pricing.choice(kind.rule, kind.fixed_option, taken)
-        splits = [value.defined.split_axes if value is not None else () for value in arriving]
-        splits += [tensor.split if tensor is not None else () for tensor in results]
+            return op.choice(kind.fixed_option)
         passed = max(taken, default=())
         ready = [value.ready(scope) if value is not None else [] for value in arriving]
-        first: Ends = [value and self._arriving(value, have) for value, have in zip(arriving, ready, strict=True)]
-        last: Ends = [tensor and self._leaving(tensor, passed or free, kind.reduce_share) for tensor in results]
+        suggestions, first, last = [], list[End](), list[End]()
+        for place, (value, have) in enumerate(zip(arriving, ready, strict=True)):
+            suggestions.append(op.suggestion(place, value.defined.split_axes if value is not None else ()))
+            if value is not None:
+                first.append(End(self._arriving(value, have), place, suggestions[-1], is_result=False))
+        for place, tensor in enumerate(results):
+            suggestions.append(op.suggestion(len(arriving) + place, tensor.split if tensor is not None else ()))
+            if tensor is not None:
+                prices = self._leaving(tensor, passed or free, kind.reduce_share)
+                last.append(End(prices, place, suggestions[-1], is_result=True))
 
         def counted(choice: Choice) -> float:
             return sum(
@@ -353,25 +360,24 @@ class Assigner:
                 if value is not None and need == value.anticipated and need not in have
             )
 
-        choices = pricing.choices(kind.rule, splits, wanted_partial(kind, results), taken)
-        return min(choices.ordered, key=lambda choice: (cost_of(choice, first, last)[1], counted(choice)))
+        choices = op.suggested(tuple(suggestions), wanted_partial(kind, results))
+        return cheapest(choices, [*last, *first], counted)
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""
         prices = self.graph.pricing.arriving(value.tensor.type, value.defined)
-        return Prices(lambda need: 0.0 if need in ready or need == value.anticipated else prices[need])
+        return prices_from(lambda need: None if need in ready or need == value.anticipated else (prices, need, 1.0))
 
     def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> Prices:
         """Bytes of resharding what is computed to the result, whose sum over the axes `staying` is not reduced here."""
-        pricing = self.graph.pricing
 
-        def price(computed: Sharding) -> float:
+        def source(computed: Sharding) -> tuple[Prices, Sharding, float]:
             target, axes = tensor.sharding, computed.partial_axes
             if axes and axes == staying:
                 target = sharding_of(tensor.mesh, _without(tensor.split, axes), axes, computed.partial_kind)
-            return pricing.leaving(tensor.type, target, share)[computed]
+            return self.graph.pricing.leaving(tensor.type, target, share), computed, 1.0
 
-        return Prices(price)
+        return prices_from(source)
 
     def _pay(self, node: Node, number: int, need: Sharding) -> None:
         """Remembers that `need` exists from here on in this scope."""

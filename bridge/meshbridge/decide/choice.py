@@ -8,9 +8,10 @@ refinement and assignment differ in what an operand comes from and what a result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
-from math import inf, prod
+from heapq import heappush, heapreplace
+from math import prod
 
 from meshbridge import resharding
 from meshbridge.ir.elements import element_bytes
@@ -56,9 +57,6 @@ TensorType = tuple[tuple[int, ...], str]
 Taken = tuple[Axes, ...]
 """Per operand, the axes along which an op takes it as a partial sum and passes that on; () where it takes none so."""
 
-Suggestions = tuple[tuple[int, Axes], ...]
-"""Loops, each with axes that may split it."""
-
 
 @dataclass(frozen=True, eq=False)
 class Choice:
@@ -73,21 +71,20 @@ class Choice:
     "How each result is computed."
 
 
-@dataclass(frozen=True, eq=False)
-class Choices:
-    """The choices that an op has, in the order of preference, and their places in it from the one that computes least on."""
-
-    ordered: list[Choice]
-    by_compute: list[int]
+Choices = list[tuple[float, int, Choice]]
+"""The choices that an op has from the one that computes least on, each with what it computes and its place in the order of
+preference."""
 
 
 class Prices(dict[Sharding, float]):
     """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there."""
 
-    def __init__(self, price: Callable[[Sharding], float], floor: Callable[[Sharding], float] | None = None) -> None:
+    def __init__(self, price: Callable[[Sharding], float], floor: Callable[[Sharding], tuple[float, bool]]) -> None:
+        """`floor` is what a price is at least, and whether it is that."""
         super().__init__()
         self._price = price
         self._floor = floor
+        self._floors: dict[Sharding, float] = {}
 
     def __missing__(self, sharding: Sharding) -> float:
         found = self[sharding] = self._price(sharding)
@@ -97,12 +94,168 @@ class Prices(dict[Sharding, float]):
         """What it costs at least, without pricing it."""
         found = self.get(sharding)
         if found is None:
-            return self._floor(sharding) if self._floor is not None else 0.0
+            found = self._floors.get(sharding)
+        if found is None:
+            found, is_price = self._floor(sharding)
+            if is_price:
+                self[sharding] = found
+            else:
+                found = self._floors[sharding] = found * (1 - ROUNDING)
         return found
 
 
-Ends = Sequence[Prices | None]
-"""The prices of all operands, or of all results; None for what is no ranked tensor."""
+Sources = Callable[[Sharding], tuple[Prices, Sharding, float] | None]
+"""What a price is a part of: of which sharding, among which prices; None where it costs nothing."""
+
+
+def prices_from(sources: Sources) -> Prices:
+    """Prices that are parts of others."""
+
+    def price(sharding: Sharding) -> float:
+        source = sources(sharding)
+        return source[2] * source[0][source[1]] if source else 0.0
+
+    def floor(sharding: Sharding) -> tuple[float, bool]:
+        source = sources(sharding)
+        return (source[2] * source[0].least(source[1]), source[1] in source[0]) if source else (0.0, True)
+
+    return Prices(price, floor)
+
+
+class End(dict[Choice, float]):
+    """What one end of an op, an operand or a result, costs at least under each choice that the op has."""
+
+    def __init__(self, prices: Prices, place: int, suggestion: Suggestion, *, is_result: bool) -> None:
+        super().__init__()
+        self.prices = prices
+        self.suggestion = suggestion
+        self._place = place
+        self._is_result = is_result
+
+    def sharding(self, choice: Choice) -> Sharding:
+        """What the choice needs, or computes."""
+        return (choice.computed if self._is_result else choice.needs)[self._place]
+
+    def __missing__(self, choice: Choice) -> float:
+        found = self[choice] = self.prices.least(self.sharding(choice))
+        return found
+
+    def is_priced(self, choice: Choice) -> bool:
+        """Whether that is what it costs; from now on it is."""
+        price = self.prices[self.sharding(choice)]
+        if price == self[choice]:
+            return True
+        self[choice] = price
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class Suggestion:
+    """Loops, each with axes that may split it, as the split of one tensor suggests; and with axes that it could take over from
+    dimensions of the tensor that must be replicated."""
+
+    found: tuple[tuple[int, Axes], ...] = ()
+    movable: tuple[tuple[int, Axes], ...] = ()
+
+
+class OpChoices:
+    """What an op has to choose from that takes its operands as partial sums along given axes: every option is made once."""
+
+    def __init__(self, rule: ShardingRule, taken: Taken, mesh: Mesh) -> None:
+        self.rule = rule
+        self.taken = taken
+        self.mesh = mesh
+        self._dims = (*rule.operands, *rule.results)
+        self._known: dict[Option, Choice | None] = {}
+        "What follows from each option; None for one that is not legal."
+        self.nothing = Suggestion()
+        self._suggestions: dict[tuple[int, Split], Suggestion] = {}
+        self._equal: dict[tuple[object, ...], Suggestion] = {((), ()): self.nothing}
+        self._by_suggestions: dict[tuple[Suggestion, ...], Choices] = {}
+        self._by_candidates: dict[tuple[Candidates, Axes], Choices] = {}
+
+    def __len__(self) -> int:
+        """How many options and sets of them have been looked at."""
+        return len(self._known) + len(self._by_candidates)
+
+    def suggestion(self, end: int, split: Split) -> Suggestion:
+        """What the split of one tensor suggests, of an operand or, behind them, a result. Equal ones are one object."""
+        found = self._suggestions.get((end, split))
+        if found is None:
+            dims = self._dims[end]
+            said = (
+                tuple(suggested_axes(self.rule, dims, split, self.mesh)),
+                tuple(movable_axes(self.rule, dims, split, self.mesh)),
+            )
+            found = self._suggestions[end, split] = self._equal.setdefault(said, Suggestion(*said))
+        return found
+
+    def suggested(self, suggestions: tuple[Suggestion, ...], partial: Axes = ()) -> Choices:
+        """All legal options that suggestions make, the most split ones first.
+
+        `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave its
+        result so, only the options that do are considered (the RFC, setShardingAnnotations). Axes along which an operand is
+        taken as a partial sum split no loop.
+        """
+        choices = self._by_suggestions.get(suggestions) if not partial else None
+        if choices is None:
+            found = [said for suggestion in suggestions for said in suggestion.found]
+            moved = [said for suggestion in suggestions for said in suggestion.movable]
+            key = (loop_candidates(self.rule, (*found, *moved)), partial)
+            choices = self._by_candidates.get(key)
+            if choices is None:
+                choices = self._by_candidates[key] = choices_of(self._legal(*key))
+            if not partial:
+                self._by_suggestions[suggestions] = choices
+        return choices
+
+    def _legal(self, candidates: Candidates, partial: Axes) -> list[Choice]:
+        """The legal options that the candidates of each loop make."""
+        rule = self.rule
+        if partial:
+            candidates = tuple(
+                (partial, *found) if loop.reduction and partial not in found else found
+                for loop, found in zip(rule.loops, candidates, strict=True)
+            )
+        while prod(map(len, candidates)) > MOST_OPTIONS:
+            widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
+            candidates = (*candidates[:widest], (*candidates[widest][:-2], ()), *candidates[widest + 1 :])
+        if passed := {*max(self.taken, default=())}:
+            candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
+        legal = [choice for choice in map(self._choice, _disjoint(candidates)) if choice is not None]
+        if not partial:
+            return legal
+        return [choice for choice in legal if {*partial} <= _reduced(rule, choice.option)] or legal
+
+    def _choice(self, option: Option) -> Choice | None:
+        """What follows from one option, if it is legal."""
+        if option in self._known:
+            return self._known[option]
+        is_taken = self.rule.takes_any_option or is_legal(self.rule, option, self.mesh)
+        found = self._known[option] = self.choice(option) if is_taken else None
+        return found
+
+    def choice(self, option: Option) -> Choice:
+        """What follows from one option."""
+        rule, name, passed = self.rule, self.mesh.name, max(self.taken, default=())
+        operands = zip(rule.operands, self.taken or ((),) * len(rule.operands), strict=True)
+        return Choice(
+            option,
+            self.compute(option),
+            tuple([needed_sharding(dims, option, name, axes) for dims, axes in operands]),
+            tuple([computed_sharding(rule, option, index, self.mesh, passed) for index in range(len(rule.results))]),
+        )
+
+    def compute(self, option: Option) -> float:
+        """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
+        rule = self.rule
+        if not rule.loops:
+            return 0.0
+        iterations = 1.0
+        for loop, axes in zip(rule.loops, option, strict=True):
+            iterations *= loop.size / self.mesh.group_size(axes) if axes else loop.size
+        price = (CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE) * rule.work * iterations
+        return price + exchanged_bytes(rule, option, self.mesh) if rule.exchanges else price
 
 
 class Pricing:
@@ -113,18 +266,28 @@ class Pricing:
         self.mesh = mesh
         self._from: dict[tuple[TensorType, Sharding], Prices] = {}
         self._into: dict[tuple[TensorType, Sharding, float], Prices] = {}
-        self._shares: dict[Sharding, float] = {}
-        self._suggestions: dict[tuple[ShardingRule, int, Split], tuple[Suggestions, Suggestions]] = {}
-        self._masks: dict[Axes, int] = {}
-        self._known: dict[tuple[ShardingRule, Taken], dict[Option, Choice | None]] = {}
-        "Per op, what follows from each option; None for one that is not legal."
-        self._choices: dict[tuple[ShardingRule, Candidates, Axes, Taken], Choices] = {}
+        self._ops: dict[tuple[ShardingRule, Taken], OpChoices] = {}
+        self._devices: dict[int, int] = {}
 
     @property
     def count(self) -> int:
         """How many prices have been computed."""
-        tables: list[Sized] = [self._choices, *self._from.values(), *self._into.values(), *self._known.values()]
+        tables: list[Sized] = [*self._from.values(), *self._into.values(), *self._ops.values()]
         return sum(map(len, tables))
+
+    def op(self, rule: ShardingRule, taken: Taken = ()) -> OpChoices:
+        """What an op has to choose from that takes operands as partial sums so."""
+        found = self._ops.get((rule, taken))
+        if found is None:
+            found = self._ops[rule, taken] = OpChoices(rule, taken, self.mesh)
+        return found
+
+    def devices(self, axes: int) -> int:
+        """How many devices a set of axes, a bit for each, splits over."""
+        found = self._devices.get(axes)
+        if found is None:
+            found = self._devices[axes] = self.mesh.group_size(axis for axis in range(self.mesh.rank) if axes >> axis & 1)
+        return found
 
     def arriving(self, kind: TensorType, source: Sharding) -> Prices:
         """Bytes of resharding a value from `source` to what is needed of it."""
@@ -135,7 +298,15 @@ class Pricing:
             def price(need: Sharding) -> float:
                 return 0.0 if need == source else resharding.cost(shape, dtype, self.mesh, source, need)
 
-            found = self._from[kind, source] = Prices(price, lambda need: self._least(kind, source, need))
+            def floor(need: Sharding) -> tuple[float, bool]:
+                if need == source:
+                    return 0.0, True
+                if not (source.is_plain and need.is_plain):
+                    return 0.0, False
+                received, is_price = resharding.floor(shape, self.mesh, source, need)
+                return received * element_bytes(dtype), is_price
+
+            found = self._from[kind, source] = Prices(price, floor)
         return found
 
     def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0) -> Prices:
@@ -144,188 +315,48 @@ class Pricing:
         key = (kind, target, share)
         found = self._into.get(key)
         if found is None:
-
-            def price(computed: Sharding) -> float:
-                moved = self.arriving(kind, computed)[target]
-                return share * moved if computed.partial_axes else moved
-
-            def floor(computed: Sharding) -> float:
-                moved = self._least(kind, computed, target)
-                return share * moved if computed.partial_axes else moved
-
-            found = self._into[key] = Prices(price, floor)
-        return found
-
-    def _least(self, kind: TensorType, source: Sharding, target: Sharding) -> float:
-        """Bytes that no plan goes below: a device receives what it lacks. Where a value is reduced, that is all that it is to
-        hold, and all devices together receive all terms of every element but one."""
-        if source == target or not (source.is_plain and target.is_plain):
-            return 0.0
-        lacking = self._share(target)
-        if source.partial_axes == target.partial_axes:
-            lacking -= self._share(source)
-        else:
-            terms = self.mesh.group_size(source.partial_axes)
-            if terms == 1 or target.partial_axes:
-                return 0.0
-            lacking = max(lacking, (terms - 1) / self.mesh.size)
-        return max(0.0, lacking) * prod(kind[0]) * element_bytes(kind[1])
-
-    def _share(self, sharding: Sharding) -> float:
-        """The part of a value that one device holds, on average."""
-        found = self._shares.get(sharding)
-        if found is None:
-            found = self._shares[sharding] = 1 / self.mesh.group_size(sharding.used_axes)
-        return found
-
-    def choices(self, rule: ShardingRule, splits: Sequence[Split], partial: Axes = (), taken: Taken = ()) -> Choices:
-        """All legal options that the tensors' splits (operands, then results) suggest, the most split ones first. Axes on
-        dimensions that must be replicated are suggested to the others.
-
-        `partial`: the axes along which the user wants a result partial. They belong to reduction loops; if the op can leave its
-        result so, only the options that do are considered (the RFC, setShardingAnnotations). Axes along which an operand is
-        `taken` split no loop.
-        """
-        found: list[tuple[int, Axes]] = []
-        moved: list[tuple[int, Axes]] = []
-        for index, split in enumerate(splits):
-            suggested, movable = self._suggestions_of(rule, index, split)
-            found += suggested
-            moved += movable
-        key = (rule, loop_candidates(rule, (*found, *moved)), partial, taken)
-        choices = self._choices.get(key)
-        if choices is None:
-            choices = self._choices[key] = choices_of(self._legal(*key))
-        return choices
-
-    def _legal(self, rule: ShardingRule, candidates: Candidates, partial: Axes, taken: Taken) -> list[Choice]:
-        """The legal options that the candidates of each loop make."""
-        if partial:
-            candidates = tuple(
-                (partial, *found) if loop.reduction and partial not in found else found
-                for loop, found in zip(rule.loops, candidates, strict=True)
+            found = self._into[key] = prices_from(
+                lambda computed: (self.arriving(kind, computed), target, share if computed.partial_axes else 1.0)
             )
-        while prod(map(len, candidates)) > MOST_OPTIONS:
-            widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
-            candidates = (*candidates[:widest], (*candidates[widest][:-2], ()), *candidates[widest + 1 :])
-        if passed := {*max(taken, default=())}:
-            candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
-        known = self._known.setdefault((rule, taken), {})
-        legal = []
-        for option in self._disjoint(candidates):
-            if option not in known:
-                is_taken = rule.takes_any_option or is_legal(rule, option, self.mesh)
-                known[option] = self.choice(rule, option, taken) if is_taken else None
-            if (choice := known[option]) is not None:
-                legal.append(choice)
-        if not partial:
-            return legal
-        return [choice for choice in legal if {*partial} <= _reduced(rule, choice.option)] or legal
-
-    def _disjoint(self, candidates: Candidates) -> list[Option]:
-        """The options that use no axis twice, in the order of their product."""
-        masks = self._masks
-        found: list[tuple[int, Option]] = [(0, ())]
-        for each in candidates:
-            if len(each) == 1:
-                found = [(used, (*option, *each)) for used, option in found]
-            else:
-                for axes in each:
-                    if axes not in masks:
-                        masks[axes] = sum(1 << axis for axis in axes)
-                found = [
-                    (used | masks[axes], (*option, axes)) for used, option in found for axes in each if not used & masks[axes]
-                ]
-        return [option for _, option in found]
-
-    def _suggestions_of(self, rule: ShardingRule, index: int, split: Split) -> tuple[Suggestions, Suggestions]:
-        """What the split of one tensor suggests, and what could take over axes from its dimensions that must be replicated."""
-        found = self._suggestions.get((rule, index, split))
-        if found is None:
-            dims = (*rule.operands, *rule.results)[index]
-            found = tuple(suggested_axes(rule, dims, split, self.mesh)), tuple(movable_axes(rule, dims, split, self.mesh))
-            self._suggestions[rule, index, split] = found
         return found
 
-    def choice(self, rule: ShardingRule, option: Option, taken: Taken = ()) -> Choice:
-        """What follows from one option."""
-        name, passed = self.mesh.name, max(taken, default=())
-        operands = zip(rule.operands, taken or ((),) * len(rule.operands), strict=True)
-        return Choice(
-            option,
-            self._compute_price(rule, option),
-            tuple([needed_sharding(dims, option, name, axes) for dims, axes in operands]),
-            tuple([computed_sharding(rule, option, index, self.mesh, passed) for index in range(len(rule.results))]),
-        )
 
-    def _compute_price(self, rule: ShardingRule, option: Option) -> float:
-        """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
-        if not rule.loops:
-            return 0.0
-        iterations = 1.0
-        for loop, axes in zip(rule.loops, option, strict=True):
-            iterations *= loop.size / self.mesh.group_size(axes) if axes else loop.size
-        price = (CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE) * rule.work * iterations
-        return price + exchanged_bytes(rule, option, self.mesh) if rule.exchanges else price
+def choices_of(preferred: Iterable[Choice]) -> Choices:
+    """Choices, the most preferred first, in the order in which they compute."""
+    return sorted([(choice.compute, place, choice) for place, choice in enumerate(preferred)])
 
 
-def choices_of(ordered: list[Choice]) -> Choices:
-    """Choices in the order of preference."""
-    return Choices(ordered, sorted(range(len(ordered)), key=lambda place: ordered[place].compute))
+def cheapest(choices: Choices, ends: Sequence[End], rank: Callable[[Choice], float] | None = None) -> Choice:
+    """The choice of the fewest bytes; of equals that of the lowest `rank`, and of these the first. `ends` are those of its
+    results, then of its operands, that count.
+
+    The one that costs least as far as is known is priced, until that is what it costs.
+    """
+    waiting: list[tuple[float, float, int, Choice]] = []
+    count, seen = len(choices), 0
+    while True:
+        while seen < count and (not waiting or choices[seen][0] <= waiting[0][0]):
+            total, place, choice = choices[seen]
+            for end in ends:
+                total += end[choice]
+            heappush(waiting, (total, rank(choice) if rank is not None else 0.0, place, choice))
+            seen += 1
+        _, ranked, place, choice = waiting[0]
+        unpriced = [end for end in ends if not end.is_priced(choice)]
+        if not unpriced:
+            return choice
+        heapreplace(waiting, (sum([end[choice] for end in ends], choice.compute), ranked, place, choice))
 
 
-def cost_of(choice: Choice, operands: Ends, results: Ends, most: float = inf) -> tuple[float, float]:
-    """Bytes of computing results and of what becomes of them, and the same with those of bringing operands to what is needed;
-    anything beyond `most` once the sum is."""
-    total = choice.compute
-    for prices, computed in zip(results, choice.computed, strict=True):
-        if prices is not None:
-            total += prices[computed]
-            if total > most:
-                return total, total
-    own = total
-    for prices, need in zip(operands, choice.needs, strict=True):
-        if prices is not None:
-            total += prices[need]
-            if total > most:
-                break
-    return own, total
-
-
-def least_cost(choice: Choice, operands: Ends, results: Ends) -> float:
-    """What a choice costs at least, without pricing anything."""
-    total = choice.compute
-    for prices, computed in zip(results, choice.computed, strict=True):
-        if prices is not None:
-            total += prices.least(computed)
-    for prices, need in zip(operands, choice.needs, strict=True):
-        if prices is not None:
-            total += prices.least(need)
-    return total
-
-
-def cheapest(choices: Choices, operands: Ends, results: Ends) -> tuple[Choice, float]:
-    """The choice of the fewest bytes, of equals the first, and what it costs without its operands."""
-    best, least, cheapest_own = len(choices.ordered), inf, 0.0
-    for place in choices.by_compute:
-        choice = choices.ordered[place]
-        if choice.compute > least:
-            break
-        f = choice.compute
-        for prices, computed in zip(results, choice.computed, strict=True):
-            if prices is not None:
-                f += prices.get(computed, 0.0)
-        for prices, computed in zip(operands, choice.needs, strict=True):
-            if prices is not None:
-                f += prices.get(computed, 0.0)
-        if f > least * (1 + 1e-12):
-            continue
-        if least_cost(choice, operands, results) * (1 - ROUNDING) > least:
-            continue
-        own, total = cost_of(choice, operands, results, least)
-        if total < least or (total == least and place < best):
-            best, least, cheapest_own = place, total, own
-    return choices.ordered[best], cheapest_own
+def _disjoint(candidates: Candidates) -> list[Option]:
+    """The options that use no axis twice, in the order of their product."""
+    found: list[tuple[frozenset[int], Option]] = [(frozenset(), ())]
+    for each in candidates:
+        if len(each) == 1:
+            found = [(used, (*option, *each)) for used, option in found]
+        else:
+            found = [(used.union(axes), (*option, axes)) for used, option in found for axes in each if used.isdisjoint(axes)]
+    return [option for _, option in found]
 
 
 def _reduced(rule: ShardingRule, option: Option) -> set[int]:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from operator import or_
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Ends, Prices, cheapest, extend
+from meshbridge.decide.choice import Choice, Prices, extend, prices_from
 from meshbridge.decide.cut_axes import Cuts, wanted_cuts
-from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region, wanted_partial
+from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region
+from meshbridge.decide.kind_choices import KindChoices
 from meshbridge.ir.sharding import Axes, Sharding
 from meshbridge.ir.subaxes import cut
 from meshbridge.ops.option import sharding_of
@@ -33,6 +34,7 @@ class Propagator:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._memo: dict[tuple[object, ...], tuple[Tensor | None, ...]] = {}
+        self._choices: dict[Kind, KindChoices] = {}
         self._operands: dict[Tensor, Prices] = {}
         self._results: dict[tuple[Tensor, Axes, float], Prices] = {}
         self._hidden: dict[int, Tensor] = {}
@@ -130,7 +132,7 @@ class Propagator:
         """Cuts axes: what has been propagated along them holds along their parts, and from here on a part can go alone."""
         renumbered = self.graph.renumber(cut(self.graph.mesh, cuts))
         self._hidden = {index: renumbered(tensor) for index, tensor in self._hidden.items()}
-        for memo in (self._memo, self._operands, self._results):
+        for memo in (self._memo, self._choices, self._operands, self._results):
             memo.clear()
 
     def _after(self, node: Node, known: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
@@ -139,28 +141,30 @@ class Propagator:
         if kind.region_axes or not (kind.forward and kind.backward):
             return _passed_on(kind, *[tensor for tensor in known if tensor is not None])
         if kind.fixed_option is not None:
-            choice = self.graph.pricing.choice(kind.rule, kind.fixed_option, kind.kept)
+            choice = self.graph.pricing.op(kind.rule, kind.kept).choice(kind.fixed_option)
         else:
-            choice = self._cheapest(node, known)
+            choice = self._cheapest(kind, known)
         if kind.rule.blocked:
             option = tuple(() if loop in kind.rule.blocked else axes for loop, axes in enumerate(choice.option))
-            choice = self.graph.pricing.choice(kind.rule, option, kind.kept)
+            choice = self.graph.pricing.op(kind.rule, kind.kept).choice(option)
         wanted = [sharding.split_axes for sharding in (*choice.needs, *choice.computed)]
         return tuple(
             tensor.with_split(extend(tensor.split, want, tensor.open, tensor.banned)) if tensor is not None else None
             for tensor, want in zip(known, wanted, strict=True)
         )
 
-    def _cheapest(self, node: Node, known: tuple[Tensor | None, ...]) -> Choice:
+    def _cheapest(self, kind: Kind, known: tuple[Tensor | None, ...]) -> Choice:
         """The cheapest choice while shardings are still being propagated: what may still be extended to fit is free."""
-        kind, count = node.kind, len(node.operands)
-        splits = [tensor.split if tensor is not None else () for tensor in known]
-        choices = self.graph.pricing.choices(kind.rule, splits, wanted_partial(kind, known[count:]), kind.kept)
-        passed = max(kind.kept, default=())
-        operands: Ends = [tensor and self._arriving(tensor) for tensor in known[:count]]
-        results: Ends = [tensor and self._leaving(tensor, passed, kind.reduce_share) for tensor in known[count:]]
-        choice, _ = cheapest(choices, operands, results)
-        return choice
+        found = self._choices.get(kind)
+        if found is None:
+            passed, share = max(kind.kept, default=()), kind.reduce_share
+            found = self._choices[kind] = KindChoices(
+                kind,
+                self.graph.pricing,
+                lambda tensor, _: self._arriving(tensor),
+                lambda tensor, _: self._leaving(tensor, passed, share),
+            )
+        return found.cheapest(known)[0]
 
     def _arriving(self, tensor: Tensor) -> Prices:
         """Bytes of resharding an operand that has been extended to what is needed of it."""
@@ -168,12 +172,11 @@ class Propagator:
         if found is None:
             pricing = self.graph.pricing
 
-            def price(need: Sharding) -> float:
+            def source(need: Sharding) -> tuple[Prices, Sharding, float]:
                 split = extend(tensor.split, need.split_axes, tensor.open, tensor.banned)
-                held = sharding_of(tensor.mesh, split, need.partial_axes)
-                return pricing.arriving(tensor.type, held)[need]
+                return pricing.arriving(tensor.type, sharding_of(tensor.mesh, split, need.partial_axes)), need, 1.0
 
-            found = self._operands[tensor] = Prices(price)
+            found = self._operands[tensor] = prices_from(source)
         return found
 
     def _leaving(self, tensor: Tensor, passed: Axes, share: float) -> Prices:
@@ -182,12 +185,11 @@ class Propagator:
         if found is None:
             pricing = self.graph.pricing
 
-            def price(computed: Sharding) -> float:
+            def source(computed: Sharding) -> tuple[Prices, Sharding, float]:
                 split = extend(tensor.split, computed.split_axes, tensor.open, tensor.banned)
-                target = sharding_of(tensor.mesh, split, passed)
-                return pricing.leaving(tensor.type, target, share)[computed]
+                return pricing.leaving(tensor.type, sharding_of(tensor.mesh, split, passed), share), computed, 1.0
 
-            found = self._results[tensor, passed, share] = Prices(price)
+            found = self._results[tensor, passed, share] = prices_from(source)
         return found
 
 

@@ -11,18 +11,20 @@ is given up as soon as the ops seen so far leave nothing to gain.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from itertools import chain, permutations
-from math import prod
+from operator import itemgetter
 
-from meshbridge.decide.choice import ROUNDING, cheapest, choices_of
+from meshbridge.decide.choice import ROUNDING
 from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE, ClassSize, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
-from meshbridge.decide.graph import Graph, Kind, Tensor, across_region, wanted_layout, wanted_partial
+from meshbridge.decide.graph import Graph, Tensor, across_region
+from meshbridge.decide.kind_choices import Known
+from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts
-from meshbridge.ops.option import sharding_of, with_partial, with_split
 
 MOST_PADDING = 1 / 8
 """A dimension is sharded where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3.
@@ -45,28 +47,39 @@ takes a fifth longer and sends as much."""
 Reader = tuple[int, int, bool]
 """A node that reads a tensor, the operand that it is there, and whether it does so in the loop that carries it."""
 
-Key = tuple[Kind, tuple[Tensor | None, ...]]
-"""A kind of node and what is known of its operands and results: all that its cost depends on."""
-
 Changes = dict[int, Tensor]
 """Tensors by number, as they are to be."""
 
+Moved = dict[Tensor, Tensor | None]
+"""Tensors as a move makes them; None where it may not."""
 
-@dataclass(frozen=True)
-class NodeCost:
-    """What an op costs under its cheapest option, in bytes: computing and reducing its results. Bringing its operands to what it
-    `needs` is counted apart, since several ops may share it."""
 
-    own: float
-    needs: tuple[Sharding, ...]
-    arriving: tuple[float, ...]
-    "Bytes of resharding each operand to that."
+@dataclass
+class Draft:
+    """A move of which not all is priced."""
+
+    number: int
+    "Its place among the moves of its class."
+    tensors: Changes
+    left: float
+    "What it could save at most."
+    costs: dict[int, NodeCost] = field(default_factory=dict)
+    "The costs of nodes as they become, as far as they are known."
+    dearest: dict[int, float] = field(default_factory=dict)
+    "Per tensor, its dearest use: all of them cost so much at least."
+    unknown: list[tuple[int, Known, float]] = field(default_factory=list)
+    "The other nodes, their tensors, and what they cost at least; the one that computes most comes last."
+
+    def __lt__(self, other: Draft) -> bool:
+        """Whether it could save more."""
+        return self.left > other.left
 
 
 @dataclass(frozen=True)
 class Trial:
     """What a move changes: how much the total falls, and tensors, costs of nodes and of uses as they become."""
 
+    number: int
     gain: float
     tensors: Changes
     costs: dict[int, NodeCost]
@@ -78,8 +91,10 @@ class DimensionClass:
     """Dimensions that are sharded alike, the nodes that mention their tensors, and the tensors that those read."""
 
     dimensions: tuple[Dimension, ...]
-    members: tuple[tuple[int, tuple[int, ...]], ...]
-    "The dimensions by tensor."
+    members: dict[tuple[int, ...], list[int]]
+    "The tensors, by the dimensions of them that are of the class."
+    size: int
+    "How many tensors that are."
     near: tuple[int, ...]
     read: tuple[int, ...]
 
@@ -103,22 +118,18 @@ class Refiner:
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
-        self._memo: dict[Key, NodeCost] = {}
-        self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
+        self._known = [_known_of(members) for members in self._members]
+        self._kinds = costs_of_nodes(graph)
+        self._weights = [node.kind.weight for node in graph.nodes]
         self._readers = self._readers_of_tensors()
         self._order = self._largest_first()
-        self._costs = [self._node_cost(self._key(index)) for index in range(len(graph.nodes))]
+        self._costs = [kind.cost(known(graph.tensors)) for kind, known in zip(self._kinds, self._known, strict=True)]
+        self._own = [weight * cost.own for weight, cost in zip(self._weights, self._costs, strict=True)]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
-        self._total = sum(cost.own for cost in self._costs) + sum(self._shared)
-        mesh = graph.mesh
-        used = {axis for tensor in graph.tensors for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
-        self._units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
-        "What a move may shard along: axes that shard something. Along others all devices compute the same and none sends."
-        self._whole: dict[Kind, float] = {}
-        "What a node of each kind computes if nothing of it is split."
-        self._devices: dict[int, int] = {}
-        "How many devices a set of axes splits over."
+        self._total = sum(self._own) + sum(self._shared)
+        self._moved: dict[tuple[tuple[int, ...], Axes], Moved] = {}
+        self._choices_of_axes = _choices_of_axes(graph)
         self._stale = set(range(len(graph.tensors)))
         "Tensors near which something has changed since their classes were last tried."
 
@@ -128,7 +139,7 @@ class Refiner:
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for found in classes:
-                if any(tensor in stale for tensor, _ in found.members):
+                if any(tensor in stale for tensor, _ in found.dimensions):
                     self._improve(found)
         return self.budget
 
@@ -142,12 +153,8 @@ class Refiner:
         return readers
 
     def _largest_first(self) -> list[int]:
-        """Each node's place among all by what it could cost at most: a move that costs too much shows it there first."""
-        tensors = self.graph.tensors
-        sizes = [
-            node.kind.weight * sum(prod(tensors[tensor].shape) for tensor in members if tensor >= 0)
-            for node, members in zip(self.graph.nodes, self._members, strict=True)
-        ]
+        """Each node's place among all by what it computes: a move that costs too much shows it there first."""
+        sizes = [weight * kind.least for weight, kind in zip(self._weights, self._kinds, strict=True)]
         places = [0] * len(sizes)
         for place, index in enumerate(sorted(range(len(sizes)), key=lambda index: -sizes[index])):
             places[index] = place
@@ -156,34 +163,57 @@ class Refiner:
     # Moves
 
     def _class(self, dimensions: tuple[Dimension, ...]) -> DimensionClass:
-        members: dict[int, list[int]] = {}
+        by_tensor: dict[int, tuple[int, ...]] = {}
         for tensor, dim in dimensions:
-            members.setdefault(tensor, []).append(dim)
-        near, read = self._near(members)
-        return DimensionClass(dimensions, tuple((tensor, tuple(dims)) for tensor, dims in members.items()), near, read)
+            by_tensor[tensor] = (*by_tensor.get(tensor, ()), dim)
+        members: dict[tuple[int, ...], list[int]] = {}
+        for tensor, dims in by_tensor.items():
+            members.setdefault(dims, []).append(tensor)
+        return DimensionClass(dimensions, members, len(by_tensor), *self._near(by_tensor))
 
     def _near(self, tensors: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The nodes that mention some of `tensors`, the largest first, and all tensors that those read or that are given."""
         near = {user for tensor in tensors for user in self.graph.users[tensor]}
         read = {tensor for user in near for tensor in self.graph.nodes[user].operands if tensor >= 0}
-        return tuple(sorted(near, key=self._order.__getitem__)), tuple(sorted(read.union(tensors)))
+        return tuple(sorted(near, key=self._order.__getitem__)), tuple(read.union(tensors))
 
     def _improve(self, found: DimensionClass) -> None:
         """Gives the class the axes that save most, if any do."""
         least = LEAST_GAIN * self._total
-        if self._at_stake(found.near, found.read) <= least:
+        stake = self._at_stake(found.near, found.read)
+        if stake - sum([self._weights[node] * self._kinds[node].least for node in found.near]) <= least:
             return
-        best: Trial | None = None
-        for axes in self._alternatives(found.dimensions):
+        drafts: list[Draft] = []
+        equal = ROUNDING * self._total
+        for number, axes in enumerate(self._alternatives(found.dimensions)):
             if self.budget <= 0:
                 break
             self.budget -= 1
             changed = self._changed(found, axes)
-            trial = self._try(changed, least) if changed else None
-            if trial is not None:
-                best, least = trial, trial.gain
-        if best is not None:
-            self._take(best)
+            if changed:
+                near, at_stake = found.near, stake
+                if len(changed) < found.size:
+                    near, read = self._near(changed)
+                    at_stake = self._at_stake(near, read)
+                draft = self._draft(number, changed, near, at_stake + equal, least)
+                if draft.left >= least:
+                    drafts.append(draft)
+        trials: list[Trial] = []
+        heapify(drafts)
+        while drafts and drafts[0].left >= least:
+            if drafts[0].unknown:
+                draft = drafts[0]
+                index, known, floor = draft.unknown.pop()
+                draft.left += floor
+                self._spend(draft, index, self._kinds[index].cost(known))
+                heapreplace(drafts, draft)
+            else:
+                trial = self._trial(heappop(drafts))
+                if trial.gain > least - equal * bool(trials):
+                    trials.append(trial)
+                    least = max(least, trial.gain)
+        if trials:
+            self._take(min([trial for trial in trials if trial.gain >= least - equal], key=lambda trial: trial.number))
 
     def _take(self, trial: Trial) -> None:
         """Makes a move."""
@@ -192,6 +222,7 @@ class Refiner:
             graph.tensors[index] = tensor
         for node, cost in trial.costs.items():
             self._costs[node] = cost
+            self._own[node] = self._weights[node] * cost.own
         for index, shared in trial.shared.items():
             self._shared[index] = shared
         self._total -= trial.gain
@@ -199,176 +230,121 @@ class Refiner:
         self._stale.update(tensor for user in near for tensor in self._members[user])
 
     def _at_stake(self, near: Iterable[int], read: Iterable[int]) -> float:
-        """All that a move could save: the cost of everything that touches it."""
-        return sum(self._costs[node].own for node in near) + sum(self._shared[tensor] for tensor in read)
+        """The cost of everything that a move touches."""
+        return sum(map(self._own.__getitem__, near)) + sum(map(self._shared.__getitem__, read))
 
     def _alternatives(self, dimensions: tuple[Dimension, ...]) -> Iterator[Axes]:
-        """Axes that a class may be split along: none, one, or two in either order, alone or after axes that the user wrote on a
-        dimension of the class. Parts of an axis go together or alone."""
+        """Axes that a class may be split along: the choices of axes, alone or after those that the user wrote on a dimension of
+        the class."""
         tensors = self.graph.tensors
         first, dim = dimensions[0]
         tried = {tensors[first].split[dim]}
-        for written in dict.fromkeys([(), *(tensors[tensor].free_along(dim) for tensor, dim in dimensions)]):
-            for chosen in chain([()], *(permutations(self._units, count) for count in (1, 2))):
-                axes = (*written, *chain.from_iterable(chosen))
-                if axes not in tried and len(set(axes)) == len(axes):
+        after = [tensors[tensor].free_along(dim) for tensor, dim in dimensions if tensors[tensor].written]
+        for written in dict.fromkeys([(), *after]):
+            for chosen in self._choices_of_axes:
+                axes = (*written, *chosen)
+                if axes not in tried and (not written or len(set(axes)) == len(axes)):
                     tried.add(axes)
                     yield axes
 
     def _changed(self, found: DimensionClass, axes: Axes) -> Changes | None:
         """New splits of the tensors concerned; None where shards would be padded by more than a little, or axes that may not move
         are in the way. A dimension on which the user wrote other axes keeps these alone."""
-        mesh, tensors = self.graph.mesh, self.graph.tensors
-        size = mesh.group_size(axes)
+        tensors = self.graph.tensors
+        size = self.graph.mesh.group_size(axes)
         changed: Changes = {}
-        for index, dims in found.members:
-            key = (tensors[index], dims, axes)
-            if key not in self._moved:
-                self._moved[key] = _moved(tensors[index], dims, axes, size)
-            moved = self._moved[key]
-            if moved is None:
-                return None
-            if moved is not tensors[index]:
-                changed[index] = moved
+        for dims, members in found.members.items():
+            moved = self._moved.setdefault((dims, axes), {})
+            for index in members:
+                before = tensors[index]
+                if before not in moved:
+                    moved[before] = _moved(before, dims, axes, size)
+                after = moved[before]
+                if after is None:
+                    return None
+                if after is not before:
+                    changed[index] = after
         return changed
 
     # Cost
 
-    def _try(self, changed: Changes, least: float) -> Trial | None:
-        """What follows if the tensors become these; None unless the total falls by more than `least`."""
+    def _draft(self, number: int, changed: Changes, near: Iterable[int], left: float, least: float) -> Draft:
+        """What is known of a move before anything is priced, or that it saves less than the `least`; `left` is what it could save
+        at most, whatever the nodes cost then."""
         tensors = self.graph.tensors
         before = {index: tensors[index] for index in changed}
         for index, tensor in changed.items():
             tensors[index] = tensor
-        costs = self._costs_after(changed, least)
-        trial = None
-        if costs is not None:
-            moved = set(changed)
-            for index, cost in costs.items():
-                if cost.needs != self._costs[index].needs:
-                    moved.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
-            shared = {tensor: self._uses(tensor, costs) for tensor in moved}
-            gain = sum(self._costs[node].own - cost.own for node, cost in costs.items())
-            gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items())
-            trial = Trial(gain, changed, costs, shared) if gain > least else None
+        draft = Draft(number, changed, left)
+        for index in near:
+            known, kind = self._known[index](tensors), self._kinds[index]
+            cost = kind.known.get(known)
+            if cost is None:
+                floor = self._weights[index] * kind.floor(known)
+                draft.unknown.append((index, known, floor))
+                draft.left -= floor
+            else:
+                self._spend(draft, index, cost)
+            if draft.left < least:
+                break
+        draft.unknown.reverse()
         for index, tensor in before.items():
             tensors[index] = tensor
-        return trial
+        return draft
 
-    def _costs_after(self, changed: Changes, least: float) -> dict[int, NodeCost] | None:
-        """The costs of nodes that change; None as soon as those seen leave no `least` to be gained."""
-        near, read = self._near(changed)
-        left = self._at_stake(near, read) - least + ROUNDING * self._total
-        costs: dict[int, NodeCost] = {}
-        dearest: dict[int, float] = {}  # per tensor, its dearest use: all of them cost so much at least
-        unknown: list[tuple[int, Key, float]] = []
+    def _spend(self, draft: Draft, index: int, cost: NodeCost) -> None:
+        """Takes what a node costs off what is left to save."""
+        draft.costs[index] = cost
+        weight = self._weights[index]
+        draft.left -= weight * cost.own
+        for operand in cost.moved:
+            tensor, moved = self._members[index][operand], weight * cost.arriving[operand]
+            if moved > (most := draft.dearest.get(tensor, 0.0)):
+                draft.dearest[tensor] = moved
+                draft.left -= moved - most
 
-        def spend(index: int, cost: NodeCost) -> float:
-            """What a node leaves of what there is to gain."""
-            if cost is not self._costs[index]:
-                costs[index] = cost
-            spent = cost.own
-            for tensor, bytes_moved in zip(self._members[index], cost.arriving, strict=False):
-                if bytes_moved > (most := dearest.get(tensor, 0.0)):
-                    dearest[tensor] = bytes_moved
-                    spent += bytes_moved - most
-            return spent
+    def _trial(self, draft: Draft) -> Trial:
+        """What follows from a move of which all is priced."""
+        costs = draft.costs
+        moved = set(draft.tensors)
+        for index, cost in costs.items():
+            if cost.needs != self._costs[index].needs:
+                moved.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
+        shared = {tensor: self._uses(tensor, costs) for tensor in moved}
+        gain = sum(self._own[node] - self._weights[node] * cost.own for node, cost in costs.items())
+        gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items())
+        return Trial(draft.number, gain, draft.tensors, costs, shared)
 
-        for index in near:
-            key = self._key(index)
-            cost = self._memo.get(key)
-            if cost is None:
-                floor = self._floor(*key)
-                unknown.append((index, key, floor))
-                left -= floor
-            else:
-                left -= spend(index, cost)
-            if left < 0:
-                return None
-        for index, key, floor in unknown:
-            left += floor - spend(index, self._node_cost(key))
-            if left < 0:
-                return None
-        return costs
-
-    def _floor(self, kind: Kind, known: tuple[Tensor | None, ...]) -> float:
-        """What a node computes at least: no option splits it along axes that split none of its tensors."""
-        mesh = self.graph.mesh
-        if kind.is_identity:
-            return 0.0
-        whole = self._whole.get(kind)
-        if whole is None:
-            choice = self.graph.pricing.choice(kind.rule, ((),) * len(kind.rule.loops))
-            whole = self._whole[kind] = kind.weight * choice.compute
-        if kind.fixed_option is not None:
-            return whole / mesh.size
-        axes = 0
-        for tensor in known:
-            if tensor is not None:
-                axes |= tensor.axes
-        devices = self._devices.get(axes)
-        if devices is None:
-            devices = self._devices[axes] = mesh.group_size(axis for axis in range(mesh.rank) if axes >> axis & 1)
-        return whole / devices
-
-    def _uses(self, tensor: int, changed: dict[int, NodeCost]) -> float:
+    def _uses(self, tensor: int, changed: Mapping[int, NodeCost]) -> float:
         """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
         What a loop carries is another value in the loop than behind it. Of `changed` nodes the costs are these."""
         needs: dict[tuple[Sharding, bool], float] = {}
         for user, operand, inside in self._readers[tensor]:
             cost = changed.get(user) or self._costs[user]
-            if bytes_moved := cost.arriving[operand]:
+            if moved := self._weights[user] * cost.arriving[operand]:
                 need = cost.needs[operand], inside
-                needs[need] = max(needs.get(need, 0.0), bytes_moved)
+                needs[need] = max(needs.get(need, 0.0), moved)
         return sum(needs.values())
 
-    def _key(self, index: int) -> Key:
-        """All that the cost of a node depends on."""
-        tensors = self.graph.tensors
-        return self.graph.nodes[index].kind, tuple([tensors[t] if t >= 0 else None for t in self._members[index]])
 
-    def _node_cost(self, key: Key) -> NodeCost:
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._compute_cost(*key)
-        return found
+def _known_of(members: Sequence[int]) -> Callable[[Sequence[Tensor]], Known]:
+    """What picks those out of all tensors that a node mentions."""
+    if len(members) > 1 and min(members) >= 0:
+        return itemgetter(*members)
+    return lambda tensors: tuple([tensors[tensor] if tensor >= 0 else None for tensor in members])
 
-    def _compute_cost(self, kind: Kind, known: tuple[Tensor | None, ...]) -> NodeCost:
-        pricing = self.graph.pricing
-        count = len(kind.rule.operands)
-        if kind.is_identity:
-            source, target = [tensor for tensor in known if tensor is not None]
-            return self._cost(kind, 0.0, (self.graph.identity_need(kind, source, target),), known)
-        taken = kind.kept or ((),) * count
-        operands = [
-            tensor and pricing.arriving(tensor.type, with_partial(sharding_of(tensor.mesh, tensor.split), summed))
-            for tensor, summed in zip(known, taken, strict=False)
-        ]
-        wanted = wanted_layout(known[count:])
-        results = [
-            tensor
-            and pricing.leaving(
-                tensor.type,
-                with_split(wanted, tensor.split) if wanted else sharding_of(tensor.mesh, tensor.split),
-                kind.reduce_share,
-            )
-            for tensor in known[count:]
-        ]
-        if kind.fixed_option is not None:
-            choices = choices_of([pricing.choice(kind.rule, kind.fixed_option, kind.kept)])
-        else:
-            splits = [tensor.split if tensor is not None else () for tensor in known]
-            choices = pricing.choices(kind.rule, splits, wanted_partial(kind, known[count:]), kind.kept)
-        choice, own = cheapest(choices, operands, results)
-        return self._cost(kind, kind.weight * own, choice.needs, known)
 
-    def _cost(self, kind: Kind, own: float, needs: tuple[Sharding, ...], known: tuple[Tensor | None, ...]) -> NodeCost:
-        pricing = self.graph.pricing
-        arriving = [
-            kind.weight * pricing.arriving(tensor.type, tensor.sharding)[need] if tensor is not None else 0.0
-            for tensor, need in zip(known, needs, strict=False)
-        ]
-        return NodeCost(own, needs, tuple(arriving))
+def _choices_of_axes(graph: Graph) -> list[Axes]:
+    """What a class may be split along: no axis, one, or two in either order. Parts of an axis go together or alone.
+
+    Only axes that shard something count: along others all devices compute the same and none sends.
+    """
+    mesh = graph.mesh
+    used = {axis for tensor in {*graph.tensors} for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
+    units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
+    chosen = chain([()], *(permutations(units, count) for count in (1, 2)))
+    joined = dict.fromkeys(tuple(chain.from_iterable(each)) for each in chosen)
+    return [axes for axes in joined if len(set(axes)) == len(axes)]
 
 
 def _moved(tensor: Tensor, dims: tuple[int, ...], axes: Axes, size: int) -> Tensor | None:

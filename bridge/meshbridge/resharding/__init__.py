@@ -10,5 +10,6 @@ from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.emit import emit
 from meshbridge.resharding.plan import Options, Plan
 from meshbridge.resharding.planner import cost, plan
+from meshbridge.resharding.price import floor
 
-__all__ = ["Bound", "Options", "Plan", "bound", "cost", "emit", "plan"]
+__all__ = ["Bound", "Options", "Plan", "bound", "cost", "emit", "floor", "plan"]

@@ -20,6 +20,7 @@ from meshbridge.resharding.candidates import in_padding, masks, padded_shape, pl
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
+from meshbridge.resharding.price import floor
 from meshbridge.resharding.routes import reduced_axes, routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
@@ -106,6 +107,9 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     half of it. For even shards a formula (`price`), which leaves out that small tensors may give up bytes for fewer collectives.
     """
     if source.is_plain and target.is_plain:
+        least = floor(shape, mesh, source, target)
+        if least.is_price:
+            return least.received * element_bytes(dtype)
         source, target = source.padded(len(shape)), target.padded(len(shape))
         return way_between(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size

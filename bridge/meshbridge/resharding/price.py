@@ -9,12 +9,15 @@ itself to which of these it belongs. So the size n of the buffer before each of 
     all-gather               the target's shard - n
 
 An exchange leaves what the device holds already: one part in the radix for each link of digits but those that close a cycle.
+
+Before that is known, a `floor` says what no plan goes below. Between most pairs it is the price.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import gcd, prod
+from itertools import zip_longest
+from math import gcd, inf, prod
 from typing import NamedTuple
 
 from meshbridge.ir.digits import Digits
@@ -40,6 +43,60 @@ class Received(NamedTuple):
         """The same of a tensor of so many `elements`, where this is of one of a single element."""
         relayed = tuple([each.times(elements) for each in self.relayed])
         return self._replace(busiest=self.busiest * elements, average=self.average * elements, relayed=relayed)
+
+
+class Floor(NamedTuple):
+    """Elements that a device receives at least, on average."""
+
+    received: float
+    is_price: bool
+    "Whether the best plan receives no more."
+
+
+class _Pair(NamedTuple):
+    """What two shardings say of a floor whatever the sizes."""
+
+    parts: float
+    "How many parts of the tensor the target has; infinitely many where nothing is said."
+    blocks: tuple[int, ...]
+    "Per dimension, how many blocks the side has that has more."
+    reduced: float | None
+    "The part of the tensor that is received beside, as terms; None where nothing is reduced."
+    is_lean: bool
+    "Whether no more than the floor is received if all blocks are even."
+
+
+def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor:
+    """What resharding between shardings without halos and offsets receives at least: of what a device is to hold, all that it
+    cannot hold already. Where a value is reduced, all terms of an element but one, and then the element, on all devices that are
+    to hold it but one."""
+    pair = _pair(mesh, source, target)
+    even, held = True, 1
+    for size, count in zip_longest(shape, pair.blocks, fillvalue=1):
+        block = -(-size // count)
+        held *= block
+        even = even and block * count == size
+    elements = prod(shape)
+    wanted = elements / pair.parts
+    received = wanted - held if pair.reduced is None else wanted + elements * pair.reduced
+    return Floor(max(0.0, received), even and pair.is_lean)
+
+
+@lru_cache(maxsize=1 << 16)
+def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
+    splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
+    blocks = tuple([max(mesh.group_size(before), mesh.group_size(after)) for before, after in splits])
+    parts, partial = mesh.group_size(target.used_axes), source.partial_axes
+    if partial == target.partial_axes:
+        is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
+        return _Pair(parts, blocks, None, is_lean and (not partial or source.partial_kind == target.partial_kind))
+    terms = mesh.group_size(partial)
+    if terms == 1 or target.partial_axes:
+        return _Pair(inf, blocks, 0.0, is_lean=False)
+    all_used = mesh.group_size(source.used_axes) * terms == mesh.size
+    scattered = len({*partial}.intersection(target.used_axes))
+    stays = all(before == after[: len(before)] for before, after in splits)
+    return _Pair(parts, blocks, (terms - 2) / mesh.size, all_used and stays and scattered in (0, len(partial)))
 
 
 def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:

@@ -1,0 +1,97 @@
+"""What the nodes of a graph cost, by what is known of their tensors: everything is computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshbridge.decide.choice import Prices
+from meshbridge.decide.graph import Graph, Kind, Tensor
+from meshbridge.decide.kind_choices import KindChoices, Known
+from meshbridge.ir.sharding import Axes, Sharding
+from meshbridge.ops.option import sharding_of, with_partial, with_split
+
+
+@dataclass(frozen=True, eq=False)
+class NodeCost:
+    """What a node costs each time under its cheapest option, in bytes: computing and reducing its results. Bringing its operands
+    to what it `needs` is counted apart, since several nodes may share it."""
+
+    own: float
+    needs: tuple[Sharding, ...]
+    arriving: tuple[float, ...]
+    "Bytes of resharding each operand to that."
+    moved: tuple[int, ...]
+    "The operands that are resharded."
+
+
+class KindCosts:
+    """The costs of nodes that differ in nothing but how often they run."""
+
+    def __init__(self, kind: Kind, graph: Graph) -> None:
+        self.kind = kind
+        self.graph = graph
+        self.known: dict[Known, NodeCost] = {}
+        self._floors: dict[Known, float] = {}
+        self._choices = KindChoices(kind, graph.pricing, self._arriving, self._leaving)
+        whole: tuple[Axes, ...] = ((),) * len(kind.rule.loops)
+        self._whole = 0.0 if kind.is_identity else self._choices.op.compute(whole)
+        "What is computed if nothing is split."
+        self.least = self._whole / graph.mesh.size
+        "What is computed at least, however the tensors are split."
+
+    def cost(self, known: Known) -> NodeCost:
+        """What a node of these tensors costs."""
+        found = self.known.get(known)
+        if found is None:
+            found = self.known[known] = self._computed(known)
+        return found
+
+    def floor(self, known: Known) -> float:
+        """What it computes at least: no option splits it along axes that split none of its tensors."""
+        found = self._floors.get(known)
+        if found is None:
+            axes = 0
+            for tensor in known:
+                if tensor is not None:
+                    axes |= tensor.axes
+            fixed = self.kind.fixed_option is not None
+            found = self._floors[known] = self.least if fixed else self._whole / self.graph.pricing.devices(axes)
+        return found
+
+    def _computed(self, known: Known) -> NodeCost:
+        kind = self.kind
+        if kind.is_identity:
+            source, target = [tensor for tensor in known if tensor is not None]
+            needs: tuple[Sharding, ...] = (self.graph.identity_need(kind, source, target),)
+            own = 0.0
+        else:
+            choice, own = self._choices.cheapest(known)
+            needs = choice.needs
+        arriving = tuple(
+            [self._held(tensor)[need] if tensor is not None else 0.0 for tensor, need in zip(known, needs, strict=False)]
+        )
+        return NodeCost(own, needs, arriving, tuple([place for place, moved in enumerate(arriving) if moved]))
+
+    def _held(self, tensor: Tensor) -> Prices:
+        """Bytes of resharding a tensor as it is decided."""
+        return self.graph.pricing.arriving(tensor.type, tensor.sharding)
+
+    def _arriving(self, tensor: Tensor, summed: Axes) -> Prices:
+        return self.graph.pricing.arriving(tensor.type, with_partial(sharding_of(tensor.mesh, tensor.split), summed))
+
+    def _leaving(self, tensor: Tensor, wanted: Sharding | None) -> Prices:
+        target = with_split(wanted, tensor.split) if wanted else sharding_of(tensor.mesh, tensor.split)
+        return self.graph.pricing.leaving(tensor.type, target, self.kind.reduce_share)
+
+
+def costs_of_nodes(graph: Graph) -> list[KindCosts]:
+    """Those of every node, by its number."""
+    alike: dict[tuple[object, ...], KindCosts] = {}
+    by_kind: dict[Kind, KindCosts] = {}
+    for kind in dict.fromkeys([node.kind for node in graph.nodes]):
+        handed_on = (kind.is_identity, kind.region_axes, kind.is_entry)
+        key = (kind.rule, kind.kept, kind.fixed_option, kind.reduce_share, *handed_on)
+        if key not in alike:
+            alike[key] = KindCosts(kind, graph)
+        by_kind[kind] = alike[key]
+    return [by_kind[node.kind] for node in graph.nodes]
