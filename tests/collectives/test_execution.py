@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from meshbridge.ir import groups, relays
 from meshbridge.ir.sharding import Mesh
 from tests import simulator
 from tests.collectives.cases import OPERATIONS, Expectation, Member, meshes, rooted
 from tests.collectives.harness import Case, run
-from tests.mesh_axes import SPELLINGS
+from tests.mesh_axes import SPELLINGS, needs_mesh_axes
 
 CASES_PER_PROGRAM = 8
 
@@ -60,6 +61,22 @@ def test_operation_equals_the_simulator(operation: str, form: str, data: st.Data
     program = data.draw(programs(operation, form))
     spelling = data.draw(st.sampled_from(SPELLINGS))
     found = run([each.case for each in program], form=form, replica_groups=spelling)
+    for expectation, results in zip(program, found, strict=True):
+        expectation.check(results)
+
+
+@pytest.mark.parametrize("operation", ["shift", "update_halo"])
+@pytest.mark.parametrize("form", ["local", "exported"])
+@needs_mesh_axes
+@settings(max_examples=settings.default.max_examples // 4, suppress_health_check=list(HealthCheck), phases=PHASES)
+@given(data=st.data())
+def test_shifts_without_lists_of_devices(operation: str, form: str, data: st.DataObject) -> None:
+    """As on large meshes; where all-to-alls cost nothing but what they send, digit by digit."""
+    program = data.draw(programs(operation, form))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "LISTED_DEVICES", 0)
+        patch.setattr(relays, "LAUNCH", data.draw(st.sampled_from([0, 64])))
+        found = run([each.case for each in program], form=form)
     for expectation, results in zip(program, found, strict=True):
         expectation.check(results)
 

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from meshbridge.ir import groups
+from meshbridge.ir import groups, relays
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.resharding import Options, Plan, bound, plan, relays
+from meshbridge.resharding import Options, Plan, bound, plan
 from meshbridge.resharding import steps as s
 from tests.resharding.reshard_cases import assert_holds, block, coordinates, shards, splits
 from tests.resharding.xla import program, run_on_xla

@@ -18,12 +18,14 @@ from meshbridge.analysis.executions import Execution, Weigh, executed
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import CollectiveOpView, PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.ir.builder import element_of
 from meshbridge.ir.digits import axes_of, group_size, groups_along
-from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.elements import element_bytes, tensor_bytes
 from meshbridge.ir.groups import read_digits
 from meshbridge.ir.locations import SourceLocation, location_of, reason_at
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
+from meshbridge.ir.shifts import received
 
 
 @dataclass(frozen=True)
@@ -152,9 +154,14 @@ def _relabelled(sizes: tuple[int, ...], order: tuple[int, ...]) -> float:
 def _shift(op: ir.Operation, mesh: Mesh) -> Measured:
     """Without wrapping around, the devices at one end send nothing."""
     view = ShiftOp(op)
-    size = mesh.shape[view.shift_axis]
-    senders = (size if view.offset % size else 0) if view.rotate else max(size - abs(view.offset), 0) if view.offset else 0
-    return (view.shift_axis,), senders / size * tensor_bytes(op.operands[0])
+    axes = (view.shift_axis,)
+    return axes, _shifted(op.operands[0], 1, mesh, axes, view.offset, rotate=view.rotate)
+
+
+def _shifted(value: ir.Value, share: float, mesh: Mesh, axes: Axes, offset: int, *, rotate: bool = False) -> float:
+    """Bytes that a device receives of a shift of a `share` of `value`."""
+    size = element_bytes(str(element_of(value)))
+    return received(share * tensor_bytes(value) / size, mesh, axes, offset, rotate=rotate) * size
 
 
 def _send(op: ir.Operation, mesh: Mesh) -> Measured:
@@ -171,8 +178,8 @@ def _halo(op: ir.Operation, mesh: Mesh) -> Measured:
     for (dim, axes), before, after in zip(split, view.halo_sizes[0::2], view.halo_sizes[1::2], strict=False):
         if DYNAMIC in (before, after):
             raise OpError(op, "has halo sizes that only a run knows, expected constants")
-        shards = mesh.group_size(axes)
-        wire += (shards - 1) / shards * (before + after) / whole.shape[dim] * tensor_bytes(op.operands[0])
+        for offset, width in ((1, before), (-1, after)):
+            wire += _shifted(op.operands[0], width / whole.shape[dim], mesh, axes, offset)
     return tuple(axis for _, axes in split for axis in axes), wire
 
 

@@ -35,6 +35,11 @@ DENSE_DEVICES = 64
 collectives has 243 KB of text on 8 devices; lists of 64 add 205 KB, of 65,536 devices 200 MB, and axes of 65,536 160 KB."""
 
 
+LISTED_DEVICES = 1024
+"""Up to as many devices permutes list them, in 32 characters a device, where all-to-alls can name axes instead, which send about
+twice the bytes."""
+
+
 def rotated(count: int, offset: int) -> Numbers:
     """The steps in which each member of a group of `count` sends to the member that many after it, modulo `count`."""
     members = np.arange(count)
@@ -65,6 +70,10 @@ class Groups:
     """Whether the backend has `stablehlo.collective_broadcast`."""
     _written: dict[tuple[Hashable, ...], ir.Attribute] = field(default_factory=dict)
     _devices: dict[tuple[str, Digits], Numbers] = field(default_factory=dict)
+
+    def lists(self, mesh: Mesh) -> bool:
+        """Whether permutes may list the devices of `mesh`."""
+        return self.spelling == "dense" or lists_devices(mesh)
 
     def collective(self, mesh: Mesh, digits: Digits, *, global_ids: bool = True) -> Attributes:
         """The attributes that say who takes part. `global_ids` False for the operations that know no such flag."""
@@ -167,6 +176,11 @@ def device_line(mesh: Mesh) -> Digits | None:
 def names_axes(mesh: Mesh) -> bool:
     """Whether groups of `mesh` can be written by axes, and need no list of devices."""
     return KNOWS_MESH_AXES and is_nameable(mesh)
+
+
+def lists_devices(mesh: Mesh) -> bool:
+    """Whether permutes list the devices of `mesh`: few ones, or those that no groups of axes are written for."""
+    return mesh.size <= LISTED_DEVICES or not names_axes(mesh)
 
 
 @lru_cache(maxsize=256)

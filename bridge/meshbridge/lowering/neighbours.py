@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from meshbridge.dialect.ops import ShiftOp, UpdateHaloOp
 from meshbridge.ir.builder import shape_of
-from meshbridge.ir.groups import rotated, shifted
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.lowering.site import Site, lowers
@@ -14,18 +13,17 @@ from meshbridge.lowering.site import Site, lowers
 
 @lowers(ShiftOp)
 def shift(op: ShiftOp, site: Site) -> list[ir.Value]:
-    """One permute: device i along `shift_axis` sends to i + offset, modulo the axis with `rotate`.
+    """One permute, or all-to-alls: device i along `shift_axis` sends to i + offset, modulo the axis with `rotate`.
 
     Where nothing arrives the result is undefined by the dialect; here it is zero, or the input if nothing moves at all.
     """
     if op.shift_axis not in site.axes:
         raise site.error(f"shift_axis {op.shift_axis} is not one of mesh_axes = {list(site.axes)}")
     along = replace(site, axes=(op.shift_axis,))
-    size = along.group_size
-    steps = rotated(size, op.offset) if op.rotate else shifted(size, op.offset)
-    if (steps[:, 0] == steps[:, 1]).all():
+    size, offset = along.group_size, op.offset
+    if not (offset % size if op.rotate else offset and abs(offset) < size):
         return [op.input]
-    return [along.permute(op.input, steps)]
+    return [along.shifted(op.input, offset, rotate=op.rotate)]
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Halo:
 
 @lowers(UpdateHaloOp)
 def update_halo(op: UpdateHaloOp, site: Site) -> list[ir.Value]:
-    """Two permutes per dimension, more only for a halo wider than the neighbour's core.
+    """Two shifts per dimension, more only for a halo wider than the neighbour's core.
 
     Dimension by dimension, each with the halos of the ones before it, so that corners arrive over two edges. Cells outside of the
     global tensor keep what they held.
@@ -102,12 +100,11 @@ def _hops(halo: int, core: int) -> list[tuple[int, int]]:
 def _received(value: ir.Value, core: ir.Value, halo: Halo, hop: int, width: int) -> ir.Value:
     """The `width` elements of the shard `hop` devices before (after, if negative) that are nearest to this one."""
     emit, dim, shards = halo.along.emit, halo.dim, halo.shards
-    steps = shifted(shards, hop)
-    if not len(steps):  # farther than the mesh reaches: outside of the tensor everywhere
+    if abs(hop) >= shards:  # farther than the mesh reaches: outside of the tensor everywhere
         start = halo.before - halo.core * (hop - 1) - width if hop > 0 else halo.before + halo.core * -hop
         return emit.slice(value, dim, start, width)
     sent = emit.slice(core, dim, halo.core - width if hop > 0 else 0, width)
-    return halo.along.permute(sent, steps)
+    return halo.along.shifted(sent, hop)
 
 
 def _inside(halo: Halo, shape: list[int]) -> ir.Value:

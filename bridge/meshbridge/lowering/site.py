@@ -14,6 +14,7 @@ from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.positions import Positions
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ir.shifts import shift
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Site:
         """`value` moved from member to member of each group, at least one step; zeros on members that are no target."""
         attrs = self.groups.moves(self.mesh, self.digits, steps)
         return self.emit.value("collective_permute", value.type, [value], attrs)
+
+    def shifted(self, value: ir.Value, offset: int, *, rotate: bool = False) -> ir.Value:
+        """`value` from the member that is `offset` before in each group (`shifts.shift`)."""
+        return shift(self.emit, value, self.mesh, self.digits, offset, self.groups, self.positions, rotate=rotate)
 
     def error(self, message: str, hint: str = "") -> OpError:
         """A diagnostic about this operation."""

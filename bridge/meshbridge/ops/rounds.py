@@ -13,7 +13,9 @@ from math import prod
 import numpy as np
 
 from meshbridge.ir.elements import element_bytes
-from meshbridge.ir.sharding import Mesh, local_shape
+from meshbridge.ir.groups import lists_devices
+from meshbridge.ir.sharding import Axes, Mesh, local_shape
+from meshbridge.ir.shifts import received
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Numbers, Reach, Shares, Window
 from meshbridge.ops.rule import ShardingRule
@@ -39,6 +41,12 @@ class Round:
     def moves(self) -> bool:
         """Whether the pieces change devices."""
         return bool(self.receivers[0] != self.senders[0])
+
+    @property
+    def offset(self) -> int:
+        """How far all pieces move along the group, if equally far; 0 otherwise."""
+        far = self.receivers - self.senders
+        return int(far[0]) if (far == far[0]).all() else 0
 
 
 @lru_cache(maxsize=4096)
@@ -105,13 +113,20 @@ def exchanged_bytes(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
             if isinstance(each.reach, Shares):
                 total += line * each.reach.length * (count - 1)
             else:
-                total += line * _received(each.reach, count)
+                elements = 0.0 if lists_devices(mesh) else line / element_bytes(each.dtype)
+                total += line * _received(each.reach, count, mesh, option[each.loop], elements)
                 shape[each.dim] = each.reach.window(count).length
     return total
 
 
 @lru_cache(maxsize=1 << 14)
-def _received(reach: Reach | Covered, count: int) -> float:
-    """Elements that one of `count` devices receives, on average over the group, per line along the dimension."""
+def _received(reach: Reach | Covered, count: int, mesh: Mesh, axes: Axes, line: float) -> float:
+    """Elements that one of `count` devices receives, on average over the group, per line of so many along the dimension; 0 where
+    permutes list devices, and lines do not matter."""
     moving = [each for each in rounds(reach.source, count, reach.window(count)) if each.moves]
-    return sum(each.width * len(each.receivers) for each in moving) / count
+    if not line:
+        return sum(each.width * len(each.receivers) for each in moving) / count
+    return sum(
+        received(line * each.width, mesh, axes, each.offset) / line if each.offset else each.width * len(each.receivers) / count
+        for each in moving
+    )

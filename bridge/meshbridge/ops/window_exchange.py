@@ -17,8 +17,10 @@ from meshbridge.ir.builder import element_of, shape_of, tensor
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
+from meshbridge.ir.positions import Positions
 from meshbridge.ir.sequences import entry
 from meshbridge.ir.sharding import Axes
+from meshbridge.ir.shifts import shift
 from meshbridge.ops.reach import Covered, Numbers, Reach, Window
 from meshbridge.ops.rounds import Round, rounds
 from meshbridge.ops.spmd import SpmdProgram
@@ -160,9 +162,11 @@ class _Site:
         return piece if not distance or each is None else self._permuted(piece, each)
 
     def _permuted(self, piece: ir.Value, each: Round) -> ir.Value:
+        mesh, emit, digits, groups = self.at.mesh, self.at.emit, axis_digits(self.at.mesh, self.axes), Groups()
+        if not groups.lists(mesh) and (offset := each.offset):
+            return shift(emit, piece, mesh, digits, offset, groups, Positions())
         steps = np.stack([each.senders, each.receivers], axis=1)
-        attrs = Groups().moves(self.at.mesh, axis_digits(self.at.mesh, self.axes), steps)
-        return self.at.emit.value("collective_permute", piece.type, [piece], attrs)
+        return emit.value("collective_permute", piece.type, [piece], groups.moves(mesh, digits, steps))
 
     def _keep_inside(self, piece: ir.Value, distance: int, fill: ir.Value) -> ir.Value:
         """`fill` on devices that have no neighbour at that distance."""

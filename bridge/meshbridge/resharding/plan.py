@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from meshbridge.ir.elements import element_bytes
-from meshbridge.ir.groups import names_axes
+from meshbridge.ir.groups import LISTED_DEVICES, names_axes
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.notation import sharding_text
 from meshbridge.resharding.steps import Reshape, Shape, Slice, Step
@@ -30,7 +30,7 @@ class Options:
     "Seconds per byte received by the busiest device."
     rounds: int = 16
     """Most permutes that an exchange may take where another plan takes fewer: an all-to-all and a relabelling in one, tiles."""
-    pairs: int = 1024
+    pairs: int = LISTED_DEVICES
     """Most pairs of devices that these permutes may write down, as each does for every device of the mesh: beyond 64 devices
     fewer permutes are allowed, beyond 512 one. Beyond as many devices none is, where all-to-alls can name axes instead, which
     send about twice the bytes (`steps.Relay`). A bound on the size of the program, not a measurement."""

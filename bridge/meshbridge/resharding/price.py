@@ -21,10 +21,10 @@ from math import gcd, inf, prod
 from typing import NamedTuple
 
 from meshbridge.ir.digits import Digits
+from meshbridge.ir.relays import Relayed, relabelled
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
 from meshbridge.resharding.alignment import Alignment, align
-from meshbridge.resharding.relays import Relayed, relabelled
 from meshbridge.resharding.routes import reduced_axes
 from meshbridge.resharding.steps import Shape, still
 

@@ -13,8 +13,8 @@ from math import prod
 
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.ir.digits import Digit, Digits, Number, group_size, whole_axes
+from meshbridge.ir.relays import Exchange, Relayed, Swaps, cheapest, relabelled
 from meshbridge.ir.sharding import Mesh
-from meshbridge.resharding.relays import Exchange, Relayed, Swaps, cheapest, relabelled
 
 Shape = tuple[int, ...]
 

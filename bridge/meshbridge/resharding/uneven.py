@@ -21,13 +21,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.relays import Relayed
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even
 from meshbridge.resharding.alignment import align
 from meshbridge.resharding.candidates import padded_shape, reblocks, relabel, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
 from meshbridge.resharding.plan import Options
 from meshbridge.resharding.price import even_price
-from meshbridge.resharding.relays import Relayed
 from meshbridge.resharding.routes import reduced_axes, reductions, replications
 from meshbridge.resharding.steps import Reblock, Shape, Step
 

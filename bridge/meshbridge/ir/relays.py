@@ -8,6 +8,9 @@ number the members for those that number the rows, so three of them swap two dig
 Two over all digits that change do any relabelling: the first leaves each device a piece of every buffer, and the second
 collects the pieces where they are wanted. That sends least where a buffer has an element for each device. Where it has not,
 swaps in smaller groups do: every relabelling is one or two lists of swaps.
+
+A shift is two all-to-alls too, with the rows shifted between them, or as many for each of several *levels* of digits, the
+innermost first: what wraps around in one is taken from the next.
 """
 
 from __future__ import annotations
@@ -48,6 +51,9 @@ class Swap(NamedTuple):
 
 Swaps = tuple[Swap, ...]
 
+Levels = tuple[Digits, ...]
+"""Digits of one number, the innermost level first."""
+
 
 class Relayed(NamedTuple):
     """What is sent in the place of permutes: of each of several ways its all-to-alls, of buffers of `elements`."""
@@ -58,11 +64,17 @@ class Relayed(NamedTuple):
     @property
     def sent(self) -> tuple[int, int]:
         """Elements that each device receives, and in how many all-to-alls, of the best way."""
-        elements = round(self.elements)
-        return min(
-            [(sum([each.received(elements) for each in way]), len(way)) for way in self.ways],
-            key=lambda sent: sent[0] + LAUNCH * sent[1],
-        )
+        return self._sent(self.best)
+
+    @property
+    def best(self) -> int:
+        """Which way that is: of equals the first."""
+        sent = [self._sent(way) for way in range(len(self.ways))]
+        return min(range(len(sent)), key=lambda way: sent[way][0] + LAUNCH * sent[way][1])
+
+    def _sent(self, way: int) -> tuple[int, int]:
+        elements, exchanges = round(self.elements), self.ways[way]
+        return sum([each.received(elements) for each in exchanges]), len(exchanges)
 
     def times(self, others: float) -> Relayed:
         """The same of a buffer so many times as large."""
@@ -78,9 +90,7 @@ def relabelled(sources: Digits, targets: Digits) -> tuple[tuple[Exchange, ...], 
 
 def cheapest(elements: int, sources: Digits, targets: Digits) -> Swaps:
     """The swaps that send least of a buffer of `elements`; none where two all-to-alls of all devices do."""
-    ways = relabelled(sources, targets)
-    received = [Relayed(elements, (way,)).sent for way in ways]
-    best = received.index(Relayed(elements, ways).sent)
+    best = Relayed(elements, relabelled(sources, targets)).best
     return swaps(sources, targets)[best - 1] if best else ()
 
 
@@ -111,6 +121,29 @@ def swaps(sources: Digits, targets: Digits) -> tuple[Swaps, ...]:
 def _swap(pairs: list[tuple[Digit, Digit]]) -> Swap:
     ordered = sorted(pairs, key=lambda pair: (pair[0].axis, -pair[0].stride))
     return Swap(tuple(left for left, _ in ordered), tuple(right for _, right in ordered))
+
+
+def levels(digits: Digits, offset: int) -> tuple[Levels, ...]:
+    """Ways to divide the number along `digits` for a shift by `offset`: the innermost level is larger than that."""
+    parts = [part for digit in reversed(digits) for part in reversed(_prime_parts(digit))]
+    found: dict[Levels, None] = {}
+    least = 2
+    while not found or len(next(reversed(found))) > 1:
+        divided: list[Digits] = []
+        for part in parts:
+            most = max(least, abs(offset) + 1) if len(divided) == 1 else least
+            if divided and group_size(divided[-1]) < most:
+                divided[-1] = (part, *divided[-1])
+            else:
+                divided.append((part,))
+        found[tuple(divided)] = None
+        least *= 2
+    return tuple(reversed(found))
+
+
+def shifted(elements: float, divided: tuple[Levels, ...]) -> Relayed:
+    """What a shift of a buffer of so many `elements` sends, `divided` into levels in one of these ways."""
+    return Relayed(elements, tuple(tuple(Exchange(group_size(level)) for level in way for _ in range(2)) for way in divided))
 
 
 def _prime_parts(digit: Digit) -> Digits:

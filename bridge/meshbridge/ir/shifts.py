@@ -1,0 +1,71 @@
+"""Shifts along digits of the device's number: permutes, or the all-to-alls that do their work where no device is listed."""
+
+from __future__ import annotations
+
+from math import prod
+
+from meshbridge.ir import relays
+from meshbridge.ir.builder import Builder, shape_of
+from meshbridge.ir.digits import Digits, axis_digits, group_size
+from meshbridge.ir.exchange import exchange_over, in_rows, out_of_rows
+from meshbridge.ir.groups import Groups, lists_devices, rotated, shifted
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.positions import Positions
+from meshbridge.ir.sharding import Axes, Mesh
+
+
+def shift(
+    emit: Builder,
+    value: ir.Value,
+    mesh: Mesh,
+    digits: Digits,
+    offset: int,
+    groups: Groups,
+    positions: Positions,
+    *,
+    rotate: bool = False,
+) -> ir.Value:
+    """`value` from the member of each group along `digits` that is `offset` before, modulo the group with `rotate`; zeros where
+    there is none. Less than the group is shifted, and more than nothing."""
+    count = group_size(digits)
+    if groups.lists(mesh):
+        steps = rotated(count, offset) if rotate else shifted(count, offset)
+        return emit.value("collective_permute", value.type, [value], groups.moves(mesh, digits, steps))
+    if rotate:
+        offset = (offset + count // 2) % count - count // 2
+    ways = relays.levels(digits, offset)
+    inner, *outer = ways[relays.shifted(prod(shape_of(value)), ways).best]
+    value = _shift(emit, value, mesh, inner, offset, groups, wraps=rotate or bool(outer))
+    for level in outer:
+        from_next = _wrapped(positions.along(mesh, inner, emit), group_size(inner), offset, emit)
+        carried = _shift(emit, value, mesh, level, 1 if offset > 0 else -1, groups, wraps=rotate or level is not outer[-1])
+        value, inner = emit.select(from_next, carried, value), (*level, *inner)
+    return value
+
+
+def _shift(emit: Builder, value: ir.Value, mesh: Mesh, digits: Digits, offset: int, groups: Groups, *, wraps: bool) -> ir.Value:
+    """The same in one level. Row i is a piece of what member i sends, and then of what it is to have."""
+    count, attrs = group_size(digits), groups.collective(mesh, digits, global_ids=False)
+    rows = exchange_over(emit, in_rows(emit, value, count), 0, 0, count, attrs)
+    if wraps:
+        first = -offset % count
+        rows = emit.concatenate([emit.slice(rows, 0, first, count - first), emit.slice(rows, 0, 0, first)], 0)
+    else:
+        rows = emit.pad_along(rows, 0, 0, offset, -offset)
+    return out_of_rows(emit, exchange_over(emit, rows, 0, 0, count, attrs), shape_of(value))
+
+
+def _wrapped(number: ir.Value, count: int, offset: int, emit: Builder) -> ir.Value:
+    """Whether the member with that `number` of `count` takes from another group what is shifted by `offset`."""
+    return emit.compare("LT", number, offset) if offset > 0 else emit.compare("GE", number, count + offset)
+
+
+def received(elements: float, mesh: Mesh, axes: Axes, offset: int, *, rotate: bool = False) -> float:
+    """Elements that a device receives on average of a shift of buffers of so many."""
+    count = mesh.group_size(axes)
+    if rotate:
+        offset = (offset + count // 2) % count - count // 2
+    senders = count if rotate and offset else max(count - abs(offset), 0) if offset else 0
+    if lists_devices(mesh) or not senders:
+        return senders / count * elements
+    return float(relays.shifted(elements, relays.levels(axis_digits(mesh, axes), offset)).sent[0])
