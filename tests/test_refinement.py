@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.export
 import jax.numpy as jnp
+import pytest
 from jax.sharding import NamedSharding
 
 from meshbridge.cost.communication import Collective, communication
@@ -19,8 +20,10 @@ from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.refine import refine
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
+from meshbridge.dialect.attributes import axis_array
 from meshbridge.dialect.module_mesh import find_mesh
-from meshbridge.ir.mlir import context, ir, main_function
+from meshbridge.dialect.ops import OPTION
+from meshbridge.ir.mlir import context, ir, main_function, walk_all
 from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
@@ -220,3 +223,23 @@ def test_free_axes_at_the_border_of_a_manual_computation_may_move() -> None:
     specs = [Spec("a", "b", None), Spec(None, None), Spec("a", "b")]
     found = _collectives(total, [(8, 64, 32), (32, 64), (64, 32)], specs, Spec("a", "b", None))
     assert [collective.kind for collective in found] == ["all_gather", "all_reduce"]
+
+
+@pytest.mark.parametrize("split", ["[0], []", "[], [1]", "[0], [1]", "[0, 1], []"])
+def test_a_value_read_in_two_places(split: str) -> None:
+    """Where both operands are one value, propagation ends though each place wants it otherwise."""
+    program = f"""
+mesh.mesh @m(shape = 2x4)
+func.func @main(%x: tensor<32x32xf32>) -> tensor<32x32xf32> {{
+  %s = mesh.sharding @m split_axes = [{split}] : !mesh.sharding
+  %0 = stablehlo.tanh %x : tensor<32x32xf32>
+  %1 = stablehlo.dot_general %0, %0, contracting_dims = [1] x [0] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+  %2 = mesh.shard %1 to %s : tensor<32x32xf32>
+  return %2 : tensor<32x32xf32>
+}}"""
+    module = formats.read(program.encode(), "a.mlir", context()).module
+    run(build(Options(emit="annotated")).passes, module)
+    product = next(op for op in walk_all(module) if op.name == "stablehlo.dot_general")
+    assert axis_array(product.attributes[OPTION])[:2] == axis_array(
+        ir.Attribute.parse(f"#mesh.axisarray<[{split}]>", module.context)
+    )

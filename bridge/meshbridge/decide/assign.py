@@ -45,12 +45,12 @@ class Assigner:
     def __init__(self, graph: Graph, decide_body: BodyFn) -> None:
         self.graph = graph
         self.decide_body = decide_body
-        self.decided: dict[ir.Operation, OpDecision] = {}
-        "Of ops that are split by their loops."
+        self.decided: dict[int, OpDecision] = {}
+        "Per node of an op that is split by its loops."
         self.needed: dict[tuple[ir.Operation, int], Sharding] = {}
         "What operands that other ops hand on as they are must be resharded to."
         self._values: list[Value] = []
-        self._interned: dict[Value, Value] = {}
+        self._interned: dict[tuple[object, ...], Value] = {}
         self._memo: dict[tuple[object, ...], Outcome] = {}
         self._sums: dict[tuple[object, ...], Axes] = {}
         self._unreduced: dict[int, Axes] = {}
@@ -71,15 +71,19 @@ class Assigner:
         staying = [node for node in self.graph.nodes if self._may_leave_partial(node)]
         self._unreduced = self._possible(staying)
         self._join_sums(staying)
-        self._unreduced = self._worthwhile(self._unreduced)
+        self._unreduced = self._worthwhile(self._unreduced, staying)
         self._values = self._at_first()
-        for node in self.graph.nodes:
+        for index, node in enumerate(self.graph.nodes):
             if node.kind.is_identity:
-                source, target = (self.graph.tensors[tensor] for tensor in (*node.operands, *node.results))
-                need = self.needed[node.op, node.operand_index] = self.graph.identity_need(node.kind, source, target)
-                self._pay(node, node.operands[0], need)
+                self._identity(node)
             else:
-                self.decided[node.op] = self._payload(node)
+                self.decided[index] = self._payload(node)
+
+    def _identity(self, node: Node) -> None:
+        """Decides what an identity needs of its operand."""
+        source, target = (self.graph.tensors[tensor] for tensor in (*node.operands, *node.results))
+        need = self.needed[node.op, node.operand_index] = self.graph.identity_need(node.kind, source, target)
+        self._pay(node, node.operands[0], need)
 
     def _at_first(self) -> list[Value]:
         """All tensors before anything is assigned."""
@@ -96,7 +100,8 @@ class Assigner:
         return values
 
     def _one(self, value: Value) -> Value:
-        return self._interned.setdefault(value, value)
+        """The one object for what is known of a tensor."""
+        return self._interned.setdefault(value.signature, value)
 
     def _possible(self, staying: Sequence[Node]) -> dict[int, Axes]:
         """Tensors that could stay partial, and over which axes, if no linear chain were reduced."""
@@ -108,14 +113,14 @@ class Assigner:
             self._mark(partial, node, carried)
         return partial
 
-    def _worthwhile(self, partial: dict[int, Axes]) -> dict[int, Axes]:
+    def _worthwhile(self, partial: dict[int, Axes], staying: Sequence[Node]) -> dict[int, Axes]:
         """`partial` without the tensors that would be scattered along the same axes and that no addition, here or in the next
         iteration of a loop, joins with another sum: reducing them at once costs the same, and what follows computes on
         smaller shards.
         """
         kept = {tensor: axes for tensor, axes in partial.items() if self.graph.tensors[tensor].summed_axes}
-        for node in reversed(self.graph.nodes):
-            tensor = node.only_result
+        for node in reversed(staying):
+            tensor = node.results[0]
             axes = partial.get(tensor)
             if axes and (
                 not self._splits(tensor, axes)
@@ -149,10 +154,10 @@ class Assigner:
 
     def _may_leave_partial(self, node: Node) -> bool:
         """Whether the node may leave its only result partial, and could at all."""
-        result = node.only_result
-        if node.kind.is_identity or result < 0 or not self._may_stay[self.graph.tensors[result]]:
+        kind, result = node.kind, node.results[0] if len(node.results) == 1 else -1
+        if result < 0 or kind.is_identity or not (node.name in LINEAR or kind.rule.reduces):
             return False
-        return node.rule.reduces or node.name in LINEAR
+        return self._may_stay[self.graph.tensors[result]]
 
     def _sum_axes(self, node: Node, free: Axes = ()) -> Axes:
         """The axes over which the node's cheapest option leaves its result a partial sum, nothing having been resharded yet."""
@@ -190,6 +195,8 @@ class Assigner:
         while news:
             news = False
             for node in linear:
+                if self._unreduced.keys().isdisjoint(node.operands):
+                    continue
                 axes = self._carried(node, self._unreduced)
                 if not axes and node.name in ADD:
                     axes = self._joined(node, made_by)
@@ -230,7 +237,7 @@ class Assigner:
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
         """The axes over which the node's result stays partial because its operands are; () if it needs them reduced."""
-        if node.name not in LINEAR:
+        if node.name not in LINEAR or partial.keys().isdisjoint(node.operands):
             return ()
         return carried_axes(node.op, node.rule, [partial.get(tensor, ()) for tensor in node.operands])
 
@@ -244,7 +251,7 @@ class Assigner:
 
     def _payload(self, node: Node) -> OpDecision:
         """Decides for an op; one whose like has been decided for is assigned the same."""
-        values, numbers = self._values, (*node.operands, *node.results)
+        values, numbers = self._values, node.operands + node.results
         before = tuple([values[tensor] if tensor >= 0 else None for tensor in numbers])
         alias = () if len({*numbers}) == len(numbers) else tuple(map(numbers.index, numbers))
         key = (node.kind, node.name, node.scope, before, alias)

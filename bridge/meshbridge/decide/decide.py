@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import Ends, GraphBuilder
@@ -18,7 +19,7 @@ from meshbridge.decide.decisions import (
     OpDecision,
     Shardings,
 )
-from meshbridge.decide.graph import Graph, Node
+from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.refine import refine
 from meshbridge.decide.unknown_sizes import refuse_unknown_axes
@@ -125,6 +126,8 @@ class _Decider:
         self.bodies = bodies
         self.assigned = Assigner(graph, self._body)
         self.assigned.run()
+        self._annotated: dict[Shardings, OpDecision] = {}
+        self._at_boundary = cache(self._in_equal_shards)
 
     def _body(self, node: Node, option: Option) -> BlockDecisions | None:
         return self.bodies.decide(node.op, node.rule, option, node.manual)
@@ -132,7 +135,7 @@ class _Decider:
     def function(self) -> FunctionDecisions:
         """The decisions of a function that has callers."""
         block = self.graph.function.regions[0].blocks[0]
-        held = tuple([self._at_boundary(tensor) for tensor in map(self._tensor, block.arguments)])
+        held = tuple([self._passed(tensor) for tensor in map(self._tensor, block.arguments)])
         return FunctionDecisions(self.graph.function, self.graph.mesh, held, self._block(block, self._returned))
 
     def body(self) -> BlockDecisions:
@@ -150,16 +153,17 @@ class _Decider:
         return tuple([self.assigned.defined(self._tensor(value)) for value in values])
 
     def _block(self, block: ir.Block, returned: Callable[[ir.Operation], Shardings]) -> BlockDecisions:
-        ops = [self._op(view.operation, returned) for view in block.operations]
+        decided = self.assigned.decided
+        ops = [decided[said] if isinstance(said, int) else self._op(said, returned) for said in self.graph.statements[block]]
         return BlockDecisions(self._defined(block.arguments), tuple(ops))
 
     def _op(self, op: ir.Operation, returned: Callable[[ir.Operation], Shardings]) -> OpDecision:
-        if (decided := self.assigned.decided.get(op)) is not None:
-            return decided
         name = op.name
         if name == "mesh.shard":
             said = self._defined(op.results)
-            return OpDecision(ANNOTATED, said, said)
+            if said not in self._annotated:
+                self._annotated[said] = OpDecision(ANNOTATED, said, said)
+            return self._annotated[said]
         if name == "func.return":
             return OpDecision(ANNOTATED, returned(op))
         needed = tuple([self.assigned.needed.get((op, index)) for index in range(len(op.operands))])
@@ -173,19 +177,21 @@ class _Decider:
         """Results are sharded as they are defined, as far as a caller can put the shards together."""
         given = []
         for tensor in map(self._tensor, op.operands):
-            sharding = self._at_boundary(tensor, finer=True)
+            sharding = self._passed(tensor, finer=True)
             if sharding is not None and not self.graph.tensors[tensor].user:
                 sharding = sharding.without_partial()
             given.append(sharding)
         return tuple(given)
 
-    def _at_boundary(self, tensor: int, *, finer: bool = False) -> Sharding | None:
+    def _passed(self, tensor: int, *, finer: bool = False) -> Sharding | None:
+        """How a tensor is passed from or to a caller."""
+        defined = self.assigned.defined(tensor)
+        return self._at_boundary(self.graph.tensors[tensor], defined, finer) if defined is not None else None
+
+    def _in_equal_shards(self, description: Tensor, defined: Sharding, finer: bool) -> Sharding:
         """As the tensor is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
         there is, a result may be split `finer`, along the whole axis: that costs nothing."""
-        if tensor < 0:
-            return None
-        defined, description, mesh = self.assigned.defined(tensor), self.graph.tensors[tensor], self.graph.mesh
-        assert defined is not None
+        mesh = self.graph.mesh
         if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
             return defined
         split = defined.split_axes

@@ -277,10 +277,10 @@ class Graph:
         renumbered = cache(lambda tensor: self.known(tensor.renumbered(parts)))
         self.tensors = [renumbered(tensor) for tensor in self.tensors]
         kinds = {kind: kind.renumbered(parts) for kind in {node.kind for node in self.nodes}}
+        kinds = {kind: self._kinds.setdefault(found.signature, found) for kind, found in kinds.items()}
+        manual = cache(lambda axes: frozenset(_in_parts(axes, parts)))
         for node in self.nodes:
-            found = kinds[node.kind]
-            node.kind = self._kinds.setdefault(found.signature, found)
-            node.manual = frozenset(_in_parts(node.manual, parts))
+            node.kind, node.manual = kinds[node.kind], manual(node.manual)
         return renumbered
 
     def identity_need(self, kind: Kind, source: Tensor, target: Tensor) -> Sharding:

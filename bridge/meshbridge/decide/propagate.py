@@ -103,13 +103,17 @@ class Propagator:
         place = left.find(1) if direction > 0 else left.rfind(1)
         while place >= 0:
             left[place] = 0
-            for tensor in self._visit(nodes[place]):
-                for user in users[tensor]:
-                    left[user] |= enabled[user]
+            node = nodes[place]
+            if changed := self._visit(node):
+                for tensor in changed:
+                    for user in users[tensor]:
+                        left[user] |= enabled[user]
+                left[place] = len({*node.operands, *node.results}) < len(node.operands) + len(node.results)
             place = left.find(1, place + 1) if direction > 0 else left.rfind(1, 0, place)
 
     def _visit(self, node: Node) -> Sequence[int]:
-        """Extends the node's tensors to its best option; returns the tensors that changed."""
+        """Extends the node's tensors to its best option; returns the tensors that changed. A tensor that stands in several places
+        becomes what one of them makes of it, so that such a node is to be visited again."""
         tensors, numbers = self.graph.tensors, node.operands + node.results
         known = tuple([tensors[tensor] if tensor >= 0 else None for tensor in numbers])
         key = (node.kind, known)
@@ -118,12 +122,15 @@ class Propagator:
             if node.kind.cuts and (cuts := wanted_cuts(node.rule, known, self.graph.mesh)):
                 self._cut(cuts)
                 return self._visit(node)
-            after = self._memo[key] = self._after(node, known)
+            after = known
+            while (further := self._after(node, after)) != after:
+                after = further
+            self._memo[key] = after
         if after == known:
             return ()
         changed = []
-        for tensor, new in zip(numbers, after, strict=True):
-            if new is not None and tensors[tensor] is not new:
+        for tensor, old, new in zip(numbers, known, after, strict=True):
+            if new is not old and new is not None:
                 tensors[tensor] = new
                 changed.append(tensor)
         return changed

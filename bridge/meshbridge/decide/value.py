@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 from meshbridge.decide.graph import Tensor
@@ -11,7 +10,7 @@ from meshbridge.ir.sharding import Axes, Sharding
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Value:
     """One tensor while ops are assigned in order. Equal ones are one object."""
 
@@ -33,12 +32,11 @@ class Value:
     anticipated: Sharding | None = None
     "How it was decided, if it has several users and is computed otherwise: the decision has counted this resharding, once."
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.tensor, self.defined, self.unreduced, self.is_passed_on, self.available, self.anticipated))
-
-    def __hash__(self) -> int:
-        return self._hash
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """All of that, to be compared."""
+        left = (self.unreduced, self.free, self.is_passed_on, self.is_shared, self.may_be_returned)
+        return (self.tensor, self.defined, *left, self.available, self.anticipated)
 
     def ready(self, scope: tuple[int, ...]) -> list[Sharding]:
         """What exists of it in a scope beside its definition."""
