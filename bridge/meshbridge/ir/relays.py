@@ -15,6 +15,8 @@ innermost first: what wraps around in one is taken from the next.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -26,15 +28,19 @@ LAUNCH = 64
 
 
 class Exchange(NamedTuple):
-    """One all-to-all: how many devices take part, and how many times the buffer each part of what it sends has; every part is
-    padded to divide by the devices."""
+    """All-to-alls: how many there are, how many devices take part, and how many times the buffer each part of what is sent has;
+    every part is padded to divide by the devices."""
 
+    launches: int
     devices: int
     parts: tuple[int, ...] = (1,)
 
     def received(self, elements: int) -> int:
         """Elements that each device receives, if the buffer has so many `elements`."""
-        return (self.devices - 1) * sum([-(-part * elements // self.devices) for part in self.parts])
+        devices = self.devices
+        if len(self.parts) == 1:
+            return self.launches * (devices - 1) * -(-self.parts[0] * elements // devices)
+        return self.launches * (devices - 1) * sum([-(-part * elements // devices) for part in self.parts])
 
 
 class Swap(NamedTuple):
@@ -74,7 +80,7 @@ class Relayed(NamedTuple):
 
     def _sent(self, way: int) -> tuple[int, int]:
         elements, exchanges = round(self.elements), self.ways[way]
-        return sum([each.received(elements) for each in exchanges]), len(exchanges)
+        return sum([each.received(elements) for each in exchanges]), sum([each.launches for each in exchanges])
 
     def times(self, others: float) -> Relayed:
         """The same of a buffer so many times as large."""
@@ -84,8 +90,13 @@ class Relayed(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def relabelled(sources: Digits, targets: Digits) -> tuple[tuple[Exchange, ...], ...]:
     """The ways of a relabelling (`steps.Permute`): two all-to-alls of all devices, or lists of swaps."""
-    whole = (Exchange(group_size(sources)),) * 2
-    return (whole, *(tuple(Exchange(group_size(over)) for swap in way for over in swap.over) for way in swaps(sources, targets)))
+    lists = swaps(sources, targets)
+    return ((Exchange(2, group_size(sources)),), *(_exchanges([over for swap in way for over in swap.over]) for way in lists))
+
+
+def _exchanges(groups: Iterable[Digits]) -> tuple[Exchange, ...]:
+    """One all-to-all over each of `groups`."""
+    return tuple(Exchange(launches, devices) for devices, launches in Counter(map(group_size, groups)).items())
 
 
 def cheapest(elements: int, sources: Digits, targets: Digits) -> Swaps:
@@ -143,7 +154,7 @@ def levels(digits: Digits, offset: int) -> tuple[Levels, ...]:
 
 def shifted(elements: float, divided: tuple[Levels, ...]) -> Relayed:
     """What a shift of a buffer of so many `elements` sends, `divided` into levels in one of these ways."""
-    return Relayed(elements, tuple(tuple(Exchange(group_size(level)) for level in way for _ in range(2)) for way in divided))
+    return Relayed(elements, tuple(_exchanges([level for level in way for _ in range(2)]) for way in divided))
 
 
 def _prime_parts(digit: Digit) -> Digits:

@@ -136,6 +136,8 @@ def reblocks(
     shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, listed: bool
 ) -> tuple[tuple[Reblock, ...], tuple[Reblock, ...]]:
     """From the blocks of a tensor of `shape` to those of the tensor padded to `whole`, and back."""
+    if shape == whole:
+        return (), ()
     return (
         _reblocks(shape, mesh, source.split_axes, (shape, whole), listed),
         _reblocks(shape, mesh, target.split_axes, (whole, shape), listed),
@@ -178,5 +180,8 @@ def relabelling(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Digits,
 
 def padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape:
     """The shape with every dimension padded so that both shardings divide it evenly."""
-    counts = ([mesh.group_size(axes) for axes in sides] for sides in zip(source.split_axes, target.split_axes, strict=True))
-    return tuple(-(-size // lcm(*both)) * lcm(*both) for size, both in zip(shape, counts, strict=True))
+    blocks = [
+        lcm(mesh.group_size(before), mesh.group_size(after))
+        for before, after in zip(source.split_axes, target.split_axes, strict=True)
+    ]
+    return tuple([-(-size // count) * count for size, count in zip(shape, blocks, strict=True)])

@@ -15,12 +15,13 @@ Before that is known, a `floor` says what no plan goes below. Between most pairs
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from itertools import zip_longest
 from math import gcd, inf, prod
 from typing import NamedTuple
 
-from meshbridge.ir.digits import Digits
+from meshbridge.ir.digits import Digit, Digits
 from meshbridge.ir.relays import Relayed, relabelled
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
@@ -133,30 +134,35 @@ def _shares(
     alignment = align(shape, mesh, tuple([before for _, before, _ in dims]), tuple([after for _, _, after in dims]))
     if alignment is None:
         return ()
-    partial, unused, elements = alignment.of(reduced), alignment.of(copied), prod(shape)
-    found = [
-        _received(alignment, partial, unused, spread=spread, rounds=rounds) for spread in ((True, False) if reduced else (False,))
-    ]
-    if not any(each.relayed for each in found):
-        found = [min(found)]
-    return tuple([each.of(1 / elements) for each in found])
-
-
-def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: bool, rounds: int) -> Received:
-    """What the plan that reduces over the digits `partial` receives.
-
-    `unused` are the digits along which the source holds copies. With `spread`, digits that the target does not use scatter the
-    reduction too. A relabelling is part of an all-to-all where that takes at most `rounds` permutes.
-    """
+    partial, part = alignment.of(reduced), 1 / prod(shape)
     labels: Labels = {position: position.source for position in alignment.positions if position.source is not None}
     goal: Labels = {position: position.target for position in alignment.positions if position.target is not None}
     entries = entries_of(labels, goal)
-    local = [position for position in alignment.positions if position not in labels]
-    n: float = prod(position.radix for position in local)
-    if spread:
-        with_free_places(local, [digit for digit in (*partial, *unused) if digit not in entries.values()], entries)
-    stop = any(digit not in entries.values() for digit in (*partial, *unused))  # no dimension divides by them
-    waiting = {digit.axis for digit in partial if digit not in entries.values()}
+    entered = set(entries.values())
+    idle = [digit for digit in (*partial, *alignment.of(copied)) if digit not in entered]
+    found = [_received(alignment, labels, goal, entries, partial, idle, rounds)]
+    if reduced and idle:  # they scatter the reduction too, if there is room for them
+        local = [position for position in alignment.positions if position not in labels]
+        with_free_places(local, idle, entries)
+        entered = set(entries.values())
+        idle = [digit for digit in idle if digit not in entered]
+        found.append(_received(alignment, labels, goal, entries, partial, idle, rounds))
+    if not any(each.relayed for each in found):
+        found = [min(found)]
+    return tuple([each.of(part) for each in found])
+
+
+def _received(
+    alignment: Alignment, labels: Labels, goal: Labels, entries: Labels, partial: Digits, idle: Collection[Digit], rounds: int
+) -> Received:
+    """What the plan that reduces over the digits `partial` receives, after slices or scatters to `entries`.
+
+    `idle` are the digits that reduce or hold copies and scatter nothing. A relabelling is part of an all-to-all where that takes
+    at most `rounds` permutes.
+    """
+    n: float = prod([position.radix for position in alignment.positions if position not in labels])
+    stop = bool(idle)
+    waiting = {digit.axis for digit in idle if digit in partial}
     late = scattered = 1
     for digit in entries.values():
         if digit not in partial:
@@ -179,10 +185,10 @@ def _received(alignment: Alignment, partial: Digits, unused: Digits, *, spread: 
         total += n - n / moved
         return Received(total, total, launches + (moved > 1), stop)
     sources, targets = (tuple(listed[i] for i in exchange.twisted) for listed in (exchange.sources, exchange.targets))
-    same = n * still(sources, targets, 1)
     if not rounds:
         total += n - n / moved
         return Received(total, total, launches + (moved > 1), bool(partial), (Relayed(n, relabelled(sources, targets)),))
+    same = n * still(sources, targets, 1)
     if moved <= rounds:
         return Received(total + n, total + n - same / moved, launches + moved, stop)
     total += n - n / moved

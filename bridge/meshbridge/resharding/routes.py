@@ -16,6 +16,8 @@ Route = tuple[Sharding, ...]
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
     """The axes to reduce over, and those over which the result becomes partial. Raises MeshError for the kind `generic`."""
+    if not (source.partial_axes or target.partial_axes):
+        return (), ()
     if any(each.partial_axes and each.partial_kind == "generic" for each in (source, target)):
         raise MeshError("a partial value of kind generic cannot be resharded: nothing says how to reduce it")
     kept = set(source.partial_axes) & set(target.partial_axes) if source.partial_kind == target.partial_kind else set()

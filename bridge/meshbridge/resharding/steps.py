@@ -348,7 +348,7 @@ class Reblock(Step):
         if self.listed:
             return None
         count = group_size(self.digits)
-        return Relayed(elements // self.before, ((Exchange(count, self.lengths), Exchange(count, self.pieces)),))
+        return Relayed(elements // self.before, ((Exchange(1, count, self.lengths), Exchange(1, count, self.pieces)),))
 
     def received(self, elements: int) -> float:
         relayed = self.relayed(elements)

@@ -13,9 +13,9 @@ A way is chosen by its price, and only then a plan is made of it: so a plan send
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from meshbridge.resharding.alignment import align
 from meshbridge.resharding.candidates import padded_shape, reblocks, relabel, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
 from meshbridge.resharding.plan import Options
-from meshbridge.resharding.price import even_price
+from meshbridge.resharding.price import even_price, floor
 from meshbridge.resharding.routes import reduced_axes, reductions, replications
 from meshbridge.resharding.steps import Reblock, Shape, Step
 
@@ -103,7 +103,23 @@ def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: 
 @lru_cache(maxsize=1 << 18)
 def best_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
     """The way of the least modelled time between two shardings without halos and offsets; of equals the first one."""
-    return min(_ways(shape, dtype, mesh, source, target, options), key=lambda way: way.seconds(dtype, options))
+    ways, stops = _ways(shape, dtype, mesh, source, target, options)
+    best = min(ways, key=lambda way: way.seconds(dtype, options), default=None)
+    for between in stops:
+        most = inf if best is None else best.seconds(dtype, options)
+        if options.beta * element_bytes(dtype) * _least(shape, mesh, source, between, target) >= most:
+            continue
+        first = best_way(shape, dtype, mesh, source, between, options)
+        if first.seconds(dtype, options) < most:
+            found = _then(first, best_way(shape, dtype, mesh, between, target, options), between)
+            best = found if found.seconds(dtype, options) < most else best
+    assert best is not None, f"no way from {source} to {target}"
+    return best
+
+
+def _least(shape: Shape, mesh: Mesh, source: Sharding, between: Sharding, target: Sharding) -> float:
+    """Elements that a device receives at least, if it stops at `between`."""
+    return floor(shape, mesh, source, between).received + floor(shape, mesh, between, target).received
 
 
 def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way | None:
@@ -113,11 +129,14 @@ def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
     direct = _even_leg(shape, mesh, source, target, options)
     if direct is None or not direct[1]:
         return direct and direct[0].times(1)
-    ways = [direct[0].times(1)]
+    best = direct[0].times(1)
     for between in reductions(shape, mesh, source, target, reduced_axes(source, target)[0]):
-        if between != target and (first := _even_leg(shape, mesh, source, between, options)):
-            ways.append(_then(first[0].times(1), best_way(shape, dtype, mesh, between, target, options), between))
-    return min(ways, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
+        if between == target or _least(shape, mesh, source, between, target) > best.busiest:
+            continue
+        if first := _even_leg(shape, mesh, source, between, options):
+            found = _then(first[0].times(1), best_way(shape, dtype, mesh, between, target, options), between)
+            best = min(best, found, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
+    return best
 
 
 def _even_leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> tuple[Way, bool] | None:
@@ -128,8 +147,10 @@ def _even_leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, opti
     return Way("padded", found.busiest, found.average, found.launches, relayed=found.relayed), found.stop
 
 
-def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Iterator[Way]:
-    """All ways, the simplest first."""
+def _ways(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
+) -> tuple[list[Way], Iterable[Sharding]]:
+    """All ways without a stop, the simplest first, and the shardings at which one may save something."""
     reduced, _ = reduced_axes(source, target)
     if reduced:
         whole = padded_shape(shape, mesh, source, target)
@@ -140,13 +161,10 @@ def _ways(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardi
         moved = tuple(sorted(dim for dim in dims if dim.before != dim.after))
         others = prod(-(-dim.size // mesh.group_size(dim.after)) for dim in dims if dim.before == dim.after)
         found, resizes = _direct(mesh, moved, source.partial_axes, options)
-    for way in found:
-        if way is not None:
-            yield way.times(others)
-    if found[0] is None or resizes:
-        for between in reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target):
-            first, second = (best_way(shape, dtype, mesh, *leg, options) for leg in ((source, between), (between, target)))
-            yield _then(first, second, between)
+    ways = [way.times(others) for way in found if way is not None]
+    if found[0] is not None and not resizes:
+        return ways, ()
+    return ways, reductions(shape, mesh, source, target, reduced) if reduced else replications(source, target)
 
 
 @lru_cache(maxsize=1 << 16)
