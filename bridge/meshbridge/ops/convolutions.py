@@ -16,7 +16,7 @@ from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Reach
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, mask_padding, replicated_lowering, spmd_lowering
 from meshbridge.ops.window_attributes import WindowDim, set_window_dims, window_dims
 from meshbridge.ops.window_exchange import read_places
 
@@ -97,6 +97,7 @@ def convolution(op: ir.Operation) -> ShardingRule:
     return replace(build.rule(dims[:2], dims[2:]), is_contraction=True, work=max(1, multiply_adds // walked))
 
 
+@replicated_lowering("stablehlo.convolution")
 @spmd_lowering("stablehlo.convolution")
 def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Convolves the elements that the shard's windows cover; zeros are outside of the global image and kernel."""

@@ -11,7 +11,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.option import Option, result_sharding
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
-from meshbridge.ops.spmd import SpmdProgram, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, replicated_lowering, spmd_lowering
 
 
 @sharding_rule_of("stablehlo.constant", "arith.constant", "stablehlo.iota", "tensor.empty")
@@ -28,9 +28,7 @@ def local_constant(op: ir.Operation, rule: ShardingRule, option: Option, at: Spm
     result = op.results[0]
     wanted = result_sharding(rule, option, 0, at.mesh)
     value = op.attributes["value"]
-    if not any(wanted.split_axes):
-        at.define(result, wanted)
-    elif isinstance(value, ir.DenseElementsAttr) and value.is_splat:
+    if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
         at.define(result, wanted)
         op.attributes["value"] = ir.DenseElementsAttr.get_splat(result.type, value.get_splat_value())
     else:
@@ -72,6 +70,7 @@ def random_numbers(op: ir.Operation) -> ShardingRule:
     return build.rule([(), (), ((),)], [tuple(build.loop(size) for size in shape_of(op.results[0]))])
 
 
+@replicated_lowering("stablehlo.rng")
 @spmd_lowering("stablehlo.rng")
 def local_random_numbers(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Every device draws other numbers, and different shards should differ. Copies of one shard must not: where devices would

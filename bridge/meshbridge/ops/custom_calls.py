@@ -10,9 +10,10 @@ from __future__ import annotations
 from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir
 from meshbridge.ops.known_calls import known_rule
 from meshbridge.ops.option import Option
+from meshbridge.ops.placements import places_away
 from meshbridge.ops.rule import SHARDING_RULE, ShardingRule, opaque, sharding_rule_of
 from meshbridge.ops.sharding_rules import rule_of
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
 
 
 @sharding_rule_of(CUSTOM_CALL)
@@ -23,9 +24,12 @@ def custom_call(op: ir.Operation) -> ShardingRule:
     return opaque(op) if rule is None else rule.sharding_rule(op)
 
 
+@replicated_lowering(CUSTOM_CALL)
 @spmd_lowering(CUSTOM_CALL)
 def local_custom_call(op: ir.Operation, nest: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The same call on smaller operands; its rule speaks of sizes that are no longer true."""
     if SHARDING_RULE in op.attributes:
         del op.attributes[SHARDING_RULE]
     default_lowering(op, nest, option, at)
+    if places_away(op):
+        at.placed[op.results[0]] = op

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.attributes import integers, integers_attr
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
@@ -26,6 +26,7 @@ def joining_kind(element: ir.Type) -> str:
     return "bitwise_or" if str(element) == "i1" else "sum"
 
 
+_CUTS = ("start_indices", "limit_indices", "strides")
 _PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
 
 
@@ -63,22 +64,28 @@ def slice_(op: ir.Operation) -> ShardingRule:
 @spmd_lowering("stablehlo.slice")
 def local_slice(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Windows of split dimensions, of which the stride leaves a shard; a single element is taken by who has it."""
-    value, result = op.operands[0], op.results[0]
-    source, kept = at.global_shape(value), shape_of(result)
-    split = tensor_split(rule.operands[0], option)
-    starts, limits, strides = (list(integers(op.attributes[f"{name}"])) for name in ("start_indices", "limit_indices", "strides"))
-    for dim, reach in enumerate(reaches(op, source, kept)):
-        if not split[dim]:
+    value, kept = op.operands[0], shape_of(op.results[0])
+    source, held = at.global_shape(value), shape_of(value)
+    starts, limits, strides = cuts = [list(integers(op.attributes[name])) for name in _CUTS]
+    for dim, axes in enumerate(tensor_split(rule.operands[0], option)):
+        if not axes:
             continue
         if source[dim] == kept[dim]:
-            limits[dim] = shape_of(value)[dim]
+            limits[dim] = held[dim]
         elif kept[dim] == 1:
-            value = element_or_zero(value, dim, split[dim], starts[dim], at)
+            value = element_or_zero(value, dim, axes, starts[dim], at)
             starts[dim], limits[dim], strides[dim] = 0, 1, 1
         else:
-            value = read_window(value, dim, split[dim], reach, None, at)
+            value = read_window(value, dim, axes, reaches(op, source, kept)[dim], None, at)
             starts[dim], limits[dim] = 0, shape_of(value)[dim]
-    replace_result(op, rule, option, at.emit.cut(value, starts, limits, strides), at)
+    op.operands[0] = value
+    _set_attributes(op, _CUTS, cuts)
+    default_lowering(op, rule, option, at)
+
+
+def _set_attributes(op: ir.Operation, names: Sequence[str], entries: Sequence[Sequence[int]]) -> None:
+    for name, each in zip(names, entries, strict=True):
+        op.attributes[name] = integers_attr(each)
 
 
 def element_or_zero(value: ir.Value, dim: int, axes: Axes, index: int, at: SpmdProgram) -> ir.Value:
@@ -109,7 +116,7 @@ def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
     found, value = op.operands
     source, result = at.global_shape(found), shape_of(op.results[0])
     split = tensor_split(rule.results[0], option)
-    low, high, interior = (list(integers(op.attributes[name])) for name in _PADDING)
+    low, high, interior = edges = [list(integers(op.attributes[name])) for name in _PADDING]
     for dim, reach in enumerate(reaches(op, source, result)):
         if not split[dim] or reach.is_identity:
             continue
@@ -120,7 +127,9 @@ def local_pad(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProg
             places = read_places(found, dim, split[dim], reach, value, at)
             found = places.value
             low[dim], high[dim], interior[dim] = places.low, places.high, places.dilation - 1
-    replace_result(op, rule, option, at.emit.pad(found, value, low, high, interior), at)
+    op.operands[0] = found
+    _set_attributes(op, _PADDING, edges)
+    default_lowering(op, rule, option, at)
 
 
 @sharding_rule_of("stablehlo.concatenate")

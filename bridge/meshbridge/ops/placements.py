@@ -26,12 +26,9 @@ def _memory(op: ir.Operation) -> str | None:
     return ir.StringAttr(said[_MEMORY]).value if _MEMORY in said else None
 
 
-def placed_away(value: ir.Value) -> ir.Operation | None:
-    """The op that places `value` in a memory that nothing is computed in."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
-        return None
-    return owner.operation if _memory(owner.operation) not in (None, _COMPUTED_IN) else None
+def places_away(op: ir.Operation) -> bool:
+    """Whether an op places its value in a memory that nothing is computed in."""
+    return _memory(op) not in (None, _COMPUTED_IN)
 
 
 def place_again(op: ir.Operation, value: ir.Value, before: ir.Operation) -> ir.Value:

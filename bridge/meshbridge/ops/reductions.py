@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
@@ -10,9 +12,9 @@ from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.generic_reductions import gathered_slices, reduce_shards, splittable_dims
-from meshbridge.ops.option import Option, result_sharding
+from meshbridge.ops.option import Option
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, only_types, replicated_lowering, spmd_lowering
 
 KINDS = {combiner: kind for kind, combiner in COMBINERS.items() if kind != "average"}
 """The reduction kind that a body of one StableHLO op computes."""
@@ -67,6 +69,7 @@ def once_per_group(value: ir.Value, kind: str, axes: Axes, at: SpmdProgram) -> i
     return at.emit.select(at.is_first(axes), value, ignored)
 
 
+@replicated_lowering("stablehlo.reduce")
 @spmd_lowering("stablehlo.reduce")
 def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Each shard reduces what it holds; the initial value enters on one device of each group, by an op of its own.
@@ -75,23 +78,45 @@ def local_reduce(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdP
     piece has one row. A body without neutral element has a barrier instead. Reductions of dimensions of size 1 stay as they
     are: XLA drops the initial value whether they are split or not.
     """
-    count = len(op.results)
-    whole = at.global_shape(op.operands[0])
+    count = len(rule.results)
     if any(option[each.loop] for each in rule.exchanges):
         reduce_shards(op, rule, option, at)
     else:
-        computed = result_sharding(rule, option, 0, at.mesh)
-        carried = at.held[op.operands[0]].sharding.partial_axes
-        axes = tuple(sorted({*computed.partial_axes, *carried}))
-        for index in range(count, 2 * count):
-            op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
+        computed = at.computed(rule, option)[0]
+        if axes := computed.partial_axes:
+            for index in range(count, 2 * count):
+                op.operands[index] = once_per_group(op.operands[index], computed.partial_kind, axes, at)
         default_lowering(op, rule, option, at)
-    if count > 1 or all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
+    if count > 1:
         return
-    if kind := next((loop.reduction for loop in rule.loops if loop.reduction), "") or body_kind(op):
+    kind = _kind(rule)
+    if not kind:
+        whole = at.global_shape(op.operands[0])
+        if all(whole[dim] == 1 for dim in integers(op.attributes["dimensions"])):
+            return
+        kind = body_kind(op)
+    if kind:
         _combine_after(op, kind, at)
     else:
         op.operands[0] = at.emit.barrier(op.operands[0])
+
+
+@only_types("stablehlo.reduce")
+def may_start_anywhere(op: ir.Operation, rule: ShardingRule, at: SpmdProgram) -> bool:
+    """Whether the initial value may enter every shard, whatever XLA makes of it: it is the neutral element, or nothing is reduced
+    but dimensions of size 1 of a value that is not partial."""
+    if len(rule.results) > 1:
+        return False
+    if kind := _kind(rule):
+        initial = op.operands[1]
+        return is_splat(initial, neutral(kind, element_of(initial)))
+    whole, sharding, _ = at.held[op.operands[0]]
+    return not sharding.partial_axes and prod(whole) == prod(shape_of(op.results[0]))
+
+
+def _kind(rule: ShardingRule) -> str:
+    """By what an op reduces along its loops; "" if it has none to reduce, or that is not known."""
+    return next((loop.reduction for loop in rule.loops if loop.reduction), "")
 
 
 def _combine_after(op: ir.Operation, kind: str, at: SpmdProgram) -> None:

@@ -19,7 +19,7 @@ from meshbridge.ir.recipes import FreeValues, Recipes, SharingBuilder
 from meshbridge.ir.registry import Registry
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, local_shape
 from meshbridge.ops.option import Option, computed_sharding
-from meshbridge.ops.placements import place_again, placed_away
+from meshbridge.ops.placements import place_again
 from meshbridge.ops.reasons import Reasons
 from meshbridge.ops.rule import ShardingRule
 from meshbridge.resharding.boxes import buffer_shape
@@ -31,6 +31,22 @@ SPMD_LOWERINGS: Registry[str, SpmdLowering] = Registry("SPMD lowering")
 
 spmd_lowering = SPMD_LOWERINGS.register
 
+REPLICATED_LOWERINGS: Registry[str, SpmdLowering] = Registry("SPMD lowering of replicated ops")
+"""The same of ops of which no loop is split. Any other such op stays as it is."""
+
+replicated_lowering = REPLICATED_LOWERINGS.register
+
+Condition = Callable[[ir.Operation, ShardingRule, "SpmdProgram"], bool]
+ONLY_TYPES: Registry[str, Condition] = Registry("condition")
+"""Op name to whether of such an op nothing but the types changes, although it has an SPMD lowering."""
+
+only_types = ONLY_TYPES.register
+
+
+def lowering_of(name: str, option: Option) -> SpmdLowering:
+    """The SPMD lowering of an op by that name."""
+    return (SPMD_LOWERINGS if any(option) else REPLICATED_LOWERINGS).get(name, default_lowering)
+
 
 def lower_op(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """Turns `op` into what it becomes on shards and records the shardings of its results."""
@@ -38,7 +54,7 @@ def lower_op(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgr
     at.write_before(op)
     if at.reasons is not None:
         at.reasons.computes(op, exchanges=name in SPMD_LOWERINGS)
-    SPMD_LOWERINGS.get(name, default_lowering)(op, rule, option, at)
+    lowering_of(name, option)(op, rule, option, at)
 
 
 def default_lowering(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
@@ -95,8 +111,8 @@ class SpmdProgram:
         self._free = FreeValues()
         self._recipes = Recipes(self._free)
         self._computed: dict[tuple[ShardingRule, Option, Axes], tuple[Sharding, ...]] = {}
-        self.placements: list[ir.Operation] = []
-        "Of values that were resharded before they were placed again; some have no other use."
+        self.placed: dict[ir.Value, ir.Operation] = {}
+        "Values in a memory that nothing is computed in, and what places them there."
 
     def enter_block(self) -> None:
         """Reshardings made from here on are only visible in this block and below."""
@@ -194,10 +210,9 @@ class SpmdProgram:
             found: ir.Value | None = made.get((value, target))
             if found is not None:
                 return found
-        if (placement := placed_away(value)) is not None:
-            if placement not in self.placements:
-                self.placements.append(placement)
+        if (placement := self.placed.get(value)) is not None:
             result = place_again(placement, self.reshard(placement.operands[0], target, before), before)
+            self.placed[result] = op_of(result)
             self._resharded[-1][value, target] = self.adopt(result, shape, target)
             self.moved.add(result)
             return result
@@ -229,7 +244,7 @@ class SpmdProgram:
 
     def erase_unused_placements(self) -> None:
         """Takes out the placements that only what is now placed again has used."""
-        for op in self.placements:
+        for op in self.placed.values():
             if next(iter(op.results[0].uses), None) is None:
                 op.erase()
 

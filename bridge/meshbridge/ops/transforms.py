@@ -10,7 +10,7 @@ from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.option import Option
 from meshbridge.ops.rule import Dims, RuleBuilder, ShardingRule, rank_of, shape_of, sharding_rule_of
-from meshbridge.ops.spmd import SpmdProgram, default_lowering, spmd_lowering
+from meshbridge.ops.spmd import SpmdProgram, default_lowering, replicated_lowering, spmd_lowering
 
 
 def leading(op: ir.Operation, count: int) -> ShardingRule:
@@ -37,6 +37,7 @@ def fft(op: ir.Operation) -> ShardingRule:
     return leading(op, len(integers(op.attributes["fft_length"])))
 
 
+@replicated_lowering("stablehlo.fft")
 @spmd_lowering("stablehlo.fft")
 def local_fft(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdProgram) -> None:
     """The transform of a shard in row-major order, whatever order its neighbours prefer.

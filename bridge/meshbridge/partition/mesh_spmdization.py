@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, FunctionDecisions, OpDecision, Shardings, free_part
@@ -20,15 +20,12 @@ from meshbridge.legalize.inline_calls import CALLEE, Inliner, callee
 from meshbridge.ops.composites import composite_body
 from meshbridge.ops.equal_shards import in_equal_shards, return_equal_shards, set_boundary, set_results
 from meshbridge.ops.layouts import filled
-from meshbridge.ops.option import Option
 from meshbridge.ops.reasons import Reasons
-from meshbridge.ops.refused import may_be_refused, refuse
+from meshbridge.ops.refused import refuse
 from meshbridge.ops.rule import ShardingRule, shape_of
-from meshbridge.ops.spmd import SPMD_LOWERINGS, Shard, SpmdProgram, lower_op, mask_padding
+from meshbridge.ops.spmd import SpmdProgram, lower_op, mask_padding
+from meshbridge.partition.alike import Alike, alike, padded_loops, resharded
 from meshbridge.resharding import Options
-
-_LOOK_UPS = frozenset(f"stablehlo.{name}" for name in ("gather", "slice", "dynamic_slice"))
-"""Ops that join what shards have of an element, of which they read none of the padding."""
 
 _IS_PARTITIONED = (
     "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may",
@@ -106,17 +103,6 @@ def erase_unused(module: ir.Module, functions: set[str]) -> None:
         functions = functions & named
 
 
-class _Alike(NamedTuple):
-    """What becomes of the ops that share one decision."""
-
-    resharded: tuple[tuple[int, Sharding], ...]
-    "The operands that are sharded otherwise than the ops need them, and how they need them."
-    results: tuple[Shard | None, ...] | None = None
-    "What the results become, of ops of which nothing but the types changes; None for any other ops."
-    targets: Shardings = ()
-    "What these results are then resharded to, if to anything."
-
-
 class _FunctionPartitioner:
     """Partitions one function in place, as is decided."""
 
@@ -125,7 +111,7 @@ class _FunctionPartitioner:
         self.function = decisions.function
         self.mesh = decisions.mesh
         self.block = self.function.regions[0].blocks[0]
-        self._alike: dict[int, _Alike] = {}
+        self._alike: dict[int, Alike] = {}
         "By the identity of their decision, as layers that repeat share theirs."
         self._annotations: list[ir.Operation] = []
         self._inliner = Inliner({}, {})
@@ -169,44 +155,20 @@ class _FunctionPartitioner:
             if rule is None:
                 self._follow(op, decision, following)
                 continue
-            alike = self._alike.get(id(decision))  # decisions outlive the partitioner
-            if alike is None:
-                alike = self._alike[id(decision)] = self._like(op, rule, decision)
-            for index, need in alike.resharded:
+            found = self._alike.get(id(decision))  # decisions outlive the partitioner
+            if found is None:
+                found = self._alike[id(decision)] = alike(op, op.name, rule, decision, self.at)
+            for index, need in found.resharded:
                 op.operands[index] = self._reshard(op.operands[index], need, op)
-            if alike.results is None:
+            if found.results is None or not (found.condition is None or found.condition(op, rule, self.at)):
                 self._lower(op, rule, decision, following)
                 continue
-            for result, shard in zip(op.results, alike.results, strict=True):
+            for result, shard in zip(op.results, found.results, strict=True):
                 if shard is not None:
                     self.at.hold(result, shard)
-            if alike.targets:
-                self._reshard_results(op, alike.targets, following)
+            if found.targets:
+                self._reshard_results(op, found.targets, following)
         return [self.at.sharding(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
-
-    def _like(self, op: ir.Operation, rule: ShardingRule, decision: OpDecision) -> _Alike:
-        """What becomes of `op`, and of all that share its decision."""
-        resharded = tuple(self._resharded(op, decision))
-        if not self._has_only_types(op.name, rule, decision):
-            return _Alike(resharded)
-        self.at.carried = decision.carried
-        computed = self.at.computed(rule, decision.option)
-        shards = tuple([self.at.shard(result, sharding) for result, sharding in zip(op.results, computed, strict=True)])
-        return _Alike(resharded, shards, decision.results if decision.results != computed else ())
-
-    def _resharded(self, op: ir.Operation, decision: OpDecision) -> Iterator[tuple[int, Sharding]]:
-        """The operands that are sharded otherwise than an op needs them, and how it needs them."""
-        for index, (value, need) in enumerate(zip(op.operands, decision.operands, strict=False)):
-            if need is not None and need != self.at.held[value].sharding:
-                yield index, need
-
-    def _has_only_types(self, name: str, rule: ShardingRule, decision: OpDecision) -> bool:
-        """Whether nothing but the types of an op changes, as of most."""
-        if decision.why != CHEAPEST or decision.regions or decision.layout is not None or self.at.reasons is not None:
-            return False
-        if name in SPMD_LOWERINGS or name.startswith("mesh.") or may_be_refused(name):
-            return False
-        return rule.has_rule and not self._padded(name, rule, decision.option)
 
     def _reshard_results(self, op: ir.Operation, targets: Shardings, following: ir.Operation) -> None:
         """Reshards what an op computes to what is decided of its results."""
@@ -225,7 +187,7 @@ class _FunctionPartitioner:
         handler = _HANDLERS.get(op.name)
         if handler is None:
             raise OpError(op, *_IS_PARTITIONED)
-        for index, need in self._resharded(op, decision):
+        for index, need in resharded(op, decision, self.at):
             op.operands[index] = self._reshard(op.operands[index], need, op)
         if decision.results in ((), decision.operands):
             handler(self, op, decision)
@@ -291,7 +253,7 @@ class _FunctionPartitioner:
             for result in op.results:
                 self.at.define(result, decision.layout)
         else:
-            for loop in self._padded(name, rule, option):
+            for loop in padded_loops(name, rule, option, self.mesh):
                 self._mask(op, rule, option[loop], loop)
             if not rule.has_rule and (self._gather_captured(op) or any(operand in self.at.moved for operand in op.operands)):
                 op.attributes[GATHERED] = ir.UnitAttr.get()
@@ -313,17 +275,6 @@ class _FunctionPartitioner:
             result.replace_all_uses_with(value)
         copies[-1].erase()
         op.erase()
-
-    def _padded(self, name: str, rule: ShardingRule, option: Option) -> list[int]:
-        """The loops along which an op would reduce padding of uneven shards (a look-up does not read it, windows see to it)."""
-        if not rule.reduces or name in _LOOK_UPS:
-            return []
-        exchanged = {each.loop for each in rule.exchanges}
-        return [
-            number
-            for number, (loop, axes) in enumerate(zip(rule.loops, option, strict=True))
-            if axes and loop.reduction and loop.size % self.mesh.group_size(axes) and number not in exchanged
-        ]
 
     def _mask(self, op: ir.Operation, rule: ShardingRule, axes: Axes, loop: int) -> None:
         """Hides the padding of uneven shards from the reduction along a loop that is split along `axes`."""

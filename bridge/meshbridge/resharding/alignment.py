@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -80,6 +81,7 @@ def _is_chain(cuts: set[int]) -> bool:
     return all(inner % outer == 0 for outer, inner in itertools.pairwise(ordered))
 
 
+@lru_cache(maxsize=1 << 14)
 def align(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> Alignment | None:
     """The common number system of two splits of a (padded) `shape`, or None where there is none.
 

@@ -20,7 +20,7 @@ from meshbridge.resharding.candidates import in_padding, masks, padded_shape, pl
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
-from meshbridge.resharding.price import floor
+from meshbridge.resharding.price import even_price, floor
 from meshbridge.resharding.routes import reduced_axes, routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
@@ -96,9 +96,17 @@ def _steps_of_best_way(
 
 
 def _is_unbeatable(direct: Plan, options: Options) -> bool:
-    """Whether no detour can save a byte or a collective."""
-    plain = not (direct.source.partial_axes or direct.source.halo_sizes or direct.target.halo_sizes)
-    return plain and (options.exact or direct.collectives <= 1)
+    """Whether no detour can save a byte or a collective: one that reduces first does where the plan scatters less than it could,
+    one by way of a replicated dimension where it takes two collectives."""
+    shape, mesh, source, target = direct.shape, direct.mesh, direct.source, direct.target
+    if source.halo_sizes or target.halo_sizes or not (options.exact or direct.collectives <= 1):
+        return False
+    if not source.partial_axes:
+        return True
+    if options.exact or 0 in shape or not _is_lean(direct, options):
+        return False
+    price = even_price(shape, mesh, source, target, options.permutes(mesh))
+    return price is not None and not price.stop
 
 
 @lru_cache(maxsize=1 << 20)
@@ -183,6 +191,8 @@ def _is_lean(one: Plan, options: Options) -> bool:
 def _cheapest(plans: Sequence[Plan], options: Options) -> Plan:
     """The best plan that holds no more than it may, or the least; of equals rather one without tiles, whose tables nobody can
     read."""
+    if len(plans) == 1:
+        return plans[0]
     if options.exact:
         fewest = min((one.wire_bytes, one.total_bytes) for one in plans)
         plans = [one for one in plans if (one.wire_bytes, one.total_bytes) == fewest]
