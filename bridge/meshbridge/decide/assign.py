@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -87,16 +88,14 @@ class Assigner:
 
     def _at_first(self) -> list[Value]:
         """All tensors before anything is assigned."""
-        graph, made = self.graph, dict[tuple[object, ...], Value]()
-        values = []
-        for index, (tensor, uses) in enumerate(zip(graph.tensors, graph.uses, strict=True)):
+        graph = self.graph
+        first = cache(lambda tensor, *known: self._one(Value(tensor, tensor.sharding, *known)))
+        values = [first(tensor, (), (), False, uses > 1) for tensor, uses in zip(graph.tensors, graph.uses, strict=True)]
+        for index in {*self._unreduced, *self._free, *graph.returned_partial}:
             unreduced, free = self._unreduced.get(index, ()), self._free.get(index, ())
             is_passed_on = bool(unreduced) and self._is_passed_on(index, unreduced)
-            key = (tensor, unreduced, free, is_passed_on, uses > 1, index in graph.returned_partial)
-            value = made.get(key)
-            if value is None:
-                value = made[key] = self._one(Value(tensor, tensor.sharding, *key[1:]))
-            values.append(value)
+            known = (unreduced, free, is_passed_on, graph.uses[index] > 1, index in graph.returned_partial)
+            values[index] = first(graph.tensors[index], *known)
         return values
 
     def _one(self, value: Value) -> Value:
@@ -106,11 +105,13 @@ class Assigner:
     def _possible(self, staying: Sequence[Node]) -> dict[int, Axes]:
         """Tensors that could stay partial, and over which axes, if no linear chain were reduced."""
         partial = {index: tensor.summed_axes for index, tensor in enumerate(self.graph.tensors) if tensor.summed_axes}
+        known = partial.keys()
         for node in staying:
-            carried = self._carried(node, partial)
-            if not carried and node.rule.reduces:
+            carried = () if known.isdisjoint(node.operands) else self._carried(node, partial)
+            if not carried and node.kind.rule.reduces:
                 carried = self._sum_axes(node)
-            self._mark(partial, node, carried)
+            if carried:
+                self._mark(partial, node, carried)
         return partial
 
     def _worthwhile(self, partial: dict[int, Axes], staying: Sequence[Node]) -> dict[int, Axes]:
@@ -189,13 +190,13 @@ class Assigner:
 
         The gradient of a value that three contractions read is the case: alone, each might rather gather its operands.
         """
-        made_by = {node.only_result: node for node in staying}
+        made_by = {node.results[0]: node for node in staying}
         linear = [node for node in made_by.values() if node.name in LINEAR]
-        news = True
+        partial, news = self._unreduced.keys(), True
         while news:
             news = False
             for node in linear:
-                if self._unreduced.keys().isdisjoint(node.operands):
+                if partial.isdisjoint(node.operands):
                     continue
                 axes = self._carried(node, self._unreduced)
                 if not axes and node.name in ADD:
@@ -237,7 +238,7 @@ class Assigner:
 
     def _carried(self, node: Node, partial: dict[int, Axes]) -> Axes:
         """The axes over which the node's result stays partial because its operands are; () if it needs them reduced."""
-        if node.name not in LINEAR or partial.keys().isdisjoint(node.operands):
+        if node.name not in LINEAR:
             return ()
         return carried_axes(node.op, node.rule, [partial.get(tensor, ()) for tensor in node.operands])
 

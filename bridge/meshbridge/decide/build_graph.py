@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from meshbridge.analysis.trip_count import trip_count
@@ -42,7 +44,8 @@ class GraphBuilder:
         self._ends = ends
         self.interface = interface
         self._shardings: dict[ir.Value, Sharding] = {}
-        self._identities: dict[tuple[int, ...], ShardingRule] = {}
+        self._identities: dict[tuple[object, ...], Kind] = {}
+        "Per shape, weight and what else an identity says, its kind."
         self._types: list[ir.Type] = []
         "Per tensor, the type of its values."
         self._unknown: dict[ir.Type, tuple[ir.Type, Tensor | None]] = {}
@@ -50,6 +53,8 @@ class GraphBuilder:
         " tensor."
         self._kinds: dict[int, dict[Signature, Kind]] = {}
         "Per weight and what an op says, the kind of its node."
+        self._annotated: dict[tuple[object, ...], Tensor] = {}
+        "Per tensor and annotation, what is known then."
         self._scopes = 0
         self._arguments: set[ir.Value] = set()
         self._manual = ends.manual if ends is not None else frozenset()
@@ -113,11 +118,10 @@ class GraphBuilder:
         """Adds a node that passes tensor `source`, operand `index` of `op`, on to tensor `target` unchanged."""
         if source < 0:
             return
-        shape = self.graph.tensors[source].shape
-        rule = self._identities.get(shape)
-        if rule is None:
-            rule = self._identities[shape] = _identity_rule(shape)
-        kind = self.graph.kind(rule, weight, is_identity=True, **region)
+        key = (shape := self.graph.tensors[source].shape, weight, *region.items())
+        kind = self._identities.get(key)
+        if kind is None:
+            kind = self._identities[key] = self.graph.kind(_identity_rule(shape), weight, is_identity=True, **region)
         self.graph.nodes.append(Node(op, op.name, kind, (source,), (target,), index, self._manual, scope))
 
     def _new_scope(self) -> int:
@@ -170,51 +174,52 @@ class GraphBuilder:
         self._shardings[op.results[0]] = sharding_on(self.graph.mesh, op)
 
     def _shard(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        source, result = op.operands[0], op.results[0]
-        sharding = self._shardings[op.operands[1]]
-        tensors = self.graph.tensors
+        (source, declared), result, said = op.operands, op.results[0], dict(op.attributes.items())
+        sharding = self._shardings[declared]
         origin = self.tensor(source)
-        rank = len(tensors[origin].shape)
-        at_boundary = source in self._arguments and not is_even(
-            tensors[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes
-        )
-        if at_boundary:
-            if "annotate_for_users" not in op.attributes and sharding.is_plain:
-                self._check_room(op, tensors[origin].shape, sharding.padded(rank).split_axes)
-            even = even_split(tensors[origin].shape, self.graph.mesh, sharding.padded(rank).split_axes)
-            self.graph.describe(origin, split=even, written=even, open=(False,) * rank, user=True)
-        if "annotate_for_users" in op.attributes or tensors[origin].user:
+        if source in self._arguments:
+            shape = self.graph.tensors[origin].shape
+            split = sharding.padded(len(shape)).split_axes
+            if not is_even(shape, self.graph.mesh, split):
+                if "annotate_for_users" not in said and sharding.is_plain:
+                    self._check_room(op, shape, split)
+                even = even_split(shape, self.graph.mesh, split)
+                self.graph.describe(origin, split=even, written=even, open=(False,) * len(shape), user=True)
+        if "annotate_for_users" in said or self.graph.tensors[origin].user:
             target = self._new_tensor(result.type)
             self.identity(op, 0, origin, target, weight, scope)
         else:
             target = origin
         self.graph.tensor_of[result] = target
-        if SOURCE not in op.attributes:
+        if SOURCE not in said:
             self._from_caller.add(target)
-        self._annotate(target, sharding, op)
+        self._annotate(target, sharding, said)
 
-    def _annotate(self, index: int, sharding: Sharding, said: ir.Operation | None = None) -> None:
-        """Gives a tensor the annotation that the op `said` makes of it, or an end of a body."""
-        tensor = self.graph.tensors[index]
-        attributes: Any = said.attributes if said is not None else {}
-        sharding = sharding.padded(len(tensor.shape))
-        open_dims = integers(attributes[OPEN_DIMS]) if OPEN_DIMS in attributes else ()
+    def _annotate(self, index: int, sharding: Sharding, said: Mapping[str, ir.Attribute] = MappingProxyType({})) -> None:
+        """Gives a tensor an annotation, of which attributes may have `said` more; the same one once."""
+        key = (before := self.graph.tensors[index], sharding, self._manual, *said.items())
+        if (after := self._annotated.get(key)) is not None:
+            self.graph.tensors[index] = after
+            return
+        sharding = sharding.padded(len(before.shape))
+        open_dims = integers(said[OPEN_DIMS]) if OPEN_DIMS in said else ()
         banned = self._manual | frozenset(sharding.partial_axes)
-        if REPLICATED_AXES in attributes:
-            banned |= frozenset(integers(attributes[REPLICATED_AXES]))
-        priorities = tensor.priorities
-        if PRIORITIES in attributes:
-            priorities = tuple(max(priority, 0) for priority in integers(attributes[PRIORITIES]))
+        if REPLICATED_AXES in said:
+            banned |= frozenset(integers(said[REPLICATED_AXES]))
+        priorities = before.priorities
+        if PRIORITIES in said:
+            priorities = tuple(max(priority, 0) for priority in integers(said[PRIORITIES]))
         self.graph.describe(
             index,
             banned=banned,
             split=sharding.split_axes,
             written=sharding.split_axes,
-            open=tuple(dim in open_dims for dim in range(len(tensor.shape))),
+            open=tuple(dim in open_dims for dim in range(len(before.shape))),
             priorities=priorities,
             layout=sharding if sharding.partial_axes or not sharding.is_plain else None,
             user=True,
         )
+        self._annotated[key] = self.graph.tensors[index]
 
     def _return(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Results are annotated by `mesh.shard`; without one they are sharded as defined."""
