@@ -63,18 +63,29 @@ def test_what_a_note_cannot_tell_is_derived_again(module: ir.Module) -> None:
     recipes, emit, derived = Recipes(free), _end(_block(module), free), list[str]()
     x, y = block.arguments
 
-    def reduced(emit: Builder) -> ir.Value:
-        derived.append("reduced")
-        return emit.broadcast(emit.reduce(x, 0, [0], "add"), [4])
+    def around(emit: Builder) -> ir.Value:
+        derived.append("around")
+        made: ir.Value = emit.op("test.around", [x.type], [x], regions=1).results[0]
+        return made
 
     def added(emit: Builder) -> ir.Value:
         derived.append("added")
         return emit.add(x, y)
 
     for _ in range(2):
-        recipes.value("region", [x], emit, reduced)
+        recipes.value("region", [x], emit, around)
         recipes.value("foreign", [x], emit, added)
-    assert derived == ["reduced", "added"] * 2
+    assert derived == ["around", "added"] * 2
+
+
+def test_bodies_that_join_two_scalars_are_written_again(module: ir.Module) -> None:
+    free, block = FreeValues(), _block(module)
+    recipes, emit = Recipes(free), _end(_block(module), free)
+    x, y = block.arguments
+    first = recipes.value("sum", [x], emit, lambda emit: emit.reduce(x, 0, [0], "add"))
+    again = recipes.value("sum", [y], emit, lambda emit: pytest.fail("derived twice"))
+    assert again.owner.operands[0] == y
+    assert str(first.owner).partition("(%arg0")[2] == str(again.owner).partition("(%arg1")[2]
 
 
 def test_free_values_are_seen_below_their_block_alone(module: ir.Module) -> None:

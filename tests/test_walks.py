@@ -49,7 +49,7 @@ def walks(count: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     with monkeypatch.context() as patched:
         patched.setattr(Rewriter, "__init__", counted_begin)
         patched.setattr(pipeline, "verify", counted_check)
-        patched.setattr(pipeline, "VERIFIED", frozenset(("annotated", "partitioned")))
+        patched.setattr(pipeline, "VERIFIED", {"annotated": "last", "partitioned": "last"})
         module = formats.read(layers(count).encode(), "a.mlir", mlir.context()).module
         pipeline.partition_module(module)
     return found
@@ -96,3 +96,37 @@ def test_artifacts_refuse_what_readers_do_not_know(note: str, ctx: mlir.ir.Conte
     text = f"func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{ %0 = {note} : tensor<4xf32>\n return %0 : tensor<4xf32> }}"
     with pytest.raises(mlir.MeshError, match="cannot be written as a StableHLO portable artifact"):
         portable.serialize(mlir.parse(text, "a.mlir", ctx))
+
+
+def test_ops_are_found_in_the_order_of_a_walk(ctx: mlir.ir.Context) -> None:
+    text = """
+func.func @main(%a: tensor<4xf32>, %p: tensor<i1>) -> tensor<4xf32> {
+  %0 = "mesh.all_reduce"(%a) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = "stablehlo.if"(%p) ({
+    %2 = "stablehlo.if"(%p) ({
+      %3 = "mesh.all_gather"(%0) : (tensor<4xf32>) -> tensor<4xf32>
+      "stablehlo.return"(%3) : (tensor<4xf32>) -> ()
+    }, {
+      "stablehlo.return"(%0) : (tensor<4xf32>) -> ()
+    }) : (tensor<i1>) -> tensor<4xf32>
+    "stablehlo.return"(%2) : (tensor<4xf32>) -> ()
+  }, {
+    %2 = "mesh.all_reduce"(%0) : (tensor<4xf32>) -> tensor<4xf32>
+    "stablehlo.return"(%2) : (tensor<4xf32>) -> ()
+  }) : (tensor<i1>) -> tensor<4xf32>
+  %4 = "mesh.all_reduce"(%1) : (tensor<4xf32>) -> tensor<4xf32>
+  return %4 : tensor<4xf32>
+}"""
+    module = mlir.parse(text, "a.mlir", ctx)
+    for names in ({"mesh.all_reduce"}, {"mesh.all_reduce", "mesh.all_gather", "stablehlo.if"}, {"func.func", "stablehlo.if"}):
+        assert mlir.find(module.operation, names) == [op for op in mlir.walk_all(module) if op.name in names]
+
+
+def test_unknown_operations_of_the_dialect_are_refused(ctx: mlir.ir.Context) -> None:
+    module = mlir.parse('"mesh.all_told"() : () -> ()', "a.mlir", ctx)
+    for read in (
+        lambda: formats.unpack(module, ctx),
+        lambda: formats.read(mlir.to_bytecode(module), "a.mlirbc", mlir.context()),
+    ):
+        with pytest.raises(mlir.VerifyError, match=r"'mesh.all_told' op is not an operation of the mesh dialect"):
+            read()

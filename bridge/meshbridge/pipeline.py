@@ -135,12 +135,12 @@ class Timing:
 PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "lowering", "upstream")
 """The folders that hold passes."""
 
-VERIFIED = frozenset(("annotated", "partitioned"))
+Verify = Literal["each", "last", "dialect", "none"]
+"""After which passes of several a module is verified; `dialect`: after the last, by the mesh dialect's verifier alone."""
+
+VERIFIED: dict[str, Verify] = {"annotated": "dialect", "partitioned": "last"}
 """Stages that are verified once they are reached, beside the last one: what users wrote is in the dialect's terms for the first
 time, and every op has been made anew. Verifying costs as much as a pass that has little to do."""
-
-Verify = Literal["each", "last", "none"]
-"""After which passes of several a module is verified."""
 
 OnPass = Callable[[Pass, ir.Module], None]
 OnStage = Callable[[str, ir.Module], None]
@@ -184,7 +184,7 @@ def partition_module(
     timings: list[Timing] = []
     known: Known = {}
     for stage in stages.stages:
-        verified: Verify = "last" if stage.name in VERIFIED or stage == stages.stages[-1] else "none"
+        verified = "last" if stage == stages.stages[-1] else VERIFIED.get(stage.name, "none")
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
         if on_stage is not None:
             on_stage(stage.name, module)
@@ -235,8 +235,8 @@ def run(
             raise RuntimeError(f"{step.name} changes a program of which {', '.join(stale)} are known")
         done = time.perf_counter()
         unverified |= changed
-        if unverified and (verified == "each" or (verified == "last" and step is steps[-1])):
-            verify(module)
+        if unverified and (verified == "each" or (verified != "none" and step is steps[-1])):
+            (verifier.verify if verified == "dialect" else verify)(module)
             unverified = False
         timings.append(Timing(step.name, done - started, time.perf_counter() - done))
         if on_pass is not None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import axis_lists
@@ -37,13 +38,79 @@ GLOBAL, SPLIT_AXES = "meshbridge.global", "meshbridge.split_axes"
 """Attributes of a local program's arguments and results: the type before partitioning, the axes per dimension."""
 
 
+_SAID = (GLOBAL, meshes.MESH, SPLIT_AXES, BOUNDARY_PARTIAL)
+"""What an argument or result says of its sharding."""
+
+
 @dataclass(frozen=True)
 class _Boundary:
-    """One argument or result of the local program: its global type, its sharding (tensors only), its other attributes."""
+    """An argument or result of the local program: its global type and its sharding, which tokens have none of."""
 
     type: ir.Type
     sharding: Sharding | None
-    others: dict[str, ir.Attribute]
+
+    def outer(self, write: _Writer) -> ir.Attribute:
+        """The sdy sharding, in which every axis of the mesh splits a dimension, is explicitly replicated, or unreduced."""
+        if self.sharding is None:
+            return write(Sharding(write.mesh.value.name, ()), 0, named=False)
+        return write(self.sharding, ir.RankedTensorType(self.type).rank, named=True)
+
+    def entry(self, write: _Writer) -> dict[str, ir.Attribute]:
+        """The attribute that says so of the function's argument or result."""
+        if self.sharding is None:
+            return {}
+        return {SHARDING: write(self.sharding, ir.RankedTensorType(self.type).rank, named=False)}
+
+
+class _Side:
+    """All arguments, or all results, of the local program: their boundaries, of which many are one, and other attributes."""
+
+    def __init__(self, main: ir.Operation, listed: str, types: list[ir.Type]) -> None:
+        self.main, self.listed = main, listed
+        self.others = entries(main, listed)
+        read: dict[tuple[ir.Attribute | ir.Type | None, ...], _Boundary] = {}
+        self.boundaries: list[_Boundary] = []
+        for index, (local, entry) in enumerate(zip(types, self.others, strict=True)):
+            for note in _NOTES:
+                entry.pop(note, None)
+            said: tuple[ir.Attribute | None, ...] = (None,) * len(_SAID)
+            if isinstance(local, ir.RankedTensorType):  # a token is the same on every device
+                said = tuple([entry.pop(name, None) for name in _SAID])
+                if any(attr is None for attr in said[:3]):
+                    where = f"{listed.partition('_')[0]} {index}"
+                    expected = f"{where} does not carry {GLOBAL}, {meshes.MESH} and {SPLIT_AXES}"
+                    raise OpError(main, expected, hint="mesh-spmdization=boundary")
+            found = read.get((local, *said))
+            if found is None:
+                found = read[local, *said] = _boundary(local, *said)
+            self.boundaries.append(found)
+        self.distinct = list(read.values())
+
+    @property
+    def types(self) -> list[ir.Type]:
+        """The global types."""
+        return [boundary.type for boundary in self.boundaries]
+
+    def shardings(self, write: _Writer) -> ir.Attribute:
+        """Those of all, for the manual computation."""
+        written = {id(boundary): boundary.outer(write) for boundary in self.distinct}
+        return carriers.per_value_attr([written[id(boundary)] for boundary in self.boundaries])
+
+    def write_entries(self, write: _Writer) -> None:
+        """Gives the function's arguments or results their attributes."""
+        written = {id(boundary): boundary.entry(write) for boundary in self.distinct}
+        columns = zip(self.boundaries, self.others, strict=True)
+        set_entries(self.main, self.listed, [others | written[id(boundary)] for boundary, others in columns])
+
+
+_NOTES = (carriers.OUR_PROPAGATION_EDGES, "sdy.sharding_origins")
+
+
+def _boundary(local: ir.Type, whole: Any, mesh: Any, split: Any, partial: Any) -> _Boundary:
+    if whole is None:
+        return _Boundary(local, None)
+    terms = attributes.integers(partial) if partial is not None else ()
+    return _Boundary(ir.TypeAttr(whole).value, Sharding(attributes.symbol(mesh), attributes.axis_array(split), terms))
 
 
 def wrap_manual(module: ir.Module) -> None:
@@ -67,23 +134,30 @@ def wrap_manual(module: ir.Module) -> None:
 def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     body = main.regions[0].blocks[0]
     terminator = body.operations[-1].operation
-    arguments = _boundaries(main, "arg_attrs", [argument.type for argument in body.arguments])
-    results = _boundaries(main, "res_attrs", [operand.type for operand in terminator.operands])
-    mesh = _the_mesh(main, [*arguments, *results], known)
+    arguments = _Side(main, "arg_attrs", [argument.type for argument in body.arguments])
+    results = _Side(main, "res_attrs", [operand.type for operand in terminator.operands])
+    distinct = [*arguments.distinct, *results.distinct]
+    mesh = _the_mesh(main, distinct, known)
     write = _Writer(mesh)
-    if mesh.value.size == 1:  # nothing is manual: XLA before jaxlib 0.10 leaves the computation unexpanded on one device
-        _set_boundaries(main, arguments, results, write)
-        return
-    for boundary in (*arguments, *results):
-        _check_even(main, boundary, mesh)
-    global_arguments, global_results = ([boundary.type for boundary in side] for side in (arguments, results))
+    if mesh.value.size > 1:  # else nothing is manual: XLA before jaxlib 0.10 leaves the computation unexpanded on one device
+        for boundary in distinct:
+            _check_even(main, boundary, mesh)
+        _put_inside(main, body, terminator, arguments, results, write)
+    for side in (arguments, results):
+        side.write_entries(write)
 
+
+def _put_inside(
+    main: ir.Operation, body: ir.Block, terminator: ir.Operation, arguments: _Side, results: _Side, write: _Writer
+) -> None:
+    """Makes the body of `main` that of a manual computation."""
+    global_arguments, global_results = arguments.types, results.types
     entry = body.create_before(*global_arguments, arg_locs=[argument.location for argument in body.arguments])
     ip = ir.InsertionPoint(entry)
     attrs = {
-        "in_shardings": carriers.per_value_attr([_sharding(boundary, write) for boundary in arguments]),
-        "out_shardings": carriers.per_value_attr([_sharding(boundary, write) for boundary in results]),
-        "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in mesh.value.runs]),
+        "in_shardings": arguments.shardings(write),
+        "out_shardings": results.shardings(write),
+        "manual_axes": sdy.ManualAxesAttr.get([ir.StringAttr.get(name) for name in write.mesh.value.runs]),
     }
     operands = list(entry.arguments)
     manual = ir.Operation.create(MANUAL, global_results, operands, attrs, regions=1, loc=main.location, ip=ip)
@@ -94,35 +168,6 @@ def _wrap(main: ir.Operation, known: Mapping[str, SdyMesh]) -> None:
     terminator.erase()
 
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(global_arguments, global_results))
-    _set_boundaries(main, arguments, results, write)
-
-
-def _set_boundaries(main: ir.Operation, arguments: list[_Boundary], results: list[_Boundary], write: _Writer) -> None:
-    for listed, side in (("arg_attrs", arguments), ("res_attrs", results)):
-        set_entries(main, listed, [_attributes(boundary, write) for boundary in side])
-
-
-def _boundaries(main: ir.Operation, listed: str, types: list[ir.Type]) -> list[_Boundary]:
-    """The arguments (`arg_attrs`) or results (`res_attrs`) of the local program."""
-    return [
-        _boundary(main, f"{listed.partition('_')[0]} {index}", local, entry)
-        for index, (local, entry) in enumerate(zip(types, entries(main, listed), strict=True))
-    ]
-
-
-def _boundary(main: ir.Operation, where: str, local: ir.Type, attrs: dict[str, ir.Attribute]) -> _Boundary:
-    for note in (carriers.OUR_PROPAGATION_EDGES, "sdy.sharding_origins"):
-        attrs.pop(note, None)
-    if not isinstance(local, ir.RankedTensorType):  # a token is the same on every device
-        return _Boundary(local, None, attrs)
-    found = [attrs.pop(name, None) for name in (GLOBAL, meshes.MESH, SPLIT_AXES)]
-    partial = attrs.pop(BOUNDARY_PARTIAL, None)
-    whole, mesh, split = found
-    if whole is None or mesh is None or split is None:
-        raise OpError(main, f"{where} does not carry {GLOBAL}, {meshes.MESH} and {SPLIT_AXES}", hint="mesh-spmdization=boundary")
-    terms = attributes.integers(partial) if partial is not None else ()
-    sharding = Sharding(ir.FlatSymbolRefAttr(mesh).value, attributes.axis_array(split), terms)
-    return _Boundary(ir.TypeAttr(whole).value, sharding, attrs)
 
 
 def _the_mesh(main: ir.Operation, boundaries: Iterable[_Boundary], known: Mapping[str, SdyMesh]) -> SdyMesh:
@@ -164,17 +209,3 @@ class _Writer:
             extras = {REPLICATED_AXES: attributes.axes_attr(unused)} if named else {}
             self._written[key] = sdy_attributes.write(sharding, rank, extras, self.mesh)
         return self._written[key]
-
-
-def _sharding(boundary: _Boundary, write: _Writer) -> ir.Attribute:
-    """The sdy sharding, in which every axis of the mesh splits a dimension, is explicitly replicated, or unreduced."""
-    if boundary.sharding is None:
-        return write(Sharding(write.mesh.value.name, ()), 0, named=False)
-    return write(boundary.sharding, ir.RankedTensorType(boundary.type).rank, named=True)
-
-
-def _attributes(boundary: _Boundary, write: _Writer) -> dict[str, ir.Attribute]:
-    if boundary.sharding is None:
-        return boundary.others
-    rank = ir.RankedTensorType(boundary.type).rank
-    return boundary.others | {SHARDING: write(boundary.sharding, rank, named=False)}

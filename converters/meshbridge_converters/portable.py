@@ -9,7 +9,7 @@ from typing import Any
 from meshbridge.ir.mlir import MeshError, ParseError, artifacts, ir, stablehlo, to_bytecode, walk_all
 from meshbridge.lowering.replicas import BY_PARTITION
 from meshbridge.read import bytecode
-from meshbridge.read.formats import Format, Program, copy_module, refuse_versioned
+from meshbridge.read.formats import Format, Program, copy_module, refuse_unknown
 
 
 def detect(data: bytes) -> bool:
@@ -43,7 +43,7 @@ def deserialize(data: bytes, filename: str, ctx: ir.Context) -> ir.Module:
         except ValueError as error:
             reason = messages[0] if messages else str(error)
             raise ParseError(f"{filename}: error: not a readable StableHLO portable artifact: {reason}") from None
-    refuse_versioned(module, filename)
+    refuse_unknown(module, filename)
     return module
 
 

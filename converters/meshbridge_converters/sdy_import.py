@@ -65,7 +65,7 @@ def import_module(module: ir.Module) -> None:
     if sdy_frontend.to_operations(module):
         mlir.verify(module)  # what strings say, no verifier has seen yet
     with module.context, ir.Location.unknown():
-        sites = list(_sites(module.body, None))
+        sites = list(_sites(module.body, None, {}))
         _put_on_one_mesh(module, sites)
         _Import(Meshes.of(module, [(site.op, site.name) for site in sites])).run(sites)
 
@@ -108,9 +108,17 @@ class _Site:
     in_reducer: bool
 
 
-def _sites(block: ir.Block, scope: _Scope | None, reducer: bool = False) -> Iterator[_Site]:
-    """Operations below `block` that the import changes, outer ones first. `reducer`: it is the body of one of REDUCING."""
+def _sites(block: ir.Block, scope: _Scope | None, plain: dict[type[ir.OpView], str], reducer: bool = False) -> Iterator[_Site]:
+    """Operations below `block` that the import changes, outer ones first. `reducer`: it is the body of one of REDUCING.
+
+    `plain` are the names of classes whose operations have no regions and are none of those: most, of which it asks one thing.
+    """
     for child in block.operations:
+        kind = type(child)
+        if kind in plain:
+            if SHARDING in child.attributes:
+                yield _Site(child.operation, plain[kind], scope, None, reducer)
+            continue
         op = child.operation
         name = op.name
         inner = None
@@ -119,10 +127,12 @@ def _sites(block: ir.Block, scope: _Scope | None, reducer: bool = False) -> Iter
         if name in _IMPORTERS or SHARDING in op.attributes:
             yield _Site(op, name, scope, inner, reducer)
         if has_no_regions(child):
+            if name not in _IMPORTERS:
+                plain[kind] = name
             continue
         for region in op.regions:
             for nested in region.blocks:
-                yield from _sites(nested, inner or scope, name in REDUCING)
+                yield from _sites(nested, inner or scope, plain, name in REDUCING)
 
 
 def _inside(op: ir.Operation, name: str, scope: _Scope | None) -> _Scope:

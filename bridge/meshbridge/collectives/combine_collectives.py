@@ -16,7 +16,7 @@ from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.locations import because, reason_at
-from meshbridge.ir.mlir import ancestor_in, find, in_program_order, ir
+from meshbridge.ir.mlir import ancestor_in, find, in_program_order, ir, op_key
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
@@ -111,8 +111,7 @@ def _small(rewriter: MeshRewriter, limit: int) -> list[tuple[ir.Operation, _Kind
     kinds: dict[object, _Kind | None] = {}
     found: list[tuple[ir.Operation, _Kind]] = []
     for op in find(rewriter.module.operation, _LAYOUTS):
-        key = (op.name, tuple(op.attributes.items()), op.operands[0].type, op.results[0].type)
-        if key not in kinds:
+        if (key := op_key(op)) not in kinds:
             kinds[key] = _kind(op, rewriter, limit)
         if (kind := kinds[key]) is not None:
             found.append((op, kind))

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from meshbridge.dialect import constraints, shard_constraints
-from meshbridge.dialect.assembly.formats import FORMATS
-from meshbridge.dialect.ops import MeshOp, MeshOpView, ShardingOp
+from meshbridge.dialect.ops import OPERATION_NAMES, MeshOp, ShardingOp, ShardOp
 from meshbridge.dialect.signature import Broken, Signature, check_attributes
-from meshbridge.ir.mlir import VerifyError, has_no_regions, ir
+from meshbridge.ir.mlir import OpKey, VerifyError, find, ir, op_key
 from meshbridge.ir.sharding import Mesh, Sharding
 
 RULES = constraints.RULES | shard_constraints.RULES
@@ -36,8 +35,20 @@ def _check_module(module: ir.Operation) -> list[VerifyError]:
     """Symbols are those of the module itself; a module inside it has its own."""
     body = module.regions[0].blocks[0]
     check = _ModuleCheck(body)
-    check.block(body)
+    ops = iter(find(module, _CHECKED))
+    for op in ops:
+        if op.name == _MODULE:
+            check.errors += _check_module(op)
+            for _ in find(op, _CHECKED):
+                next(ops)
+        else:
+            check.operation(op)
+    check.ends_of_blocks()
     return check.errors
+
+
+_MODULE = "builtin.module"
+_CHECKED = OPERATION_NAMES | {_MODULE}
 
 
 def _meshes(body: ir.Block) -> dict[str, Mesh]:
@@ -45,30 +56,19 @@ def _meshes(body: ir.Block) -> dict[str, Mesh]:
     found: dict[str, Mesh] = {}
     for view in body.operations:
         if view.operation.name == MeshOp.OPERATION_NAME and not _broken_rule(
-            check_attributes, _signature(_key(view.operation), {})
+            check_attributes, _signature(op_key(view.operation), {})
         ):
             mesh = MeshOp(view.operation).value
             found[mesh.name] = mesh
     return found
 
 
-_Key = tuple[str, tuple[tuple[str, ir.Attribute], ...], tuple[ir.Type, ...], tuple[ir.Type, ...]]
-
-
-def _key(op: ir.Operation) -> _Key:
-    """What makes two operations alike."""
-    operands = tuple([operand.type for operand in op.operands])
-    return op.name, tuple(op.attributes.items()), operands, tuple([result.type for result in op.results])
-
-
-def _signature(key: _Key, meshes: dict[str, Mesh]) -> Signature:
+def _signature(key: OpKey, meshes: dict[str, Mesh]) -> Signature:
     name, attributes, operands, results = key
     return Signature(name, dict(attributes), operands, results, meshes)
 
 
 def _check(signature: Signature) -> None:
-    if signature.mnemonic not in FORMATS:
-        raise Broken("is not an operation of the mesh dialect.")
     check_attributes(signature)
     for rule in RULES[signature.mnemonic]:
         rule(signature)
@@ -103,42 +103,33 @@ class _ModuleCheck:
         self._body = body
         self._meshes = _meshes(body)
         self.errors: list[VerifyError] = []
-        self._plain: set[type] = set()
-        """Classes of ops of other dialects that have no regions."""
+        self._last: list[ir.Operation] = []
+        """The last operation of the dialect of each run of them that stand in one block."""
         self._checked: dict[object, str] = {}
         self._values: dict[object, Sharding] = {}
         self._shardings: dict[ir.Value[Any], Sharding] = {}
 
-    def block(self, block: ir.Block) -> None:
-        """Checks the operations of a block and everything below them."""
-        name = ""
-        for view in block.operations:
-            kind = type(view)
-            if kind in self._plain:
-                name = ""
-                continue
-            if has_no_regions(view) and not issubclass(kind, MeshOpView):
-                self._plain.add(kind)
-                name = ""
-                continue
-            op = view.operation
-            name = op.name
-            if name.startswith("mesh.") and (message := _unlike_any(op)):
-                self.errors.append(VerifyError(op, message))
-            elif name == "mesh.shard":
-                self._shard(op)
-            elif name == MeshOp.OPERATION_NAME and block != self._body:
-                self.errors.append(VerifyError(op, "symbol's parent must have the SymbolTable trait"))
-            elif name.startswith("mesh."):
-                self._mesh_op(op)
-            elif name == "builtin.module":
-                self.errors += _check_module(op)
-            else:
-                for region in op.regions:
-                    for inner in region.blocks:
-                        self.block(inner)
-        if name.startswith("mesh.") and block != self._body and _needs_terminator(block):
-            self.errors.append(VerifyError(op, "ends a block with no terminator"))
+    def operation(self, op: ir.Operation) -> None:
+        """Checks an operation of the dialect."""
+        name, block = op.name, op.block
+        if not self._last or self._last[-1].block != block:
+            self._last.append(op)
+        self._last[-1] = op
+        if message := _unlike_any(op):
+            self.errors.append(VerifyError(op, message))
+        elif name == ShardOp.OPERATION_NAME:
+            self._shard(op)
+        elif name == MeshOp.OPERATION_NAME and block != self._body:
+            self.errors.append(VerifyError(op, "symbol's parent must have the SymbolTable trait"))
+        else:
+            self._mesh_op(op)
+
+    def ends_of_blocks(self) -> None:
+        """Checks that operations which none of the dialect follows in their blocks are followed by a terminator."""
+        for op in self._last:
+            block = op.block
+            if block != self._body and _needs_terminator(block) and block.operations[len(block.operations) - 1].operation == op:
+                self.errors.append(VerifyError(op, "ends a block with no terminator"))
 
     def _shard(self, op: ir.Operation) -> None:
         try:
@@ -158,7 +149,7 @@ class _ModuleCheck:
             self.errors.append(VerifyError(op, message))
 
     def _mesh_op(self, op: ir.Operation) -> None:
-        key = _key(op)
+        key = op_key(op)
         message = self._checked.get(key)
         if message is None:
             message = self._checked[key] = _broken_rule(_check, _signature(key, self._meshes))

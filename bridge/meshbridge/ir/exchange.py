@@ -25,7 +25,7 @@ def exchange_over(
 ) -> ir.Value:
     """`stablehlo.all_to_all` between groups of `count` devices, which the attributes `groups` name."""
     whole = shape_of(value)
-    if _is_assembled(value):
+    if is_assembled(value):
         value = emit.barrier(value)
     if split > concat:  # pieces that are a dimension of their own XLA files without another copy of the shard
         value = emit.reshape(value, [*whole[:split], count, whole[split] // count, *whole[split + 1 :]])
@@ -54,7 +54,7 @@ def out_of_rows(emit: Builder, rows: ir.Value, shape: Shape) -> ir.Value:
 _REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose", "stablehlo.slice"))
 
 
-def _is_assembled(value: ir.Value) -> bool:
+def is_assembled(value: ir.Value) -> bool:
     """Whether `value` is padded or put together, and rearranged at most: XLA would send the parts, not pieces of the result,
     and refuse them where it has chosen other orders in memory for them."""
     while not isinstance(owner := value.owner, ir.Block):

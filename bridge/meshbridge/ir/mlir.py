@@ -60,6 +60,7 @@ __all__ = [
     "main_function",
     "mentions",
     "named_functions",
+    "op_key",
     "op_names",
     "parse",
     "passmanager",
@@ -270,6 +271,15 @@ def find(op: ir.Operation, names: Iterable[str]) -> list[ir.Operation]:
                 rewrite.walk_and_apply_patterns(child, frozen)
             found.insert(len(found) - len(met), child)  # MLIR meets what stands inside first
     return found
+
+
+OpKey = tuple[str, tuple[tuple[str, ir.Attribute], ...], tuple[ir.Type, ...], tuple[ir.Type, ...]]
+
+
+def op_key(op: ir.Operation) -> OpKey:
+    """What operations share that are alike but for their operands: name, attributes, types of operands and results."""
+    operands = tuple([operand.type for operand in op.operands])
+    return op.name, tuple(op.attributes.items()), operands, tuple([result.type for result in op.results])
 
 
 def to_bytecode(module: ir.Module) -> bytes:

@@ -26,6 +26,8 @@ class _Note(NamedTuple):
     types: Sequence[ir.Type]
     operands: list[int]
     attributes: Attributes
+    combiner: str = ""
+    "Of an op whose body joins two scalars: the operation that does."
 
 
 class FreeValues:
@@ -68,7 +70,7 @@ class FreeValues:
             found: tuple[ir.Operation, ir.Value] | None = block.get(number)
             if found is not None:
                 return found
-        name, types, operands, attributes = self._notes[number]
+        name, types, operands, attributes, _ = self._notes[number]
         op = emit.create(name, types, [self.written(operand, emit)[1] for operand in operands], attributes)
         value: ir.Value = op.results[0]
         self._blocks[-1][number] = op, value
@@ -124,6 +126,13 @@ class _NotingBuilder(SharingBuilder):
             self.numbers[value] = len(self.numbers)
         return made
 
+    def combining(self, name: str, result: ir.Type, operands: Sequence[ir.Value], attrs: Attributes, combiner: str) -> ir.Value:
+        made = super().combining(name, result, operands, attrs, combiner)
+        numbers = [self._number(operand) for operand in operands]
+        known = [number for number in numbers if number is not None]
+        self.notes[-1] = _Note(name, [result], known, attrs, combiner) if len(known) == len(numbers) else None
+        return made
+
     def _number(self, value: ir.Value) -> int | None:
         free = self.free.number(value)
         return self.numbers.get(value) if free is None else ~free
@@ -151,7 +160,10 @@ class Recipes:
 
     def _write(self, notes: Sequence[_Note], result: int, inputs: Sequence[ir.Value], emit: Builder) -> ir.Value:
         values = list(inputs)
-        for name, types, operands, attributes in notes:
+        for name, types, operands, attributes, combiner in notes:
             needed = [values[operand] if operand >= 0 else self.free.written(~operand, emit)[1] for operand in operands]
-            values.extend(emit.create(name, types, needed, attributes).results)
+            if combiner:
+                values.append(emit.combining(name, types[0], needed, attributes, combiner))
+            else:
+                values.extend(emit.create(name, types, needed, attributes).results)
         return values[result]

@@ -13,12 +13,15 @@ from meshbridge.ir.mlir import (
     CUSTOM_CALL,
     OpError,
     dictionary,
+    find,
     inside,
     ir,
     main_function,
+    mentions,
     named_functions,
     tensor_type,
     unwrap,
+    walk_all,
 )
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import composite_rule
@@ -42,6 +45,7 @@ class InlineCalls(Pass):
     also: ClassVar[tuple[str, ...]] = ("inline",)
 
     def run(self, module: ir.Module) -> None:
+        _forget_origins(module)
         functions = dict(_named(view.operation) for view in module.body.operations if view.operation.name == "func.func")
         name, entry = next(iter(functions.items())) if len(functions) == 1 else _named(main_function(module))
         with module.context:
@@ -64,21 +68,26 @@ _NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
 
 
 def _unfold(function: ir.Operation) -> list[ir.Operation]:
-    """Replaces every named computation by its body, and takes out what only marks edges or traces Shardy's decisions; returns the
-    ops that call or name functions."""
+    """Replaces every named computation by its body, and takes out what only marks edges; returns the ops that call or name
+    functions."""
     calls = []
-    for op in (function, *inside(function)):
-        attrs, name = op.attributes, op.name
-        for note in _NOTES:
-            if note in attrs:
-                del attrs[note]
+    for op in find(function, _FOLDED):
+        name = op.name
         if name == NAMED_COMPUTATION:
             _replace(op, unwrap(op))
-        elif name in _SILENT and _SILENT[name](op):
-            _replace(op, [op.operands[0]])
-        elif name in CALLEE or name == CUSTOM_CALL:
+        elif name not in _SILENT:
             calls.append(op)
+        elif _SILENT[name](op):
+            _replace(op, [op.operands[0]])
     return calls
+
+
+def _forget_origins(module: ir.Module) -> None:
+    """Takes out what traces Shardy's decisions."""
+    for op in walk_all(module) if mentions(module, *_NOTES) else ():
+        for note in _NOTES:
+            if note in op.attributes:
+                del op.attributes[note]
 
 
 _SILENT: dict[str, Callable[[ir.Operation], bool]] = {
@@ -104,6 +113,8 @@ def callee(op: ir.Operation) -> str:
     """The name of the function that a call or composite stands for."""
     return ir.FlatSymbolRefAttr(op.attributes[CALLEE[op.name]]).value
 
+
+_FOLDED = frozenset((NAMED_COMPUTATION, CUSTOM_CALL, *_SILENT, *CALLEE))
 
 _SCAN = "dimension scan_dim_size is_reverse is_associative operandSegmentSizes resultSegmentSizes"
 _COMPOSED_OPS = {"chlo.top_k": frozenset(("k",)), "chlo.scan": frozenset(_SCAN.split())}

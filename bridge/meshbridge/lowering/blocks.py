@@ -1,27 +1,35 @@
-"""The one walk of the lowering: every block in order, each operation replaced on the spot."""
+"""The one pass of the lowering over what it replaces: each operation on the spot, those alike from notes of the first."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import mesh_ops, refuse_too_many
-from meshbridge.dialect.ops import OPTION, RESULT_SPLIT, CollectiveOpView, MeshOpView, ShardShapeOp
+from meshbridge.dialect.ops import OPERATION_NAMES, OPTION, RESULT_SPLIT, MeshOpView, ShardShapeOp
 from meshbridge.ir.builder import Builder
+from meshbridge.ir.exchange import is_assembled
 from meshbridge.ir.groups import Groups, device_line, is_nameable
-from meshbridge.ir.mlir import OpError, function_type, has_no_regions, ir, mentions
+from meshbridge.ir.mlir import MANUAL, OpError, around, find, function_type, ir, mentions, op_key, walk_all
 from meshbridge.ir.positions import Positions
+from meshbridge.ir.recipes import FreeValues, Recipes, SharingBuilder
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering import exchanges, neighbours, reductions, rooted  # noqa: F401  they fill LOWERINGS
 from meshbridge.lowering.indices import definition_of_sharding, sharding_of
-from meshbridge.lowering.messages import lower_pair, pairs
-from meshbridge.lowering.narrow import widen
+from meshbridge.lowering.messages import MESSAGES, Pair, lower_pair, pairs
+from meshbridge.lowering.narrow import is_narrow, widen
 from meshbridge.lowering.replicas import BY_PARTITION, by_replica
 from meshbridge.lowering.scalars import FORMS, check_users, is_scalar, lower_scalar, retype_arguments, retype_signature
-from meshbridge.lowering.site import LOWERINGS, Site
+from meshbridge.lowering.site import LOWERINGS, Lowering, Site
 
 _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get_sharding"})
 """Mesh operations that say something and do nothing."""
+
+_REPLACED = OPERATION_NAMES - _DECLARATIONS
+_CONCERNED = _REPLACED | FORMS.keys() | BY_PARTITION | {"func.func"}
 
 
 def lower_module(module: ir.Module, groups: Groups) -> None:
@@ -36,67 +44,64 @@ def lower_module(module: ir.Module, groups: Groups) -> None:
     if len(set(map(device_line, several))) > 1 or not all(map(is_nameable, several)):
         groups = replace(groups, spelling="dense")
     with module.context:
-        _Walk(meshes, groups, mentions(module, OPTION, RESULT_SPLIT)).block(module.body)
+        _forget_decisions(module)
+        _Lowering(meshes, groups).run(find(module.operation, _CONCERNED))
 
 
-class _Walk:
-    """Blocks inside of a block come after what stands before them, so operands are always lowered first."""
+def _forget_decisions(module: ir.Module) -> None:
+    """Takes out how ops were partitioned: in attributes of the mesh dialect, which XLA cannot parse."""
+    for op in walk_all(module) if mentions(module, OPTION, RESULT_SPLIT) else ():
+        for told in (OPTION, RESULT_SPLIT):
+            if told in op.attributes:
+                del op.attributes[told]
 
-    def __init__(self, meshes: dict[str, Mesh], groups: Groups, told: bool) -> None:
+
+@dataclass(frozen=True)
+class _Kind:
+    """What mesh operations of the same name, attributes and types share."""
+
+    lowering: Lowering[MeshOpView]
+    mesh: Mesh
+    axes: Axes
+    is_narrow: bool
+    "Whether it has elements of two bits."
+    gives_scalars: bool
+    makes_one_of_one: bool
+    "Whether it has one operand and one result."
+
+
+class _Lowering:
+    """Operations in program order, those around others first, so that operands are always lowered before what takes them."""
+
+    def __init__(self, meshes: dict[str, Mesh], groups: Groups) -> None:
         self.meshes = meshes
         self.groups = groups
-        self.told = told
-        "Whether ops may say how they were partitioned."
         self.constants: dict[ir.Value, int] = {}
-        self._unchanged: set[type[ir.OpView]] = set()
-        "Classes of ops that stay as they are."
+        self._kinds: dict[object, _Kind] = {}
+        self._free = FreeValues()
+        self._recipes = Recipes(self._free)
+        self._open: list[ir.Block] = []
+        "The blocks around the operation at hand whose values it can use, from the outside in."
 
-    def _is_unchanged(self, view: ir.OpView) -> bool:
-        kind = type(view)
-        if kind in self._unchanged:
-            return True
-        if self.told or isinstance(view, MeshOpView) or not has_no_regions(view):
-            return False
-        name = view.operation.name
-        if name in FORMS or name in BY_PARTITION:
-            return False
-        self._unchanged.add(kind)
-        return True
-
-    def block(self, block: ir.Block) -> None:
-        views = [view for view in block.operations if not self._is_unchanged(view)]
-        names = [view.operation.name for view in views]
-        positions = Positions(self.groups.form)
-        for view in views:
-            if isinstance(view, CollectiveOpView):
-                widen(view.operation)
-        messages = pairs(views) if "mesh.send" in names or "mesh.recv" in names else {}
-        for number, (view, name) in enumerate(zip(views, names, strict=True)):
-            if not isinstance(view, MeshOpView):
-                self.other(view, name)
-            elif name in ("mesh.send", "mesh.recv"):
+    def run(self, ops: list[ir.Operation]) -> None:
+        names = [op.name for op in ops]
+        functions = [op for op, name in zip(ops, names, strict=True) if name == "func.func" and _takes_scalars(op)]
+        for function in functions:
+            retype_arguments(function)
+        messages = _pairs(ops, names)
+        for number, (op, name) in enumerate(zip(ops, names, strict=True)):
+            if name in MESSAGES:
                 if number in messages:  # else its other half waits for it, or has taken it along
-                    lower_pair(messages[number], self.site(view, positions))
-            elif name not in _DECLARATIONS:
-                self.replace(view, positions)
+                    view = _view(op)
+                    lower_pair(messages[number], self._site(view, self._mesh(view), self._builder(op)))
+            elif name in _REPLACED:
+                self._replace(op)
+            elif not (name in FORMS and lower_scalar(op, self.constants)) and name in BY_PARTITION:
+                self._collective(op)
+        for function in functions:
+            retype_signature(function)
 
-    def other(self, view: ir.OpView, name: str) -> None:
-        op = view.operation
-        if name.startswith("mesh."):
-            raise OpError(op, "is not an operation of the dialect")
-        if name == "func.func":
-            self.function(op)
-        elif not (name in FORMS and lower_scalar(op, self.constants)):
-            attrs = op.attributes
-            for told in (OPTION, RESULT_SPLIT):  # in attributes of the mesh dialect, which XLA cannot parse
-                if told in attrs:
-                    del attrs[told]
-            if not has_no_regions(view):
-                self.regions(op)
-            if name in BY_PARTITION:
-                self.collective(op)
-
-    def collective(self, op: ir.Operation) -> None:
+    def _collective(self, op: ir.Operation) -> None:
         """One of StableHLO's already, in the exported form."""
         if self.meshes and "replica_groups" in op.attributes:
             mesh = max(self.meshes.values(), key=lambda mesh: mesh.size)
@@ -104,42 +109,103 @@ class _Walk:
         if self.groups.form == "local":
             by_replica(op)
 
-    def regions(self, op: ir.Operation) -> None:
-        for region in op.regions:
-            for inner in region.blocks:
-                self.block(inner)
-
-    def function(self, op: ir.Operation) -> None:
-        type_ = function_type(op)
-        with_scalars = any(map(is_scalar, (*type_.inputs, *type_.results)))
-        if with_scalars:
-            retype_arguments(op)
-        self.regions(op)
-        if with_scalars:
-            retype_signature(op)
-
-    def replace(self, view: MeshOpView, positions: Positions) -> None:
-        op = view.operation
-        if (lowering := LOWERINGS.get(op.name)) is None:
-            raise OpError(op, "has no lowering to StableHLO")
-        check_users(op.results)
-        values = lowering(view, self.site(view, positions))
-        for result, value in zip(op.results, values, strict=True):
+    def _replace(self, op: ir.Operation) -> None:
+        view = _view(op)
+        key: object = op_key(op)
+        if isinstance(view, ShardShapeOp):  # of which the sharding says all, and is no attribute
+            key = key, sharding_of(view)
+        if (kind := self._kinds.get(key)) is None:
+            kind = self._kinds[key] = self._kind(op)
+        if kind.is_narrow:
+            widen(op)
+            key = op_key(op)
+        if kind.gives_scalars:
+            check_users(op.results)
+        results, emit = op.results, self._builder(op)
+        if kind.makes_one_of_one and not exchanges.clamps_start(operand := op.operands[0]):
+            whole = (key, is_assembled(operand))
+            values: Sequence[ir.Value] = [self._recipes.value(whole, [operand], emit, partial(self._written, kind, view))]
+        else:
+            values = kind.lowering(view, self._site(view, kind.mesh, emit))
+        for result, value in zip(results, values, strict=True):
             result.replace_all_uses_with(value)
         asked = definition_of_sharding(view).operation if isinstance(view, ShardShapeOp) else None
         op.erase()
         if asked and not any(True for _ in asked.results[0].uses):
             asked.erase()
 
-    def site(self, view: MeshOpView, positions: Positions) -> Site:
+    def _written(self, kind: _Kind, view: MeshOpView, emit: Builder) -> ir.Value:
+        (value,) = kind.lowering(view, self._site(view, kind.mesh, emit))
+        return value
+
+    def _kind(self, op: ir.Operation) -> _Kind:
+        if (lowering := LOWERINGS.get(op.name)) is None:
+            raise OpError(op, "has no lowering to StableHLO")
+        view = _view(op)
+        mesh, narrow = self._mesh(view), any(map(is_narrow, (*op.operands, *op.results)))
+        scalars = any(is_scalar(result.type) for result in op.results)
+        return _Kind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, len(op.operands) == len(op.results) == 1)
+
+    def _mesh(self, view: MeshOpView) -> Mesh:
         op = view.operation
         name = sharding_of(view).mesh if isinstance(view, ShardShapeOp) else view.mesh
         mesh = self.meshes.get(name)
         if mesh is None:
             raise OpError(op, f"names the mesh @{name}, which the module does not declare")
         _check_static(op, mesh)
-        emit = Builder.before(op)
-        return Site(op, mesh, _group_axes(view, mesh), emit, self.groups, positions, self.constants)
+        return mesh
+
+    def _site(self, view: MeshOpView, mesh: Mesh, emit: Builder) -> Site:
+        axes = _group_axes(view, mesh)
+        return Site(view.operation, mesh, axes, emit, self.groups, Positions(self.groups.form), self.constants)
+
+    def _builder(self, op: ir.Operation) -> Builder:
+        """Writes before `op`, and nothing twice that is the same for all operations in its block."""
+        self._enter(op)
+        return SharingBuilder(op.location, ir.InsertionPoint(op), self._free)
+
+    def _enter(self, op: ir.Operation) -> None:
+        block = op.block
+        if self._open and self._open[-1] == block:
+            return
+        visible = []
+        for each in around(op):
+            if each.name in _ISOLATED:
+                break
+            visible.append(each.block)
+        while self._open and self._open[-1] not in visible:
+            self._open.pop()
+            self._free.leave_block()
+        if not self._open or self._open[-1] != block:
+            self._open.append(block)
+            self._free.enter_block()
+
+
+_ISOLATED = frozenset(("func.func", MANUAL))
+"""What stands outside of these cannot be used inside."""
+
+
+def _view(op: ir.Operation) -> MeshOpView:
+    return cast("MeshOpView", op.opview)
+
+
+def _pairs(ops: list[ir.Operation], names: list[str]) -> dict[int, Pair]:
+    """The messages of all blocks, by the number of the operation where each can be lowered."""
+    blocks: dict[ir.Block, list[int]] = {}
+    for number, name in enumerate(names):
+        if name in MESSAGES:
+            widen(ops[number])
+            blocks.setdefault(ops[number].block, []).append(number)
+    return {
+        numbers[place]: pair
+        for numbers in blocks.values()
+        for place, pair in pairs([ops[number].opview for number in numbers]).items()
+    }
+
+
+def _takes_scalars(function: ir.Operation) -> bool:
+    type_ = function_type(function)
+    return any(map(is_scalar, (*type_.inputs, *type_.results)))
 
 
 def _check_static(op: ir.Operation, mesh: Mesh) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import prod
 
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp, AllToAllOp, PermuteOp
-from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
+from meshbridge.ir.builder import Builder, element_of, integer, op_of, shape_of, tensor
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.exchange import exchange_over
 from meshbridge.ir.mlir import ir
@@ -37,19 +37,22 @@ def all_slice(op: AllSliceOp, site: Site) -> list[ir.Value]:
         return [op.input]
     emit, dim = site.emit, op.slice_axis
     size = int(site.result_type.shape[dim])
-    _clamp_start(op.input, dim)
+    if clamps_start(op.input):
+        _clamp_start(op_of(op.input), dim)
     return [emit.dynamic_slice(op.input, dim, emit.beginning(site.in_group(), site.group_size, size), size)]
 
 
-def _clamp_start(value: ir.Value, dim: int) -> None:
-    """Clamps the start of `value` along `dim` if it is a `dynamic_slice` of the user's, as that op does by itself: XLA makes one
-    slice of a slice of a slice and adds up the starts, but forgets that the inner one was clamped first.
-    """
+def clamps_start(value: ir.Value) -> bool:
+    """Whether `value` is a `dynamic_slice`, which is changed where it is sliced again."""
     owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.dynamic_slice":
-        return
-    inner = owner.operation
-    last = shape_of(inner.operands[0])[dim] - shape_of(value)[dim]
+    return not isinstance(owner, ir.Block) and bool(owner.operation.name == "stablehlo.dynamic_slice")
+
+
+def _clamp_start(inner: ir.Operation, dim: int) -> None:
+    """Clamps the start of a `dynamic_slice` of the user's along `dim`, as that op does by itself: XLA makes one slice of a slice
+    of a slice and adds up the starts, but forgets that the inner one was clamped first.
+    """
+    last = shape_of(inner.operands[0])[dim] - shape_of(inner.results[0])[dim]
     start = inner.operands[1 + dim]
     kind = ir.IntegerType(element_of(start))
     bound = min(last, (1 << (kind.width - (not kind.is_unsigned))) - 1)

@@ -18,6 +18,8 @@ from meshbridge.lowering.members import is_member, member
 from meshbridge.lowering.rooted import broadcast_from
 from meshbridge.lowering.site import Site
 
+MESSAGES = frozenset((str(SendOp.OPERATION_NAME), str(RecvOp.OPERATION_NAME)))
+
 Channel = tuple[str, tuple[int, ...], ir.Type]
 
 

@@ -9,11 +9,11 @@ from meshbridge.ir.mlir import ir
 def widen(op: ir.Operation) -> None:
     """Has a collective whose operands or results have elements of two bits work on bytes, between conversions."""
     for index, operand in enumerate(op.operands):
-        if _is_narrow(operand):
+        if is_narrow(operand):
             emit = Builder.before(op)
             op.operands[index] = emit.convert(operand, _byte(operand))
     for result in op.results:
-        if _is_narrow(result):
+        if is_narrow(result):
             emit = Builder.after(op)
             element = element_of(result)
             result.set_type(tensor(shape_of(result), _byte(result)))
@@ -21,7 +21,8 @@ def widen(op: ir.Operation) -> None:
             result.replace_all_uses_except(back.results[0], back)
 
 
-def _is_narrow(value: ir.Value) -> bool:
+def is_narrow(value: ir.Value) -> bool:
+    """Whether the elements of `value` have two bits."""
     element = element_of(value) if isinstance(value.type, ir.RankedTensorType) else None
     return isinstance(element, ir.IntegerType) and element.width == 2
 

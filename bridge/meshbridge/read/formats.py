@@ -18,8 +18,9 @@ from typing import Any, Protocol, TypeVar
 
 from meshbridge.dialect import assembly, carried
 from meshbridge.dialect.module_mesh import mesh_ops
+from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.ir import mlir
-from meshbridge.ir.mlir import MeshError, ParseError, ir
+from meshbridge.ir.mlir import MeshError, ParseError, VerifyError, ir
 from meshbridge.ir.registry import Registry
 from meshbridge.read import bytecode
 
@@ -150,17 +151,21 @@ def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:
 
 def _read_bytecode(data: bytes, filename: str, ctx: ir.Context) -> Program:
     module = mlir.parse(data, filename, ctx)
-    refuse_versioned(module, filename)
+    refuse_unknown(module, filename)
     return Program(module, BYTECODE)
 
 
-def refuse_versioned(module: ir.Module, filename: str) -> None:
-    """Raises ParseError over an op of VHLO that has stayed one: bytecode of a portable artifact that is damaged."""
-    left = next((name for name in mlir.op_names(module) if name.startswith("vhlo.")), "")
-    if left:
+def refuse_unknown(module: ir.Module, filename: str) -> None:
+    """Raises ParseError over an op of VHLO that has stayed one: bytecode of a portable artifact that is damaged. Raises
+    VerifyError over one that the mesh dialect does not have: MLIR takes any, the reader of text does not."""
+    names = mlir.op_names(module)
+    if left := next((name for name in names if name.startswith("vhlo.")), ""):
         raise ParseError(
             f"{filename}: error: '{left}' is an op of a StableHLO portable artifact, which this is not, or is damaged"
         )
+    if any(name.startswith("mesh.") and name not in OPERATION_NAMES for name in names):
+        unknown = (op for op in mlir.walk_all(module) if op.name.startswith("mesh.") and op.name not in OPERATION_NAMES)
+        raise VerifyError(next(unknown), "is not an operation of the mesh dialect.")
 
 
 TEXT = Format(
@@ -246,6 +251,8 @@ def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named:
     if isinstance(value, (ir.Module, Program)):
         refuse_arguments(value, arguments, named)
         program = Program(value, TEXT) if isinstance(value, ir.Module) else value
+        mlir.verify(program.module)  # what was not read, no verifier has met yet
+        refuse_unknown(program.module, "<module>")
         if mesh_ops(program.module.body):
             carried.check(program.module)
         return replace(program, module=copy_module(program.module))

@@ -16,9 +16,9 @@ func.func @accumulates_in_the_result_type(%x: tensor<2xf32>) -> tensor<2xf64> {
 // CHECK-LABEL: @largest
 // CHECK:      %[[BITS:.*]] = stablehlo.bitcast_convert %arg0 : (tensor<2xbf16>) -> tensor<2xi16>
 // CHECK:      stablehlo.shift_right_arithmetic %[[BITS]]
+// CHECK:      %[[NAN:.*]] = stablehlo.constant dense<32767> : tensor<2xi16>
 // CHECK:      %[[ORDERED:.*]] = stablehlo.xor %[[BITS]]
 // CHECK:      %[[ISNAN:.*]] = stablehlo.compare NE, %arg0, %arg0
-// CHECK:      %[[NAN:.*]] = stablehlo.constant dense<32767> : tensor<2xi16>
 // CHECK:      %[[KEYS:.*]] = stablehlo.select %[[ISNAN]], %[[NAN]], %[[ORDERED]]
 // CHECK:      "stablehlo.all_reduce"(%[[KEYS]])
 // CHECK:      stablehlo.maximum %{{.*}} : tensor<i16>

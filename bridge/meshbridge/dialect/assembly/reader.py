@@ -10,6 +10,7 @@ Out:  %1 = "mesh.all_reduce"(%0) {mesh = @m, mesh_axes = array<i16: 1>, reductio
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshbridge.dialect.assembly.names import refuse_unknown_names
@@ -33,7 +34,8 @@ def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling
             return parse_bytecode(source, filename, ctx)
         source = _decoded(source, filename)
     _refuse_unreadable(source, filename)
-    refuse_unknown_names(source, filename, spelling)
+    if spelling.mention.search(source):
+        refuse_unknown_names(source, filename, spelling)
     rewriter = _Rewriter(source, filename, spelling)
     rewriter.run()
     return parse_module(SourceMap(source, filename, rewriter.edits), rewriter.rewritten(), ctx)
@@ -62,7 +64,8 @@ _DEPTH_LIMIT = 256
 _OUTSIDE_CODE = r'"(?:[^"\\\n]|\\.)*"|//[^\n]*'
 """A string or a comment."""
 
-_NO_BRACKETS = bytes(set(range(256)) - set(b"()<>{}[]"))
+_NO_BRACKETS = bytes(set(range(256)) - set(b"()<>{}[]-"))
+"""What stands in no bracket and no arrow."""
 
 _BRACKETS = re.compile(rf"{_OUTSIDE_CODE}|->|([(<{{\[])|([)>}}\]])")
 
@@ -76,8 +79,8 @@ def _refuse_unreadable(text: str, filename: str) -> None:
             raise ParseError(f"{place(text, error.start, filename)}: error: not a Unicode character") from None
     if (nul := text.find("\0")) >= 0:
         raise ParseError(f"{place(text, nul, filename)}: error: NUL character")
-    for suspect, in_code, message in _REFUSED:
-        if suspect.search(text):
+    for is_suspect, in_code, message in _REFUSED:
+        if is_suspect(text):
             for found in in_code.finditer(text):
                 if found.group(1):
                     raise ParseError(f"{place(text, found.start(), filename)}: error: {message}")
@@ -85,13 +88,19 @@ def _refuse_unreadable(text: str, filename: str) -> None:
         _refuse_deep_nesting(text, filename)
 
 
-_REFUSED = tuple(
-    (re.compile(suspect), re.compile(f"{_OUTSIDE_CODE}|({pattern})"), message)
-    for suspect, pattern, message in (
+_PLAIN = b"\t\n\r" + bytes(range(0x20, 0x7F))
+
+_REFUSED: tuple[tuple[Callable[[str], object], re.Pattern[str], str], ...] = tuple(
+    (is_suspect, re.compile(f"{_OUTSIDE_CODE}|({pattern})"), message)
+    for is_suspect, pattern, message in (
         # Other letters, digits and blanks, which Python would take for ASCII's.
-        (r"[^\t\n\r\x20-\x7e]", r"[^\t\n\r\x20-\x7e]", "unexpected character"),
+        (lambda text: text.encode().translate(None, _PLAIN), r"[^\t\n\r\x20-\x7e]", "unexpected character"),
         # Sdy's parser of `#sdy.propagation_edges` ends the process over one.
-        ("--", r"\b(?:operand|result)--", "expected the number of an operand or result, found a negative one"),
+        (
+            re.compile("--").search,
+            r"\b(?:operand|result)--",
+            "expected the number of an operand or result, found a negative one",
+        ),
     )
 )
 """What MLIR's text holds in strings and comments alone: what is quickly found where it may be, itself, and the diagnostic."""
@@ -99,7 +108,7 @@ _REFUSED = tuple(
 
 def _nests_deeply(text: str) -> bool:
     """Whether brackets may nest beyond the limit: takes innermost pairs away, a layer at a time, at C speed."""
-    left = text.encode().replace(b"->", b"").translate(None, _NO_BRACKETS)
+    left = text.encode().translate(None, _NO_BRACKETS).replace(b"->", b"").replace(b"-", b"")
     for layers in range(_DEPTH_LIMIT + 1):
         if layers + len(left) <= _DEPTH_LIMIT:
             return False
