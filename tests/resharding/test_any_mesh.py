@@ -56,7 +56,7 @@ def test_any_pair(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.sampled_from([1, 5, 6, 12, 16, 24]), min_size=1, max_size=3)))
     source, target = data.draw(shardings(mesh, len(shape))), data.draw(shardings(mesh, len(shape)))
     whole = np.random.default_rng(1).integers(0, 99, shape)
-    for options in (Options(), Options(exact=True), Options(alpha=0, rounds=1), Options(pairs=0)):
+    for options in (Options(), Options(exact=True), Options(alpha=0, rounds=1), Options(listed=0)):
         check(plan(shape, "f32", mesh, source, target, options), whole)
     if not source.partial_axes:
         exact, least = plan(shape, "f32", mesh, source, target, Options(exact=True)), bound(shape, "f32", mesh, source, target)

@@ -57,7 +57,7 @@ def test_formula_is_what_the_plan_sends(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_formula_is_what_the_plan_sends_without_lists_of_devices(seed: int) -> None:
-    chooser, unlisted = random.Random(seed), replace(BYTES, pairs=0)
+    chooser, unlisted = random.Random(seed), replace(BYTES, listed=0)
     assert sum(_agrees(chooser, unlisted) for _ in range(300)) > 200
 
 

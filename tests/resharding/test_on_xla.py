@@ -22,7 +22,7 @@ if len(jax.devices("cpu")) < 8:
 
 EXACT = Options(exact=True)
 
-UNLISTED = Options(pairs=0)
+UNLISTED = Options(listed=0)
 """No permute lists devices, as on large meshes."""
 
 
@@ -116,12 +116,12 @@ def test_relabellings_by_all_to_alls(
     ],
 )
 @pytest.mark.parametrize("order", [(), (5, 3, 0, 1, 7, 2, 6, 4)])
-@pytest.mark.parametrize("pairs", [1024, 0])
+@pytest.mark.parametrize("listed", [256, 0])
 def test_blocks_of_another_length(
-    sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...], order: tuple[int, ...], pairs: int
+    sizes: tuple[int, ...], size: int, source: tuple[int, ...], target: tuple[int, ...], order: tuple[int, ...], listed: int
 ) -> None:
     pair = [Sharding("m", ((), axes)) for axes in (source, target)]
-    found = plan((3, size), "f32", Mesh("m", sizes, device_ids=order), *pair, Options(rounds=1, alpha=0, pairs=pairs))
+    found = plan((3, size), "f32", Mesh("m", sizes, device_ids=order), *pair, Options(rounds=1, alpha=0, listed=listed))
     assert any(isinstance(step, s.Reblock) for step in found.steps) or size == 9, found  # of few rows all may be gathered
     check(found)
 

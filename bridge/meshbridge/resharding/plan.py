@@ -30,10 +30,11 @@ class Options:
     "Seconds per byte received by the busiest device."
     rounds: int = 16
     """Most permutes that an exchange may take where another plan takes fewer: an all-to-all and a relabelling in one, tiles."""
-    pairs: int = LISTED_DEVICES
+    pairs: int = 1024
     """Most pairs of devices that these permutes may write down, as each does for every device of the mesh: beyond 64 devices
-    fewer permutes are allowed, beyond 512 one. Beyond as many devices none is, where all-to-alls can name axes instead, which
-    send about twice the bytes (`steps.Relay`). A bound on the size of the program, not a measurement."""
+    fewer permutes are allowed, beyond 512 one. A bound on the size of the program, not a measurement."""
+    listed: int = LISTED_DEVICES
+    """Most devices of a mesh that any permute lists, where all-to-alls can name axes instead (`steps.Relay`)."""
     exact: bool = False
     "Insist on the lower bound: alpha only decides between plans of equal bytes."
     scratch: int | None = None
@@ -44,7 +45,9 @@ class Options:
 
     def permutes(self, mesh: Mesh) -> int:
         """Most permutes of one exchange on `mesh`; 0 where no device is listed."""
-        return min(self.rounds, self.pairs // mesh.size) or int(not names_axes(mesh))
+        if mesh.size > self.listed and names_axes(mesh):
+            return 0
+        return min(self.rounds, max(1, self.pairs // mesh.size))
 
     def lists(self, mesh: Mesh) -> bool:
         """Whether permutes may list the devices of `mesh`."""
