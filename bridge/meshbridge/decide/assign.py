@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from meshbridge.decide.choice import Choice, End, Prices, Taken, cheapest, prices_from
+from meshbridge.decide.choice import Choice, Pair, Prices, Taken, cheapest, computed_bytes
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
 from meshbridge.decide.value import Value
@@ -350,42 +350,37 @@ class Assigner:
             return op.choice(kind.fixed_option)
         passed = max(taken, default=())
         ready = [value.ready(scope) if value is not None else [] for value in arriving]
-        suggestions, first, last = [], list[End](), list[End]()
-        for place, (value, have) in enumerate(zip(arriving, ready, strict=True)):
-            suggestions.append(op.suggestion(place, value.defined.split_axes if value is not None else ()))
-            if value is not None:
-                first.append(End(self._arriving(value, have), place, suggestions[-1], is_result=False))
-        for place, tensor in enumerate(results):
-            suggestions.append(op.suggestion(len(arriving) + place, tensor.split if tensor is not None else ()))
-            if tensor is not None:
-                prices = self._leaving(tensor, passed or free, kind.reduce_share)
-                last.append(End(prices, place, suggestions[-1], is_result=True))
+        splits = [value.defined.split_axes if value is not None else () for value in arriving]
+        splits += [tensor.split if tensor is not None else () for tensor in results]
+        suggestions = tuple([op.suggestion(end, split) for end, split in enumerate(splits)])
+        first = [self._arriving(value, have) if value else pricing.nothing for value, have in zip(arriving, ready, strict=True)]
+        last = [self._leaving(tensor, passed or free, kind.reduce_share) if tensor else pricing.nothing for tensor in results]
 
         def counted(choice: Choice) -> float:
             return sum(
-                pricing.arriving(value.tensor.type, value.defined)[need]
+                pricing.arriving(value.tensor.type, value.defined).price(need)
                 for value, need, have in zip(arriving, choice.needs, ready, strict=True)
                 if value is not None and need == value.anticipated and need not in have
             )
 
-        choices = op.suggested(tuple(suggestions), wanted_partial(kind, results))
-        return cheapest(choices, [*last, *first], counted)
+        choices = op.suggested(suggestions, wanted_partial(kind, results))
+        return cheapest(choices, computed_bytes(kind.rule), last, first, counted)[0]
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""
-        prices = self.graph.pricing.arriving(value.tensor.type, value.defined)
-        return prices_from(lambda need: None if need in ready or need == value.anticipated else (prices, need, 1.0))
+        free = (*ready, value.anticipated)
+        return self.graph.pricing.prices(value.tensor.type, lambda need: None if need in free else (value.defined, need, 1.0))
 
     def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> Prices:
         """Bytes of resharding what is computed to the result, whose sum over the axes `staying` is not reduced here."""
 
-        def source(computed: Sharding) -> tuple[Prices, Sharding, float]:
+        def pair(computed: Sharding) -> Pair:
             target, axes = tensor.sharding, computed.partial_axes
             if axes and axes == staying:
                 target = sharding_of(tensor.mesh, _without(tensor.split, axes), axes, computed.partial_kind)
-            return self.graph.pricing.leaving(tensor.type, target, share), computed, 1.0
+            return computed, target, share if axes else 1.0
 
-        return prices_from(source)
+        return self.graph.pricing.prices(tensor.type, pair)
 
     def _pay(self, node: Node, number: int, need: Sharding) -> None:
         """Remembers that `need` exists from here on in this scope."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from math import prod
+from operator import getitem
 
 from meshbridge import resharding
 from meshbridge.ir.elements import element_bytes
@@ -58,95 +59,67 @@ Taken = tuple[Axes, ...]
 """Per operand, the axes along which an op takes it as a partial sum and passes that on; () where it takes none so."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Choice:
     """An option of an op that takes operands as partial sums along given axes, and passes them on: what follows from it."""
 
     option: Option
-    compute: float
-    "What one device computes, and what neighbours send it while it does, in bytes."
-    needs: tuple[Sharding, ...]
-    "What each operand is to be."
+    share: float
+    "The part of all iterations that one device runs."
+    exchanged: float
+    "Bytes that neighbours send it while it does."
     computed: tuple[Sharding, ...]
     "How each result is computed."
+    needs: tuple[Sharding, ...]
+    "What each operand is to be."
 
 
 Choices = list[tuple[float, int, Choice]]
-"""The choices that an op has from the one that computes least on, each with what it computes and its place in the order of
-preference."""
+"""The choices that an op has from the one that computes least on, each with its share and its place in order of preference."""
+
+Pair = tuple[Sharding, Sharding, float]
+"""From what to what a tensor is resharded, and how often."""
 
 
 class Prices(dict[Sharding, float]):
-    """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there."""
+    """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there: until `price` is
+    asked, at least as many."""
 
-    def __init__(self, price: Callable[[Sharding], float], floor: Callable[[Sharding], tuple[float, bool]]) -> None:
-        """`floor` is what a price is at least, and whether it is that."""
+    def __init__(self, kind: TensorType, mesh: Mesh, pair: Callable[[Sharding], Pair | None]) -> None:
+        """`pair` is what a sharding there leads to; None for nothing."""
         super().__init__()
-        self._price = price
-        self._floor = floor
-        self._floors: dict[Sharding, float] = {}
+        self._shape, self._dtype = kind
+        self._mesh = mesh
+        self._pair = pair
+        self._floors: dict[Sharding, Pair] = {}
 
     def __missing__(self, sharding: Sharding) -> float:
-        found = self[sharding] = self._price(sharding)
+        pair = self._pair(sharding)
+        found, is_price = 0.0, True
+        if pair is not None and pair[0] != pair[1]:
+            received, is_price = resharding.floor(self._shape, self._mesh, pair[0], pair[1])
+            found = pair[2] * received * element_bytes(self._dtype)
+            if not is_price:
+                self._floors[sharding] = pair
+                found *= 1 - ROUNDING
+        self[sharding] = found
         return found
 
-    def least(self, sharding: Sharding) -> float:
-        """What it costs at least, without pricing it."""
-        found = self.get(sharding)
-        if found is None:
-            found = self._floors.get(sharding)
-        if found is None:
-            found, is_price = self._floor(sharding)
-            if is_price:
-                self[sharding] = found
-            else:
-                found = self._floors[sharding] = found * (1 - ROUNDING)
+    def price(self, sharding: Sharding) -> float:
+        """What it costs."""
+        found = self[sharding]
+        if sharding in self._floors:
+            source, target, share = self._floors.pop(sharding)
+            found = self[sharding] = share * resharding.cost(self._shape, self._dtype, self._mesh, source, target)
         return found
 
 
-Sources = Callable[[Sharding], tuple[Prices, Sharding, float] | None]
-"""What a price is a part of: of which sharding, among which prices; None where it costs nothing."""
+@dataclass(frozen=True, eq=False)
+class End:
+    """One end of an op, and what its sharding suggests."""
 
-
-def prices_from(sources: Sources) -> Prices:
-    """Prices that are parts of others."""
-
-    def price(sharding: Sharding) -> float:
-        source = sources(sharding)
-        return source[2] * source[0][source[1]] if source else 0.0
-
-    def floor(sharding: Sharding) -> tuple[float, bool]:
-        source = sources(sharding)
-        return (source[2] * source[0].least(source[1]), source[1] in source[0]) if source else (0.0, True)
-
-    return Prices(price, floor)
-
-
-class End(dict[Choice, float]):
-    """What one end of an op, an operand or a result, costs at least under each choice that the op has."""
-
-    def __init__(self, prices: Prices, place: int, suggestion: Suggestion, *, is_result: bool) -> None:
-        super().__init__()
-        self.prices = prices
-        self.suggestion = suggestion
-        self._place = place
-        self._is_result = is_result
-
-    def sharding(self, choice: Choice) -> Sharding:
-        """What the choice needs, or computes."""
-        return (choice.computed if self._is_result else choice.needs)[self._place]
-
-    def __missing__(self, choice: Choice) -> float:
-        found = self[choice] = self.prices.least(self.sharding(choice))
-        return found
-
-    def is_priced(self, choice: Choice) -> bool:
-        """Whether that is what it costs; from now on it is."""
-        price = self.prices[self.sharding(choice)]
-        if price == self[choice]:
-            return True
-        self[choice] = price
-        return False
+    prices: Prices
+    suggestion: Suggestion
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +153,8 @@ class OpChoices:
 
     def suggestion(self, end: int, split: Split) -> Suggestion:
         """What the split of one tensor suggests, of an operand or, behind them, a result. Equal ones are one object."""
+        if not any(split):
+            return self.nothing
         found = self._suggestions.get((end, split))
         if found is None:
             dims = self._dims[end]
@@ -208,6 +183,24 @@ class OpChoices:
             if not partial:
                 self._by_suggestions[suggestions] = choices
         return choices
+
+    def fitting(self, splits: Iterable[Split]) -> Choice | None:
+        """The choice that takes all operands and computes all results as they are split, if there is one."""
+        option: list[Axes | None] = [None] * len(self.rule.loops)
+        for dims, split in zip(self._dims, splits, strict=True):
+            for loops, axes in zip(dims, split, strict=True):
+                if axes and len(loops) != 1:
+                    return None
+                for loop in loops:
+                    if option[loop] is None:
+                        option[loop] = axes
+                    elif option[loop] != axes:
+                        return None
+        used = [axis for axes in option if axes for axis in axes]
+        if len(set(used)) < len(used):
+            return None
+        choice = self._choice(tuple([axes or () for axes in option]))
+        return choice if choice and not (self.rule.reduces and _reduced(self.rule, choice.option)) else None
 
     def _legal(self, candidates: Candidates, partial: Axes) -> list[Choice]:
         """The legal options that the candidates of each loop make."""
@@ -241,21 +234,11 @@ class OpChoices:
         operands = zip(rule.operands, self.taken or ((),) * len(rule.operands), strict=True)
         return Choice(
             option,
-            self.compute(option),
-            tuple([needed_sharding(dims, option, name, axes) for dims, axes in operands]),
+            1 / prod([self.mesh.group_size(axes) for axes in option if axes]),
+            exchanged_bytes(rule, option, self.mesh) if rule.exchanges else 0.0,
             tuple([computed_sharding(rule, option, index, self.mesh, passed) for index in range(len(rule.results))]),
+            tuple([needed_sharding(dims, option, name, axes) for dims, axes in operands]),
         )
-
-    def compute(self, option: Option) -> float:
-        """What one device computes, in bytes on the wire (see CONTRACTION_PRICE), and what neighbours send it while it does."""
-        rule = self.rule
-        if not rule.loops:
-            return 0.0
-        iterations = 1.0
-        for loop, axes in zip(rule.loops, option, strict=True):
-            iterations *= loop.size / self.mesh.group_size(axes) if axes else loop.size
-        price = (CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE) * rule.work * iterations
-        return price + exchanged_bytes(rule, option, self.mesh) if rule.exchanges else price
 
 
 class Pricing:
@@ -266,8 +249,10 @@ class Pricing:
         self.mesh = mesh
         self._from: dict[tuple[TensorType, Sharding], Prices] = {}
         self._into: dict[tuple[TensorType, Sharding, float], Prices] = {}
-        self._ops: dict[tuple[ShardingRule, Taken], OpChoices] = {}
+        self._ops: dict[tuple[object, Taken], OpChoices] = {}
         self._devices: dict[int, int] = {}
+        self.nothing = Prices(((), ""), mesh, lambda _: None)
+        "Those of what is no ranked tensor."
 
     @property
     def count(self) -> int:
@@ -276,10 +261,12 @@ class Pricing:
         return sum(map(len, tables))
 
     def op(self, rule: ShardingRule, taken: Taken = ()) -> OpChoices:
-        """What an op has to choose from that takes operands as partial sums so."""
-        found = self._ops.get((rule, taken))
+        """What an op has to choose from that takes operands as partial sums so. Of most ops the sizes do not matter."""
+        described = (rule.operands, rule.results, tuple([loop.reduction for loop in rule.loops]))
+        key = (described if rule.has_choices_of_any_size else rule, taken)
+        found = self._ops.get(key)
         if found is None:
-            found = self._ops[rule, taken] = OpChoices(rule, taken, self.mesh)
+            found = self._ops[key] = OpChoices(rule, taken, self.mesh)
         return found
 
     def devices(self, axes: int) -> int:
@@ -289,24 +276,15 @@ class Pricing:
             found = self._devices[axes] = self.mesh.group_size(axis for axis in range(self.mesh.rank) if axes >> axis & 1)
         return found
 
+    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None]) -> Prices:
+        """Those of a tensor, by what is resharded at one end of an op to what."""
+        return Prices(kind, self.mesh, pair)
+
     def arriving(self, kind: TensorType, source: Sharding) -> Prices:
         """Bytes of resharding a value from `source` to what is needed of it."""
         found = self._from.get((kind, source))
         if found is None:
-            shape, dtype = kind
-
-            def price(need: Sharding) -> float:
-                return 0.0 if need == source else resharding.cost(shape, dtype, self.mesh, source, need)
-
-            def floor(need: Sharding) -> tuple[float, bool]:
-                if need == source:
-                    return 0.0, True
-                if not (source.is_plain and need.is_plain):
-                    return 0.0, False
-                received, is_price = resharding.floor(shape, self.mesh, source, need)
-                return received * element_bytes(dtype), is_price
-
-            found = self._from[kind, source] = Prices(price, floor)
+            found = self._from[kind, source] = Prices(kind, self.mesh, lambda need: (source, need, 1.0))
         return found
 
     def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0) -> Prices:
@@ -315,47 +293,64 @@ class Pricing:
         key = (kind, target, share)
         found = self._into.get(key)
         if found is None:
-            found = self._into[key] = prices_from(
-                lambda computed: (self.arriving(kind, computed), target, share if computed.partial_axes else 1.0)
+            found = self._into[key] = Prices(
+                kind, self.mesh, lambda computed: (computed, target, share if computed.partial_axes else 1.0)
             )
         return found
 
 
+def computed_bytes(rule: ShardingRule) -> float:
+    """What one device computes if nothing is split, in bytes on the wire (see CONTRACTION_PRICE)."""
+    if not rule.loops:
+        return 0.0
+    price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
+    return price * rule.work * prod([loop.size for loop in rule.loops])
+
+
 def choices_of(preferred: Iterable[Choice]) -> Choices:
     """Choices, the most preferred first, in the order in which they compute."""
-    return sorted([(choice.compute, place, choice) for place, choice in enumerate(preferred)])
+    return sorted([(choice.share, place, choice) for place, choice in enumerate(preferred)])
 
 
-def cheapest(choices: Choices, ends: Sequence[End], rank: Callable[[Choice], float] | None = None) -> Choice:
-    """The choice of the fewest bytes; of equals that of the lowest `rank`, and of these the first. `ends` are those of its
-    results, then of its operands, that count.
+def cheapest(
+    choices: Choices,
+    compute: float,
+    results: Sequence[Prices],
+    operands: Sequence[Prices],
+    rank: Callable[[Choice], float] | None = None,
+) -> tuple[Choice, float, list[float]]:
+    """The choice of the fewest bytes; of equals that of the lowest `rank`, and of these the first. Besides, what it costs without
+    its operands, and the bytes of resharding each of them. Whatever is not split computes `compute`.
 
     The one that costs least as far as is known is priced, until that is what it costs.
     """
     waiting: list[tuple[float, float, int, Choice]] = []
     count, seen = len(choices), 0
     while True:
-        while seen < count and (not waiting or choices[seen][0] <= waiting[0][0]):
-            total, place, choice = choices[seen]
-            for end in ends:
-                total += end[choice]
+        while seen < count and (not waiting or choices[seen][0] * compute <= waiting[0][0]):
+            share, place, choice = choices[seen]
+            own = sum(map(getitem, results, choice.computed), share * compute + choice.exchanged)
+            total = sum(map(getitem, operands, choice.needs), own)
             heappush(waiting, (total, rank(choice) if rank is not None else 0.0, place, choice))
             seen += 1
-        _, ranked, place, choice = waiting[0]
-        unpriced = [end for end in ends if not end.is_priced(choice)]
-        if not unpriced:
-            return choice
-        heapreplace(waiting, (sum([end[choice] for end in ends], choice.compute), ranked, place, choice))
+        known, ranked, place, choice = waiting[0]
+        own = sum(map(Prices.price, results, choice.computed), choice.share * compute + choice.exchanged)
+        arriving = list(map(Prices.price, operands, choice.needs))
+        total = sum(arriving, own)
+        if total == known:
+            return choice, own, arriving
+        heapreplace(waiting, (total, ranked, place, choice))
 
 
 def _disjoint(candidates: Candidates) -> list[Option]:
     """The options that use no axis twice, in the order of their product."""
-    found: list[tuple[frozenset[int], Option]] = [(frozenset(), ())]
+    found: list[tuple[int, Option]] = [(0, ())]
     for each in candidates:
         if len(each) == 1:
             found = [(used, (*option, *each)) for used, option in found]
         else:
-            found = [(used.union(axes), (*option, axes)) for used, option in found for axes in each if used.isdisjoint(axes)]
+            masked = [(sum([1 << axis for axis in axes]), axes) for axes in each]
+            found = [(used | mask, (*option, axes)) for used, option in found for mask, axes in masked if not used & mask]
     return [option for _, option in found]
 
 

@@ -6,9 +6,11 @@ that being the first layer or the last does not set a layer apart). What is deci
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from itertools import count
+from operator import itemgetter
 
 from meshbridge.decide.graph import Graph
 
@@ -32,8 +34,8 @@ def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
         node = graph.nodes[index]
         operands, results = (tuple([numbers[tensor] for tensor in members]) for members in (node.operands, node.results))
         alike = replace(node, operands=operands, results=results)
-        count, kind = counts[colour], node.kind
-        folded.change_kind(alike, weight=kind.weight * count, reduce_weight=kind.reduce_weight * count)
+        number, kind = counts[colour], node.kind
+        folded.change_kind(alike, weight=kind.weight * number, reduce_weight=kind.reduce_weight * number)
         folded.nodes.append(alike)
     folded.connect()
     return folded, tensors
@@ -50,24 +52,27 @@ def _representatives(colours: list[int]) -> list[int]:
 def _colours(graph: Graph) -> tuple[list[int], list[int]]:
     """A number for every tensor and every node; equal numbers look alike."""
     tensors = _number(graph.tensors)
-    kinds = _number(node.kind for node in graph.nodes)
-    nodes: list[int] = []
+    nodes = kinds = _number([node.kind for node in graph.nodes])
+    mentioned = [_picking((*node.operands, *node.results)) for node in graph.nodes]
     for _ in range(ROUNDS):
-        nodes = _number(_with_tensors(graph, kinds, tensors))
+        nodes = _with_tensors(kinds, mentioned, tensors)
         find = nodes.__getitem__
-        tensors = _number((tensor, frozenset(map(find, users))) for tensor, users in zip(tensors, graph.users, strict=True))
-    return tensors, _number(_with_tensors(graph, nodes, tensors))
+        tensors = _number(zip(tensors, [frozenset(map(find, users)) for users in graph.users], strict=True))
+    return tensors, _with_tensors(nodes, mentioned, tensors)
 
 
-def _with_tensors(graph: Graph, colours: list[int], tensors: list[int]) -> Iterator[Hashable]:
-    """Each node's colour together with those of its operands and results."""
-    numbers = [*tensors, -1]
-    find = numbers.__getitem__
-    for colour, node in zip(colours, graph.nodes, strict=True):
-        yield (colour, *map(find, node.operands), *map(find, node.results))
+def _picking(places: tuple[int, ...]) -> Callable[[list[int]], Hashable]:
+    """What picks the members of a list at some places."""
+    return itemgetter(*places) if places else len
+
+
+def _with_tensors(nodes: list[int], mentioned: list[Callable[[list[int]], Hashable]], tensors: list[int]) -> list[int]:
+    """A number for each node's together with those of the tensors that it mentions."""
+    numbers = [*tensors, -1]  # the last one is tensor -1's
+    return _number(zip(nodes, [pick(numbers) for pick in mentioned], strict=True))
 
 
 def _number(values: Iterable[Hashable]) -> list[int]:
     """Equal values get equal numbers, in order of first appearance."""
-    numbers: dict[Hashable, int] = {}
-    return [numbers.setdefault(value, len(numbers)) for value in values]
+    numbers: dict[Hashable, int] = defaultdict(count().__next__)
+    return list(map(numbers.__getitem__, values))

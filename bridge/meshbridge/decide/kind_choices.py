@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshbridge.decide.choice import Choice, End, Prices, Pricing, cheapest, choices_of
+from meshbridge.decide.choice import Choice, End, Prices, Pricing, cheapest, choices_of, computed_bytes
 from meshbridge.decide.graph import Kind, Tensor, wanted_layout
 from meshbridge.ir.sharding import Axes, Sharding
 
@@ -24,35 +24,44 @@ class KindChoices:
     def __init__(self, kind: Kind, pricing: Pricing, arriving: ArrivingFn, leaving: LeavingFn) -> None:
         self.kind = kind
         self.op = pricing.op(kind.rule, kind.kept)
+        self.compute = computed_bytes(kind.rule)
+        "What is computed if nothing is split."
         self._arriving = arriving
         self._leaving = leaving
         self._operands = len(kind.rule.operands)
-        self._ends: list[dict[tuple[Tensor, Sharding | None], End]] = [{} for _ in (*kind.rule.operands, *kind.rule.results)]
+        nothing = End(pricing.nothing, self.op.nothing)
+        places = range(self._operands + len(kind.rule.results))
+        self._ends: list[dict[tuple[Tensor, Sharding | None] | Tensor | None, End]] = [{None: nothing} for _ in places]
         self._fixed = choices_of([self.op.choice(kind.fixed_option)]) if kind.fixed_option is not None else None
 
-    def cheapest(self, known: Known) -> tuple[Choice, float]:
-        """The cheapest choice, and what it costs without its operands."""
+    def fitting(self, known: Known) -> Choice | None:
+        """The choice that reshards nothing, if there is one: all tensors are split alike along each loop."""
+        if self._fixed is not None or self.kind.is_identity or self.kind.kept:
+            return None
+        return self.op.fitting([tensor.split if tensor is not None else () for tensor in known])
+
+    def cheapest(self, known: Known) -> tuple[Choice, float, list[float]]:
+        """The cheapest choice, what it costs without its operands, and the bytes of resharding each of these."""
         count = self._operands
         wanted = wanted_layout(known[count:])
-        ends = [self._end(place, tensor, wanted) if tensor is not None else None for place, tensor in enumerate(known)]
-        results = [end for end in ends[count:] if end is not None]
+        ends = []
+        for place, tensor in enumerate(known):
+            end = self._ends[place].get((tensor, wanted) if wanted and tensor else tensor)
+            ends.append(end or self._end(place, tensor, wanted))
         choices = self._fixed
         if choices is None:
-            suggestions = [end.suggestion if end is not None else self.op.nothing for end in ends]
-            choices = self.op.suggested(tuple(suggestions), wanted.partial_axes if wanted and not self.kind.kept else ())
-        choice = cheapest(choices, [*results, *[end for end in ends[:count] if end is not None]])
-        return choice, sum([end[choice] for end in results], choice.compute)
+            partial = wanted.partial_axes if wanted and not self.kind.kept else ()
+            choices = self.op.suggested(tuple([end.suggestion for end in ends]), partial)
+        prices = [end.prices for end in ends]
+        return cheapest(choices, self.compute, prices[count:], prices[:count])
 
-    def _end(self, place: int, tensor: Tensor, wanted: Sharding | None) -> End:
+    def _end(self, place: int, tensor: Tensor | None, wanted: Sharding | None) -> End:
         """What is known of one operand or, behind them, result."""
-        found = self._ends[place].get((tensor, wanted))
-        if found is None:
-            result = place - self._operands
-            if result < 0:
-                prices = self._arriving(tensor, self.kind.kept[place] if self.kind.kept else ())
-            else:
-                prices = self._leaving(tensor, wanted)
-            suggestion = self.op.suggestion(place, tensor.split)
-            found = End(prices, result if result >= 0 else place, suggestion, is_result=result >= 0)
-            self._ends[place][tensor, wanted] = found
+        assert tensor is not None
+        if place >= self._operands:
+            prices = self._leaving(tensor, wanted)
+        else:
+            prices = self._arriving(tensor, self.kind.kept[place] if self.kind.kept else ())
+        found = End(prices, self.op.suggestion(place, tensor.split))
+        self._ends[place][(tensor, wanted) if wanted else tensor] = found
         return found

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshbridge.decide.choice import Prices
+from meshbridge.decide.choice import ROUNDING, Prices
 from meshbridge.decide.graph import Graph, Kind, Tensor
 from meshbridge.decide.kind_choices import KindChoices, Known
 from meshbridge.ir.sharding import Axes, Sharding
 from meshbridge.ops.option import sharding_of, with_partial, with_split
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class NodeCost:
     """What a node costs each time under its cheapest option, in bytes: computing and reducing its results. Bringing its operands
     to what it `needs` is counted apart, since several nodes may share it."""
@@ -33,8 +33,7 @@ class KindCosts:
         self.known: dict[Known, NodeCost] = {}
         self._floors: dict[Known, float] = {}
         self._choices = KindChoices(kind, graph.pricing, self._arriving, self._leaving)
-        whole: tuple[Axes, ...] = ((),) * len(kind.rule.loops)
-        self._whole = 0.0 if kind.is_identity else self._choices.op.compute(whole)
+        self._whole = 0.0 if kind.is_identity else self._choices.compute
         "What is computed if nothing is split."
         self.least = self._whole / graph.mesh.size
         "What is computed at least, however the tensors are split."
@@ -60,17 +59,24 @@ class KindCosts:
 
     def _computed(self, known: Known) -> NodeCost:
         kind = self.kind
+        own = 0.0
         if kind.is_identity:
             source, target = [tensor for tensor in known if tensor is not None]
             needs: tuple[Sharding, ...] = (self.graph.identity_need(kind, source, target),)
-            own = 0.0
+            arriving = [self._held(source).price(needs[0])]
         else:
-            choice, own = self._choices.cheapest(known)
+            annotated = bool(kind.kept) or any(tensor is not None and tensor.layout is not None for tensor in known)
+            choice = self._choices.fitting(known) if not annotated else None
+            if choice is not None:
+                own = self._whole * choice.share
+                if choice.exchanged == 0 and own <= self.floor(known) * (1 + ROUNDING):
+                    return NodeCost(own, choice.needs, (0.0,) * len(choice.needs), ())
+            choice, own, arriving = self._choices.cheapest(known)
             needs = choice.needs
-        arriving = tuple(
-            [self._held(tensor)[need] if tensor is not None else 0.0 for tensor, need in zip(known, needs, strict=False)]
-        )
-        return NodeCost(own, needs, arriving, tuple([place for place, moved in enumerate(arriving) if moved]))
+            if annotated:
+                held = zip(known, needs, strict=False)
+                arriving = [self._held(tensor).price(need) if tensor is not None else 0.0 for tensor, need in held]
+        return NodeCost(own, needs, tuple(arriving), tuple([place for place, moved in enumerate(arriving) if moved]))
 
     def _held(self, tensor: Tensor) -> Prices:
         """Bytes of resharding a tensor as it is decided."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from operator import or_
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Prices, extend, prices_from
+from meshbridge.decide.choice import Choice, Pair, Prices, extend
 from meshbridge.decide.cut_axes import Cuts, wanted_cuts
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region
 from meshbridge.decide.kind_choices import KindChoices
@@ -177,26 +177,24 @@ class Propagator:
         """Bytes of resharding an operand that has been extended to what is needed of it."""
         found = self._operands.get(tensor)
         if found is None:
-            pricing = self.graph.pricing
 
-            def source(need: Sharding) -> tuple[Prices, Sharding, float]:
+            def pair(need: Sharding) -> Pair:
                 split = extend(tensor.split, need.split_axes, tensor.open, tensor.banned)
-                return pricing.arriving(tensor.type, sharding_of(tensor.mesh, split, need.partial_axes)), need, 1.0
+                return sharding_of(tensor.mesh, split, need.partial_axes), need, 1.0
 
-            found = self._operands[tensor] = prices_from(source)
+            found = self._operands[tensor] = self.graph.pricing.prices(tensor.type, pair)
         return found
 
     def _leaving(self, tensor: Tensor, passed: Axes, share: float) -> Prices:
         """Bytes of resharding what is computed to a result that has been extended; terms that are passed on stay apart."""
         found = self._results.get((tensor, passed, share))
         if found is None:
-            pricing = self.graph.pricing
 
-            def source(computed: Sharding) -> tuple[Prices, Sharding, float]:
+            def pair(computed: Sharding) -> Pair:
                 split = extend(tensor.split, computed.split_axes, tensor.open, tensor.banned)
-                return pricing.leaving(tensor.type, sharding_of(tensor.mesh, split, passed), share), computed, 1.0
+                return computed, sharding_of(tensor.mesh, split, passed), share if computed.partial_axes else 1.0
 
-            found = self._results[tensor, passed, share] = prices_from(source)
+            found = self._results[tensor, passed, share] = self.graph.pricing.prices(tensor.type, pair)
         return found
 
 

@@ -88,7 +88,7 @@ class Mesh:
 
     def group_size(self, axes: Iterable[int]) -> int:
         """Number of devices in one group along `axes`."""
-        return prod(self.shape[axis] for axis in axes)
+        return prod(map(self.shape.__getitem__, axes))
 
     @cached_property
     def runs(self) -> dict[str, Axes]:

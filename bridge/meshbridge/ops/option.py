@@ -20,11 +20,10 @@ Candidates = tuple[tuple[Axes, ...], ...]
 """Per loop, the axis lists to choose from."""
 
 
-@lru_cache(maxsize=1 << 16)
 def tensor_split(dims: Dims, option: Option) -> Split:
     """How a tensor of the loops `dims` is sharded under `option`; a merged dimension is split by its major loops first."""
     return tuple(
-        option[loops[0]] if len(loops) == 1 else tuple(axis for loop in loops for axis in option[loop]) for loops in dims
+        [option[loops[0]] if len(loops) == 1 else tuple([axis for loop in loops for axis in option[loop]]) for loops in dims]
     )
 
 
@@ -103,15 +102,15 @@ def _major_first(loops: tuple[int, ...], rule: ShardingRule, option: Option, mes
     )
 
 
-@lru_cache(maxsize=1 << 16)
 def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) -> Sharding:
     """What the op computes for its result `index` under `option`: splits by parallel loops, partial by split reductions."""
     partial: list[int] = []
     kind = "sum"
-    for loop, axes in zip(rule.loops, option, strict=True):
-        if axes and loop.reduction:
-            partial += axes
-            kind = loop.reduction
+    if rule.reduces:
+        for loop, axes in zip(rule.loops, option, strict=True):
+            if axes and loop.reduction:
+                partial += axes
+                kind = loop.reduction
     return sharding_of(mesh.name, tensor_split(rule.results[index], option), tuple(sorted(partial)), kind)
 
 

@@ -99,6 +99,12 @@ class ShardingRule:
         kinds = {loop.reduction for loop in self.loops if loop.reduction}
         return not self.whole and not self.merged_loops and len(kinds) <= 1
 
+    @cached_property
+    def has_choices_of_any_size(self) -> bool:
+        """Whether the same may be chosen whatever the sizes of its loops."""
+        dims = [loops for dims in (*self.operands, *self.results) for loops in dims]
+        return self.takes_any_option and not self.exchanges and all(len(loops) == 1 for loops in dims)
+
     def __hash__(self) -> int:
         return self._hash
 

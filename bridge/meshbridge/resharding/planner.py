@@ -14,13 +14,13 @@ from math import prod
 
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
-from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
+from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding, is_even
 from meshbridge.resharding.boxes import buffer_shape, lie_alike
 from meshbridge.resharding.candidates import in_padding, masks, padded_shape, plans_between, plans_by_tiles, relabel, relabelling
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
-from meshbridge.resharding.price import even_price, floor
+from meshbridge.resharding.price import even_price, even_share, floor
 from meshbridge.resharding.routes import reduced_axes, routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
@@ -119,6 +119,10 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
         if least.is_price:
             return least.received * element_bytes(dtype)
         source, target = source.padded(len(shape)), target.padded(len(shape))
+        if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
+            share = even_share(mesh, source, target, _UNCHECKED.permutes(mesh))
+            if share is not None:
+                return share * prod(shape) * element_bytes(dtype)
         return way_between(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
 

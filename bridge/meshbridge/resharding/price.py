@@ -68,7 +68,7 @@ class _Pair(NamedTuple):
 
 
 def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor:
-    """What resharding between shardings without halos and offsets receives at least: of what a device is to hold, all that it
+    """What resharding receives at least (nothing is said of halos and offsets): of what a device is to hold, all that it
     cannot hold already. Where a value is reduced, all terms of an element but one, and then the element, on all devices that are
     to hold it but one."""
     pair = _pair(mesh, source, target)
@@ -85,6 +85,8 @@ def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor
 
 @lru_cache(maxsize=1 << 16)
 def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
+    if not (source.is_plain and target.is_plain):
+        return _Pair(inf, (), 0.0, is_lean=False)
     splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
     blocks = tuple([max(mesh.group_size(before), mesh.group_size(after)) for before, after in splits])
     parts, partial = mesh.group_size(target.used_axes), source.partial_axes
@@ -122,6 +124,18 @@ def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rou
     if len(found) > 1:
         return min(found, key=lambda each: each.busiest + sum([relayed.sent[0] for relayed in each.relayed]))
     return found[0] if found else None
+
+
+@lru_cache(maxsize=1 << 16)
+def even_share(mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> float | None:
+    """The part of a tensor that a device receives on average, of any that both shardings divide evenly; None where sizes decide
+    how it is best resharded."""
+    if reduced_axes(source, target) != ((), ()):
+        return None
+    splits = zip(source.split_axes, target.split_axes, strict=True)
+    shape = tuple([max(mesh.group_size(before), mesh.group_size(after)) for before, after in splits])
+    found = even_price(shape, mesh, source, target, rounds)
+    return None if found is None or found.stop or found.relayed else found.average / prod(shape)
 
 
 @lru_cache(maxsize=1 << 16)
