@@ -97,9 +97,8 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if terms == 1 or target.partial_axes:
         return _Pair(inf, blocks, 0.0, is_lean=False)
     all_used = mesh.group_size(source.used_axes) * terms == mesh.size
-    scattered = len({*partial}.intersection(target.used_axes))
     stays = all(before == after[: len(before)] for before, after in splits)
-    return _Pair(parts, blocks, (terms - 2) / mesh.size, all_used and stays and scattered in (0, len(partial)))
+    return _Pair(parts, blocks, (terms - 2) / mesh.size, is_lean=all_used and stays)
 
 
 def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
