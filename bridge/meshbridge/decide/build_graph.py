@@ -46,11 +46,8 @@ class GraphBuilder:
         self._shardings: dict[ir.Value, Sharding] = {}
         self._identities: dict[tuple[object, ...], Kind] = {}
         "Per shape, weight and what else an identity says, its kind."
-        self._types: list[ir.Type] = []
-        "Per tensor, the type of its values."
-        self._unknown: dict[ir.Type, tuple[ir.Type, Tensor | None]] = {}
-        "Per type, one object for it, and what is known here of a tensor that nobody has annotated; None for what is no ranked"
-        " tensor."
+        self._unknown: dict[ir.Type, Tensor | None] = {}
+        "Per type, what is known here of a tensor that nobody has annotated; None for what is no ranked tensor."
         self._kinds: dict[int, dict[Signature, Kind]] = {}
         "Per weight and what an op says, the kind of its node."
         self._annotated: dict[tuple[object, ...], Tensor] = {}
@@ -92,14 +89,10 @@ class GraphBuilder:
         return found
 
     def _new_tensor(self, of: ir.Type) -> int:
-        found = self._unknown.get(of)
-        if found is None:
-            found = self._unknown[of] = (of, self._unannotated(of))
-        one, known = found
-        if known is None:
-            return -1
-        self._types.append(one)
-        return self.graph.add(known)
+        if of not in self._unknown:
+            self._unknown[of] = self._unannotated(of)
+        known = self._unknown[of]
+        return self.graph.add(known) if known is not None else -1
 
     def _unannotated(self, of: ir.Type) -> Tensor | None:
         """What is known of a tensor of that type before anything else is."""
@@ -130,13 +123,7 @@ class GraphBuilder:
 
     def _block(self, block: ir.Block, weight: int, scope: tuple[int, ...]) -> ir.Operation:
         """Walks the ops of a block; returns its terminator."""
-        graph, manual, tensor_of, types, new_tensor = (
-            self.graph,
-            self._manual,
-            self.graph.tensor_of,
-            self._types,
-            self._new_tensor,
-        )
+        graph, manual, tensor_of, tensors = self.graph, self._manual, self.graph.tensor_of, self.graph.tensors
         nodes, kinds, statements = graph.nodes, self._kinds.setdefault(weight, {}), graph.statements.setdefault(block, [])
         for view in block.operations:
             op = view.operation
@@ -147,13 +134,12 @@ class GraphBuilder:
                 handler(self, op, weight, scope)
                 continue
             operands = tuple([tensor_of[value] for value in op.operands])
-            said: list[object] = [name]
-            said += [value.type for value in op.operands] if -1 in operands else [types[tensor] for tensor in operands]
-            said.append(None)
+            said: list[object] = [name, len(operands)]
+            said += [value.type for value in op.operands] if -1 in operands else [tensors[tensor] for tensor in operands]
             made = []
             for value in op.results:
                 said.append(of := value.type)
-                tensor_of[value] = tensor = new_tensor(of)
+                tensor_of[value] = tensor = self._new_tensor(of)
                 made.append(tensor)
             attributes = op.attributes
             if len(attributes):

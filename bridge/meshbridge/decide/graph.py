@@ -300,9 +300,11 @@ class Graph:
             for tensor in node.operands:
                 if tensor >= 0:
                     self.uses[tensor] += 1
-            for tensor in (*node.operands, *node.results):
-                if tensor >= 0 and (not users[tensor] or users[tensor][-1] != index):
-                    users[tensor].append(index)
+                    if not (mentions := users[tensor]) or mentions[-1] != index:
+                        mentions.append(index)
+            for tensor in node.results:
+                if tensor >= 0 and (not (mentions := users[tensor]) or mentions[-1] != index):
+                    mentions.append(index)
         for tensor, body in self.carried.items():
             for index in users[tensor]:
                 node = self.nodes[index]

@@ -123,9 +123,9 @@ class Propagator:
                 self._cut(cuts)
                 return self._visit(node)
             after = known
-            while (further := self._after(node, after)) != after:
+            while (further := self._memo.get((node.kind, after)) or self._after(node, after)) != after:
                 after = further
-            self._memo[key] = after
+            self._memo[key] = self._memo[node.kind, after] = after
         if after == known:
             return ()
         changed = []
