@@ -7,7 +7,8 @@ import pytest
 from meshbridge.decide.build_graph import GraphBuilder
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.sharding_refinement import ShardingRefinement
-from meshbridge.dialect.ops import MeshOp
+from meshbridge.dialect.attributes import axis_array
+from meshbridge.dialect.ops import OPTION, MeshOp
 from meshbridge.ir.mlir import context, ir, walk_all
 from meshbridge.read import formats
 
@@ -71,3 +72,12 @@ def test_later_functions_begin_with_the_parts(monkeypatch: pytest.MonkeyPatch) -
     module, count = _builds(monkeypatch, HEADS, PLAIN)
     assert count == 2
     assert _splits(module) == SPLITS
+
+
+def test_given_options_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = "stablehlo.add %0, %y {meshbridge.sharding_option = #mesh.axisarray<[[0]]>}"
+    module, count = _builds(monkeypatch, HEADS.replace("stablehlo.add %0, %y", given))
+    assert count == 1
+    assert _splits(module) == SPLITS
+    add = next(op for op in walk_all(module) if op.name == "stablehlo.add")
+    assert axis_array(add.attributes[OPTION]) == ((0, 1),)

@@ -17,7 +17,8 @@ from meshbridge.decide.unknown_sizes import refuse_unknown_sizes
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, PRIORITIES, REPLICATED_AXES, SOURCE
-from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, has_no_regions, ir, source_location
+from meshbridge.dialect.renumber import may_name_axes
+from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, has_no_regions, ir, source_location, walk
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, region_names
@@ -151,6 +152,7 @@ class GraphBuilder:
             if kind is None:
                 option = given_option(op, rule := self.interface.rule(op), graph.mesh)
                 cuts = self._ends is None and may_cut(name, rule)
+                graph.has_naming_nodes |= any(map(may_name_axes, walk(op)))
                 kind = kinds[key] = graph.kind(rule, weight, fixed_option=option, cuts=cuts)
             statements.append(len(nodes))
             nodes.append(Node(op, name, kind, operands, tuple(made), 0, manual, scope))

@@ -67,8 +67,10 @@ def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface:
         refuse_types(function, function.regions[0].blocks[0].arguments)
         graph = GraphBuilder(function, interface, pricings.get(mesh) or Pricing(mesh)).build()
         _propagate(graph)
-        if graph.mesh != mesh and (not renumber(module, mesh, graph.mesh) or mesh in pricings):
-            return _propagated(functions, module, interface)
+        if graph.mesh != mesh:
+            has_stayed = renumber(module, mesh, graph.mesh, known=[(function, graph.may_name_axes())])
+            if mesh in pricings or not has_stayed:
+                return _propagated(functions, module, interface)
         pricings[graph.mesh] = graph.pricing
         graphs.append(graph)
     return graphs

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, final
 
 from meshbridge.decide.choice import Pricing, TensorType
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import inside, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import parts_of
 from meshbridge.ops.option import Option, sharding_of, with_partial, with_split
@@ -223,6 +223,8 @@ class Graph:
     tensor_of: dict[ir.Value, int] = field(default_factory=dict)
     statements: dict[ir.Block, list[int | ir.Operation]] = field(default_factory=dict)
     "Per block, what stands there in order: the node of an op that is split by its loops, or another op."
+    has_naming_nodes: bool = False
+    "Whether ops that are split by their loops, or what is below them, name axes: in options that the program gives, for one."
     carried: dict[int, int] = field(default_factory=dict)
     "Per tensor that a loop carries, the scope of the loop's body."
     accumulated: set[int] = field(default_factory=set)
@@ -267,6 +269,12 @@ class Graph:
         """Gives a node another kind."""
         found = replace(node.kind, **changed)
         node.kind = self._kinds.setdefault(found.signature, found)
+
+    def may_name_axes(self) -> list[ir.Operation]:
+        """The ops below the function that may name an axis of the mesh."""
+        if self.has_naming_nodes:
+            return inside(self.function)
+        return [said for block in self.statements.values() for said in block if not isinstance(said, int)]
 
     def renumber(self, after: Mesh) -> Callable[[Tensor], Tensor]:
         """Goes over to the mesh `after`, in which axes are cut; returns what is known then of a tensor, by what was known."""

@@ -45,10 +45,13 @@ _DEVICES = ("root", "source", "destination", "device")
 """Attributes that list coordinates. Those that are not constant are the last operands."""
 
 
-def renumber(module: ir.Module, before: Mesh, after: Mesh) -> bool:
+def renumber(
+    module: ir.Module, before: Mesh, after: Mesh, *, known: Iterable[tuple[ir.Operation, list[ir.Operation]]] = ()
+) -> bool:
     """Declares `after`, in which axes of `before` are cut (see `subaxes.cut`), and names its axes where those of `before` are.
 
-    Whether all operations have stayed: one that has an operand or a result per axis is replaced.
+    Whether all operations have stayed: one that has an operand or a result per axis is replaced. `known` are functions, each with
+    the operations below it that may name axes: there, no others are looked at.
     """
     renumbering = _Renumbering(before, parts_of(before, after), after)
     with module.context, ir.Location.unknown():
@@ -58,14 +61,18 @@ def renumber(module: ir.Module, before: Mesh, after: Mesh) -> bool:
                     view.attributes["shape"] = attributes.integers_attr(after.shape)
                     view.attributes[AXIS_DIGITS] = attributes.integers_attr(after.digits)
                 continue
-            naming = [op for op in (view.operation, *inside(view.operation)) if _may_name_axes(op.attributes)]
+            function = view.operation
+            below = next((ops for other, ops in known if other == function), None)
+            naming = [op for op in (function, *(inside(function) if below is None else below)) if may_name_axes(op)]
             if before.name in named_meshes(naming):
                 for op in naming:
                     renumbering.operation(op)
     return not renumbering.has_replaced
 
 
-def _may_name_axes(said: ir.OpAttributeMap) -> bool:
+def may_name_axes(op: ir.Operation) -> bool:
+    """Whether an operation has an attribute that names an axis, or a mesh."""
+    said = op.attributes
     return len(said) > 0 and not _NAMING.isdisjoint(said.keys())
 
 
