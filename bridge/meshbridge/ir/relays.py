@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
+from operator import itemgetter
 from typing import NamedTuple
 
 from meshbridge.ir.digits import Digit, Digits, group_size, primes
@@ -70,17 +71,24 @@ class Relayed(NamedTuple):
     @property
     def sent(self) -> tuple[int, int]:
         """Elements that each device receives, and in how many all-to-alls, of the best way."""
-        return self._sent(self.best)
+        _, received, launches, _ = self._best
+        return received, launches
 
     @property
     def best(self) -> int:
         """Which way that is: of equals the first."""
-        sent = [self._sent(way) for way in range(len(self.ways))]
-        return min(range(len(sent)), key=lambda way: sent[way][0] + LAUNCH * sent[way][1])
+        return self._best[3]
 
-    def _sent(self, way: int) -> tuple[int, int]:
-        elements, exchanges = round(self.elements), self.ways[way]
-        return sum([each.received(elements) for each in exchanges]), sum([each.launches for each in exchanges])
+    @property
+    def _best(self) -> tuple[int, int, int, int]:
+        elements, found = round(self.elements), []
+        for number, way in enumerate(self.ways):
+            received = launches = 0
+            for each in way:
+                received += each.received(elements)
+                launches += each.launches
+            found.append((received + LAUNCH * launches, received, launches, number))
+        return min(found, key=itemgetter(0))
 
     def times(self, others: float) -> Relayed:
         """The same of a buffer so many times as large."""
