@@ -22,6 +22,7 @@ from math import gcd, inf, prod
 from typing import NamedTuple
 
 from meshbridge.ir.digits import Digit, Digits
+from meshbridge.ir.groups import lists_devices
 from meshbridge.ir.relays import Relayed, relabelled
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
@@ -65,6 +66,8 @@ class _Pair(NamedTuple):
     "The part of the tensor that is received beside, as terms; None where nothing is reduced."
     is_lean: bool
     "Whether no more than the floor is received if all blocks are even."
+    fewer: tuple[int, ...] = ()
+    "Per dimension, how many blocks the side has that has fewer; nothing where uneven blocks may be exchanged as tiles."
 
 
 def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor:
@@ -72,15 +75,27 @@ def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor
     cannot hold already. Where a value is reduced, all terms of an element but one, and then the element, on all devices that are
     to hold it but one."""
     pair = _pair(mesh, source, target)
-    even, held = True, 1
+    even, held, elements = True, 1, prod(shape)
     for size, count in zip_longest(shape, pair.blocks, fillvalue=1):
         block = -(-size // count)
         held *= block
         even = even and block * count == size
-    elements = prod(shape)
+    if not even and pair.is_lean and pair.fewer and (padded := _padded(shape, pair)):
+        even, elements = True, padded
     wanted = elements / pair.parts
     received = wanted - held if pair.reduced is None else wanted + elements * pair.reduced
     return Floor(max(0.0, received), even and pair.is_lean)
+
+
+def _padded(shape: Shape, pair: _Pair) -> int | None:
+    """Elements of the tensor padded so that both sides divide it evenly; None where that changes the lengths of blocks."""
+    elements = 1
+    for size, count, fewer in zip_longest(shape, pair.blocks, pair.fewer, fillvalue=1):
+        padded = -(-size // count) * count
+        if fewer > 1 and -(-size // fewer) * fewer != padded:
+            return None
+        elements *= padded
+    return elements
 
 
 @lru_cache(maxsize=1 << 16)
@@ -88,17 +103,18 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if not (source.is_plain and target.is_plain):
         return _Pair(inf, (), 0.0, is_lean=False)
     splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
-    blocks = tuple([max(mesh.group_size(before), mesh.group_size(after)) for before, after in splits])
+    counts = [(mesh.group_size(before), mesh.group_size(after)) for before, after in splits]
+    blocks, fewer = tuple(map(max, counts)), () if lists_devices(mesh) else tuple(map(min, counts))
     parts, partial = mesh.group_size(target.used_axes), source.partial_axes
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
-        return _Pair(parts, blocks, None, is_lean and (not partial or source.partial_kind == target.partial_kind))
+        return _Pair(parts, blocks, None, is_lean and (not partial or source.partial_kind == target.partial_kind), fewer)
     terms = mesh.group_size(partial)
     if terms == 1 or target.partial_axes:
         return _Pair(inf, blocks, 0.0, is_lean=False)
     all_used = mesh.group_size(source.used_axes) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
-    return _Pair(parts, blocks, (terms - 2) / mesh.size, is_lean=all_used and stays)
+    return _Pair(parts, blocks, (terms - 2) / mesh.size, all_used and stays, fewer)
 
 
 def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
