@@ -96,10 +96,10 @@ class Prices(dict[Sharding, float]):
     def __missing__(self, sharding: Sharding) -> float:
         pair = self._pair(sharding)
         found, is_price = 0.0, True
-        if pair is not None and pair[0] != pair[1]:
+        if pair is not None and pair[0] is not pair[1]:
             received, is_price = resharding.floor(self._shape, self._mesh, pair[0], pair[1])
-            found = pair[2] * received * element_bytes(self._dtype)
-            if not is_price:
+            found = pair[2] * received * element_bytes(self._dtype) if received else 0.0
+            if not is_price and pair[0] != pair[1]:
                 self._floors[sharding] = pair
                 found *= 1 - ROUNDING
         self[sharding] = found

@@ -339,8 +339,10 @@ def across_region(split: Split, own: Split, axes: frozenset[int]) -> Split:
 
 def wanted_layout(results: Iterable[Tensor | None]) -> Sharding | None:
     """The user's annotation of a result of an op as partial."""
-    layouts = (tensor.layout for tensor in results if tensor is not None)
-    return next((layout for layout in layouts if layout is not None and layout.partial_axes), None)
+    for tensor in results:
+        if tensor is not None and tensor.layout is not None and tensor.layout.partial_axes:
+            return tensor.layout
+    return None
 
 
 def wanted_partial(kind: Kind, results: Iterable[Tensor | None]) -> Axes:

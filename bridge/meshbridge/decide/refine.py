@@ -50,6 +50,9 @@ Reader = tuple[int, int, bool]
 Changes = dict[int, Tensor]
 """Tensors by number, as they are to be."""
 
+Alike = dict[tuple[tuple[int, ...], Tensor], list[int]]
+"""The tensors of a class by which of their dimensions are of it, and by what is known of them."""
+
 Moved = dict[Tensor, Tensor | None]
 """Tensors as a move makes them; None where it may not."""
 
@@ -91,10 +94,8 @@ class DimensionClass:
     """Dimensions that are sharded alike, the nodes that mention their tensors, and the tensors that those read."""
 
     dimensions: tuple[Dimension, ...]
-    members: dict[tuple[int, ...], list[int]]
-    "The tensors, by the dimensions of them that are of the class."
-    size: int
-    "How many tensors that are."
+    members: dict[int, tuple[int, ...]]
+    "The dimensions by tensor."
     near: tuple[int, ...]
     read: tuple[int, ...]
 
@@ -139,7 +140,7 @@ class Refiner:
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for found in classes:
-                if any(tensor in stale for tensor, _ in found.dimensions):
+                if not stale.isdisjoint(found.members):
                     self._improve(found)
         return self.budget
 
@@ -163,13 +164,10 @@ class Refiner:
     # Moves
 
     def _class(self, dimensions: tuple[Dimension, ...]) -> DimensionClass:
-        by_tensor: dict[int, tuple[int, ...]] = {}
+        members: dict[int, tuple[int, ...]] = {}
         for tensor, dim in dimensions:
-            by_tensor[tensor] = (*by_tensor.get(tensor, ()), dim)
-        members: dict[tuple[int, ...], list[int]] = {}
-        for tensor, dims in by_tensor.items():
-            members.setdefault(dims, []).append(tensor)
-        return DimensionClass(dimensions, members, len(by_tensor), *self._near(by_tensor))
+            members[tensor] = (*members.get(tensor, ()), dim)
+        return DimensionClass(dimensions, members, *self._near(members))
 
     def _near(self, tensors: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The nodes that mention some of `tensors`, the largest first, and all tensors that those read or that are given."""
@@ -183,16 +181,19 @@ class Refiner:
         stake = self._at_stake(found.near, found.read)
         if stake - sum([self._weights[node] * self._kinds[node].least for node in found.near]) <= least:
             return
+        alike: Alike = {}
+        for tensor, dims in found.members.items():
+            alike.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
         drafts: list[Draft] = []
         equal = ROUNDING * self._total
         for number, axes in enumerate(self._alternatives(found.dimensions)):
             if self.budget <= 0:
                 break
             self.budget -= 1
-            changed = self._changed(found, axes)
+            changed = self._changed(alike, axes)
             if changed:
                 near, at_stake = found.near, stake
-                if len(changed) < found.size:
+                if len(changed) < len(found.members):
                     near, read = self._near(changed)
                     at_stake = self._at_stake(near, read)
                 draft = self._draft(number, changed, near, at_stake + equal, least)
@@ -247,23 +248,20 @@ class Refiner:
                     tried.add(axes)
                     yield axes
 
-    def _changed(self, found: DimensionClass, axes: Axes) -> Changes | None:
+    def _changed(self, alike: Alike, axes: Axes) -> Changes | None:
         """New splits of the tensors concerned; None where shards would be padded by more than a little, or axes that may not move
         are in the way. A dimension on which the user wrote other axes keeps these alone."""
-        tensors = self.graph.tensors
         size = self.graph.mesh.group_size(axes)
         changed: Changes = {}
-        for dims, members in found.members.items():
+        for (dims, before), members in alike.items():
             moved = self._moved.setdefault((dims, axes), {})
-            for index in members:
-                before = tensors[index]
-                if before not in moved:
-                    moved[before] = _moved(before, dims, axes, size)
-                after = moved[before]
-                if after is None:
-                    return None
-                if after is not before:
-                    changed[index] = after
+            if before not in moved:
+                moved[before] = _moved(before, dims, axes, size)
+            after = moved[before]
+            if after is None:
+                return None
+            if after is not before:
+                changed.update(dict.fromkeys(members, after))
         return changed
 
     # Cost
@@ -271,8 +269,7 @@ class Refiner:
     def _draft(self, number: int, changed: Changes, near: Iterable[int], left: float, least: float) -> Draft:
         """What is known of a move before anything is priced, or that it saves less than the `least`; `left` is what it could save
         at most, whatever the nodes cost then."""
-        tensors = self.graph.tensors
-        before = {index: tensors[index] for index in changed}
+        tensors = self.graph.tensors.copy()
         for index, tensor in changed.items():
             tensors[index] = tensor
         draft = Draft(number, changed, left)
@@ -288,8 +285,6 @@ class Refiner:
             if draft.left < least:
                 break
         draft.unknown.reverse()
-        for index, tensor in before.items():
-            tensors[index] = tensor
         return draft
 
     def _spend(self, draft: Draft, index: int, cost: NodeCost) -> None:
