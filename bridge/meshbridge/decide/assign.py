@@ -36,8 +36,8 @@ class Outcome:
     """What assigning a node has led to."""
 
     decision: OpDecision
-    after: tuple[Value | None, ...]
-    "Of its operands and results."
+    changed: tuple[tuple[int, Value], ...]
+    "Which of its operands and results have changed, by place."
 
 
 class Assigner:
@@ -259,13 +259,12 @@ class Assigner:
         found = self._memo.get(key)
         if found is None:
             decision, is_general = self._decide(node, before)
-            found = Outcome(decision, tuple([values[tensor] if tensor >= 0 else None for tensor in numbers]))
+            after = [(place, values[tensor]) for place, tensor in enumerate(numbers) if tensor >= 0]
+            found = Outcome(decision, tuple([(place, value) for place, value in after if value is not before[place]]))
             if is_general:
                 self._memo[key] = found
-        elif found.after is not before:
-            for tensor, after in zip(numbers, found.after, strict=True):
-                if after is not None:
-                    values[tensor] = after
+        for place, value in found.changed:
+            values[numbers[place]] = value
         return found.decision
 
     def _decide(self, node: Node, before: tuple[Value | None, ...]) -> tuple[OpDecision, bool]:
