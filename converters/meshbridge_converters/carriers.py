@@ -9,6 +9,12 @@ from meshbridge.ir.mlir import SIDES, all_entries, entries, ir, sdy, set_entries
 SHARDING = "sdy.sharding"
 """One sharding, on a function's argument or result; one per result, on an operation."""
 
+MHLO_SHARDING = "mhlo.sharding"
+"""The attribute that carries an HloSharding string."""
+
+NAMED_IN_HLO = "meshbridge.named_in_hlo"
+"""Discardable attribute of `sdy.mesh` and `mesh.mesh`: GSPMD's annotations name its axes, and name them again on the way back."""
+
 NAMED = "sdy.named_computation"
 
 PER_VALUE = ("in_shardings", "out_shardings", SHARDING)

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 from meshbridge.ir.mlir import OpError, all_entries, call_target, ir, is_custom_call, walk_all
 from meshbridge_converters import hlo_shardings
+from meshbridge_converters.carriers import MHLO_SHARDING
 from meshbridge_converters.hlo_shardings import Tiling
-
-MHLO_SHARDING = "mhlo.sharding"
-"""The attribute that carries an HloSharding string."""
 
 NUM_PARTITIONS = "mhlo.num_partitions"
 """The attribute of a module that says how many devices it is for."""

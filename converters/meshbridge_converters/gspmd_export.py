@@ -16,10 +16,9 @@ from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
-from meshbridge_converters.carriers import CONSTRAINING, NAMED, SHARDING
-from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, MHLO_SHARDING, NUM_PARTITIONS, SHARD_TO_FULL
+from meshbridge_converters.carriers import CONSTRAINING, MHLO_SHARDING, NAMED, NAMED_IN_HLO, SHARDING
+from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, NUM_PARTITIONS, SHARD_TO_FULL
 from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
-from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
 from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.invariants import GROUP, manual_axes
 from meshbridge_converters.sdy_attributes import Refs, SdySharding

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 from meshbridge.ir.builder import Builder, integer
 from meshbridge.ir.mlir import OpError, function_type, ir
 from meshbridge_converters import carriers, gspmd_manual
-from meshbridge_converters.carriers import SHARDING
-from meshbridge_converters.gspmd_annotations import CONSTRAINT, MHLO_SHARDING, Survey, open_dims, rank, string, tiling, tilings
+from meshbridge_converters.carriers import MHLO_SHARDING, SHARDING
+from meshbridge_converters.gspmd_annotations import CONSTRAINT, Survey, open_dims, rank, string, tiling, tilings
 from meshbridge_converters.gspmd_writer import Writer
 from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.invariants import GROUP

@@ -9,13 +9,11 @@ from math import prod
 from meshbridge.ir.mlir import OpError, ir, sdy
 from meshbridge.ir.sharding import AxisRef, Mesh
 from meshbridge_converters import mesh_inference
+from meshbridge_converters.carriers import NAMED_IN_HLO
 from meshbridge_converters.gspmd_annotations import NUM_PARTITIONS, Survey, tilings
 from meshbridge_converters.hlo_shardings import Tiling
 from meshbridge_converters.mesh_inference import InferredMesh
 from meshbridge_converters.sdy_attributes import Refs, SdySharding
-
-NAMED_IN_HLO = "meshbridge.named_in_hlo"
-"""Discardable attribute of `sdy.mesh` and `mesh.mesh`: GSPMD's annotations name its axes, and name them again on the way back."""
 
 
 @dataclass

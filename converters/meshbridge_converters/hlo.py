@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,10 +37,11 @@ from meshbridge.ir.mlir import (
 )
 from meshbridge.ir.sharding import Mesh
 from meshbridge.read.formats import Format, Program
-from meshbridge_converters import hlo_shardings, mesh_inference
-from meshbridge_converters.gspmd_annotations import MHLO_SHARDING
-from meshbridge_converters.hlo_shardings import Tiling
-from meshbridge_converters.mesh_inference import InferredMesh
+from meshbridge_converters.carriers import MHLO_SHARDING
+
+if TYPE_CHECKING:
+    from meshbridge_converters.hlo_shardings import Tiling
+    from meshbridge_converters.mesh_inference import InferredMesh
 
 MAGIC = b"HloModule "
 NAME = "devices"
@@ -73,6 +75,8 @@ _GROUPS = re.compile(r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\((?:[^()]|
 
 def _listed_groups(found: re.Match[str]) -> str:
     """Groups along mesh axes as lists of devices: jaxlib's conversion to StableHLO forgets the order of a mesh's devices."""
+    from meshbridge_converters import hlo_shardings
+
     mesh, axes = hlo_shardings.parse_axes(found[1])
     groups = np.array(mesh.ordered_devices())[groups_along(mesh, axis_digits(mesh, axes))]
     return "replica_groups={" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups.tolist()) + "}"
@@ -90,6 +94,8 @@ def name_shards(module: ir.Module, devices: int) -> None:
 
     Raises OpError for shardings that no mesh of `devices` devices expresses.
     """
+    from meshbridge_converters import mesh_inference
+
     main = main_function(module)
     kind = function_type(main)
     with module.context, ir.Location.unknown():
@@ -123,6 +129,8 @@ def _tilings(main: ir.Operation, side: str, count: int, module: ir.Operation, na
 
 
 def _parse(main: ir.Operation, attr: ir.Attribute) -> tuple[Tiling, ...]:
+    from meshbridge_converters import hlo_shardings
+
     text = ir.StringAttr(attr).value
     try:
         tilings = hlo_shardings.parse(text)

@@ -20,11 +20,11 @@ from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ParseError, context, ir, main_function
 from meshbridge.read.formats import Format, Program, refuse_arguments
 from meshbridge_converters import jax_platforms, jax_shardings, jax_values, portable
-from meshbridge_converters.jax_calling import TreeCalling
-from meshbridge_converters.jax_dims import RefinedVjp, refined
 
 if TYPE_CHECKING:
     from jax.export import Exported
+
+    from meshbridge_converters.jax_calling import TreeCalling
 
 MODULE_SLOT = 13
 """Where a serialized artifact's table keeps `mlir_module_serialized`; the schema only ever grows at its end."""
@@ -86,6 +86,8 @@ def unpack(value: object, arguments: Sequence[Any], named: Mapping[str, Any], ct
 
 def _vjp_order(exported: Any) -> int:
     """How many vjps a deserialized artifact holds. One made by `jax.export.export` could go on for ever and counts as 0."""
+    from meshbridge_converters.jax_dims import RefinedVjp
+
     order = 0
     while isinstance(exported._get_vjp, RefinedVjp):
         exported = exported._get_vjp.original
@@ -106,6 +108,8 @@ def _open(exported: Any, name: str, ctx: ir.Context) -> Program:
 
 
 def _calling(exported: Any) -> TreeCalling:
+    from meshbridge_converters.jax_calling import TreeCalling
+
     @cache
     def partitioned() -> Any:
         return partition(exported)
@@ -207,6 +211,8 @@ def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:
 
 
 def _read_sized(data: bytes, filename: str, ctx: ir.Context, dims: Mapping[str, int]) -> Program:
+    from meshbridge_converters.jax_dims import refined
+
     return _open(refined(deserialize(data, filename), dims, filename), filename, ctx)
 
 

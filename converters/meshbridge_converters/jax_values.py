@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.read.formats import TEXT, Program
-from meshbridge_converters.jax_calling import TreeCalling
+
+if TYPE_CHECKING:
+    from meshbridge_converters.jax_calling import TreeCalling
 
 
 def holds(value: object) -> bool:
@@ -69,6 +71,8 @@ def lowered(value: Any, ctx: ir.Context) -> Program:
 
 def _calling(value: Any, name: str) -> TreeCalling:
     import jax
+
+    from meshbridge_converters.jax_calling import TreeCalling
 
     in_avals = jax.tree.leaves(value.in_avals)
     outputs = jax.tree.leaves(value.out_info)

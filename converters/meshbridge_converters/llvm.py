@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from meshbridge.dialect import attributes, build
@@ -111,22 +112,27 @@ _SHARD_19 = Format(
 )
 _ABSENT_IN_19 = {"sharding", "get_sharding", "shard_shape", "neighbors_linear_indices", "update_halo", "permute"}
 
-SPELLING_19 = Spelling(
-    "mesh", {name: forms for name, forms in FORMATS.items() if name not in _ABSENT_IN_19} | {"shard": (_SHARD_19,)}
-)
-SPELLING_21 = Spelling("mesh", _without_ours(_respelled({}, _BARE_KIND, "partial =  {} {}", {})))
-_TABLE_22 = _without_ours(_respelled({"mesh_axes": "grid_axes"}, _BARE_KIND, "", {"mesh_shape": "grid_shape"}))
+
+@cache
+def _spelling_19() -> Spelling:
+    table = {name: forms for name, forms in FORMATS.items() if name not in _ABSENT_IN_19} | {"shard": (_SHARD_19,)}
+    return Spelling("mesh", table)
+
+
+@cache
+def _spelling_21() -> Spelling:
+    return Spelling("mesh", _without_ours(_respelled({}, _BARE_KIND, "partial =  {} {}", {})))
+
+
 _OPERATIONS_22 = {"grid": "mesh", "grid_shape": "mesh_shape"}
-SPELLING_22 = Spelling(
-    "shard",
-    {
-        name: _TABLE_22[_OPERATIONS_22.get(name, name)]
-        for name in [*_OPERATIONS_22, *_TABLE_22]
-        if name not in ("mesh", "mesh_shape")
-    },
-    operations=_OPERATIONS_22,
-    keys={"grid": "mesh", "grid_axes": "mesh_axes"},
-)
+
+
+@cache
+def _spelling_22() -> Spelling:
+    ours = _without_ours(_respelled({"mesh_axes": "grid_axes"}, _BARE_KIND, "", {"mesh_shape": "grid_shape"}))
+    renamed = _OPERATIONS_22.values()
+    table = {name: ours[_OPERATIONS_22.get(name, name)] for name in [*_OPERATIONS_22, *ours] if name not in renamed}
+    return Spelling("shard", table, operations=_OPERATIONS_22, keys={"grid": "mesh", "grid_axes": "mesh_axes"})
 
 
 def _refuse_partial(module: ir.Module) -> None:
@@ -232,10 +238,15 @@ class _Version:
     """One LLVM release's spelling, with what must be done to the IR around reading and writing it."""
 
     number: int
-    spelling: Spelling
+    made: Callable[[], Spelling]
+    """Its table, which is written from ours when it is first needed."""
     after_reading: Callable[[ir.Module], None] = field(default=lambda module: None)
     before_writing: Callable[[ir.Operation], None] = field(default=lambda operation: None)
     wording: Callable[[str], str] = field(default=lambda diagnostics: diagnostics)
+
+    @property
+    def spelling(self) -> Spelling:
+        return self.made()
 
     def read(self, text: str, filename: str, ctx: ir.Context) -> ir.Module:
         """Reads `text` into the canonical dialect. Raises ParseError."""
@@ -300,7 +311,7 @@ def _wording_22(diagnostics: str) -> str:
         if found["kept"]:
             return found.group()
         if found["operation"]:
-            return SPELLING_22.spelled.get(found.group(), found.group())
+            return _spelling_22().spelled.get(found.group(), found.group())
         if found["attribute"]:
             return f"grid_{found['attribute']}"
         return {"mesh": "grid", "Mesh": "Grid"}.get(found.group(), "device grids")
@@ -308,13 +319,13 @@ def _wording_22(diagnostics: str) -> str:
     return _NAMES_OR_TERMS.sub(term, diagnostics)
 
 
-LLVM_19 = _Version(19, SPELLING_19, _shardings_as_values, _shardings_as_attributes)
-LLVM_21 = _Version(21, SPELLING_21)
-LLVM_22 = _Version(22, SPELLING_22, _refuse_partial, wording=_wording_22)
+LLVM_19 = _Version(19, _spelling_19, _shardings_as_values, _shardings_as_attributes)
+LLVM_21 = _Version(21, _spelling_21)
+LLVM_22 = _Version(22, _spelling_22, _refuse_partial, wording=_wording_22)
 
 _DETECT_19 = re.compile(r"mesh\.shard\s+%[\w$.#-]+\s+to\s*<@|shard = #mesh\.shard<@")
 _DETECT_21 = re.compile(r"\bmesh\.\w+ [^\n]*(?:reduction|partial) =  \w|#mesh<(?:partial|axisarray)")
-_OPERATION_22 = "|".join(SPELLING_22.table)
+_OPERATION_22 = "|".join([*_OPERATIONS_22, *sorted(FORMATS.keys() - _OPERATIONS_22.values() - {"permute"})])
 _DETECT_22 = re.compile(rf'(?<![\w.$@%#!-])shard\.(?:{_OPERATION_22})(?: |"\()|!shard\.sharding\b')
 
 FORMATS_BY_VERSION: dict[int, FileFormat] = {}

@@ -30,8 +30,7 @@ from meshbridge.dialect.ops import BOUNDARY_PARTIAL, REPLICATED_AXES
 from meshbridge.ir.mlir import MANUAL, OpError, entries, ir, main_function, sdy, set_entries
 from meshbridge.ir.sharding import Sharding, is_even
 from meshbridge_converters import carriers, meshes, sdy_attributes
-from meshbridge_converters.carriers import SHARDING
-from meshbridge_converters.gspmd_writer import NAMED_IN_HLO
+from meshbridge_converters.carriers import NAMED_IN_HLO, SHARDING
 from meshbridge_converters.sdy_attributes import SdyMesh
 
 GLOBAL, SPLIT_AXES = "meshbridge.global", "meshbridge.split_axes"

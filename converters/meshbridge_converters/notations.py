@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from meshbridge.ir.mlir import all_entries, ir, walk_all
-from meshbridge.read.formats import Notation
-from meshbridge_converters import gspmd, manual, sdy, sdy_frontend
-from meshbridge_converters.carriers import SHARDING
-from meshbridge_converters.gspmd_annotations import MHLO_SHARDING
+from meshbridge.read.formats import Notation, deferred
+from meshbridge_converters import sdy_frontend
+from meshbridge_converters.carriers import MHLO_SHARDING, SHARDING
 
 MESH = "mesh.mesh"
 """Declared by mesh IR, which may hold sdy operations that the mesh dialect has no word for."""
@@ -33,19 +32,22 @@ def _carries(module: ir.Module, attribute: str) -> bool:
     )
 
 
+_export_sdy = deferred("meshbridge_converters.sdy_export:export_module")
+_export_gspmd = deferred("meshbridge_converters.gspmd:export_module")
+
 SDY = Notation(
     name="sdy",
     summary="the attributes and operations of Shardy's dialect sdy",
     detect=uses_sdy,
-    to_mesh=sdy.import_module,
-    from_mesh=lambda module, closed: sdy.export_module(module, closed=closed),
-    wrap_local=manual.wrap_manual,
+    to_mesh=deferred("meshbridge_converters.sdy_import:import_module"),
+    from_mesh=lambda module, closed: _export_sdy(module, closed=closed),
+    wrap_local=deferred("meshbridge_converters.manual:wrap_manual"),
 )
 
 GSPMD = Notation(
     name="gspmd",
     summary="the attribute mhlo.sharding and the custom calls of GSPMD",
     detect=uses_gspmd,
-    to_mesh=gspmd.import_module,
-    from_mesh=lambda module, closed: gspmd.export_module(module, closed=closed),
+    to_mesh=deferred("meshbridge_converters.gspmd:import_module"),
+    from_mesh=lambda module, closed: _export_gspmd(module, closed=closed),
 )

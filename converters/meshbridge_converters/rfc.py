@@ -26,8 +26,7 @@ from meshbridge.dialect.assembly.spelling import Spelling
 from meshbridge.dialect.assembly.values import Mismatch, Syntax, read_integers
 from meshbridge.ir.mlir import ir
 from meshbridge.read.formats import Format as FileFormat
-from meshbridge.read.formats import Program
-from meshbridge_converters import rfc_export, rfc_import
+from meshbridge.read.formats import Program, deferred
 from meshbridge_converters.llvm import text_matches
 
 
@@ -101,7 +100,7 @@ def read(text: str, filename: str, ctx: ir.Context) -> ir.Module:
     Raises ParseError, or OpError at an operation that contradicts itself.
     """
     module = reader.read(text, filename, ctx, SPELLING)
-    rfc_import.to_canonical(module)
+    _to_canonical(module)
     return module
 
 
@@ -110,8 +109,11 @@ def write(module: ir.Module) -> str:
 
     Raises OpError at the first operation that the RFC has no word for.
     """
-    return printer.write(rfc_export.from_canonical(module), spelling=SPELLING)
+    return printer.write(_from_canonical(module), spelling=SPELLING)
 
+
+_to_canonical = deferred("meshbridge_converters.rfc_import:to_canonical")
+_from_canonical = deferred("meshbridge_converters.rfc_export:from_canonical")
 
 _DETECT = re.compile(r"mesh\.(?:cluster\s*@|annotate\s*%|local_split\s*%)")
 

@@ -32,8 +32,7 @@ from meshbridge.ir.mlir import (
     walk_all,
 )
 from meshbridge_converters import carriers
-from meshbridge_converters.carriers import SHARDING
-from meshbridge_converters.gspmd_annotations import MHLO_SHARDING
+from meshbridge_converters.carriers import MHLO_SHARDING, SHARDING
 from meshbridge_converters.invariants import GROUP
 
 Value: TypeAlias = "ir.Value[Any]"

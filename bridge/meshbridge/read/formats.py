@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar
 
@@ -25,6 +26,16 @@ from meshbridge.ir.registry import Registry
 from meshbridge.read import bytecode
 
 ENTRY_POINTS = "meshbridge.converters"
+
+
+def deferred(name: str) -> Callable[..., Any]:
+    """The function `module:name`, whose module is imported when it is first called: a program needs few of the converters."""
+    module, _, function = name.partition(":")
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return getattr(import_module(module), function)(*arguments, **named)
+
+    return call
 
 
 class Calling(Protocol):
