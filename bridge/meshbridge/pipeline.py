@@ -118,8 +118,7 @@ def build(options: Options = DEFAULTS) -> Pipeline:
         ]
     if options.emit in get_args(Form):
         lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=options.replica_groups)
-        # What several collectives are lowered to is partly the same, and some of it nothing uses.
-        stages.append(Stage("lowered", (lower, Simplify(), *((WrapLocal(),) if options.emit == "exported" else ()))))
+        stages.append(Stage("lowered", (lower, *((WrapLocal(),) if options.emit == "exported" else ()))))
     return Pipeline(tuple(stages))
 
 

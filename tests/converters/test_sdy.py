@@ -10,7 +10,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.sharding import AxisRef
 from meshbridge.ir.subaxes import factor
-from meshbridge.read.import_shardings import ImportShardings
+from meshbridge.read import formats
 from meshbridge_converters import sdy
 
 MESHES = """
@@ -236,7 +236,7 @@ def test_malformed_sharding_in_a_module_that_was_never_verified() -> None:
         operation = module.body.operations[-1].regions[0].blocks[0].operations[0]
         operation.attributes["sdy.sharding"] = ir.Attribute.parse('#sdy.sharding_per_value<[<@m, [{"x"}, {"x"}]>]>')
     with pytest.raises(MeshError, match=r'8:.* duplicate axis ref: "x"'):
-        ImportShardings().run(module)
+        formats.unpack(module, module.context)
 
 
 def test_sub_axes_without_a_common_factorisation() -> None:
