@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from meshbridge.ir.mlir import SIDES, all_entries, entries, ir, sdy, set_entries
+from meshbridge.ir.mlir import SIDES, entries, function_type, ir, sdy, set_entries
 
 SHARDING = "sdy.sharding"
 """One sharding, on a function's argument or result; one per result, on an operation."""
@@ -61,7 +61,7 @@ def shardings(op: ir.Operation, name: str) -> Iterator[ir.Attribute]:
     """Every `#sdy.sharding<…>` that `op`, of name `name`, carries."""
     attrs = op.attributes
     if name == "func.func":
-        yield from (entry[SHARDING] for entry in all_entries(op) if SHARDING in entry)
+        yield from (entry[SHARDING] for side in SIDES for entry in _dictionaries(op, side) if SHARDING in entry)
         return
     if name in CONSTRAINING and CONSTRAINING[name] in attrs:
         yield attrs[CONSTRAINING[name]]
@@ -86,11 +86,18 @@ def rewrite(op: ir.Operation, name: str, change: Callable[[ir.Attribute], ir.Att
 
 def take(function: ir.Operation, side: str, key: str = SHARDING) -> list[ir.Attribute | None]:
     """Removes the shardings from a function's arguments or results and returns them, None where there was none."""
+    if not any(key in entry for entry in set(_dictionaries(function, side))):
+        kind = function_type(function)
+        return [None] * len(kind.inputs if side == "arg_attrs" else kind.results)
     said = entries(function, side)
     taken = [entry.pop(key, None) for entry in said]
-    if any(attr is not None for attr in taken):
-        set_entries(function, side, said)
+    set_entries(function, side, said)
     return taken
+
+
+def _dictionaries(function: ir.Operation, side: str) -> list[ir.DictAttr]:
+    """The attributes of a function's arguments or results as they stand there; none where no argument or result has any."""
+    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(function.attributes[side])] if side in function.attributes else []
 
 
 def give(function: ir.Operation, side: str, found: Mapping[int, ir.Attribute], key: str = SHARDING) -> None:

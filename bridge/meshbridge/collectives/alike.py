@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from meshbridge.analysis.known_values import Splat, known
-from meshbridge.collectives.rewriter import ELEMENTWISE, MeshRewriter, piece_dims, sharing_key
+from meshbridge.collectives.rewriter import CONSTANTS, ELEMENTWISE, MeshRewriter, piece_dims, sharing_key
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.builder import Builder
@@ -52,7 +52,7 @@ def looks(op: ir.Operation) -> Key:
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+    return tuple([size for size in shape if size != 1])
 
 
 def _computed(value: ir.Value, rewriter: MeshRewriter, depth: int) -> Key:
@@ -60,21 +60,30 @@ def _computed(value: ir.Value, rewriter: MeshRewriter, depth: int) -> Key:
     op = rewriter.producer(value)
     if op is None or depth == 0:
         return value
-    if isinstance(found := known(value), Splat):
+    name = op.name
+    if name in _SPREADING and isinstance(found := known(value), Splat):
         return "splat", found.element
-    if op.name not in ELEMENTWISE and op.name not in ("stablehlo.reshape", "stablehlo.broadcast_in_dim"):
+    if name not in _LOOKED_THROUGH:
         return value
-    shape = _squeezed(shape_of(value.type))
     operands = list(op.operands)
-    if op.name == "stablehlo.broadcast_in_dim" and not shape_of(operands[0].type):
+    shapes = [shape_of(operand.type) for operand in operands]
+    if name == _BROADCAST and not shapes[0]:
         return "splat", operands[0]
-    if any(shape_of(operand.type) and _squeezed(shape_of(operand.type)) != shape for operand in operands):
+    shape = _squeezed(shape_of(value.type))
+    if any(each and _squeezed(each) != shape for each in shapes):
         return value
-    if op.name in ELEMENTWISE:
-        inside = tuple(_computed(operand, rewriter, depth - 1) for operand in operands)
-        return op.name, tuple(op.attributes.items()), element_of(value.type), inside
-    if op.name == "stablehlo.broadcast_in_dim":
+    if name in ELEMENTWISE:
+        inside = tuple([_computed(operand, rewriter, depth - 1) for operand in operands])
+        return name, tuple(op.attributes.items()), element_of(value.type), inside
+    if name == _BROADCAST:
         placed = list(integers(op.attributes["broadcast_dimensions"]))
         if placed != sorted(placed):
             return value
     return _computed(operands[0], rewriter, depth - 1)
+
+
+_BROADCAST = "stablehlo.broadcast_in_dim"
+_SPREADING = CONSTANTS | {_BROADCAST}
+"""What gives the same number in every place, if anything here does."""
+
+_LOOKED_THROUGH = ELEMENTWISE | {_BROADCAST, "stablehlo.reshape"}
