@@ -14,6 +14,7 @@ from meshbridge.resharding.candidates import padded_shape
 from meshbridge.resharding.plan import Options
 from meshbridge.resharding.steps import still
 from meshbridge.resharding.uneven import even_way
+from tests.mesh_axes import needs_mesh_axes
 
 MESHES = ((2, 4), (2, 3), (2, 2, 2), (2, 4, 2))
 LARGER = (*MESHES, (8,), (8, 4), (2, 8, 2), (3, 2, 3), (4, 4, 4), (2, 2, 2, 2), (2, 3, 4), (32, 2), (1, 6))
@@ -68,6 +69,7 @@ def test_formula_is_what_ten_thousand_plans_send(seed: int) -> None:
     assert sum(_agrees(chooser) for _ in range(500)) > 400
 
 
+@needs_mesh_axes
 def test_formula_does_not_see_devices() -> None:
     """65,536 devices are priced like 4: nothing is planned, and nothing is computed for each. A swap of two axes is a permute of
     all devices there, and three all-to-alls over one of them here."""

@@ -14,6 +14,7 @@ from meshbridge.ir import groups, relays
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding import Options, Plan, bound, plan
 from meshbridge.resharding import steps as s
+from tests.mesh_axes import needs_mesh_axes
 from tests.resharding.reshard_cases import assert_holds, block, coordinates, shards, splits
 from tests.resharding.xla import program, run_on_xla
 
@@ -89,6 +90,7 @@ def test_a_sample_of_pairs(
         ((4, 2), (41, 5), "[[0, 1], []]", "[[1, 0], []]", [2]),
     ],
 )
+@needs_mesh_axes
 def test_relabellings_by_all_to_alls(
     sizes: tuple[int, ...],
     shape: tuple[int, ...],

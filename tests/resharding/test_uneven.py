@@ -15,6 +15,7 @@ from meshbridge.resharding.exchange import tile_exchange
 from meshbridge.resharding.steps import Permute, Reblock, Rounds, Step
 from meshbridge.resharding.tiles import TileExchange
 from meshbridge.resharding.uneven import MOST_TILES, best_way
+from tests.mesh_axes import needs_mesh_axes
 from tests.resharding.xla import program
 
 MESHES = ((4,), (7,), (2, 3), (2, 4), (4, 4), (3, 5), (2, 2, 2), (8, 2, 2), (2, 3, 4), (16, 3), (8, 8), (4, 4, 4), (64,))
@@ -109,6 +110,7 @@ def _permutes(step: Step) -> int:
     return step.collectives if is_listed else 0
 
 
+@needs_mesh_axes
 def test_few_pairs_are_written_down() -> None:
     """A permute lists every device. What takes up to 16 on 64 devices takes few on 256, and none on 4,096."""
     chooser = random.Random(1)
