@@ -120,3 +120,20 @@ def test_a_claimed_value_is_nobody_elses(module: ir.Module) -> None:
     assert second != first
     assert emit.scalar(3) == second
     assert emit.add(first, 1).owner != emit.add(first, 1).owner, "what follows from a claimed value is not free"
+
+
+def test_what_follows_from_an_added_value_is_written_once(module: ir.Module) -> None:
+    """Also where the value itself was claimed: what it has led to is written again from it."""
+    free, block = FreeValues(), _block(module)
+    branches = [region.blocks[0] for region in block.operations[1].regions]
+    start = Builder(ir.Location.unknown(), ir.InsertionPoint.at_block_begin(block))
+    number = free.add(start.scalar(7))
+    inside = []
+    for branch in branches:
+        free.enter_block()
+        inside.append(_end(branch, free).add(number, number))
+        assert _end(branch, free).add(number, number) == inside[-1]
+        free.leave_block()
+    assert inside[0] != inside[1]
+    free.claim(number)
+    assert _end(block, free).add(number, number) != _end(block, free).add(number, number)

@@ -155,9 +155,10 @@ class _Decider:
         return tuple([self.assigned.defined(self._tensor(value)) for value in values])
 
     def _block(self, block: ir.Block, returned: Callable[[ir.Operation], Shardings]) -> BlockDecisions:
-        decided = self.assigned.decided
-        ops = [decided[said] if isinstance(said, int) else self._op(said, returned) for said in self.graph.statements[block]]
-        return BlockDecisions(self._defined(block.arguments), tuple(ops))
+        decided, nodes, statements = self.assigned.decided, self.graph.nodes, self.graph.statements[block]
+        ops = [decided[said] if isinstance(said, int) else self._op(said, returned) for said in statements]
+        operations = [nodes[said].op if isinstance(said, int) else said for said in statements]
+        return BlockDecisions(self._defined(block.arguments), tuple(ops), operations)
 
     def _op(self, op: ir.Operation, returned: Callable[[ir.Operation], Shardings]) -> OpDecision:
         name = op.name

@@ -10,7 +10,8 @@ blocks. A product whose rows are split along mesh axis 0:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
@@ -64,6 +65,8 @@ class BlockDecisions:
 
     arguments: Shardings
     ops: tuple[OpDecision, ...]
+    operations: Sequence[ir.Operation] = field(compare=False, repr=False)
+    "The ops themselves, in the same order."
 
     @property
     def returned(self) -> Shardings:

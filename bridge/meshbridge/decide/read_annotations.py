@@ -115,10 +115,11 @@ class _Reader:
     def _block(self, block: ir.Block, arguments: Sequence[Sharding | None], yielded: Shardings = ()) -> BlockDecisions:
         """What the annotations of a block say, whose arguments are sharded so and whose terminator yields values so."""
         held = self._define(list(block.arguments), arguments)
-        ops = [self._op(view.operation) for view in block.operations]
+        operations = [view.operation for view in block.operations]
+        ops = [self._op(op) for op in operations]
         if ops and yielded:
             ops[-1] = replace(ops[-1], operands=yielded)
-        return BlockDecisions(held, tuple(ops))
+        return BlockDecisions(held, tuple(ops), operations)
 
     def _op(self, op: ir.Operation) -> OpDecision:
         name = op.name

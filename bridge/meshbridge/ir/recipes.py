@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import ir
 
 Attributes = dict[str, ir.Attribute]
@@ -34,7 +34,8 @@ class FreeValues:
     """The free values of one program: by number what writes them, and which are there in the blocks around."""
 
     def __init__(self) -> None:
-        self._notes: list[_Note] = []
+        self._notes: list[_Note | None] = []
+        "None for a value that was added, and is never written."
         self._known: dict[Hashable, int] = {}
         self._blocks: list[dict[int, tuple[ir.Operation, ir.Value]]] = [{}]
         self._numbers: dict[ir.Value, int] = {}
@@ -45,6 +46,13 @@ class FreeValues:
 
     def leave_block(self) -> None:
         self._blocks.pop()
+
+    def add(self, value: ir.Value) -> ir.Value:
+        """Makes one of these of a value that is there before any op needs one; returns it."""
+        number = self._numbers[value] = len(self._notes)
+        self._notes.append(None)
+        self._blocks[0][number] = op_of(value), value
+        return value
 
     def number(self, value: ir.Value) -> int | None:
         """The number of a value, if it is one of these."""
@@ -70,7 +78,9 @@ class FreeValues:
             found: tuple[ir.Operation, ir.Value] | None = block.get(number)
             if found is not None:
                 return found
-        name, types, operands, attributes, _ = self._notes[number]
+        note = self._notes[number]
+        assert note is not None, "a value that was added is there"
+        name, types, operands, attributes, _ = note
         op = emit.create(name, types, [self.written(operand, emit)[1] for operand in operands], attributes)
         value: ir.Value = op.results[0]
         self._blocks[-1][number] = op, value
@@ -80,7 +90,7 @@ class FreeValues:
     def claim(self, value: ir.Value) -> None:
         """Leaves `value` to one user, who says more of it than holds for others: the next that needs such is given another."""
         number = self._numbers.pop(value, None)
-        if number is not None:
+        if number is not None and self._notes[number] is not None:
             for block in self._blocks:
                 if number in block and block[number][1] == value:
                     del block[number]

@@ -301,7 +301,7 @@ class SpmdProgram:
             top = Builder(self._unknown, ir.InsertionPoint.at_block_begin(self._entry))
             numbers = top.iota([self.mesh.group_size(axes)], 0)
             own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0, at=top)
-            found = self._indices[axes] = top.reshape(own, [])
+            found = self._indices[axes] = self._free.add(top.reshape(own, []))
         return found
 
     def offset(self, axes: Axes, size: int) -> ir.Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -120,7 +120,7 @@ class _FunctionPartitioner:
 
     def run(self, *, boundary: bool) -> None:
         types = function_type(self.function)
-        ops = [view.operation for view in self.block.operations]
+        ops = self.decisions.block.operations
         arguments = [held or replicated(self.mesh, 0) for held in self.decisions.held]
         if boundary:
             shapes = [shape_of(argument) for argument in self.block.arguments]
@@ -145,11 +145,9 @@ class _FunctionPartitioner:
     def _replicated(self, value: ir.Value) -> Sharding:
         return replicated(self.mesh, len(self.at.global_shape(value)))
 
-    def _block(self, block: ir.Block, decisions: BlockDecisions) -> None:
-        self._ops([view.operation for view in block.operations], decisions)
-
-    def _ops(self, ops: list[ir.Operation], decisions: BlockDecisions) -> list[Sharding]:
+    def _ops(self, ops: Sequence[ir.Operation], decisions: BlockDecisions) -> list[Sharding]:
         """Partitions ops in order; returns how what the last one names is sharded."""
+        held = self.at.held
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
             rule = decision.rule
             if rule is None:
@@ -165,7 +163,9 @@ class _FunctionPartitioner:
                 continue
             for result, shard in zip(op.results, found.results, strict=True):
                 if shard is not None:
-                    self.at.hold(result, shard)
+                    if shard.type is not None:
+                        result.set_type(shard.type)
+                    held[result] = shard
             if found.targets:
                 self._reshard_results(op, found.targets, following)
         return [self.at.sharding(value) or replicated(self.mesh, 0) for value in ops[-1].operands]
@@ -302,7 +302,7 @@ class _FunctionPartitioner:
         for region, inner in zip(op.regions, decision.regions, strict=True):
             block = region.blocks[0]
             self._define(block.arguments, decision.operands)
-            self._inside(block, inner)
+            self._inside(inner)
         self._define(op.results, decision.operands)
 
     def _define(self, values: Iterable[ir.Value], shardings: Shardings) -> None:
@@ -310,9 +310,9 @@ class _FunctionPartitioner:
             if sharding is not None:
                 self.at.define(value, sharding)
 
-    def _inside(self, block: ir.Block, decisions: BlockDecisions) -> None:
+    def _inside(self, decisions: BlockDecisions) -> None:
         self.at.enter_block()
-        self._block(block, decisions)
+        self._ops(decisions.operations, decisions)
         self.at.leave_block()
 
     def _hand_on(self, op: ir.Operation, decision: OpDecision) -> None:
@@ -324,8 +324,8 @@ class _FunctionPartitioner:
         predicate = op.operands[0]
         if predicate in self.at.held:
             op.operands[0] = self._reshard(predicate, self._replicated(predicate), op)
-        for region, inner in zip(op.regions, decision.regions, strict=True):
-            self._inside(region.blocks[0], inner)
+        for inner in decision.regions:
+            self._inside(inner)
         self._define(op.results, decision.results)
 
     def _manual(self, op: ir.Operation, decision: OpDecision) -> None:
@@ -343,7 +343,7 @@ class _FunctionPartitioner:
             constraint.results[0].replace_all_uses_with(constraint.operands[0])
             constraint.erase()
         outside, self.at.manual = self.at.manual, tuple(sorted({*self.at.manual, *manual}))
-        self._block(block, decision.regions[0])
+        self._ops(decision.regions[0].operations, decision.regions[0])
         terminator = list(block.operations)[-1].operation
         targets = decision.results
         for index, target in enumerate(targets):
