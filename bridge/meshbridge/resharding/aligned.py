@@ -68,7 +68,7 @@ class _Exchange:
     @property
     def twisted(self) -> list[int]:
         """Places at which sources and targets differ."""
-        return [i for i, pair in enumerate(zip(self.sources, self.targets, strict=True)) if pair[0] != pair[1]]
+        return [i for i, source in enumerate(self.sources) if source != self.targets[i]]
 
 
 def aligned_steps(alignment: Alignment, partial: Digits, unused: Digits, kind: str, recipe: Recipe) -> list[Step]:
@@ -183,11 +183,12 @@ def links(labels: Labels, goal: Labels) -> _Exchange:
         if start in seen:
             continue
         digits, between, position = [start], [], entered.get(start)
-        while position in labels and labels[position] not in (*seen, *digits):
+        seen.add(start)
+        while position in labels and (following := labels[position]) not in seen:
             between.append(position)
-            digits.append(labels[position])
-            position = entered.get(digits[-1])
-        seen |= set(digits)
+            digits.append(following)
+            seen.add(following)
+            position = entered.get(following)
         if position is not None and labels.get(position) == start:  # a cycle; it ends where it began
             if len(digits) > 1:
                 exchange.add(None, digits, None, between)

@@ -202,18 +202,19 @@ def _received(
             scattered *= digit.radix
     total = n - n / scattered
     n /= scattered
-    reduced = prod(digit.radix for digit in partial if digit.axis in waiting)
+    reduced = prod([digit.radix for digit in partial if digit.axis in waiting])
     total += 2 * (n - n / reduced)
     n /= late
-    gathered = prod(position.radix for position in alignment.positions if position.target is None)
+    gathered = prod([position.radix for position in alignment.positions if position.target is None])
     total += gathered - n
     launches = (scattered > 1) + (reduced > 1) + (gathered > n)
     exchange = links(labels | entries, goal)
-    moved = prod(entered.radix for _, entered, _ in exchange.moved)
-    if not exchange.twisted:
+    moved = prod([entered.radix for _, entered, _ in exchange.moved])
+    twisted = exchange.twisted
+    if not twisted:
         total += n - n / moved
         return Received(total, total, launches + (moved > 1), stop)
-    sources, targets = (tuple(listed[i] for i in exchange.twisted) for listed in (exchange.sources, exchange.targets))
+    sources, targets = (tuple([listed[i] for i in twisted]) for listed in (exchange.sources, exchange.targets))
     if not rounds:
         total += n - n / moved
         return Received(total, total, launches + (moved > 1), bool(partial), (Relayed(n, relabelled(sources, targets)),))
