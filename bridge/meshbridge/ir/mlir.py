@@ -265,12 +265,20 @@ def find(op: ir.Operation, names: Iterable[str]) -> list[ir.Operation]:
         frozen = patterns.freeze()
         rewrite.walk_and_apply_patterns(op, frozen)
         views, found = met, list[ir.Operation]()
-        for view in views:
+        for index, view in enumerate(views):  # MLIR meets what stands inside an operation before that
             child, met = view.operation, []
-            if not has_no_regions(view) and len(child.regions):
+            if not has_no_regions(view) and index and _is_inside(views[index - 1].operation, child):
                 rewrite.walk_and_apply_patterns(child, frozen)
-            found.insert(len(found) - len(met), child)  # MLIR meets what stands inside first
+            found.insert(len(found) - len(met), child)
     return found
+
+
+def _is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
+    while (parent := op.parent) is not None:
+        op = parent.operation
+        if op == outer:
+            return True
+    return False
 
 
 OpKey = tuple[str, tuple[tuple[str, ir.Attribute], ...], tuple[ir.Type, ...], tuple[ir.Type, ...]]

@@ -29,7 +29,7 @@ _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get
 """Mesh operations that say something and do nothing."""
 
 _REPLACED = OPERATION_NAMES - _DECLARATIONS
-_CONCERNED = _REPLACED | FORMS.keys() | BY_PARTITION | {"func.func"}
+_CONCERNED = _REPLACED | FORMS.keys() | BY_PARTITION
 
 
 def lower_module(module: ir.Module, groups: Groups) -> None:
@@ -45,7 +45,12 @@ def lower_module(module: ir.Module, groups: Groups) -> None:
         groups = replace(groups, spelling="dense")
     with module.context:
         _forget_decisions(module)
+        functions = [view.operation for view in module.body.operations if _takes_scalars(view.operation)]
+        for function in functions:
+            retype_arguments(function)
         _Lowering(meshes, groups).run(find(module.operation, _CONCERNED))
+        for function in functions:
+            retype_signature(function)
 
 
 def _forget_decisions(module: ir.Module) -> None:
@@ -85,9 +90,6 @@ class _Lowering:
 
     def run(self, ops: list[ir.Operation]) -> None:
         names = [op.name for op in ops]
-        functions = [op for op, name in zip(ops, names, strict=True) if name == "func.func" and _takes_scalars(op)]
-        for function in functions:
-            retype_arguments(function)
         messages = _pairs(ops, names)
         for number, (op, name) in enumerate(zip(ops, names, strict=True)):
             if name in MESSAGES:
@@ -98,8 +100,6 @@ class _Lowering:
                 self._replace(op)
             elif not (name in FORMS and lower_scalar(op, self.constants)) and name in BY_PARTITION:
                 self._collective(op)
-        for function in functions:
-            retype_signature(function)
 
     def _collective(self, op: ir.Operation) -> None:
         """One of StableHLO's already, in the exported form."""
@@ -203,9 +203,12 @@ def _pairs(ops: list[ir.Operation], names: list[str]) -> dict[int, Pair]:
     }
 
 
-def _takes_scalars(function: ir.Operation) -> bool:
-    type_ = function_type(function)
-    return any(map(is_scalar, (*type_.inputs, *type_.results)))
+def _takes_scalars(op: ir.Operation) -> bool:
+    """Whether `op` is a function that takes or gives any."""
+    if op.name != "func.func":
+        return False
+    type_ = function_type(op)
+    return any(is_scalar(kind) for kind in {*type_.inputs, *type_.results})
 
 
 def _check_static(op: ir.Operation, mesh: Mesh) -> None:
