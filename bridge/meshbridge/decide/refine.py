@@ -185,7 +185,7 @@ class Refiner:
         for tensor, dims in found.members.items():
             alike.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
         drafts: list[Draft] = []
-        equal = ROUNDING * self._total
+        equal = ROUNDING * abs(self._total)
         for number, axes in enumerate(self._alternatives(found.dimensions)):
             if self.budget <= 0:
                 break
