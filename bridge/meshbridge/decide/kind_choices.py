@@ -29,9 +29,8 @@ class KindChoices:
         self._arriving = arriving
         self._leaving = leaving
         self._operands = len(kind.rule.operands)
-        nothing = End(pricing.nothing, self.op.nothing)
-        places = range(self._operands + len(kind.rule.results))
-        self._ends: list[dict[tuple[Tensor, Sharding | None] | Tensor | None, End]] = [{None: nothing} for _ in places]
+        self._nothing = End(pricing.nothing, self.op.nothing)
+        self._ends: dict[tuple[int, Tensor, Sharding | None], End] = {}
         self._fixed = choices_of([self.op.choice(kind.fixed_option)]) if kind.fixed_option is not None else None
 
     def fitting(self, known: Known) -> Choice | None:
@@ -44,10 +43,11 @@ class KindChoices:
         """The cheapest choice, what it costs without its operands, and the bytes of resharding each of these."""
         count = self._operands
         wanted = wanted_layout(known[count:])
-        ends = []
-        for place, tensor in enumerate(known):
-            end = self._ends[place].get((tensor, wanted) if wanted and tensor else tensor)
-            ends.append(end or self._end(place, tensor, wanted))
+        find = self._ends.get
+        ends = [
+            self._nothing if tensor is None else find((place, tensor, wanted)) or self._end(place, tensor, wanted)
+            for place, tensor in enumerate(known)
+        ]
         choices = self._fixed
         if choices is None:
             partial = wanted.partial_axes if wanted and not self.kind.kept else ()
@@ -55,13 +55,11 @@ class KindChoices:
         prices = [end.prices for end in ends]
         return cheapest(choices, self.compute, prices[count:], prices[:count])
 
-    def _end(self, place: int, tensor: Tensor | None, wanted: Sharding | None) -> End:
+    def _end(self, place: int, tensor: Tensor, wanted: Sharding | None) -> End:
         """What is known of one operand or, behind them, result."""
-        assert tensor is not None
         if place >= self._operands:
             prices = self._leaving(tensor, wanted)
         else:
             prices = self._arriving(tensor, self.kind.kept[place] if self.kind.kept else ())
-        found = End(prices, self.op.suggestion(place, tensor.split))
-        self._ends[place][(tensor, wanted) if wanted else tensor] = found
+        found = self._ends[place, tensor, wanted] = End(prices, self.op.suggestion(place, tensor.split))
         return found

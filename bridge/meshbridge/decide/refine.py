@@ -5,8 +5,10 @@ only adds reshards. So a move changes a class of dimensions (`dimension_classes`
 (`fold_layers`), so that they decide alike and cost one layer's time.
 
 A move gives a class other axes, taking them from the other dimensions of the tensors concerned; it stays if the total cost falls.
-Cost: for every op its cheapest option (`choice`), every distinct need of a value counted once however many uses share it. A move
-is given up as soon as the ops seen so far leave nothing to gain.
+Cost: for every op its cheapest option (`node_costs`), every distinct need of a value counted once however many uses share it.
+
+The moves of a class are drafted with what is known: costs of nodes met before, and what others compute at least. Then nodes are
+priced one by one, those that compute most first, always of the draft that could save most; so most moves are given up early.
 """
 
 from __future__ import annotations
