@@ -56,7 +56,7 @@ class Tensor:
     _otherwise: dict[Split, Tensor] = field(default_factory=dict, repr=False)
     "The tensors of which the same is known but for the split, by that."
 
-    @property
+    @cached_property
     def type(self) -> TensorType:
         return self.shape, self.dtype
 
@@ -104,7 +104,8 @@ class Tensor:
         """The same tensor split so."""
         found = self._otherwise.get(split)
         if found is None:
-            found = self._otherwise[split] = replace(self, split=split)
+            found = self._otherwise[split] = object.__new__(Tensor)
+            found.__dict__.update({name: said for name, said in self.__dict__.items() if name not in _OF_SPLIT}, split=split)
         return found
 
     def renumbered(self, parts: Sequence[Axes]) -> Tensor:
@@ -129,6 +130,10 @@ class Tensor:
         """All that is known of it but its split."""
         annotated = (self.priorities, self.decided, self.layout, self.user, self.written, self.region_axes)
         return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, self.tied, self.boundary, self.found)
+
+
+_OF_SPLIT = ("axes", "sharding")
+"""What is computed of a tensor from its split: all else holds for tensors that are like it but for the split."""
 
 
 @dataclass(frozen=True, eq=False)
