@@ -9,6 +9,7 @@ import re
 import pytest
 
 from meshbridge import resharding
+from meshbridge.cost.communication import communication
 from meshbridge.ir.groups import LISTED_DEVICES
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.resharding.exchange import tile_exchange
@@ -108,6 +109,23 @@ def _permutes(step: Step) -> int:
         return sum(not each.local for each in step.rounds)
     is_listed = isinstance(step, Rounds | Permute) or (isinstance(step, Reblock) and step.listed)
     return step.collectives if is_listed else 0
+
+
+@needs_mesh_axes
+def test_large_meshes_list_no_devices() -> None:
+    """And what is counted in the program is what the plan says, and the price."""
+    chooser = random.Random(3)
+    for _ in range(60):
+        mesh, rank = Mesh("m", chooser.choice([(16, 32), (512,), (8, 16, 8), (12, 48), (256, 256)])), chooser.randint(1, 3)
+        shape = tuple(chooser.choice((4096, 4095, 100, 64, 3840, 32000)) for _ in range(rank))
+        source, target = (_drawn(chooser, mesh, rank, partial=partial) for partial in (True, False))
+        found = resharding.plan(shape, "f32", mesh, source, target)
+        written = program(found)
+        assert "source_target_pairs" not in str(written), found
+        assert "mesh.permute" not in str(written), found
+        sent = sum(each.total_bytes for each in communication(written).collectives)
+        assert sent == pytest.approx(found.total_bytes / mesh.size), found
+        assert sent == pytest.approx(resharding.cost(shape, "f32", mesh, source, target)), found
 
 
 @needs_mesh_axes
