@@ -103,16 +103,16 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if not (source.is_plain and target.is_plain):
         return _Pair(inf, (), 0.0, is_lean=False)
     splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
-    counts = [(mesh.group_size(before), mesh.group_size(after)) for before, after in splits]
+    counts = [(mesh.group_size(before) if before else 1, mesh.group_size(after) if after else 1) for before, after in splits]
     blocks, fewer = tuple(map(max, counts)), () if lists_devices(mesh) else tuple(map(min, counts))
-    parts, partial = mesh.group_size(target.used_axes), source.partial_axes
+    parts, partial = prod([after for _, after in counts]), source.partial_axes
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
         return _Pair(parts, blocks, None, is_lean and (not partial or source.partial_kind == target.partial_kind), fewer)
     terms = mesh.group_size(partial)
     if terms == 1 or target.partial_axes:
         return _Pair(inf, blocks, 0.0, is_lean=False)
-    all_used = mesh.group_size(source.used_axes) * terms == mesh.size
+    all_used = prod([before for before, _ in counts]) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
     return _Pair(parts, blocks, (terms - 2) / mesh.size, all_used and stays, fewer)
 
