@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -128,7 +128,8 @@ class GraphBuilder:
         nodes, kinds, statements = graph.nodes, self._kinds.setdefault(weight, {}), graph.statements.setdefault(block, [])
         for view in block.operations:
             op = view.operation
-            name, handler, is_bare = _CLASSES.get(type(view)) or _class_of(view)
+            name = getattr(view, "OPERATION_NAME", "") or op.name  # what a class knows costs less than to ask MLIR
+            handler = _HANDLERS.get(name)
             if handler is not None:
                 statements.append(op)
                 handler(self, op, weight, scope)
@@ -144,7 +145,7 @@ class GraphBuilder:
             attributes = op.attributes
             if len(attributes):
                 said += attributes.items()
-            if not is_bare and len(op.regions):
+            if not has_no_regions(view) and len(op.regions):
                 said += region_names(op)
             key = tuple(said)
             kind = kinds.get(key)
@@ -391,20 +392,6 @@ _HANDLERS = {
     "sdy.propagation_barrier": GraphBuilder._barrier,
     "sdy.data_flow_edge": GraphBuilder._edge,
 }
-
-
-_Class = tuple[str, Callable[[GraphBuilder, ir.Operation, int, tuple[int, ...]], None] | None, bool]
-
-_CLASSES: dict[type[ir.OpView], _Class] = {}
-"""Per class of operations with one name, that name, its handler, and whether they never have a region."""
-
-
-def _class_of(view: ir.OpView) -> _Class:
-    name = view.operation.name
-    found = name, _HANDLERS.get(name), has_no_regions(view)
-    if type(view) is not ir.OpView:  # the class of all that have none of their own
-        _CLASSES[type(view)] = found
-    return found
 
 
 def _used_once(value: ir.Value) -> bool:
