@@ -162,6 +162,7 @@ def passes_by_any_name() -> dict[str, type[Pass]]:
     return {other: step for step in passes.values() for other in step.also} | passes
 
 
+@rare_collections()
 def partition_module(
     module: ir.Module,
     options: Options = DEFAULTS,
