@@ -107,7 +107,10 @@ def _repeated(emit: Builder, value: ir.Value, dim: int, count: int) -> ir.Value:
 
 def _elementwise(op: ir.Operation, gather: _Gather, rewriter: MeshRewriter) -> ir.Value | None:
     """The one operand whose elements differ is smaller than the result."""
-    operands, size = list(op.operands), type_bytes(op.results[0].type)
+    operands, result = list(op.operands), op.results[0].type
+    if all(operand.type == result for operand in operands):
+        return None
+    size = type_bytes(result)
     if not any(type_bytes(operand.type) < size and is_bytewise(operand.type) for operand in operands):
         return None
     whole = {number: _enlarged(operand, gather, rewriter) for number, operand in enumerate(operands)}

@@ -103,6 +103,7 @@ class _ModuleCheck:
         self._body = body
         self._meshes = _meshes(body)
         self.errors: list[VerifyError] = []
+        self._block = body
         self._last: list[ir.Operation] = []
         """The last operation of the dialect of each run of them that stand in one block."""
         self._checked: dict[object, str] = {}
@@ -112,9 +113,11 @@ class _ModuleCheck:
     def operation(self, op: ir.Operation) -> None:
         """Checks an operation of the dialect."""
         name, block = op.name, op.block
-        if not self._last or self._last[-1].block != block:
+        if block != self._block:
+            self._block = block
             self._last.append(op)
-        self._last[-1] = op
+        elif self._last:
+            self._last[-1] = op
         if message := _unlike_any(op):
             self.errors.append(VerifyError(op, message))
         elif name == ShardOp.OPERATION_NAME:
