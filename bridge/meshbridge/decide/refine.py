@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush
 from itertools import chain, permutations
 from operator import itemgetter
 
@@ -204,14 +204,13 @@ class Refiner:
         trials: list[Trial] = []
         heapify(drafts)
         while drafts and drafts[0].left >= least:
-            if drafts[0].unknown:
-                draft = drafts[0]
-                index, known, floor = draft.unknown.pop()
-                draft.left += floor
-                self._spend(draft, index, self._kinds[index].cost(known))
-                heapreplace(drafts, draft)
+            draft = heappop(drafts)
+            next_best = max(least, drafts[0].left) if drafts else least
+            self._price(draft, next_best)
+            if draft.unknown or draft.left < next_best:
+                heappush(drafts, draft)
             else:
-                trial = self._trial(heappop(drafts))
+                trial = self._trial(draft)
                 if trial.gain > least - equal * bool(trials):
                     trials.append(trial)
                     least = max(least, trial.gain)
@@ -288,6 +287,13 @@ class Refiner:
                 break
         draft.unknown.reverse()
         return draft
+
+    def _price(self, draft: Draft, least: float) -> None:
+        """Prices nodes until the move could no longer save the `least`."""
+        while draft.unknown and draft.left >= least:
+            index, known, floor = draft.unknown.pop()
+            draft.left += floor
+            self._spend(draft, index, self._kinds[index].cost(known))
 
     def _spend(self, draft: Draft, index: int, cost: NodeCost) -> None:
         """Takes what a node costs off what is left to save."""
