@@ -1,4 +1,5 @@
-"""Chooses a plan: every way known for a pair of shardings, and the cheapest of them.
+"""Chooses a plan: by default the way that `uneven` has priced; where the lower bound is insisted on, or there are halos or given
+sizes, every route is planned, and the cheapest is taken.
 
 A *route* (`routes`) is a list of shardings to pass through, mostly just the target; a *leg* between two of them is planned in one
 piece (`candidates`), by digits where the shards are aligned and by tiles where they are not.
@@ -20,11 +21,11 @@ from meshbridge.resharding.candidates import in_padding, masks, padded_shape, pl
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
-from meshbridge.resharding.price import even_price, even_share, floor
-from meshbridge.resharding.routes import reduced_axes, routes
+from meshbridge.resharding.price import even_share, floor
+from meshbridge.resharding.routes import reduced_axes, replications, routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
-from meshbridge.resharding.uneven import is_aligned, way_between
+from meshbridge.resharding.uneven import way_between
 
 
 @lru_cache(maxsize=65536)
@@ -43,7 +44,7 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             raise MeshError(f"a partial value of kind {sharding.partial_kind} needs integers, found {dtype}")
     source, target = _normal(shape, mesh, source), _normal(shape, mesh, target)
     start = buffer_shape(shape, mesh, source)
-    if not options.exact and _goes_by_price(shape, mesh, source, target, options):
+    if _goes_by_price(shape, mesh, source, target, options):
         return Plan(shape, dtype, mesh, source, target, start, _steps_of_best_way(shape, dtype, mesh, source, target, options))
     found: list[Plan] = []
     for route in routes(shape, mesh, source, target):
@@ -61,11 +62,8 @@ def plan(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 
 
 def _goes_by_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> bool:
-    """Whether the pair is one that `uneven` knows all ways of: blocks that divide the tensor unevenly, or not alike, or a mesh of
-    which no permute lists the devices."""
-    if 0 in shape or not (source.is_plain and target.is_plain):
-        return False
-    if options.lists(mesh) and is_aligned(shape, mesh, source, target):
+    """Whether `uneven` knows all ways of the pair."""
+    if options.exact or 0 in shape or not (source.is_plain and target.is_plain):
         return False
     return bool(reduced_axes(source, target)[0]) or not lie_alike(shape, mesh, source, target)
 
@@ -80,8 +78,8 @@ def _steps_of_best_way(
         return tuple(step for leg in legs for step in plan(shape, dtype, mesh, *leg, options).steps)
     if way.kind == "padded":
         whole = padded_shape(shape, mesh, source, target)
-        if whole == shape and (leg := _leg(shape, dtype, mesh, source, target, options)):
-            return leg.steps
+        if whole == shape:
+            return _steps_of_even_pair(shape, dtype, mesh, source, target, options)
         steps = plan(whole, dtype, mesh, source, target, options).steps
         return in_padding(shape, whole, mesh, source, target, steps, options.lists(mesh))
     if way.kind == "tiles":
@@ -95,18 +93,24 @@ def _steps_of_best_way(
     return (*steps, *masks(shape, mesh, source, target))
 
 
+def _steps_of_even_pair(
+    shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options
+) -> tuple[Step, ...]:
+    """Those without a stop; small tensors are replicated first along the dimensions that differ, to save collectives."""
+    leg = _leg(shape, dtype, mesh, source, target, options)
+    assert leg is not None, f"no plan from {source} to {target}, which have a price"
+    found = [leg]
+    if leg.collectives > 2 and not reduced_axes(source, target)[0]:
+        stops = [(between, target) for between in replications(source, target)]
+        along = [_along(shape, dtype, mesh, source, route, options) for route in stops]
+        found += [replace(leg, steps=steps) for steps in along if steps is not None]
+    return _cheapest(found, options).steps
+
+
 def _is_unbeatable(direct: Plan, options: Options) -> bool:
-    """Whether no detour can save a byte or a collective: one that reduces first does where the plan scatters less than it could,
-    one by way of a replicated dimension where it takes two collectives."""
-    shape, mesh, source, target = direct.shape, direct.mesh, direct.source, direct.target
-    if source.halo_sizes or target.halo_sizes or not (options.exact or direct.collectives <= 1):
-        return False
-    if not source.partial_axes:
-        return True
-    if options.exact or 0 in shape or not _is_lean(direct, options):
-        return False
-    price = even_price(shape, mesh, source, target, options.permutes(mesh))
-    return price is not None and not price.stop
+    """Whether no detour can save a byte or a collective."""
+    plain = not (direct.source.partial_axes or direct.source.halo_sizes or direct.target.halo_sizes)
+    return plain and (options.exact or direct.collectives <= 1)
 
 
 @lru_cache(maxsize=1 << 20)

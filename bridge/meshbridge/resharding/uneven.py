@@ -23,7 +23,6 @@ import numpy as np
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.relays import Relayed
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even
-from meshbridge.resharding.alignment import align
 from meshbridge.resharding.candidates import padded_shape, reblocks, relabel, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
 from meshbridge.resharding.plan import Options
@@ -85,12 +84,6 @@ class _Dim(NamedTuple):
     size: int
     before: Axes
     after: Axes
-
-
-def is_aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> bool:
-    """Whether both divide `shape` evenly, in one number system: what `aligned` plans and `price` prices."""
-    splits = (source.split_axes, target.split_axes)
-    return all(is_even(shape, mesh, split) for split in splits) and align(shape, mesh, *splits) is not None
 
 
 def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
