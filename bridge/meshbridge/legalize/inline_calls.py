@@ -161,6 +161,8 @@ class Inliner:
         "Functions that were called, and call nothing any more."
         self._named: dict[ir.Attribute, bool] = {}
         "Which locations name a file."
+        self._located: dict[ir.Attribute, bool] = {}
+        "By function, whether all in it do."
 
     def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
         """Inlines all calls in `function`; `stack` names the callers and itself, to refuse recursion."""
@@ -197,8 +199,10 @@ class Inliner:
     def copy(self, call: ir.Operation, function: ir.Operation) -> list[ir.Operation]:
         """Copies the function's ops before `call`, of whose operands they make use; returns the copies, the last one returns."""
         whole, caller = function.clone().operation, call.location
-        for op in inside(whole):
-            self._locate(op, caller)
+        if not self._is_located(function):
+            for op in inside(whole):
+                if not self._names_file(op.location):
+                    op.location = ir.Location.callsite(op.location, [caller])
         block = whole.regions[0].blocks[0]
         for argument, operand in zip(block.arguments, call.operands, strict=True):
             argument.replace_all_uses_with(operand)
@@ -208,12 +212,15 @@ class Inliner:
         whole.erase()
         return copies
 
-    def _locate(self, op: ir.Operation, caller: ir.Location) -> None:
-        """Gives an op whose location names no file the caller's beside its own: JAX's library functions name none."""
-        location = op.location
+    def _is_located(self, function: ir.Operation) -> bool:
+        """Whether the locations of all its ops name a file. JAX's library functions name none: their ops get the caller's too."""
+        key = function.attributes["sym_name"]
+        if (found := self._located.get(key)) is None:
+            found = self._located[key] = all(self._names_file(op.location) for op in inside(function))
+        return found
+
+    def _names_file(self, location: ir.Location) -> bool:
         key = location.attr
-        named = self._named.get(key)
-        if named is None:
+        if (named := self._named.get(key)) is None:
             named = self._named[key] = names_file(location)
-        if not named:
-            op.location = ir.Location.callsite(location, [caller])
+        return named
