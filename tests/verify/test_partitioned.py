@@ -16,6 +16,7 @@ from meshbridge.ir.passes import Pass
 from meshbridge.read import formats
 from meshbridge.verify.verdict import Verdict, verify
 from testdata.catalogue import BUILDERS, build
+from tests.mesh_axes import needs_mesh_axes
 from tests.operations.cases import export
 from tests.operations.differential import device_mesh
 from tests.operations.sample_cases import MESHES, case
@@ -100,6 +101,30 @@ func.func @main(%x: tensor<64x48xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"
 def test_more_devices_than_run_here(mesh: str, emit: str) -> None:
     source = assembly.read(LAYER.replace("MESH", mesh), "layer.mlir", mlir.context())
     assert verify(source, partitioned(source, emit)).equal
+
+
+RELABELLED = """
+sdy.mesh @mesh = <["a"=8, "b"=4, "c"=16]>
+func.func @main(%x: tensor<64x48xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {"c"}]>},
+                %y: tensor<96x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"b", "a"}, {"c"}]>})
+    -> (tensor<64x48xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"c"}, {"a"}]>},
+        tensor<96x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a", "b"}, {"c"}]>}) {
+  %0 = stablehlo.tanh %x : tensor<64x48xf32>
+  %1 = stablehlo.tanh %y : tensor<96x64xf32>
+  return %0, %1 : tensor<64x48xf32>, tensor<96x64xf32>
+}
+"""
+
+
+@needs_mesh_axes
+def test_relabelling_without_lists_of_devices() -> None:
+    """On 512 devices all-to-alls do it, whose groups name axes."""
+    source = assembly.read(RELABELLED, "relabelled.mlir", mlir.context())
+    found = partitioned(source)
+    names = [op.name for op in mlir.walk_all(found)]
+    assert "stablehlo.all_to_all" in names
+    assert "stablehlo.collective_permute" not in names
+    assert verify(source, found).equal
 
 
 def test_a_wrong_device_among_many_is_found() -> None:
