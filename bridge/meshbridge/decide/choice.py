@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappush, heapreplace
 from math import prod
 from operator import getitem
@@ -28,7 +29,7 @@ from meshbridge.ops.option import (
     suggested_axes,
 )
 from meshbridge.ops.rounds import exchanged_bytes
-from meshbridge.ops.rule import ShardingRule
+from meshbridge.ops.rule import Dims, Loop, ShardingRule
 
 CONTRACTION_PRICE = 1 / 64
 """Wire bytes that one multiply-add of a contraction on one device costs as much as. An accelerator does about 1,000 of them while
@@ -241,6 +242,14 @@ class OpChoices:
         )
 
 
+@lru_cache(maxsize=1 << 10)
+def _choices_of_any_size(
+    operands: tuple[Dims, ...], results: tuple[Dims, ...], reductions: tuple[str, ...], taken: Taken, mesh: Mesh
+) -> OpChoices:
+    """Those of all ops of which the sizes do not matter, also in the next program."""
+    return OpChoices(ShardingRule(tuple([Loop(1, reduction) for reduction in reductions]), operands, results), taken, mesh)
+
+
 class Pricing:
     """What one program's deciding has priced on its mesh. Everything is computed once per distinct op, split and option: the
     second layer of a model looks up what the first one has paid for."""
@@ -249,7 +258,7 @@ class Pricing:
         self.mesh = mesh
         self._from: dict[tuple[TensorType, Sharding], Prices] = {}
         self._into: dict[tuple[TensorType, Sharding, float], Prices] = {}
-        self._ops: dict[tuple[object, Taken], OpChoices] = {}
+        self._ops: dict[tuple[ShardingRule, Taken], OpChoices] = {}
         self._devices: dict[int, int] = {}
         self.nothing = Prices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
@@ -257,16 +266,19 @@ class Pricing:
     @property
     def count(self) -> int:
         """How many prices have been computed."""
-        tables: list[Sized] = [*self._from.values(), *self._into.values(), *self._ops.values()]
+        tables: list[Sized] = [*self._from.values(), *self._into.values(), *{*self._ops.values()}]
         return sum(map(len, tables))
 
     def op(self, rule: ShardingRule, taken: Taken = ()) -> OpChoices:
-        """What an op has to choose from that takes operands as partial sums so. Of most ops the sizes do not matter."""
-        described = (rule.operands, rule.results, tuple([loop.reduction for loop in rule.loops]))
-        key = (described if rule.has_choices_of_any_size else rule, taken)
-        found = self._ops.get(key)
+        """What an op has to choose from that takes operands as partial sums so."""
+        found = self._ops.get((rule, taken))
         if found is None:
-            found = self._ops[key] = OpChoices(rule, taken, self.mesh)
+            if rule.has_choices_of_any_size:
+                reductions = tuple([loop.reduction for loop in rule.loops])
+                found = _choices_of_any_size(rule.operands, rule.results, reductions, taken, self.mesh)
+            else:
+                found = OpChoices(rule, taken, self.mesh)
+            self._ops[rule, taken] = found
         return found
 
     def devices(self, axes: int) -> int:
