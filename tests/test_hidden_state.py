@@ -13,6 +13,9 @@ from typing import Any
 
 import meshbridge
 import meshbridge_converters
+from meshbridge.decide.graph import Graph
+from meshbridge.decide.node_costs import KindCosts
+from meshbridge.decide.propagate import Propagator
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.sharding import Mesh
 
@@ -43,6 +46,19 @@ for name, *values in zip(("environment", "gc", "gc", "gc", "warnings", "handlers
 def test_a_library_call_leaves_the_process_as_it_is() -> None:
     done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_deciding_has_found_goes_with_its_last_reader() -> None:
+    """And not with a run of the collector, which has then tens of thousands of values to look through."""
+    program = meshbridge.load("testdata/gpt3.jax_export")
+    gc.collect()
+    gc.disable()
+    try:
+        meshbridge.partition(program)
+        left = [type(value).__name__ for value in gc.get_objects() if isinstance(value, (Graph, KindCosts, Propagator))]
+    finally:
+        gc.enable()
+    assert not left
 
 
 def test_calls_that_overlap_leave_the_collector_as_it_is() -> None:

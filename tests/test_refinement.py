@@ -83,7 +83,7 @@ def test_more_layers_cost_no_more_prices() -> None:
         propagator = Propagator(graph)
         propagator.run("backward-forward")
         refine(graph, ShardingRefinement.moves)
-        assigner = Assigner(graph, lambda node, option: None)
+        assigner = Assigner(graph, lambda *_: None)
         assigner.run()
         counts.append((graph.pricing.count, propagator.count, assigner.count))
     assert counts[0] == counts[1]

@@ -22,13 +22,14 @@ from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ops.layouts import in_layout, shared_layout
 from meshbridge.ops.linear import ADD, LINEAR, carried_axes
 from meshbridge.ops.option import Option, sharding_of
+from meshbridge.ops.rule import ShardingRule
 
 _SUMMED = ("f", "bf", "complex", "i8", "i16", "i32", "i64", "ui")
 """Element types whose `add` is a sum (not i1, where it is "or", which no other linear op commutes with)."""
 
 
-BodyFn = Callable[[Node, Option], BlockDecisions | None]
-"""Decides the body of an op that is sharded as one; None for any other op."""
+BodyFn = Callable[[ir.Operation, ShardingRule, Option, frozenset[int]], BlockDecisions | None]
+"""Decides the body of an op that is sharded as one, within manual computations along some axes; None for any other op."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ class Assigner:
         for tensor, need in zip(node.operands, needs, strict=True):
             if need is not None:
                 self._pay(node, tensor, need)
-        body = self.decide_body(node, choice.option)
+        body = self.decide_body(node.op, kind.rule, choice.option, node.manual)
         why, regions = CHEAPEST if kind.fixed_option is None else GIVEN, (body,) if body is not None else ()
         carried: Axes = next((axes for axes in taken if axes), ())
         decision = OpDecision(why, needs, (), kind.rule, choice.option, carried=carried, regions=regions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import Ends, GraphBuilder
@@ -19,7 +19,7 @@ from meshbridge.decide.decisions import (
     OpDecision,
     Shardings,
 )
-from meshbridge.decide.graph import Graph, Node, Tensor
+from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.refine import refine
 from meshbridge.decide.unknown_sizes import refuse_unknown_axes
@@ -125,14 +125,10 @@ class _Decider:
 
     def __init__(self, graph: Graph, bodies: Bodies) -> None:
         self.graph = graph
-        self.bodies = bodies
-        self.assigned = Assigner(graph, self._body)
+        self.assigned = Assigner(graph, bodies.decide)
         self.assigned.run()
         self._annotated: dict[Shardings, OpDecision] = {}
-        self._at_boundary = cache(self._in_equal_shards)
-
-    def _body(self, node: Node, option: Option) -> BlockDecisions | None:
-        return self.bodies.decide(node.op, node.rule, option, node.manual)
+        self._at_boundary = cache(partial(_in_equal_shards, graph.mesh))
 
     def function(self) -> FunctionDecisions:
         """The decisions of a function that has callers."""
@@ -191,18 +187,18 @@ class _Decider:
         defined = self.assigned.defined(tensor)
         return self._at_boundary(self.graph.tensors[tensor], defined, finer) if defined is not None else None
 
-    def _in_equal_shards(self, description: Tensor, defined: Sharding, finer: bool) -> Sharding:
-        """As the tensor is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
-        there is, a result may be split `finer`, along the whole axis: that costs nothing."""
-        mesh = self.graph.mesh
-        if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
-            return defined
-        split = defined.split_axes
-        if finer and not description.user and is_even(description.shape, mesh, fine := completed_split(mesh, split)):
-            split = fine
-        if description.is_kept_by(whole := whole_split(mesh, split)):
-            split = whole
-        split = even_split(description.shape, mesh, split)
-        if whole_split(mesh, description.written) == description.written:  # equal shards may have left a part of an axis over
-            split = whole_split(mesh, split)
-        return defined if split == defined.split_axes else replace(defined, split_axes=split)
+
+def _in_equal_shards(mesh: Mesh, description: Tensor, defined: Sharding, finer: bool) -> Sharding:
+    """As the tensor is defined, but in equal shards, and along parts of axes only if the user wrote them. Where a part is all
+    there is, a result may be split `finer`, along the whole axis: that costs nothing."""
+    if not defined.is_plain:  # `mesh-spmdization=boundary` gives callers equal shards
+        return defined
+    split = defined.split_axes
+    if finer and not description.user and is_even(description.shape, mesh, fine := completed_split(mesh, split)):
+        split = fine
+    if description.is_kept_by(whole := whole_split(mesh, split)):
+        split = whole
+    split = even_split(description.shape, mesh, split)
+    if whole_split(mesh, description.written) == description.written:  # equal shards may have left a part of an axis over
+        split = whole_split(mesh, split)
+    return defined if split == defined.split_axes else replace(defined, split_axes=split)

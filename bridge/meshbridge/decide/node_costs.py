@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from meshbridge.decide.choice import ROUNDING, Prices
+from meshbridge.decide.choice import ROUNDING, Prices, Pricing
 from meshbridge.decide.graph import Graph, Kind, Tensor
 from meshbridge.decide.kind_choices import KindChoices, Known
 from meshbridge.ir.sharding import Axes, Sharding
@@ -32,7 +33,8 @@ class KindCosts:
         self.graph = graph
         self.known: dict[Known, NodeCost] = {}
         self._floors: dict[Known, float] = {}
-        self._choices = KindChoices(kind, graph.pricing, self._arriving, self._leaving)
+        pricing = graph.pricing
+        self._choices = KindChoices(kind, pricing, partial(_arriving, pricing), partial(_leaving, pricing, kind.reduce_share))
         self._whole = 0.0 if kind.is_identity else self._choices.compute
         "What is computed if nothing is split."
         self.least = self._whole / graph.mesh.size
@@ -82,12 +84,14 @@ class KindCosts:
         """Bytes of resharding a tensor as it is decided."""
         return self.graph.pricing.arriving(tensor.type, tensor.sharding)
 
-    def _arriving(self, tensor: Tensor, summed: Axes) -> Prices:
-        return self.graph.pricing.arriving(tensor.type, with_partial(sharding_of(tensor.mesh, tensor.split), summed))
 
-    def _leaving(self, tensor: Tensor, wanted: Sharding | None) -> Prices:
-        target = with_split(wanted, tensor.split) if wanted else sharding_of(tensor.mesh, tensor.split)
-        return self.graph.pricing.leaving(tensor.type, target, self.kind.reduce_share)
+def _arriving(pricing: Pricing, tensor: Tensor, summed: Axes) -> Prices:
+    return pricing.arriving(tensor.type, with_partial(sharding_of(tensor.mesh, tensor.split), summed))
+
+
+def _leaving(pricing: Pricing, share: float, tensor: Tensor, wanted: Sharding | None) -> Prices:
+    target = with_split(wanted, tensor.split) if wanted else sharding_of(tensor.mesh, tensor.split)
+    return pricing.leaving(tensor.type, target, share)
 
 
 def costs_of_nodes(graph: Graph) -> list[KindCosts]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from operator import or_
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Pair, Prices, extend
+from meshbridge.decide.choice import Choice, Pair, Prices, Pricing, extend
 from meshbridge.decide.cut_axes import Cuts, wanted_cuts
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region
 from meshbridge.decide.kind_choices import KindChoices
@@ -35,8 +35,7 @@ class Propagator:
         self.graph = graph
         self._memo: dict[tuple[object, ...], tuple[Tensor | None, ...]] = {}
         self._choices: dict[Kind, KindChoices] = {}
-        self._operands: dict[Tensor, Prices] = {}
-        self._results: dict[tuple[Tensor, Axes, float], Prices] = {}
+        self._prices = _Prices(graph.pricing)
         self._hidden: dict[int, Tensor] = {}
         "What is hidden of the user's annotations so far, by tensor."
 
@@ -139,8 +138,9 @@ class Propagator:
         """Cuts axes: what has been propagated along them holds along their parts, and from here on a part can go alone."""
         renumbered = self.graph.renumber(cut(self.graph.mesh, cuts))
         self._hidden = {index: renumbered(tensor) for index, tensor in self._hidden.items()}
-        for memo in (self._memo, self._choices, self._operands, self._results):
-            memo.clear()
+        self._memo.clear()
+        self._choices.clear()
+        self._prices = _Prices(self.graph.pricing)
 
     def _after(self, node: Node, known: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """What is known of the tensors of a node once it has been visited."""
@@ -164,16 +164,26 @@ class Propagator:
         """The cheapest choice while shardings are still being propagated: what may still be extended to fit is free."""
         found = self._choices.get(kind)
         if found is None:
-            passed, share = max(kind.kept, default=()), kind.reduce_share
+            prices, passed, share = self._prices, max(kind.kept, default=()), kind.reduce_share
             found = self._choices[kind] = KindChoices(
                 kind,
                 self.graph.pricing,
-                lambda tensor, _: self._arriving(tensor),
-                lambda tensor, _: self._leaving(tensor, passed, share),
+                lambda tensor, _: prices.arriving(tensor),
+                lambda tensor, _: prices.leaving(tensor, passed, share),
             )
         return found.cheapest(known)[0]
 
-    def _arriving(self, tensor: Tensor) -> Prices:
+
+class _Prices:
+    """Bytes of resharding tensors that are extended to fit. What looks for choices holds it, and not the propagator: all that
+    propagation has found goes at once where nothing refers back to it."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._operands: dict[Tensor, Prices] = {}
+        self._results: dict[tuple[Tensor, Axes, float], Prices] = {}
+
+    def arriving(self, tensor: Tensor) -> Prices:
         """Bytes of resharding an operand that has been extended to what is needed of it."""
         found = self._operands.get(tensor)
         if found is None:
@@ -182,10 +192,10 @@ class Propagator:
                 split = extend(tensor.split, need.split_axes, tensor.open, tensor.banned)
                 return sharding_of(tensor.mesh, split, need.partial_axes), need, 1.0
 
-            found = self._operands[tensor] = self.graph.pricing.prices(tensor.type, pair)
+            found = self._operands[tensor] = self._pricing.prices(tensor.type, pair)
         return found
 
-    def _leaving(self, tensor: Tensor, passed: Axes, share: float) -> Prices:
+    def leaving(self, tensor: Tensor, passed: Axes, share: float) -> Prices:
         """Bytes of resharding what is computed to a result that has been extended; terms that are passed on stay apart."""
         found = self._results.get((tensor, passed, share))
         if found is None:
@@ -194,7 +204,7 @@ class Propagator:
                 split = extend(tensor.split, computed.split_axes, tensor.open, tensor.banned)
                 return computed, sharding_of(tensor.mesh, split, passed), share if computed.partial_axes else 1.0
 
-            found = self._results[tensor, passed, share] = self.graph.pricing.prices(tensor.type, pair)
+            found = self._results[tensor, passed, share] = self._pricing.prices(tensor.type, pair)
         return found
 
 
