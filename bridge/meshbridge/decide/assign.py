@@ -8,7 +8,7 @@ all-reduce exists). A resharding that an earlier use has paid for is free.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any
@@ -70,12 +70,13 @@ class Assigner:
 
     def run(self) -> None:
         """Decides for every node, in order."""
-        staying = [node for node in self.graph.nodes if self._may_leave_partial(node)]
+        nodes = self.graph.nodes
+        staying = [each for each in nodes if (each.name in LINEAR or each.kind.rule.reduces) and self._may_leave_partial(each)]
         self._unreduced = self._possible(staying)
         self._join_sums(staying)
         self._unreduced = self._worthwhile(self._unreduced, staying)
         self._values = self._at_first()
-        for index, node in enumerate(self.graph.nodes):
+        for index, node in enumerate(nodes):
             if node.kind.is_identity:
                 self._identity(node)
             else:
@@ -155,11 +156,9 @@ class Assigner:
         return next((self.graph.nodes[i] for i in self.graph.users[tensor] if tensor in self.graph.nodes[i].operands), None)
 
     def _may_leave_partial(self, node: Node) -> bool:
-        """Whether the node may leave its only result partial, and could at all."""
-        kind, result = node.kind, node.results[0] if len(node.results) == 1 else -1
-        if result < 0 or kind.is_identity or not (node.name in LINEAR or kind.rule.reduces):
-            return False
-        return self._may_stay[self.graph.tensors[result]]
+        """Whether a linear op or a reduction could leave its only result partial."""
+        result = node.only_result
+        return result >= 0 and not node.is_identity and self._may_stay[self.graph.tensors[result]]
 
     def _sum_axes(self, node: Node, free: Axes = ()) -> Axes:
         """The axes over which the node's cheapest option leaves its result a partial sum, nothing having been resharded yet."""
@@ -271,7 +270,7 @@ class Assigner:
     def _decide(self, node: Node, before: tuple[Value | None, ...]) -> tuple[OpDecision, bool]:
         """The decision for one op, and whether it is the same for all that are alike: not if it depends on a constant, or has a
         body."""
-        kind, mesh, count = node.kind, self.graph.mesh, len(node.operands)
+        kind, count = node.kind, len(node.operands)
         arriving = before[:count]
         layout = shared_layout(node.op, kind.rule, [value and value.defined for value in arriving])
         if layout is not None:
@@ -287,13 +286,13 @@ class Assigner:
         body = self.decide_body(node.op, kind.rule, choice.option, node.manual)
         why, regions = CHEAPEST if kind.fixed_option is None else GIVEN, (body,) if body is not None else ()
         carried: Axes = next((axes for axes in taken if axes), ())
-        decision = OpDecision(why, needs, (), kind.rule, choice.option, carried=carried, regions=regions)
         if not any(choice.option[loop] for loop in kind.rule.blocked):  # along such, what is computed decides nothing
-            for index, tensor in enumerate(node.results):
-                if tensor >= 0 and (computed := decision.computed(index, mesh)) is not None:
+            for tensor, computed in zip(node.results, body.returned if body is not None else choice.computed, strict=True):
+                if tensor >= 0 and computed is not None:
                     self._define(tensor, computed)
         is_plain = all(value is None or value.defined.is_plain for value in arriving)
-        return replace(decision, results=self._defined(node)), is_plain and node.name != COMPOSITE
+        decision = OpDecision(why, needs, self._defined(node), kind.rule, choice.option, carried=carried, regions=regions)
+        return decision, is_plain and node.name != COMPOSITE
 
     def _defined(self, node: Node) -> Shardings:
         return tuple([self.defined(tensor) for tensor in node.results])
@@ -332,7 +331,7 @@ class Assigner:
             self._change(number, defined=computed)
 
     def _change(self, number: int, **changed: Any) -> None:
-        self._values[number] = self._one(replace(self._values[number], **changed))
+        self._values[number] = self._one(self._values[number].but(changed))
 
     def _choose(
         self,
@@ -368,11 +367,15 @@ class Assigner:
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""
+        if not ready and value.anticipated is None:
+            return self.graph.pricing.arriving(value.tensor.type, value.defined)
         free = (*ready, value.anticipated)
         return self.graph.pricing.prices(value.tensor.type, lambda need: None if need in free else (value.defined, need, 1.0))
 
     def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> Prices:
         """Bytes of resharding what is computed to the result, whose sum over the axes `staying` is not reduced here."""
+        if not staying:
+            return self.graph.pricing.leaving(tensor.type, tensor.sharding, share)
 
         def pair(computed: Sharding) -> Pair:
             target, axes = tensor.sharding, computed.partial_axes

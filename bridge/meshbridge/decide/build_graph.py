@@ -90,9 +90,10 @@ class GraphBuilder:
         return found
 
     def _new_tensor(self, of: ir.Type) -> int:
-        if of not in self._unknown:
-            self._unknown[of] = self._unannotated(of)
-        known = self._unknown[of]
+        try:
+            known = self._unknown[of]
+        except KeyError:
+            known = self._unknown[of] = self._unannotated(of)
         return self.graph.add(known) if known is not None else -1
 
     def _unannotated(self, of: ir.Type) -> Tensor | None:
@@ -139,8 +140,8 @@ class GraphBuilder:
             said += [value.type for value in op.operands] if -1 in operands else [tensors[tensor] for tensor in operands]
             made = []
             for value in op.results:
-                said.append(of := value.type)
-                tensor_of[value] = tensor = self._new_tensor(of)
+                tensor_of[value] = tensor = self._new_tensor(of := value.type)
+                said.append(tensors[tensor] if tensor >= 0 else of)
                 made.append(tensor)
             attributes = op.attributes
             if len(attributes):

@@ -21,12 +21,14 @@ from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ops.option import (
     Candidates,
     Option,
-    computed_sharding,
     is_legal,
     loop_candidates,
     movable_axes,
-    needed_sharding,
+    partial_axes,
+    sharding_of,
     suggested_axes,
+    tensor_split,
+    with_partial,
 )
 from meshbridge.ops.rounds import exchanged_bytes
 from meshbridge.ops.rule import Dims, Loop, ShardingRule
@@ -140,6 +142,9 @@ class OpChoices:
         self.taken = taken
         self.mesh = mesh
         self._dims = (*rule.operands, *rule.results)
+        self._distinct = tuple({*self._dims})
+        self._places = tuple(map(self._distinct.index, self._dims))
+        "Which of the distinct loops of tensors each end has: most ends of most ops are alike."
         self._known: dict[Option, Choice | None] = {}
         "What follows from each option; None for one that is not legal."
         self.nothing = Suggestion()
@@ -232,13 +237,21 @@ class OpChoices:
     def choice(self, option: Option) -> Choice:
         """What follows from one option."""
         rule, name, passed = self.rule, self.mesh.name, max(self.taken, default=())
-        operands = zip(rule.operands, self.taken or ((),) * len(rule.operands), strict=True)
+        distinct = [sharding_of(name, tensor_split(dims, option)) for dims in self._distinct]
+        whole = [distinct[place] for place in self._places]
+        needs, computed = whole[: len(rule.operands)], whole[len(rule.operands) :]
+        partial, kind = partial_axes(rule, option)
+        if partial:
+            computed = [sharding_of(name, each.split_axes, partial, kind) for each in computed]
+        if passed:
+            computed = [with_partial(each, passed) for each in computed]
+            needs = [sharding_of(name, each.split_axes, axes) for each, axes in zip(needs, self.taken, strict=True)]
         return Choice(
             option,
             1 / prod([self.mesh.group_size(axes) for axes in option if axes]),
             exchanged_bytes(rule, option, self.mesh) if rule.exchanges else 0.0,
-            tuple([computed_sharding(rule, option, index, self.mesh, passed) for index in range(len(rule.results))]),
-            tuple([needed_sharding(dims, option, name, axes) for dims, axes in operands]),
+            tuple(computed),
+            tuple(needs),
         )
 
 

@@ -248,9 +248,10 @@ class Graph:
 
     def add(self, tensor: Tensor) -> int:
         """The number of a new tensor of which that is known."""
+        number = len(self.uses)
         self.tensors.append(tensor)
         self.uses.append(0)
-        return len(self.tensors) - 1
+        return number
 
     def known(self, tensor: Tensor) -> Tensor:
         """The one object for what is known of a tensor."""
@@ -308,16 +309,15 @@ class Graph:
 
     def connect(self) -> None:
         """Fills `users` and each tensor's use count once all nodes are known."""
-        users = self.users = [[] for _ in self.tensors]
+        self.users = [[] for _ in self.tensors]
+        uses, users = self.uses, self.users
         for index, node in enumerate(self.nodes):
             for tensor in node.operands:
                 if tensor >= 0:
-                    self.uses[tensor] += 1
-                    if not (mentions := users[tensor]) or mentions[-1] != index:
-                        mentions.append(index)
-            for tensor in node.results:
-                if tensor >= 0 and (not (mentions := users[tensor]) or mentions[-1] != index):
-                    mentions.append(index)
+                    uses[tensor] += 1
+            for tensor in {*node.operands, *node.results}:
+                if tensor >= 0:
+                    users[tensor].append(index)
         for tensor, body in self.carried.items():
             for index in users[tensor]:
                 node = self.nodes[index]

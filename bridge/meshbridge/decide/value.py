@@ -38,6 +38,12 @@ class Value:
         left = (self.unreduced, self.free, self.is_passed_on, self.is_shared, self.may_be_returned)
         return (self.tensor, self.defined, *left, self.available, self.anticipated)
 
+    def but(self, changed: dict[str, object]) -> Value:
+        """The same but for what is `changed`; nothing is computed anew."""
+        found = object.__new__(Value)
+        found.__dict__.update(self.__dict__, **changed)
+        return found
+
     def ready(self, scope: tuple[int, ...]) -> list[Sharding]:
         """What exists of it in a scope beside its definition."""
         return [sharding for inside, sharding in self.available if scope[: len(inside)] == inside]

@@ -102,8 +102,8 @@ def _major_first(loops: tuple[int, ...], rule: ShardingRule, option: Option, mes
     )
 
 
-def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) -> Sharding:
-    """What the op computes for its result `index` under `option`: splits by parallel loops, partial by split reductions."""
+def partial_axes(rule: ShardingRule, option: Option) -> tuple[Axes, str]:
+    """The axes along which what the op computes is partial under `option`, and how its terms are joined."""
     partial: list[int] = []
     kind = "sum"
     if rule.reduces:
@@ -111,7 +111,12 @@ def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) 
             if axes and loop.reduction:
                 partial += axes
                 kind = loop.reduction
-    return sharding_of(mesh.name, tensor_split(rule.results[index], option), tuple(sorted(partial)), kind)
+    return tuple(sorted(partial)), kind
+
+
+def result_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh) -> Sharding:
+    """What the op computes for its result `index` under `option`: splits by parallel loops, partial by split reductions."""
+    return sharding_of(mesh.name, tensor_split(rule.results[index], option), *partial_axes(rule, option))
 
 
 def computed_sharding(rule: ShardingRule, option: Option, index: int, mesh: Mesh, carried: Axes) -> Sharding:
