@@ -10,7 +10,7 @@ compute nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from meshbridge.decide.graph import Graph, Node
@@ -50,45 +50,76 @@ HELD = ClassSize(lambda node: node.is_identity or node.name in MOVING, moves_cop
 parameters would too, but whoever splits parameters wants them to be kept split."""
 
 
-def classes_of(graph: Graph, size: ClassSize) -> list[tuple[Dimension, ...]]:
-    """Dimension classes of one size, the largest first; user-annotated dimensions belong to none."""
-    parent: dict[Dimension, Dimension] = {}
+@dataclass(slots=True)
+class _Ties:
+    """Dimensions that one node ties, per loop of it, and those of them that hold copies."""
 
-    def find(dimension: Dimension) -> Dimension:
-        while parent.setdefault(dimension, dimension) != dimension:
-            parent[dimension] = parent[parent[dimension]]
-            dimension = parent[dimension]
-        return dimension
+    node: Node
+    tied: list[list[Dimension]]
+    copies: list[Dimension]
 
-    copies: list[Dimension] = []
+
+def classes_of(graph: Graph, sizes: Iterable[ClassSize]) -> list[tuple[Dimension, ...]]:
+    """Dimension classes, those of one size after those of another, each once, the largest of a size first; user-annotated
+    dimensions belong to none."""
+    ties = _ties(graph)
+    return [*dict.fromkeys(found for size in sizes for found in _of_size(ties, size))]
+
+
+def _of_size(ties: list[_Ties], size: ClassSize) -> list[tuple[Dimension, ...]]:
+    ties = [each for each in ties if size.ties(each.node)]
+    class_of: dict[Dimension, list[Dimension]] = {}
+    find = class_of.get
+    for each in ties:
+        for first, *others in each.tied:
+            joined = find(first)
+            if joined is None:
+                joined = class_of[first] = [first]
+            for dimension in others:
+                other = find(dimension)
+                if other is None:
+                    joined.append(dimension)
+                    class_of[dimension] = joined
+                elif other is not joined:
+                    if len(other) > len(joined):
+                        joined, other = other, joined
+                    joined += other
+                    class_of.update(dict.fromkeys(other, joined))
+    classes = {id(found): found for found in class_of.values()}
+    if not size.moves_copies:
+        for dimension in [copy for each in ties for copy in each.copies]:
+            classes.pop(id(class_of[dimension]), None)
+    found = [tuple(sorted(dimensions)) for dimensions in classes.values()]
+    return sorted(found, key=lambda dimensions: (-len(dimensions), dimensions))
+
+
+def _ties(graph: Graph) -> list[_Ties]:
+    """What each node ties."""
     blocked, redefined = _blocked_dimensions(graph), _redefined(graph)
+    ties: list[_Ties] = []
     for node in graph.nodes:
-        if not (node.kind.forward and node.kind.backward and size.ties(node)):
+        kind, rule = node.kind, node.kind.rule
+        if not (kind.forward and kind.backward):
             continue
-        home: dict[int, Dimension] = {}
+        home: dict[int, list[Dimension]] = {}
         placed: list[int] = []
-        for tensor, dims in zip((*node.operands, *node.results), (*node.rule.operands, *node.rule.results), strict=True):
+        for tensor, dims in zip(node.operands + node.results, rule.operands + rule.results, strict=True):
             if tensor < 0:
                 continue
+            description = graph.tensors[tensor]
+            movable = description.movable
             for dim, loops in enumerate(dims):
-                description = graph.tensors[tensor]
-                may_move = loops and description.movable[dim] and (tensor, dim) not in blocked
-                if may_move:
-                    dimension = find((tensor, dim))
-                    parent[dimension] = find(home.setdefault(loops[0], dimension))
-                if loops and (description.written_along(dim) if may_move else description.split[dim]):
+                if not loops:
+                    continue
+                if movable[dim] and (tensor, dim) not in blocked:
+                    home.setdefault(loops[0], []).append((tensor, dim))
+                    if description.written_along(dim):
+                        placed.append(loops[0])
+                elif description.split[dim]:
                     placed.append(loops[0])
-        if not (node.is_identity and node.results[0] in redefined):
-            copies += [home[loop] for loop in placed if loop in home]
-    members: dict[Dimension, list[Dimension]] = {}
-    for dimension in parent:
-        members.setdefault(find(dimension), []).append(dimension)
-    if not size.moves_copies:
-        for dimension in copies:
-            members.pop(find(dimension), None)
-    return sorted(
-        (tuple(sorted(dimensions)) for dimensions in members.values()), key=lambda dimensions: (-len(dimensions), dimensions)
-    )
+        is_redefined = node.is_identity and node.results[0] in redefined
+        ties.append(_Ties(node, [*home.values()], [home[loop][0] for loop in placed if loop in home] if not is_redefined else []))
+    return ties
 
 
 def _blocked_dimensions(graph: Graph) -> set[Dimension]:

@@ -7,8 +7,9 @@ that being the first layer or the last does not set a layer apart). What is deci
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from operator import itemgetter
 
@@ -30,46 +31,39 @@ def fold_layers(graph: Graph) -> tuple[Graph, list[int]]:
         folded.add(graph.tensors[index])
     numbers = [*tensors, -1]  # the last one is tensor -1's
     counts = Counter(nodes)
+    weighted = cache(
+        lambda kind, times: folded.changed_kind(kind, weight=kind.weight * times, reduce_weight=kind.reduce_weight * times)
+    )
     for colour, index in enumerate(_representatives(nodes)):
         node = graph.nodes[index]
         operands, results = (tuple([numbers[tensor] for tensor in members]) for members in (node.operands, node.results))
-        alike = replace(node, operands=operands, results=results)
-        number, kind = counts[colour], node.kind
-        folded.change_kind(alike, weight=kind.weight * number, reduce_weight=kind.reduce_weight * number)
-        folded.nodes.append(alike)
+        kind = weighted(node.kind, counts[colour])
+        folded.nodes.append(replace(node, kind=kind, operands=operands, results=results))
     folded.connect()
     return folded, tensors
 
 
 def _representatives(colours: list[int]) -> list[int]:
     """The first member of every colour; colours are numbered in that order."""
-    first: dict[int, int] = {}
-    for index, colour in enumerate(colours):
-        first.setdefault(colour, index)
-    return list(first.values())
+    return sorted(dict(zip(reversed(colours), reversed(range(len(colours))), strict=True)).values())
 
 
 def _colours(graph: Graph) -> tuple[list[int], list[int]]:
     """A number for every tensor and every node; equal numbers look alike."""
     tensors = _number(graph.tensors)
     nodes = kinds = _number([node.kind for node in graph.nodes])
-    mentioned = [_picking((*node.operands, *node.results)) for node in graph.nodes]
+    seen = [itemgetter(len(tensors) + index, *node.operands, *node.results) for index, node in enumerate(graph.nodes)]
     for _ in range(ROUNDS):
-        nodes = _with_tensors(kinds, mentioned, tensors)
+        nodes = _with_tensors(kinds, seen, tensors)
         find = nodes.__getitem__
         tensors = _number(zip(tensors, [frozenset(map(find, users)) for users in graph.users], strict=True))
-    return tensors, _with_tensors(nodes, mentioned, tensors)
+    return tensors, _with_tensors(nodes, seen, tensors)
 
 
-def _picking(places: tuple[int, ...]) -> Callable[[list[int]], Hashable]:
-    """What picks the members of a list at some places."""
-    return itemgetter(*places) if places else len
-
-
-def _with_tensors(nodes: list[int], mentioned: list[Callable[[list[int]], Hashable]], tensors: list[int]) -> list[int]:
+def _with_tensors(nodes: list[int], seen: list[itemgetter[int]], tensors: list[int]) -> list[int]:
     """A number for each node's together with those of the tensors that it mentions."""
-    numbers = [*tensors, -1]  # the last one is tensor -1's
-    return _number(zip(nodes, [pick(numbers) for pick in mentioned], strict=True))
+    numbers = [*tensors, *nodes, -1]  # the last one is tensor -1's
+    return _number([pick(numbers) for pick in seen])
 
 
 def _number(values: Iterable[Hashable]) -> list[int]:

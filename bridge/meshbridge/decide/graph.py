@@ -273,8 +273,12 @@ class Graph:
 
     def change_kind(self, node: Node, **changed: Any) -> None:
         """Gives a node another kind."""
-        found = replace(node.kind, **changed)
-        node.kind = self._kinds.setdefault(found.signature, found)
+        node.kind = self.changed_kind(node.kind, **changed)
+
+    def changed_kind(self, kind: Kind, **changed: Any) -> Kind:
+        """The one object for a kind that differs so."""
+        found = replace(kind, **changed)
+        return self._kinds.setdefault(found.signature, found)
 
     def may_name_axes(self) -> list[ir.Operation]:
         """The ops below the function that may name an axis of the mesh."""

@@ -138,7 +138,7 @@ class Refiner:
 
     def run(self, *sizes: ClassSize) -> int:
         """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
-        classes = [*map(self._class, dict.fromkeys(dimensions for size in sizes for dimensions in classes_of(self.graph, size)))]
+        classes = [*map(self._class, classes_of(self.graph, sizes))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for found in classes:
