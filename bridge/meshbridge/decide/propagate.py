@@ -27,13 +27,16 @@ TRAVERSALS = {
 }
 """Upstream's four traversal orders; -1 walks from the results."""
 
+Changes = tuple[tuple[int, Tensor], ...]
+"""What a visit changes: places among operands and results, each with what is known of the tensor there after it."""
+
 
 class Propagator:
     """Propagates shardings over one graph; what a visit does is memoised by the node's kind and what is known of its tensors."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._memo: dict[tuple[object, ...], tuple[Tensor | None, ...]] = {}
+        self._memo: dict[tuple[object, ...], tuple[tuple[Tensor | None, ...], Changes]] = {}
         self._choices: dict[Kind, KindChoices] = {}
         self._prices = _Prices(graph.pricing)
         self._hidden: dict[int, Tensor] = {}
@@ -103,36 +106,33 @@ class Propagator:
         while place >= 0:
             left[place] = 0
             node = nodes[place]
-            if changed := self._visit(node):
-                for tensor in changed:
-                    for user in users[tensor]:
-                        left[user] |= enabled[user]
-                left[place] = len({*node.operands, *node.results}) < len(node.operands) + len(node.results)
+            if changes := self._visit(node):
+                tensors, numbers = self.graph.tensors, node.operands + node.results
+                for end, tensor in changes:
+                    tensors[number := numbers[end]] = tensor
+                    for user in users[number]:
+                        left[user] = enabled[user]
+                left[place] = len({*numbers}) < len(numbers)
             place = left.find(1, place + 1) if direction > 0 else left.rfind(1, 0, place)
 
-    def _visit(self, node: Node) -> Sequence[int]:
-        """Extends the node's tensors to its best option; returns the tensors that changed. A tensor that stands in several places
-        becomes what one of them makes of it, so that such a node is to be visited again."""
-        tensors, numbers = self.graph.tensors, node.operands + node.results
-        known = tuple([tensors[tensor] if tensor >= 0 else None for tensor in numbers])
+    def _visit(self, node: Node) -> Changes:
+        """Extends the node's tensors to its best option: says what changes. A tensor that stands in several places becomes
+        what one of them makes of it, so that such a node is to be visited again."""
+        tensors = self.graph.tensors
+        known = tuple([tensors[tensor] if tensor >= 0 else None for tensor in node.operands + node.results])
         key = (node.kind, known)
-        after = self._memo.get(key)
-        if after is None:
+        found = self._memo.get(key)
+        if found is None:
             if node.kind.cuts and (cuts := wanted_cuts(node.rule, known, self.graph.mesh)):
                 self._cut(cuts)
                 return self._visit(node)
             after = known
-            while (further := self._memo.get((node.kind, after)) or self._after(node, after)) != after:
+            while (further := (self._memo.get((node.kind, after)) or (self._after(node, after),))[0]) != after:
                 after = further
-            self._memo[key] = self._memo[node.kind, after] = after
-        if after == known:
-            return ()
-        changed = []
-        for tensor, old, new in zip(numbers, known, after, strict=True):
-            if new is not old and new is not None:
-                tensors[tensor] = new
-                changed.append(tensor)
-        return changed
+            changes = [(end, new) for end, new in enumerate(after) if new is not known[end] and new is not None]
+            self._memo[node.kind, after] = after, ()
+            self._memo[key] = found = after, tuple(changes)
+        return found[1]
 
     def _cut(self, cuts: Cuts) -> None:
         """Cuts axes: what has been propagated along them holds along their parts, and from here on a part can go alone."""

@@ -72,10 +72,11 @@ def refuse_types(op: ir.Operation, values: Iterable[ir.Value]) -> None:
     """Raises OpError, which names `op`, for quantized tensors among `values`, sums over shards of which have no meaning, and for
     those too large for any size."""
     for value in values:
-        if not isinstance(value.type, ir.RankedTensorType):
+        kind = value.type
+        if not isinstance(kind, ir.RankedTensorType):
             continue
-        if "!quant." in str(ir.RankedTensorType(value.type).element_type):
-            raise OpError(op, f"has a quantized tensor, {value.type}, which partitioning does not support", "dequantize it first")
-        if prod(value.type.shape) > MAX_BYTES // 16 and (size := tensor_bytes(value)) > MAX_BYTES:
-            found = f"has a tensor of {size:.3g} bytes, {value.type}, expected at most 2^63 - 1, as sizes have 64 bits"
+        if "!quant." in str(kind.element_type):
+            raise OpError(op, f"has a quantized tensor, {kind}, which partitioning does not support", "dequantize it first")
+        if prod(kind.shape) > MAX_BYTES // 16 and (size := tensor_bytes(value)) > MAX_BYTES:
+            found = f"has a tensor of {size:.3g} bytes, {kind}, expected at most 2^63 - 1, as sizes have 64 bits"
             raise OpError(op, found, "compute it in several tensors")
