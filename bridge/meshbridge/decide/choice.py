@@ -150,6 +150,7 @@ class OpChoices:
         self.nothing = Suggestion()
         self._suggestions: dict[tuple[int, Split], Suggestion] = {}
         self._equal: dict[tuple[object, ...], Suggestion] = {((), ()): self.nothing}
+        self._fitting: dict[tuple[Split, ...], Choice | None] = {}
         self._by_suggestions: dict[tuple[Suggestion, ...], Choices] = {}
         self._by_candidates: dict[tuple[Candidates, Axes], Choices] = {}
 
@@ -190,8 +191,13 @@ class OpChoices:
                 self._by_suggestions[suggestions] = choices
         return choices
 
-    def fitting(self, splits: Iterable[Split]) -> Choice | None:
+    def fitting(self, splits: tuple[Split, ...]) -> Choice | None:
         """The choice that takes all operands and computes all results as they are split, if there is one."""
+        if splits not in self._fitting:
+            self._fitting[splits] = self._found_fitting(splits)
+        return self._fitting[splits]
+
+    def _found_fitting(self, splits: tuple[Split, ...]) -> Choice | None:
         option: list[Axes | None] = [None] * len(self.rule.loops)
         for dims, split in zip(self._dims, splits, strict=True):
             for loops, axes in zip(dims, split, strict=True):
@@ -221,7 +227,9 @@ class OpChoices:
             candidates = (*candidates[:widest], (*candidates[widest][:-2], ()), *candidates[widest + 1 :])
         if passed := {*max(self.taken, default=())}:
             candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
-        legal = [choice for choice in map(self._choice, _disjoint(candidates)) if choice is not None]
+        known = self._known
+        options = [known[option] if option in known else self._choice(option) for option in _disjoint(candidates)]
+        legal = [choice for choice in options if choice is not None]
         if not partial:
             return legal
         return [choice for choice in legal if {*partial} <= _reduced(rule, choice.option)] or legal
@@ -372,11 +380,16 @@ def _disjoint(candidates: Candidates) -> list[Option]:
     found: list[tuple[int, Option]] = [(0, ())]
     for each in candidates:
         if len(each) == 1:
-            found = [(used, (*option, *each)) for used, option in found]
+            found = [(used, option + each) for used, option in found]
         else:
-            masked = [(sum([1 << axis for axis in axes]), axes) for axes in each]
-            found = [(used | mask, (*option, axes)) for used, option in found for mask, axes in masked if not used & mask]
+            masked = [(_mask(axes), (axes,)) for axes in each]
+            found = [(used | mask, option + added) for used, option in found for mask, added in masked if not used & mask]
     return [option for _, option in found]
+
+
+@lru_cache(maxsize=1 << 14)
+def _mask(axes: Axes) -> int:
+    return sum([1 << axis for axis in axes])
 
 
 def _reduced(rule: ShardingRule, option: Option) -> set[int]:

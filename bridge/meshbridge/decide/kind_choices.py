@@ -37,7 +37,7 @@ class KindChoices:
         """The choice that reshards nothing, if there is one: all tensors are split alike along each loop."""
         if self._fixed is not None or self.kind.is_identity or self.kind.kept:
             return None
-        return self.op.fitting([tensor.split if tensor is not None else () for tensor in known])
+        return self.op.fitting(tuple([tensor.split if tensor is not None else () for tensor in known]))
 
     def cheapest(self, known: Known) -> tuple[Choice, float, list[float]]:
         """The cheapest choice, what it costs without its operands, and the bytes of resharding each of these."""
