@@ -363,7 +363,8 @@ class Assigner:
             )
 
         choices = op.suggested(suggestions, wanted_partial(kind, results))
-        return cheapest(choices, computed_bytes(kind.rule), last, first, counted)[0]
+        rank = counted if any(value is not None and value.anticipated is not None for value in arriving) else None
+        return cheapest(choices, computed_bytes(kind.rule), last, first, rank)[0]
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappush, heapreplace
+from itertools import chain
 from math import prod
 from operator import getitem
 
@@ -401,13 +402,17 @@ def extend(split: Split, wanted: Split, may_extend: tuple[bool, ...], banned: fr
     are free."""
     if split == wanted:
         return split
-    used = {axis for axes in split for axis in axes} | banned
-    extended: list[Axes] = []
-    for axes, more, is_open in zip(split, wanted, may_extend, strict=True):
-        added = more[len(axes) :]
-        if is_open and added and more[: len(axes)] == axes and used.isdisjoint(added):
+    longer = [
+        dim
+        for dim, (axes, more) in enumerate(zip(split, wanted, strict=True))
+        if axes != more and may_extend[dim] and more[: len(axes)] == axes
+    ]
+    if not longer:
+        return split
+    used, extended = {*chain.from_iterable(split), *banned}, [*split]
+    for dim in longer:
+        added = wanted[dim][len(split[dim]) :]
+        if used.isdisjoint(added):
             used.update(added)
-            extended.append(more)
-        else:
-            extended.append(axes)
+            extended[dim] = wanted[dim]
     return tuple(extended)
