@@ -56,7 +56,7 @@ def read(data: bytes, filename: str, ctx: ir.Context, parameters: Sequence[str] 
     """
     try:
         text = data.decode()
-        proto = hlo.hlo_module_from_text(_GROUPS.sub(_listed_groups, text)).as_serialized_hlo_module_proto()
+        proto = hlo.hlo_module_from_text(re.sub(_GROUPS, _listed_groups, text)).as_serialized_hlo_module_proto()
         module = ir.Module.parse(artifacts.hlo_to_stablehlo(proto), ctx)
     except (ValueError, KeyError, RuntimeError, ir.MLIRError) as error:  # RuntimeError is XLA's
         raise ParseError(f"{filename}: error: not readable HLO text: {str(error).splitlines()[0]}") from None
@@ -70,7 +70,7 @@ def read(data: bytes, filename: str, ctx: ir.Context, parameters: Sequence[str] 
     return module
 
 
-_GROUPS = re.compile(r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\((?:[^()]|\([^()]*\))*\))? \{[^}]*\})")
+_GROUPS = r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\((?:[^()]|\([^()]*\))*\))? \{[^}]*\})"
 
 
 def _listed_groups(found: re.Match[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, source_location, tensor_type
 from meshbridge_converters import carriers, sdy_attributes
@@ -61,8 +62,7 @@ def _listed(axes: list[str]) -> str:
     return "{" + ", ".join(f'"{axis}"' for axis in axes) + "}"
 
 
-@dataclass(frozen=True)
-class _Member:
+class _Member(NamedTuple):
     op: ir.Operation
     rank: int
     manual: frozenset[str]

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshbridge.dialect import attributes, build
 from meshbridge.dialect.assembly import reader
@@ -70,9 +70,7 @@ def _without_ours(table: dict[str, tuple[Format, ...]]) -> dict[str, tuple[Forma
     return {name: forms[-1:] if name == "shard_shape" else forms for name, forms in table.items() if name != "permute"}
 
 
-_ATTRIBUTE_19 = re.compile(
-    r"#mesh\.shard<@(?P<mesh>[^,]+), (?P<split>\[.*?\])(?:, partial = (?P<kind>\w+)(?P<axes>\[[^\]]*\]))?>"
-)
+_ATTRIBUTE_19 = r"#mesh\.shard<@(?P<mesh>[^,]+), (?P<split>\[.*?\])(?:, partial = (?P<kind>\w+)(?P<axes>\[[^\]]*\]))?>"
 _SYMBOL = re.compile(r'@(?:[A-Za-z_][\w$.]*|"[^"\n]*")')
 
 
@@ -100,7 +98,7 @@ class _Sharding19(Syntax):
         return f"#mesh.shard<{mesh}, {split}{partial}>"
 
     def write(self, generic: str) -> str:
-        if _ATTRIBUTE_19.fullmatch(generic) is None:
+        if re.fullmatch(_ATTRIBUTE_19, generic) is None:
             raise Mismatch(f"expected #mesh.shard<…>, found {generic}")
         return generic.removeprefix("#mesh.shard")
 
@@ -223,7 +221,7 @@ def _shardings_as_values(module: ir.Module) -> None:
 
 
 def _sharding_of(op: ir.Operation) -> Sharding:
-    found = _ATTRIBUTE_19.fullmatch(str(op.attributes["shard"]))
+    found = re.fullmatch(_ATTRIBUTE_19, str(op.attributes["shard"]))
     if found is None:
         raise OpError(
             op, f"attribute 'shard' failed to satisfy constraint: mesh sharding attribute, found {op.attributes['shard']}"
@@ -233,16 +231,15 @@ def _sharding_of(op: ir.Operation) -> Sharding:
     return Sharding(found["mesh"].strip('"'), split, axes, found["kind"] or "sum")
 
 
-@dataclass(frozen=True)
-class _Version:
+class _Version(NamedTuple):
     """One LLVM release's spelling, with what must be done to the IR around reading and writing it."""
 
     number: int
     made: Callable[[], Spelling]
     """Its table, which is written from ours when it is first needed."""
-    after_reading: Callable[[ir.Module], None] = field(default=lambda module: None)
-    before_writing: Callable[[ir.Operation], None] = field(default=lambda operation: None)
-    wording: Callable[[str], str] = field(default=lambda diagnostics: diagnostics)
+    after_reading: Callable[[ir.Module], None] = lambda module: None
+    before_writing: Callable[[ir.Operation], None] = lambda operation: None
+    wording: Callable[[str], str] = lambda diagnostics: diagnostics
 
     @property
     def spelling(self) -> Spelling:
@@ -266,7 +263,7 @@ class _Version:
             _check_sayable(copy, self.number, self.spelling)
             return write(copy, spelling=self.spelling)
 
-    def format(self, detect: re.Pattern[str], *literals: bytes) -> FileFormat:
+    def format(self, detect: str, *literals: bytes) -> FileFormat:
         """This spelling as a file format, recognised by what `detect` finds in a text that holds one of `literals`."""
         return FileFormat(
             name=f"llvm{self.number}",
@@ -279,16 +276,16 @@ class _Version:
         )
 
 
-def text_matches(data: bytes, pattern: re.Pattern[str], *literals: bytes) -> bool:
+def text_matches(data: bytes, pattern: str, *literals: bytes) -> bool:
     """Whether `data` is text in which `pattern` is found outside of comments and strings. What `pattern` matches holds one of
-    `literals`, which are found much faster."""
+    `literals`, which are found much faster: few texts are searched for a pattern, or have one compiled."""
     if not any(literal in data for literal in literals) or b"\0" in data:
         return False
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return False
-    return any(_is_code(text[text.rfind("\n", 0, found.start()) + 1 : found.start()]) for found in pattern.finditer(text))
+    return any(_is_code(text[text.rfind("\n", 0, found.start()) + 1 : found.start()]) for found in re.finditer(pattern, text))
 
 
 def _is_code(before: str) -> bool:
@@ -296,10 +293,9 @@ def _is_code(before: str) -> bool:
     return "//" not in before and (before.endswith('"') or before.count('"') % 2 == 0)
 
 
-_NAMES_OR_TERMS = re.compile(
-    r"""(?P<kept>"[^"\n]*"|@[\w.$-]+|^.*?: (?:error|note|warning): |\bmesh-[\w-]+)|\bmesh\.(?P<operation>\w+)"""
-    r"""|\bmesh_(?P<attribute>axes|shape)\b|devices? meshes|[Mm]esh\b""",
-    re.M,
+_NAMES_OR_TERMS = (
+    r"""(?m)(?P<kept>"[^"\n]*"|@[\w.$-]+|^.*?: (?:error|note|warning): |\bmesh-[\w-]+)|\bmesh\.(?P<operation>\w+)"""
+    r"""|\bmesh_(?P<attribute>axes|shape)\b|devices? meshes|[Mm]esh\b"""
 )
 """What diagnostics say: names that the user gave, places, and passes, which stay; and the dialect's own terms."""
 
@@ -316,17 +312,17 @@ def _wording_22(diagnostics: str) -> str:
             return f"grid_{found['attribute']}"
         return {"mesh": "grid", "Mesh": "Grid"}.get(found.group(), "device grids")
 
-    return _NAMES_OR_TERMS.sub(term, diagnostics)
+    return re.sub(_NAMES_OR_TERMS, term, diagnostics)
 
 
 LLVM_19 = _Version(19, _spelling_19, _shardings_as_values, _shardings_as_attributes)
 LLVM_21 = _Version(21, _spelling_21)
 LLVM_22 = _Version(22, _spelling_22, _refuse_partial, wording=_wording_22)
 
-_DETECT_19 = re.compile(r"mesh\.shard\s+%[\w$.#-]+\s+to\s*<@|shard = #mesh\.shard<@")
-_DETECT_21 = re.compile(r"\bmesh\.\w+ [^\n]*(?:reduction|partial) =  \w|#mesh<(?:partial|axisarray)")
+_DETECT_19 = r"mesh\.shard\s+%[\w$.#-]+\s+to\s*<@|shard = #mesh\.shard<@"
+_DETECT_21 = r"\bmesh\.\w+ [^\n]*(?:reduction|partial) =  \w|#mesh<(?:partial|axisarray)"
 _OPERATION_22 = "|".join([*_OPERATIONS_22, *sorted(FORMATS.keys() - _OPERATIONS_22.values() - {"permute"})])
-_DETECT_22 = re.compile(rf'(?<![\w.$@%#!-])shard\.(?:{_OPERATION_22})(?: |"\()|!shard\.sharding\b')
+_DETECT_22 = rf'(?<![\w.$@%#!-])shard\.(?:{_OPERATION_22})(?: |"\()|!shard\.sharding\b'
 
 FORMATS_BY_VERSION: dict[int, FileFormat] = {}
 FORMATS_BY_VERSION |= {

@@ -21,8 +21,7 @@ XLA partitions nothing in such a program: all axes are manual, so what stands in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.attributes import axis_lists
@@ -41,8 +40,7 @@ _SAID = (GLOBAL, meshes.MESH, SPLIT_AXES, BOUNDARY_PARTIAL)
 """What an argument or result says of its sharding."""
 
 
-@dataclass(frozen=True)
-class _Boundary:
+class _Boundary(NamedTuple):
     """An argument or result of the local program: its global type and its sharding, which tokens have none of."""
 
     type: ir.Type

@@ -115,7 +115,7 @@ def write(module: ir.Module) -> str:
 _to_canonical = deferred("meshbridge_converters.rfc_import:to_canonical")
 _from_canonical = deferred("meshbridge_converters.rfc_export:from_canonical")
 
-_DETECT = re.compile(r"mesh\.(?:cluster\s*@|annotate\s*%|local_split\s*%)")
+_DETECT = r"mesh\.(?:cluster\s*@|annotate\s*%|local_split\s*%)"
 
 FORMAT: FileFormat = FileFormat(
     name="rfc",
