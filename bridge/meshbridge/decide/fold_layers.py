@@ -56,14 +56,14 @@ def _colours(graph: Graph) -> tuple[list[int], list[int]]:
     for _ in range(ROUNDS):
         nodes = _with_tensors(kinds, seen, tensors)
         find = nodes.__getitem__
-        tensors = _number(zip(tensors, [frozenset(map(find, users)) for users in graph.users], strict=True))
+        tensors = _number(zip(tensors, (frozenset(map(find, users)) for users in graph.users), strict=True))
     return tensors, _with_tensors(nodes, seen, tensors)
 
 
 def _with_tensors(nodes: list[int], seen: list[itemgetter[int]], tensors: list[int]) -> list[int]:
     """A number for each node's together with those of the tensors that it mentions."""
     numbers = [*tensors, *nodes, -1]  # the last one is tensor -1's
-    return _number([pick(numbers) for pick in seen])
+    return _number(pick(numbers) for pick in seen)
 
 
 def _number(values: Iterable[Hashable]) -> list[int]:
