@@ -126,7 +126,7 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
             share = even_share(mesh, source, target, _UNCHECKED.permutes(mesh))
             if share is not None:
-                return share * prod(shape) * element_bytes(dtype)
+                return share.of(prod(shape)).received * element_bytes(dtype)
         return way_between(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
     return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
 

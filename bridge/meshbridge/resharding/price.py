@@ -46,6 +46,11 @@ class Received(NamedTuple):
         relayed = tuple([each.times(elements) for each in self.relayed])
         return self._replace(busiest=self.busiest * elements, average=self.average * elements, relayed=relayed)
 
+    @property
+    def received(self) -> float:
+        """Elements that a device receives on average, with what is sent in the place of permutes."""
+        return self.average + sum([each.sent[0] for each in self.relayed])
+
 
 class Floor(NamedTuple):
     """Elements that a device receives at least, on average."""
@@ -142,15 +147,15 @@ def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rou
 
 
 @lru_cache(maxsize=1 << 16)
-def even_share(mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> float | None:
-    """The part of a tensor that a device receives on average, of any that both shardings divide evenly; None where sizes decide
-    how it is best resharded."""
+def even_share(mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
+    """What is received of one element of a tensor, of any that both shardings divide evenly; None where sizes decide how it is
+    best resharded."""
     if reduced_axes(source, target) != ((), ()):
         return None
     splits = zip(source.split_axes, target.split_axes, strict=True)
     shape = tuple([max(mesh.group_size(before), mesh.group_size(after)) for before, after in splits])
     found = even_price(shape, mesh, source, target, rounds)
-    return None if found is None or found.stop or found.relayed else found.average / prod(shape)
+    return None if found is None or found.stop else found.of(1 / prod(shape))
 
 
 @lru_cache(maxsize=1 << 16)
