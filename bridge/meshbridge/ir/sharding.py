@@ -88,7 +88,16 @@ class Mesh:
 
     def group_size(self, axes: Iterable[int]) -> int:
         """Number of devices in one group along `axes`."""
-        return prod(map(self.shape.__getitem__, axes))
+        if not isinstance(axes, tuple):
+            return prod(map(self.shape.__getitem__, axes))
+        found = self._sizes.get(axes)
+        if found is None:
+            found = self._sizes[axes] = prod(map(self.shape.__getitem__, axes))
+        return found
+
+    @cached_property
+    def _sizes(self) -> dict[Axes, int]:
+        return {}
 
     @cached_property
     def runs(self) -> dict[str, Axes]:
