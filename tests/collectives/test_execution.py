@@ -74,7 +74,7 @@ def test_shifts_without_lists_of_devices(operation: str, form: str, data: st.Dat
     """As on large meshes; where all-to-alls cost nothing but what they send, digit by digit."""
     program = data.draw(programs(operation, form))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "LISTED_DEVICES", 0)
+        patch.setattr(groups, "SHIFTED_DEVICES", 0)
         patch.setattr(relays, "LAUNCH", data.draw(st.sampled_from([0, 64])))
         found = run([each.case for each in program], form=form)
     for expectation, results in zip(program, found, strict=True):

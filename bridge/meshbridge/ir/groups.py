@@ -40,6 +40,10 @@ LISTED_DEVICES = 256
 twice the bytes. A step of 10,000 ops on 1,024 devices has 280 permutes, lists of which are 9 of its 11 MB of text; without, it
 sends 0.07 % more. On 256 devices lists are an eighth of the text of such a step."""
 
+SHIFTED_DEVICES = 8192
+"""The same for shifts: what a permute sends to a neighbour, all-to-alls send across the whole axis, and a program has few. A list
+of 8,192 devices is 260 KB."""
+
 
 def rotated(count: int, offset: int) -> Numbers:
     """The steps in which each member of a group of `count` sends to the member that many after it, modulo `count`."""
@@ -73,8 +77,8 @@ class Groups:
     _devices: dict[tuple[str, Digits], Numbers] = field(default_factory=dict)
 
     def lists(self, mesh: Mesh) -> bool:
-        """Whether permutes may list the devices of `mesh`."""
-        return self.spelling == "dense" or lists_devices(mesh)
+        """Whether shifts may list the devices of `mesh`."""
+        return self.spelling == "dense" or lists_shifted(mesh)
 
     def collective(self, mesh: Mesh, digits: Digits, *, global_ids: bool = True) -> Attributes:
         """The attributes that say who takes part. `global_ids` False for the operations that know no such flag."""
@@ -182,6 +186,11 @@ def names_axes(mesh: Mesh) -> bool:
 def lists_devices(mesh: Mesh) -> bool:
     """Whether permutes list the devices of `mesh`: few ones, or those that no groups of axes are written for."""
     return mesh.size <= LISTED_DEVICES or not names_axes(mesh)
+
+
+def lists_shifted(mesh: Mesh) -> bool:
+    """Whether permutes that shift list the devices of `mesh`."""
+    return mesh.size <= SHIFTED_DEVICES or not names_axes(mesh)
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from meshbridge.ir import relays
 from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.digits import Digits, axis_digits, group_size
 from meshbridge.ir.exchange import exchange_over, in_rows, out_of_rows
-from meshbridge.ir.groups import Groups, lists_devices, rotated, shifted
+from meshbridge.ir.groups import Groups, lists_shifted, rotated, shifted
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.positions import Positions
 from meshbridge.ir.sharding import Axes, Mesh
@@ -66,6 +66,6 @@ def received(elements: float, mesh: Mesh, axes: Axes, offset: int, *, rotate: bo
     if rotate:
         offset = (offset + count // 2) % count - count // 2
     senders = count if rotate and offset else max(count - abs(offset), 0) if offset else 0
-    if lists_devices(mesh) or not senders:
+    if lists_shifted(mesh) or not senders:
         return senders / count * elements
     return float(relays.shifted(elements, relays.levels(axis_digits(mesh, axes), offset)).sent[0])

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from meshbridge.ir.elements import element_bytes
-from meshbridge.ir.groups import lists_devices
+from meshbridge.ir.groups import lists_shifted
 from meshbridge.ir.sharding import Axes, Mesh, local_shape
 from meshbridge.ir.shifts import received
 from meshbridge.ops.option import Option, tensor_split
@@ -113,7 +113,7 @@ def exchanged_bytes(rule: ShardingRule, option: Option, mesh: Mesh) -> float:
             if isinstance(each.reach, Shares):
                 total += line * each.reach.length * (count - 1)
             else:
-                elements = 0.0 if lists_devices(mesh) else line / element_bytes(each.dtype)
+                elements = 0.0 if lists_shifted(mesh) else line / element_bytes(each.dtype)
                 total += line * _received(each.reach, count, mesh, option[each.loop], elements)
                 shape[each.dim] = each.reach.window(count).length
     return total
