@@ -164,7 +164,20 @@ def test_factors_of_axes() -> None:
             by_term = [shards(term, mesh, given) for term in terms]
             buffers = [by_term[block(mesh, free, at)][device] for device, at in enumerate(coordinates(mesh))]
             assert_holds(found, whole, run_on_xla(found, buffers))
-    assert wanted <= {s.AllToAll}  # which the reduce-scatter contains
+    assert not wanted
+
+
+def test_a_part_of_an_axis_is_reduced_and_scattered_in_one_collective() -> None:
+    mesh = Mesh("m", (4, 2))
+    plans = [plan((16, 16), "f32", mesh, Sharding("m", ((1,), ()), (0,)), Sharding("m", split)) for split in splits(mesh, 2)]
+    parts = [
+        found for found in plans for step in found.steps if isinstance(step, s.ReduceScatter) and not _spells_axes(mesh, step)
+    ]
+    assert parts
+    for found in parts:
+        text = str(program(found))
+        assert "stablehlo.reduce_scatter" in text
+        assert text.count("stablehlo.add") == text.count("reduce_scatter")
 
 
 def _spells_axes(mesh: Mesh, step: Any) -> bool:
