@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import distributions
 from typing import Any, Protocol, TypeVar
 
 from meshbridge.dialect import assembly, carried
@@ -210,7 +210,9 @@ def collect(entries: list[EntryT]) -> Registry[str, EntryT]:
 
 @cache
 def _installed() -> tuple[object, ...]:
-    return tuple(entry.load() for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
+    offering = [each for each in distributions() if ENTRY_POINTS in (each.read_text("entry_points.txt") or "")]
+    entries = {entry for each in offering for entry in each.entry_points if entry.group == ENTRY_POINTS}
+    return tuple(entry.load() for entry in sorted(entries, key=lambda entry: entry.name))
 
 
 @cache
