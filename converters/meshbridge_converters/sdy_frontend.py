@@ -12,7 +12,7 @@ the custom calls around it. `mhlo.sharding` beside such strings is what XLA deri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -20,7 +20,6 @@ from meshbridge.ir.mlir import (
     MANUAL,
     SIDES,
     OpError,
-    all_entries,
     call_target,
     dictionary,
     entries,
@@ -55,15 +54,19 @@ _DERIVED = frozenset({"xla.sdy.has_unreduced_axes"})
 
 def is_used(module: ir.Module) -> bool:
     """Whether `module` carries sdy in strings: its meshes, or what is said over them."""
-    if not mentions(module, PREFIX):
-        return False
-    return MESHES in _entries(module.operation.attributes) or any(_has_strings(op) for op in walk_all(module))
+    return mentions(module, PREFIX) and is_said_by(module, walk_all(module))
+
+
+def is_said_by(module: ir.Module, ops: Iterable[ir.Operation]) -> bool:
+    """Whether `module` declares meshes in a string, or one of its operations `ops` carries sdy in strings."""
+    return MESHES in _entries(module.operation.attributes) or any(map(_has_strings, ops))
 
 
 def _has_strings(op: ir.Operation) -> bool:
     attrs = op.attributes
     if op.name == "func.func":
-        return any(_said(_entries(entry)) for entry in all_entries(op))
+        sides = [ir.ArrayAttr(attrs[side]) for side in SIDES if side in attrs]
+        return any(_said(_entries(ir.DictAttr(entry))) for side in sides for entry in set(side))
     return FRONTEND in attrs and bool(_said(_entries(attrs)))
 
 
@@ -79,14 +82,12 @@ def _said(entries: dict[str, ir.Attribute]) -> list[str]:
     return [name for name in entries if name.startswith(PREFIX)]
 
 
-def to_operations(module: ir.Module) -> bool:
-    """Turns strings into attributes of sdy, and custom calls into its operations, in place; returns whether there were any.
+def to_operations(module: ir.Module) -> None:
+    """Turns strings into attributes of sdy, and custom calls into its operations, in place.
 
     Raises OpError for a string that is not the attribute that it should be, one that nothing here reads, and for a manual
     computation whose custom calls do not belong together.
     """
-    if not is_used(module):
-        return False
     with module.context, ir.Location.unknown():
         _meshes(module)
         ops = walk_all(module)
@@ -111,7 +112,6 @@ def to_operations(module: ir.Module) -> bool:
         for op in walk_all(module):
             if left := _said(_entries(op.attributes)):
                 raise OpError(op, f"carries {left[0]}, which is not read")
-    return True
 
 
 def _meshes(module: ir.Module) -> None:

@@ -37,6 +37,7 @@ from meshbridge.ir.sharding import Sharding
 from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
 from meshbridge_converters.invariants import Groups
+from meshbridge_converters.sdy_frontend import FRONTEND
 from meshbridge_converters.sdy_meshes import Meshes
 
 SHARDING_OF_EDGE = CONSTRAINING["sdy.data_flow_edge"]
@@ -62,10 +63,14 @@ def import_module(module: ir.Module) -> None:
     Raises MeshError, with the location of the offender, where a sharding is malformed: wrong rank, an axis used twice, an unknown
     mesh or axis, overlapping sub-axes, sub-axes that no factorisation of their axis has.
     """
-    if sdy_frontend.to_operations(module):
-        mlir.verify(module)  # what strings say, no verifier has seen yet
     with module.context, ir.Location.unknown():
         sites = list(_sites(module.body, None, {}))
+        if sdy_frontend.is_said_by(module, [site.op for site in sites]):
+            _erase_marks(sites)
+            sdy_frontend.to_operations(module)
+            mlir.verify(module)  # what strings say, no verifier has seen yet
+            sites = list(_sites(module.body, None, {}))
+        sites = [site for site in sites if site.name in _IMPORTERS or SHARDING in site.op.attributes]
         _put_on_one_mesh(module, sites)
         _Import(Meshes.of(module, [(site.op, site.name) for site in sites])).run(sites)
 
@@ -109,14 +114,15 @@ class _Site:
 
 
 def _sites(block: ir.Block, scope: _Scope | None, plain: dict[type[ir.OpView], str], reducer: bool = False) -> Iterator[_Site]:
-    """Operations below `block` that the import changes, outer ones first. `reducer`: it is the body of one of REDUCING.
+    """Operations below `block` that the import changes, and those that may carry sdy in strings, outer ones first. `reducer`: it
+    is the body of one of REDUCING.
 
     `plain` are the names of classes whose operations have no regions and are none of those: most, of which it asks one thing.
     """
     for child in block.operations:
         kind = type(child)
         if kind in plain:
-            if SHARDING in child.attributes:
+            if SHARDING in (attrs := child.attributes) or FRONTEND in attrs:
                 yield _Site(child.operation, plain[kind], scope, None, reducer)
             continue
         op = child.operation
@@ -124,7 +130,7 @@ def _sites(block: ir.Block, scope: _Scope | None, plain: dict[type[ir.OpView], s
         inner = None
         if name in ISOLATED and len(op.regions[0].blocks):
             inner = _inside(op, name, scope)
-        if name in _IMPORTERS or SHARDING in op.attributes:
+        if name in _IMPORTERS or SHARDING in (attrs := op.attributes) or FRONTEND in attrs:
             yield _Site(op, name, scope, inner, reducer)
         if has_no_regions(child):
             if name not in _IMPORTERS:
@@ -144,6 +150,12 @@ def _inside(op: ir.Operation, name: str, scope: _Scope | None) -> _Scope:
     return _Scope(entry, mark, manual)
 
 
+def _erase_marks(sites: Iterable[_Site]) -> None:
+    for site in sites:
+        if site.inner is not None:
+            site.inner.mark.erase()
+
+
 @dataclass
 class _Import:
     """Rewrites one site after the other. Operations that a `mesh.shard` replaces go at the end, as they may mark a place."""
@@ -158,9 +170,7 @@ class _Import:
             _IMPORTERS.get(site.name, _Import.op_attribute)(self, site)
         for op in self.replaced:
             op.erase()
-        for site in sites:
-            if site.inner is not None:
-                site.inner.mark.erase()
+        _erase_marks(sites)
 
     def sharding(self, value: Value, attr: ir.Attribute, op: ir.Operation, scope: _Scope | None) -> tuple[Value, Extras]:
         """The `mesh.sharding` of what `attr` says of `value`, and the attributes for what that has no word for."""
