@@ -106,7 +106,9 @@ class VerifyError(OpError):
 
 
 def context() -> ir.Context:
-    """A new context that knows StableHLO, CHLO, MHLO, sdy and the upstream dialects, and lets mesh ops pass as unregistered."""
+    """A new context that knows StableHLO, CHLO, MHLO, sdy and the upstream dialects, and lets mesh ops pass as unregistered.
+
+    The parsers load an upstream dialect when they meet it."""
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     ctx = ir.Context()
@@ -115,10 +117,15 @@ def context() -> ir.Context:
     for dialect in (stablehlo, sdy, chlo):
         dialect.register_dialect(ctx)
     mhlo.register_mhlo_dialect(ctx)
-    ctx.load_all_available_dialects()
+    for name in _WRITTEN:
+        ctx.get_dialect_descriptor(name)
     ctx.allow_unregistered_dialects = True
     _register_stock_passes()
     return ctx
+
+
+_WRITTEN = ("arith", "cf", "func", "tensor")
+"""Upstream dialects of which passes write operations. In a program that has none, they would be unregistered."""
 
 
 @cache
@@ -265,9 +272,15 @@ def find(op: ir.Operation, names: Iterable[str]) -> list[ir.Operation]:
         frozen = patterns.freeze()
         rewrite.walk_and_apply_patterns(op, frozen)
         views, found = met, list[ir.Operation]()
+        plain: set[type[ir.OpView]] = set()
         for index, view in enumerate(views):  # MLIR meets what stands inside an operation before that
             child, met = view.operation, []
-            if not has_no_regions(view) and index and _is_inside(views[index - 1].operation, child):
+            if type(view) in plain:
+                found.append(child)
+                continue
+            if has_no_regions(view):
+                plain.add(type(view))
+            elif index and _is_inside(views[index - 1].operation, child):
                 rewrite.walk_and_apply_patterns(child, frozen)
             found.insert(len(found) - len(met), child)
     return found

@@ -150,12 +150,12 @@ class Rewriter:
             for name in pattern.names:
                 table.setdefault(name, []).append(pattern)
         changed = False
-        queue = deque([op for op in self.roots if op.name in table])
+        queue = deque([(op, found) for op in self.roots if (found := table.get(op.name))])
         while queue:
-            op = queue.popleft()
-            if not self.is_retired(op) and self._apply_at(op, table[op.name]):
+            op, tried = queue.popleft()
+            if not self.is_retired(op) and self._apply_at(op, tried):
                 changed = True
-                queue.extend(made for made in (op, *self._taken_in()) if made.name in table)
+                queue.extend([(made, found) for made in (op, *self._taken_in()) if (found := table.get(made.name))])
         return changed
 
     def _taken_in(self) -> list[ir.Operation]:

@@ -10,7 +10,7 @@ from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.legalize.table import replaces
 
 
-@replaces("stablehlo.reduce")
+@replaces("stablehlo.reduce", where=lambda op: len(op.results) == 2)
 def split_arg_reductions(op: ir.Operation) -> tuple[ir.Value, ir.Value] | None:
     """Takes apart the reduction of (value, index) pairs that `jnp.argmax` and `jnp.argmin` write.
 
@@ -22,7 +22,7 @@ def split_arg_reductions(op: ir.Operation) -> tuple[ir.Value, ir.Value] | None:
 
     The first NaN wins, as in the original; equal elements give the smallest index.
     """
-    kind = _kind(op) if len(op.results) == 2 else ""
+    kind = _kind(op)
     return _two_reductions(op, kind) if kind else None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.elements import neutral
@@ -63,10 +62,9 @@ def once_per_group(value: ir.Value, kind: str, axes: Axes, at: SpmdProgram) -> i
     What enters a value that is all-reduced over `axes` must enter it once: adding a `reduce`'s initial value on every shard
     would count it several times.
     """
-    ignored = neutral(kind, element_of(value))
-    if not axes or kind in IDEMPOTENT or is_splat(value, ignored):
+    if not axes or kind in IDEMPOTENT or at.is_neutral(value, kind):
         return value
-    return at.emit.select(at.is_first(axes), value, ignored)
+    return at.emit.select(at.is_first(axes), value, neutral(kind, element_of(value)))
 
 
 @replicated_lowering("stablehlo.reduce")
@@ -108,8 +106,7 @@ def may_start_anywhere(op: ir.Operation, rule: ShardingRule, at: SpmdProgram) ->
     if len(rule.results) > 1:
         return False
     if kind := _kind(rule):
-        initial = op.operands[1]
-        return is_splat(initial, neutral(kind, element_of(initial)))
+        return at.is_neutral(op.operands[1], kind)
     whole, sharding, _ = at.held[op.operands[0]]
     return not sharding.partial_axes and prod(whole) == prod(shape_of(op.results[0]))
 
@@ -122,7 +119,6 @@ def _kind(rule: ShardingRule) -> str:
 def _combine_after(op: ir.Operation, kind: str, at: SpmdProgram) -> None:
     """Reduces from the neutral element of `kind`, and combines what comes out with the initial value."""
     initial = op.operands[1]
-    ignored = neutral(kind, element_of(initial))
-    if not is_splat(initial, ignored):
-        op.operands[1] = at.emit.splat(initial.type, ignored)
+    if not at.is_neutral(initial, kind):
+        op.operands[1] = at.emit.splat(initial.type, neutral(kind, element_of(initial)))
         at.amend(op.results[0], lambda reduced: at.emit.elementwise(COMBINERS[kind], reduced, initial))

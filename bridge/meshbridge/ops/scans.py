@@ -6,7 +6,6 @@ exchanging one slice per device.
 
 from __future__ import annotations
 
-from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect import build
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.elements import neutral
@@ -45,8 +44,8 @@ def local_scan(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPro
     result, axes, kind = op.results[0], wanted.split_axes[dim], body_kind(op)
     size, length = windows[dim].size, shape_of(op.operands[0])[dim]
     from_end = windows[dim].low == 0
-    initial, ignored = op.operands[1], neutral(kind, element_of(op.operands[1]))
-    op.operands[1] = at.emit.splat(initial.type, ignored)
+    initial = op.operands[1]
+    op.operands[1] = at.emit.splat(initial.type, neutral(kind, element_of(initial)))
     if from_end and size % at.mesh.group_size(axes):
         masked = mask_padding(op.operands[0], dim, size, axes, kind, at)
         op.operands[0] = at.adopt(masked, at.global_shape(op.operands[0]), at.held[op.operands[0]].sharding)
@@ -57,7 +56,7 @@ def local_scan(op: ir.Operation, rule: ShardingRule, option: Option, at: SpmdPro
     def joined(scanned: ir.Value) -> ir.Value:
         before = _joined_before(scanned, dim, axes, kind, from_end, at)
         found = at.emit.elementwise(COMBINERS[kind], scanned, before)
-        return found if is_splat(initial, ignored) else at.emit.elementwise(COMBINERS[kind], found, initial)
+        return found if at.is_neutral(initial, kind) else at.emit.elementwise(COMBINERS[kind], found, initial)
 
     at.amend(result, joined, wanted)
 

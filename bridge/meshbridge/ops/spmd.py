@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from meshbridge import resharding
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.elements import neutral
@@ -110,6 +111,8 @@ class SpmdProgram:
         self._shards: dict[tuple[ir.Type, Sharding], Shard | None] = {}
         self._free = FreeValues()
         self._recipes = Recipes(self._free)
+        self._neutral: dict[tuple[ir.Attribute, str] | None, bool] = {}
+        "Whether reductions of a kind ignore a constant's elements."
         self._computed: dict[tuple[ShardingRule, Option, Axes], tuple[Sharding, ...]] = {}
         self.placed: dict[ir.Value, ir.Operation] = {}
         "Values in a memory that nothing is computed in, and what places them there."
@@ -302,6 +305,17 @@ class SpmdProgram:
             numbers = top.iota([self.mesh.group_size(axes)], 0)
             own = build.all_slice(numbers, self.mesh, mesh_axes=axes, slice_axis=0, at=top)
             found = self._indices[axes] = self._free.add(top.reshape(own, []))
+        return found
+
+    def is_neutral(self, value: ir.Value, kind: str) -> bool:
+        """Whether every element of `value` is the one that a reduction of `kind` ignores."""
+        made = value.owner
+        key = None if isinstance(made, ir.Block) or made.name != "stablehlo.constant" else (made.attributes["value"], kind)
+        found = self._neutral.get(key)
+        if found is None:
+            found = is_splat(value, neutral(kind, element_of(value)))
+            if key is not None:
+                self._neutral[key] = found
         return found
 
     def offset(self, axes: Axes, size: int) -> ir.Value:
