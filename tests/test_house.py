@@ -51,6 +51,7 @@ LAYERS = (
     "resharding",
     "read",
     "analysis",
+    "machines",
     "dialect",
     "verify",
     "ir",

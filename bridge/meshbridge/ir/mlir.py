@@ -17,6 +17,7 @@ try:
 except ImportError:  # where jaxlib 0.9 has it
     from jaxlib import _jax as hlo
 from jaxlib import utils  # type: ignore[attr-defined]  # XLA's own; without stubs
+from jaxlib._jax import CompileOnlyPyClient as CompileOnlyClient
 from jaxlib._jax import mlir as artifacts
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -33,6 +34,7 @@ __all__ = [
     "MANUAL",
     "REGION_OPS",
     "SIDES",
+    "CompileOnlyClient",
     "MeshError",
     "OpError",
     "ParseError",

@@ -382,7 +382,4 @@ _CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla
 def _load(module: ir.Module, devices: Sequence[Any]) -> xla.Loaded:
     """Compiles for one replica on each device. Raises MeshError for a program that XLA refuses."""
     _refuse_callbacks(module)
-    try:
-        return xla.compile_module(module, devices)
-    except jax.errors.JaxRuntimeError as error:
-        raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None
+    return xla.compile_module(module, devices)

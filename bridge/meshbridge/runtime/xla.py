@@ -11,7 +11,7 @@ import numpy as np
 from jaxlib import xla_client
 
 from meshbridge.ir import mlir
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import MeshError, ir
 
 
 @dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
@@ -31,6 +31,14 @@ class Loaded:
         """The optimised HLO of one device's program, as XLA runs it."""
         return "\n".join(module.to_string() for module in self.executable.hlo_modules())
 
+    def serialize(self) -> bytes:
+        """The executable as bytes that the platform's runtime reads. Raises MeshError where it has none."""
+        try:
+            written: bytes = self.executable.serialize()
+        except jax.errors.JaxRuntimeError as error:
+            raise MeshError(f"<module>: error: XLA cannot serialize the program: {str(error).splitlines()[0]}") from None
+        return written
+
     @property
     def memory(self) -> Any:
         """XLA's `CompiledMemoryStats`: what a device holds of arguments and results, and beside them while it computes."""
@@ -46,7 +54,8 @@ def compile_module(
     """Compiles `module`, whose entry point it names `main`, for each of `devices`.
 
     Partitions run one program on global shapes, which XLA partitions; replicas each run the program as it stands. `configure`
-    changes XLA's `ExecutableBuildOptions`. Raises XLA's own errors.
+    changes XLA's `ExecutableBuildOptions`. What is compiled for devices that are not there (see `targets`) does not run.
+    Raises MeshError for a program that XLA refuses.
     """
     replicas, partitions = (len(devices), 1) if devices_are == "replicas" else (1, len(devices))
     options = xla_client.CompileOptions()
@@ -60,4 +69,10 @@ def compile_module(
         for name, count in (("replicas", replicas), ("partitions", partitions)):
             module.operation.attributes[f"mhlo.num_{name}"] = ir.Attribute.parse(f"{count} : i32")
     used = tuple(devices)
-    return Loaded(used[0].client.compile_and_load(mlir.to_bytecode(module), xla_client.DeviceList(used), options), used)
+    client, assigned = used[0].client, xla_client.DeviceList(used)
+    try:
+        if isinstance(client, mlir.CompileOnlyClient):
+            return Loaded(client.compile(module, assigned, options), used)
+        return Loaded(client.compile_and_load(mlir.to_bytecode(module), assigned, options), used)
+    except jax.errors.JaxRuntimeError as error:
+        raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None

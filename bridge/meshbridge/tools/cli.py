@@ -17,7 +17,8 @@ COMMANDS = {
     "run": "partition a program and run it on virtual devices",
     "convert": "write a program in another format or notation of shardings",
     "report": "say what a partitioned program communicates, and why",
-    "compare": "partition a program beside XLA's partitioners and run it",
+    "compare": "partition a program beside XLA's partitioners, and run it or compile it for accelerators",
+    "compile": "partition a program and compile it for an accelerator that need not be there",
     "reshard": "show the plan between two shardings of a tensor",
     "verify": "prove that a partitioned program is its source",
 }

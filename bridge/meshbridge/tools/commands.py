@@ -8,11 +8,14 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
+from meshbridge.machines.target import EXAMPLES, Target
+from meshbridge.machines.target import parse as parse_target
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports import partition_and_report
@@ -23,6 +26,14 @@ from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
 """Relative difference that `run --check` allows: the programs of the README differ by at most 3e-6, in float32."""
+
+DEVICES = 8
+"""Virtual devices that a program runs on, unless the command says otherwise."""
+
+TIMEOUT = 600.0
+"""Seconds that a program may take to compile for a target, unless the command says otherwise: on two cores realistic ones took 10
+to 260 s.
+"""
 
 _INPUT_HELP = (
     "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
@@ -71,8 +82,31 @@ def _add_report(parser: console.Parser) -> None:
 def _add_compare(parser: console.Parser) -> None:
     _add_input(parser)
     _add_run_inputs(parser)
+    help_ = "compile for an accelerator that need not be there, and run nothing; may be given several times"
+    parser.add_argument("--target", action="append", default=[], dest="targets", metavar=_TARGET, help=help_)
+    _add_limits(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=compare)
+
+
+def _add_compile(parser: console.Parser) -> None:
+    _add_input(parser)
+    parser.add_argument("--target", required=True, metavar=_TARGET, help=f"what to compile for: {EXAMPLES}")
+    _add_limits(parser)
+    parser.add_argument("-o", dest="output", default="-", help="output file, as the target's runtime serializes executables")
+    parser.set_defaults(command=compile)
+
+
+_TARGET = "PLATFORM:DEVICE:TOPOLOGY"
+
+
+def _add_limits(parser: console.Parser) -> None:
+    """What a process that compiles may take."""
+    help_ = f"seconds that each process may take (for a target {TIMEOUT:g} by default, else any number)"
+    parser.add_argument("--timeout", type=_amount, metavar="SECONDS", help=help_)
+    parser.add_argument(
+        "--memory-limit", type=_amount, metavar="GB", help="memory that each process may use (default: any amount)"
+    )
 
 
 def _add_reshard(parser: console.Parser) -> None:
@@ -100,7 +134,7 @@ def _add_input(parser: console.Parser) -> None:
 
 def _add_run_inputs(parser: console.Parser) -> None:
     """On how many devices to run, and on what."""
-    parser.add_argument("--devices", type=_count, default=8, help="virtual CPU devices (default: 8)")
+    parser.add_argument("--devices", type=_count, help="virtual CPU devices (default: 8)")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--seed", type=console.seed, help="seed of the random inputs (default: 0)")
     source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
@@ -145,6 +179,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _amount(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < inf:
+        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
+    return found
+
+
 _EARLY = "with --emit annotated, which says nothing of communication yet"
 
 _USELESS: dict[str, dict[str, str]] = {
@@ -183,7 +227,7 @@ def partition(options: argparse.Namespace) -> int:
     return 0
 
 
-_READING, _CONVERTING, _WRITING = "reading", "converting", "writing"
+_READING, _CONVERTING, _COMPILING, _WRITING = "reading", "converting", "compiling", "writing"
 
 _STAGES = {
     "source": "checking",
@@ -236,7 +280,7 @@ def run(options: argparse.Namespace) -> int:
     console.refuse_ignored("meshbridge run", useless, {"--tolerance": options.tolerance is not None})
     if options.outputs == "-":
         raise console.UsageError("meshbridge run: error: --outputs needs a file: what is printed goes to standard output")
-    _set_defaults(options, seed=0, tolerance=TOLERANCE)
+    _set_defaults(options, seed=0, tolerance=TOLERANCE, devices=DEVICES)
     _make_devices(options.devices)
     program = _read_for_cpu(options)
     from meshbridge.tools import inputs, trial  # import JAX, which reads the number of devices as it starts
@@ -316,24 +360,88 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """`meshbridge compare IN`: fails if our own partitioner does."""
-    _set_defaults(options, seed=0)
+    if options.targets:
+        return _compare_for_targets(options)
+    _set_defaults(options, seed=0, devices=DEVICES)
     _make_devices(options.devices)
     program = _read_for_cpu(options)
     from meshbridge.tools import inputs  # imports JAX, as do these
     from meshbridge.tools.compare import command, text
+    from meshbridge.tools.compare.contestants import OURS
+    from meshbridge.tools.compare.process import Limits
 
+    limits = Limits(options.timeout, options.memory_limit)
     with (
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as archive,
     ):
         found = command.compare(
-            program.module, devices=options.devices, seed=options.seed, inputs=archive or "", quiet=options.quiet
+            program.module,
+            devices=options.devices,
+            seed=options.seed,
+            inputs=archive or "",
+            limits=limits,
+            quiet=options.quiet,
         )
     if options.json:
         print(text.as_json(found))
     else:
         text.print_table(found)
-    return 1 if found.figures["meshbridge"].error else 0
+    return 1 if found.figures[OURS].error else 0
+
+
+def _compare_for_targets(options: argparse.Namespace) -> int:
+    useless = dict.fromkeys(("--devices", "--seed", "--inputs"), "with --target, for which nothing runs")
+    given = {name: getattr(options, name.strip("-")) is not None for name in useless}
+    console.refuse_ignored("meshbridge compare", useless, given)
+    targets = [_target("compare", text) for text in options.targets]
+    program = _read_ahead_of_time(options)
+    from meshbridge.tools.compare import command, text
+    from meshbridge.tools.compare.contestants import OURS
+    from meshbridge.tools.compare.process import Limits
+
+    limits = Limits(options.timeout, options.memory_limit)
+    with files.about(files.display_name(options.input), program.format.wording):
+        found = command.compare_for(program, targets, limits=limits, quiet=options.quiet)
+    if options.json:
+        print(text.targets_as_json(found))
+    else:
+        for index, comparison in enumerate(found):
+            print(end="\n" if index else "")
+            text.print_target_table(comparison)
+    return 1 if any(comparison.figures[OURS].error for comparison in found) else 0
+
+
+def compile(options: argparse.Namespace) -> int:
+    """`meshbridge compile IN --target T -o FILE`."""
+    target = _target("compile", options.target)
+    with progress.shown((_READING, _COMPILING, _WRITING), quiet=options.quiet) as steps:
+        program = _read_ahead_of_time(options)
+        steps.done(_READING)
+        from meshbridge.tools.compare import command
+        from meshbridge.tools.compare.process import Limits
+
+        limits = Limits(options.timeout, options.memory_limit)
+        with files.about(files.display_name(options.input), program.format.wording):
+            data = command.executable_for(program, target, limits=limits)
+        steps.done(_COMPILING)
+    files.write_bytes(options.output, data)
+    return 0
+
+
+def _target(command: str, text: str) -> Target:
+    """What `--target` says. Raises UsageError where it says nothing that can be compiled for."""
+    try:
+        return parse_target(text)
+    except MeshError as error:
+        raise console.UsageError(f"meshbridge {command}: {error}") from None
+
+
+def _read_ahead_of_time(options: argparse.Namespace) -> Program:
+    """The program, in a process that has no devices but the CPU's and compiles nothing itself."""
+    _set_defaults(options, timeout=TIMEOUT)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    return console.read_program(options.input, options.dims)
 
 
 def reshard(options: argparse.Namespace) -> int:
@@ -368,6 +476,7 @@ OPTIONS: dict[str, Callable[[console.Parser], None]] = {
     "convert": _add_convert,
     "report": _add_report,
     "compare": _add_compare,
+    "compile": _add_compile,
     "reshard": _add_reshard,
     "verify": _add_verify,
 }

@@ -1,7 +1,7 @@
 """One contestant on one program, in a process of its own: XLA reads its flags once, and its fatal errors end the process.
 
 `python -m meshbridge.tools.compare.child FOLDER REQUEST` finds the program in FOLDER/program, takes and leaves the outputs to
-compare with in FOLDER/reference.npz, and writes what it measured to FOLDER/result.json.
+compare with in FOLDER/reference.npz, and writes what it measured to FOLDER/result.json. Its standard error is FOLDER/errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,17 @@ import numpy as np
 
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.machines.target import parse
 from meshbridge.read import formats
-from meshbridge.runtime import reference
+from meshbridge.runtime import reference, targets
 from meshbridge.runtime.pjrt import boundary
 from meshbridge.tools import trial
 from meshbridge.tools.compare import spmd
 from meshbridge.tools.compare.contestants import CONTESTANTS, REPEATS, prepared
 from meshbridge.tools.compare.figures import Figures
+
+ERRORS, EXECUTABLE = "errors", "executable"
+"""Files of the folder: the child's standard error, where compilers also leave their logs, and what was compiled, serialized."""
 
 UNSHARDED = "unsharded"
 """Stands for the program without its shardings on one device, which is no contestant but what they are measured by."""
@@ -35,14 +39,17 @@ UNSHARDED = "unsharded"
 class Request:
     """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
 
-    Inputs come from the archive `inputs`, or from `seed` where that is empty.
+    Inputs come from the archive `inputs`, or from `seed` where that is empty. With a `target`, whose first devices are meant,
+    nothing runs, and what was compiled is left in the folder if it is to `keep` it.
     """
 
     contestant: str
     devices: int
-    seed: int
-    inputs: str
-    lead: bool
+    seed: int = 0
+    inputs: str = ""
+    lead: bool = False
+    target: str = ""
+    keep: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _measured(folder: Path, request: Request) -> Figures:
     module = formats.BYTECODE.open((folder / "program").read_bytes(), "program", context()).module
+    if request.target:
+        return _ahead_of_time(folder, request, module)
     inputs = trial.load_arrays(request.inputs) if request.inputs else trial.random_inputs(boundary(module)[0], request.seed)
     if request.contestant == UNSHARDED:
         _save(folder, reference.unsharded(module, inputs))
@@ -67,12 +76,16 @@ def _measured(folder: Path, request: Request) -> Figures:
     return _contest(folder, request, module, inputs)
 
 
+def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures:
+    target = parse(request.target)
+    compiled, found = _compiled(request.contestant, module, targets.devices(target)[: request.devices])
+    if request.keep:
+        (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
+    return found
+
+
 def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence[Any]) -> Figures:
-    contestant = CONTESTANTS[request.contestant]
-    copy, partitioning = prepared(contestant, module)
-    started = time.perf_counter()
-    compiled = spmd.compile(copy, jax.devices()[: request.devices], shardy=contestant.shardy)
-    compiling = time.perf_counter() - started
+    compiled, found = _compiled(request.contestant, module, jax.devices()[: request.devices])
     running = []
     for _ in range(REPEATS):
         placed = compiled.place(inputs)  # a program may take its arguments for itself
@@ -83,14 +96,25 @@ def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence
     if request.lead:
         _save(folder, results)
     absolute, relative = (None, None) if request.lead else _differences(folder, results)
-    return Figures(
+    return replace(found, run_seconds=min(running), absolute_difference=absolute, relative_difference=relative)
+
+
+def _compiled(name: str, module: ir.Module, devices: Sequence[Any]) -> tuple[spmd.Compiled, Figures]:
+    """What a contestant makes of the program, and all that is known of it before it runs."""
+    contestant = CONTESTANTS[name]
+    copy, partitioning = prepared(contestant, module)
+    started = time.perf_counter()
+    compiled = spmd.compile(copy, devices, shardy=contestant.shardy)
+    compiling = time.perf_counter() - started
+    memory = compiled.loaded.memory
+    return compiled, Figures(
         **vars(figures(compiled.loaded.hlo_text())),
-        temporary_bytes=compiled.loaded.memory.temp_size_in_bytes,
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        peak_bytes=memory.peak_memory_in_bytes,
         partition_seconds=partitioning if contestant.is_ours else None,
         compile_seconds=compiling,
-        run_seconds=min(running),
-        absolute_difference=absolute,
-        relative_difference=relative,
     )
 
 

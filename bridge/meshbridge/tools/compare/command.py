@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
-import subprocess
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,17 @@ from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
+from meshbridge.machines.target import Target
 from meshbridge.read import formats
+from meshbridge.read.formats import Program
 from meshbridge.read.import_shardings import ImportShardings
-from meshbridge.runtime import pjrt
+from meshbridge.runtime import pjrt, targets
 from meshbridge.tools import progress, trial
-from meshbridge.tools.compare.child import UNSHARDED, Request, reference_results
-from meshbridge.tools.compare.contestants import CONTESTANTS
+from meshbridge.tools.compare import process
+from meshbridge.tools.compare.child import ERRORS, EXECUTABLE, UNSHARDED, Request, reference_results
+from meshbridge.tools.compare.contestants import CONTESTANTS, OURS
 from meshbridge.tools.compare.figures import Figures
+from meshbridge.tools.compare.process import NO_LIMITS, Limits
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "meshbridge.tools.compare.child")
 """What a child is started with."""
@@ -50,16 +52,27 @@ class Comparison:
     figures: dict[str, Figures]
 
 
-def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "", quiet: bool = True) -> Comparison:
+@dataclass(frozen=True)
+class TargetComparison:
+    """All contestants compiled for one target, of which the program uses the first `used` devices."""
+
+    target: Target
+    used: int
+    figures: dict[str, Figures]
+
+
+def compare(
+    module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "", limits: Limits = NO_LIMITS, quiet: bool = True
+) -> Comparison:
     """Every contestant on `module`, which is not changed, and on the same inputs: those of the archive `inputs`, else drawn from
-    `seed`. Shows on a terminal which of them runs unless `quiet`.
+    `seed`. Each is held to `limits`. Shows on a terminal which of them runs unless `quiet`.
 
     XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `commands`).
 
     Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs,
     and MemoryError where they cannot be held.
     """
-    needed = _devices(module, devices)
+    needed = _devices(module, devices, "there are")
     ports = pjrt.boundary(module)[0]
     if inputs:
         _check_inputs(ports, inputs)
@@ -72,7 +85,7 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "",
 
         def run(contestant: str, *, lead: bool) -> Figures:
             request = Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead)
-            outcome = _outcome(Path(folder), request)
+            outcome = _outcome(Path(folder), request, limits)
             steps.done(contestant)
             return outcome
 
@@ -87,12 +100,62 @@ def compare(module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "",
     return Comparison(needed, reference, remark, {name: found[name] for name in CONTESTANTS})
 
 
+def compare_for(
+    program: Program, for_targets: Sequence[Target], *, limits: Limits = NO_LIMITS, quiet: bool = True
+) -> tuple[TargetComparison, ...]:
+    """Every contestant on `program`, which is not changed, compiled for each target by its platform's compiler. Nothing runs.
+
+    Each compilation is held to `limits`. Raises MeshError where a compiler is not installed, where a target has fewer devices
+    than the program needs, and for a program that is partitioned already.
+    """
+    work = [(target, *_for_target(program, target)) for target in for_targets]
+    found = []
+    names = [f"{name}, {target.text}" for target in for_targets for name in CONTESTANTS]
+    with tempfile.TemporaryDirectory() as name, progress.shown(names, quiet=quiet) as steps:
+        folder = Path(name)
+        for target, module, used in work:
+            (folder / "program").write_bytes(mlir.to_bytecode(module))
+            figures = {}
+            for contestant in CONTESTANTS:
+                figures[contestant] = _compile(folder, Request(contestant, used, target=target.text), target, limits)
+                steps.done(f"{contestant}, {target.text}")
+            found.append(TargetComparison(target, used, figures))
+    return tuple(found)
+
+
+def executable_for(program: Program, target: Target, *, limits: Limits = NO_LIMITS) -> bytes:
+    """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables.
+
+    Raises MeshError for what `compare_for` raises it for, and where the program cannot be compiled, or is not within `limits`.
+    """
+    module, used = _for_target(program, target)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "program").write_bytes(mlir.to_bytecode(module))
+        found = _compile(folder, Request(OURS, used, target=target.text, keep=True), target, limits)
+        if found.error:
+            raise MeshError(found.error if "error: " in found.error else f"error: target '{target.text}': {found.error}")
+        return (folder / EXECUTABLE).read_bytes()
+
+
+def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:
+    """The program's module for a target's platform, and how many devices it is for."""
+    targets.check_installed(target)
+    copy = replace(program, module=formats.copy_module(program.module))
+    module = formats.for_platform(copy, targets.EXPORT_PLATFORM[target.machine.platform]).module
+    return module, _devices(module, target.devices, f"target '{target.text}' has")
+
+
+def _compile(folder: Path, request: Request, target: Target, limits: Limits) -> Figures:
+    return _outcome(folder, request, limits, os.environ | targets.environment(target))
+
+
 def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, list[np.ndarray[Any, Any]]]:
     """Who of XLA's partitioners runs `module`, and the results on as many devices as its mesh has; inputs as for `compare`.
 
     Raises MeshError where none of them runs it.
     """
-    devices = _devices(module, len(jax.devices()))
+    devices = _devices(module, len(jax.devices()), "there are")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
@@ -109,8 +172,8 @@ def _leaders(module: ir.Module) -> Sequence[str]:
     return LEADERS[::-1] if notation is not None and notation.name == "gspmd" else LEADERS
 
 
-def _devices(module: ir.Module, available: int) -> int:
-    """How many devices the program is for."""
+def _devices(module: ir.Module, available: int, there: str) -> int:
+    """How many devices the program is for; `there` are as many as `available`."""
     if is_partitioned(module):
         raise MeshError("<module>: error: the program is partitioned already, there is nothing to compare")
     for op in walk_all(module):
@@ -123,7 +186,7 @@ def _devices(module: ir.Module, available: int) -> int:
     if mesh is None:
         raise MeshError("<module>: error: the program names no mesh, there is nothing to partition")
     if mesh.size > available:
-        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {available}")
+        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, {there} {available}")
     return mesh.size
 
 
@@ -134,23 +197,12 @@ def _check_inputs(ports: Sequence[pjrt.Port], path: str) -> None:
         port.fitted(f"argument {index}", array)
 
 
-def _outcome(folder: Path, request: Request) -> Figures:
+def _outcome(folder: Path, request: Request, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> Figures:
     """What a child found, or how it ended without a result."""
     result = folder / "result.json"
     result.unlink(missing_ok=True)
-    command = [*COMMAND, str(folder), json.dumps(asdict(request))]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
-    if done.returncode == 0 and result.exists():
-        read = json.loads(result.read_text())
-        return Figures(**read | {"unknown_loops": tuple(read["unknown_loops"])})
-    return Figures(error=f"{_ending(done.returncode)}: {_last_words(done.stderr.splitlines())}")
-
-
-def _ending(status: int) -> str:
-    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-
-
-def _last_words(lines: Sequence[str]) -> str:
-    """XLA's fatal message, else the last line."""
-    fatal = [line for line in lines if re.match(r"F\d{4} ", line) or "Check failed" in line]
-    return (fatal or [line for line in lines if line.strip()] or ["it said nothing"])[-1].strip()
+    error = process.run([*COMMAND, str(folder), json.dumps(asdict(request))], folder / ERRORS, limits, environment)
+    if error or not result.exists():
+        return Figures(error=error or "it left no result")
+    read = json.loads(result.read_text())
+    return Figures(**read | {"unknown_loops": tuple(read["unknown_loops"])})

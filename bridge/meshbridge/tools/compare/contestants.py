@@ -43,9 +43,12 @@ def _in(notation: str) -> Callable[[ir.Module], ir.Module]:
     return convert
 
 
+OURS, PEER = "meshbridge", "xla-shardy"
+"""Whose figures are divided by whose, where a table has ratios."""
+
 CONTESTANTS = {
-    "meshbridge": Contestant(_ours, shardy=True, is_ours=True),
-    "xla-shardy": Contestant(_in("sdy"), shardy=True),
+    OURS: Contestant(_ours, shardy=True, is_ours=True),
+    PEER: Contestant(_in("sdy"), shardy=True),
     "xla-gspmd": Contestant(_in("gspmd"), shardy=False),
 }
 """By the name that the table prints."""

@@ -12,8 +12,12 @@ class Figures(HloFigures):
     """All per device. Where `error` says something, nothing else is known."""
 
     error: str = ""
+    argument_bytes: int = 0
+    output_bytes: int = 0
     temporary_bytes: int = 0
     "What XLA allocates beside arguments and results."
+    peak_bytes: int = 0
+    "The most that is held at once, arguments and results with it."
     partition_seconds: float | None = None
     "None where partitioning is a part of compiling."
     compile_seconds: float = 0.0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isinf
 from typing import Any
 
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.text import size_text, table
-from meshbridge.tools.compare.command import Comparison
+from meshbridge.tools.compare.command import Comparison, TargetComparison
+from meshbridge.tools.compare.contestants import OURS, PEER
 from meshbridge.tools.compare.figures import Figures
 
 SCHEMA = 1
@@ -24,6 +25,44 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(head | {"contestants": contestants}, indent=2, allow_nan=False)
 
 
+def targets_as_json(comparisons: Sequence[TargetComparison]) -> str:
+    """The comparisons on targets as docs/report.md describes them."""
+    found = [
+        {
+            "target": each.target.text,
+            "devices": each.target.devices,
+            "used": each.used,
+            "contestants": [_on_target(name, figures) for name, figures in each.figures.items()],
+        }
+        for each in comparisons
+    ]
+    return json.dumps({"schema": SCHEMA, "targets": found}, indent=2, allow_nan=False)
+
+
+def _on_target(name: str, figures: Figures) -> dict[str, Any]:
+    """Without what only a run tells."""
+    known = asdict(figures)
+    return {"name": name} | {key: known[field] for key, field in TARGET_KEYS.items()}
+
+
+TARGET_KEYS = {
+    "wire_bytes": "wire_bytes",
+    "bytes_by_kind": "bytes_by_kind",
+    "count_by_kind": "count_by_kind",
+    "executed": "executed_collectives",
+    "argument_bytes": "argument_bytes",
+    "output_bytes": "output_bytes",
+    "temporary_bytes": "temporary_bytes",
+    "peak_bytes": "peak_bytes",
+    "flops": "flops",
+    "partition_seconds": "partition_seconds",
+    "compile_seconds": "compile_seconds",
+    "unknown_loops": "unknown_loops",
+    "error": "error",
+}
+"""What the JSON of a target calls the figures."""
+
+
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:
     """JSON has no word for an infinite difference: it becomes the text `inf`."""
     return {key: "inf" if isinstance(value, float) and isinf(value) else value for key, value in figures.items()}
@@ -31,10 +70,19 @@ def _plain(figures: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """A heading and how to write a contestant's figure beside it."""
+    """A heading and how to write a contestant's figure beside it; ratios are made of `figure`, where they say something."""
 
     heading: str
     text: Callable[[Figures], str]
+    figure: Callable[[Figures], float] | None = None
+
+
+def _size(heading: str, figure: Callable[[Figures], float]) -> Row:
+    return Row(heading, lambda found: size_text(figure(found)), figure)
+
+
+def _count(heading: str, figure: Callable[[Figures], int]) -> Row:
+    return Row(heading, lambda found: f"{figure(found):,}", figure)
 
 
 def _seconds(value: float | None) -> str:
@@ -53,42 +101,91 @@ def _of_kind(kind: str) -> Row:
     return Row(f"  {kind}", text)
 
 
-HEAD = (Row("wire bytes", lambda found: size_text(found.wire_bytes)),)
-FOOT = (
-    Row("  with reduce-scatters", lambda found: size_text(found.scattered_bytes)),
-    Row("collectives", lambda found: f"{found.collectives:,}"),
-    Row("  executed in one step", lambda found: f"{found.executed_collectives:,}"),
-    Row("temporary bytes", lambda found: size_text(found.temporary_bytes)),
-    Row("MFLOP", lambda found: f"{found.flops / 1e6:,.1f}"),
+WIRE = _size("wire bytes", lambda found: found.wire_bytes)
+SCATTERED = _size("  with reduce-scatters", lambda found: found.scattered_bytes)
+COUNTS = (
+    _count("collectives", lambda found: found.collectives),
+    _count("  executed in one step", lambda found: found.executed_collectives),
+)
+TEMPORARY = _size("temporary bytes", lambda found: found.temporary_bytes)
+WORK = (
+    Row("MFLOP", lambda found: f"{found.flops / 1e6:,.1f}", lambda found: found.flops),
     Row("partition ms", lambda found: _seconds(found.partition_seconds)),
-    Row("compile ms", lambda found: _seconds(found.compile_seconds)),
+    Row("compile ms", lambda found: _seconds(found.compile_seconds), lambda found: found.compile_seconds),
+)
+RUN = (
     Row("run ms", lambda found: _seconds(found.run_seconds)),
     Row("largest difference", lambda found: _difference(found.absolute_difference)),
     Row("  relative", lambda found: _difference(found.relative_difference)),
 )
+MEMORY = (
+    _size("argument bytes", lambda found: found.argument_bytes),
+    _size("output bytes", lambda found: found.output_bytes),
+    TEMPORARY,
+    _size("peak bytes", lambda found: found.peak_bytes),
+)
+"""The rows of the tables: of what runs here, and of what is compiled for a target."""
 
 
 def rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     """The cells of the table, line by line: a heading, then one for each contestant."""
-    every = comparison.figures.values()
-    kinds = [_of_kind(kind) for kind in WIRE_BYTES if any(kind in found.bytes_by_kind for found in every)]
-    for row in (*HEAD, *kinds, *FOOT):
-        yield (row.heading, *("failed" if found.error else row.text(found) for found in every))
+    every = comparison.figures
+    for row in (WIRE, *_kinds(every), SCATTERED, *COUNTS, TEMPORARY, *WORK, *RUN):
+        yield _cells(row, every)
+
+
+def target_rows(comparison: TargetComparison) -> Iterator[tuple[str, ...]]:
+    """The same of one target, with a last cell for our figure over that of XLA with Shardy."""
+    every = comparison.figures
+    for row in (WIRE, *_kinds(every), *COUNTS, *MEMORY, *WORK):
+        yield (*_cells(row, every), _ratio(row, every))
+
+
+def _kinds(every: Mapping[str, Figures]) -> list[Row]:
+    return [_of_kind(kind) for kind in WIRE_BYTES if any(kind in found.bytes_by_kind for found in every.values())]
+
+
+def _cells(row: Row, every: Mapping[str, Figures]) -> tuple[str, ...]:
+    return (row.heading, *("failed" if found.error else row.text(found) for found in every.values()))
+
+
+def _ratio(row: Row, every: Mapping[str, Figures]) -> str:
+    ours, peer = every[OURS], every[PEER]
+    if row.figure is None or ours.error or peer.error or not row.figure(peer):
+        return ""
+    return f"{row.figure(ours) / row.figure(peer):.2f}"
 
 
 def print_table(comparison: Comparison) -> None:
     """Prints the table on standard output, and below it what needs saying."""
     print(table([("per device", *comparison.figures), *rows(comparison)], left={0}))
-    for line in _remarks(comparison):
-        print(line)
-
-
-def _remarks(comparison: Comparison) -> Iterator[str]:
     if comparison.remark:
         instead = f"compared with {comparison.reference}" if comparison.reference else "compared with nothing"
-        yield f"differences are {instead}: {comparison.remark}"
+        print(f"differences are {instead}: {comparison.remark}")
+    _print_remarks(comparison.figures)
+
+
+def print_target_table(comparison: TargetComparison) -> None:
+    """The same of one target."""
+    target = comparison.target
+    print(f"{target.text}: {_devices_text(comparison)} of {target.machine.summary}, compiled ahead of time, not run")
+    print(table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}))
+    print(f"ratio: {OURS} / {PEER}")
+    room = target.machine.memory_bytes
     for name, found in comparison.figures.items():
+        if found.peak_bytes > room:
+            print(f"{name} does not fit: a device has {size_text(room)} of memory")
+    _print_remarks(comparison.figures)
+
+
+def _devices_text(comparison: TargetComparison) -> str:
+    there = comparison.target.devices
+    return f"{there} devices" if comparison.used == there else f"the first {comparison.used} of {there} devices"
+
+
+def _print_remarks(figures: Mapping[str, Figures]) -> None:
+    for name, found in figures.items():
         if found.error:
-            yield f"{name} failed: {found.error}"
+            print(f"{name} failed: {found.error}")
         if found.unknown_loops:
-            yield f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count"
+            print(f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count")

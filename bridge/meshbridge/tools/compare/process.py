@@ -1,0 +1,92 @@
+"""A child process under limits of time and memory, and in words how it ended.
+
+Memory is watched, not limited by the operating system: XLA reserves far more address space than it uses, and ends its process
+without a word where it gets none.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from meshbridge.ir.mlir import MeshError
+
+WATCHED_SECONDS = 0.1
+"""How long the memory of a process may go unseen."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may take; None: whatever it wants."""
+
+    seconds: float | None = None
+    gigabytes: float | None = None
+    "Of memory in use, in powers of 1,000."
+
+
+NO_LIMITS = Limits()
+
+
+def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> str:
+    """Runs `command`, whose standard error is written to the file `errors`. Returns what it died of, empty if all was well.
+
+    Raises MeshError where memory is limited and this system does not say how much a process uses.
+    """
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=environment) as child,
+    ):
+        try:
+            excess = _watch(child, limits)
+        finally:
+            child.kill()  # where it has not ended by itself
+    if excess:
+        return excess
+    if child.returncode == 0:
+        return ""
+    return f"{_ending(child.returncode)}: {_last_words(errors.read_text(errors='replace').splitlines())}"
+
+
+def _watch(child: subprocess.Popen[bytes], limits: Limits) -> str:
+    """Waits for the end of a process, or until it takes more than it may; says what."""
+    started = monotonic()
+    while True:
+        left = None if limits.seconds is None else limits.seconds - (monotonic() - started)
+        if left is not None and left <= 0:
+            return f"not done within {limits.seconds:g} seconds"
+        step = left if limits.gigabytes is None else min(WATCHED_SECONDS, left or WATCHED_SECONDS)
+        try:
+            child.wait(step)
+        except subprocess.TimeoutExpired:
+            if limits.gigabytes is not None and _memory(child.pid) > limits.gigabytes * 1e9:
+                return f"needs more than {limits.gigabytes:g} GB of memory"
+        else:
+            return ""
+
+
+def _memory(process: int) -> int:
+    """Bytes of memory that a process uses; 0 if it is gone."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        if Path("/proc/self/status").exists():
+            return 0
+        raise MeshError("error: this system does not say how much memory a process uses: leave out the limit") from None
+    found = re.search(r"VmRSS:\s*(\d+) kB", status)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _ending(status: int) -> str:
+    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """XLA's fatal message, else the last line that is not of a log."""
+    fatal = [line for line in lines if re.match(r"F\d{4} ", line) or "Check failed" in line]
+    said = [line for line in lines if line.strip() and not re.match(r"[IW]\d{4} ", line)]
+    return (fatal or said or ["it said nothing"])[-1].strip()
