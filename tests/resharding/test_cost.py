@@ -92,7 +92,7 @@ def test_is_what_the_default_plan_sends(shape: tuple[int, ...], seed: int) -> No
         sizes = tuple(chooser.choice((1, 3, 4, 6, 8, 12, 16)) for _ in range(chooser.randint(1, 4)))
         source, target = (_drawn(chooser, mesh, len(sizes), pending=pending) for pending in (True, False))
         fewest, found = (resharding.plan(sizes, "f32", mesh, source, target, options) for options in (BYTES, Options()))
-        padded = padded_shape(sizes, mesh, source.padded(len(sizes)), target.padded(len(sizes)))
+        padded = padded_shape(sizes, mesh, source.padded(len(sizes)).split_axes, target.padded(len(sizes)).split_axes)
         even = resharding.plan(padded, "f32", mesh, source, target, BYTES)
         given_up = 100 * (fewest.collectives - found.collectives if padded == sizes else even.collectives)
         saved = max(fewest.collectives, even.collectives) - found.collectives

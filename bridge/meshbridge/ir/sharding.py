@@ -81,7 +81,7 @@ class Mesh:
     def rank(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of devices."""
         return prod(self.shape)
@@ -234,7 +234,7 @@ def local_shape(shape: tuple[int, ...], mesh: Mesh, split: Split) -> tuple[int, 
 
 def is_even(shape: tuple[int, ...], mesh: Mesh, split: Split) -> bool:
     """Whether every dimension divides by the devices that split it."""
-    return all(size % mesh.group_size(axes) == 0 for size, axes in zip(shape, split, strict=True))
+    return not any(axes and size % mesh.group_size(axes) for size, axes in zip(shape, split, strict=True))
 
 
 def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:

@@ -8,6 +8,7 @@ every position both have the same radix. Over axes whose sizes are powers of one
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -44,41 +45,51 @@ class Alignment:
         return tuple(digit for axis in axes for digit in self.digits.get(axis, ()))
 
 
-@dataclass
-class _Cuts:
-    """Per tensor dimension and per mesh axis, the products at which one position ends and the next begins."""
+class Cuts(NamedTuple):
+    """The products at which one position ends and the next begins, in ascending order, 1 first."""
 
-    dims: list[set[int]]
-    places: dict[int, list[tuple[int, int]]]
-    "Mesh axis to where it shards: tensor dimension, and the product of the axes outside it there."
+    dims: list[list[int]]
+    axes: dict[int, list[int]]
+    "Of every mesh axis longer than 1: relative to its outer end, its size last."
 
-    def align(self, mesh: Mesh) -> bool:
-        """Carries every bound of a digit inside an axis from one side to the other until nothing changes; False if unaligned."""
-        changed = True
-        while changed:
-            changed = False
-            if not all(_is_chain(cuts) for cuts in self.dims):
-                return False
-            for axis, places in self.places.items():
-                size = mesh.shape[axis]
-                inside = {cut // start for dim, start in places for cut in self.dims[dim] if start <= cut <= start * size}
-                for dim, start in places:
-                    missing = {start * cut for cut in inside} - self.dims[dim]
-                    self.dims[dim] |= missing
+
+def common_cuts(mesh: Mesh, source: Sequence[Axes], target: Sequence[Axes]) -> Cuts | None:
+    """Those of two splits, None if they are unaligned: every bound of a digit inside an axis is carried from where that shards
+    on one side to where it does on the other, until nothing changes."""
+    dims: list[set[int]] = []
+    places: dict[int, list[tuple[int, int]]] = {}  # axis to dimensions, and the products of the axes outside it there
+    for dim, sides in enumerate(zip(source, target, strict=True)):
+        ends = {1}
+        for axes in sides:
+            start = 1
+            for axis in axes:
+                places.setdefault(axis, []).append((dim, start))
+                start *= mesh.shape[axis]
+                ends.add(start)
+        dims.append(ends)
+    changed = True
+    while changed:
+        changed = False
+        ordered = [sorted(ends) for ends in dims]
+        if any(inner % outer for ends in ordered for outer, inner in itertools.pairwise(ends)):
+            return None
+        for axis, found in places.items():
+            if len(found) > 1:
+                inside = {cut for dim, start in found for cut in _inside(dims[dim], start, mesh.shape[axis])}
+                for dim, start in found:
+                    missing = {start * cut for cut in inside} - dims[dim]
+                    dims[dim] |= missing
                     changed = changed or bool(missing)
-        return True
-
-    def within(self, mesh: Mesh, axis: int) -> list[int]:
-        """The bounds of an axis's digits, relative to its outer end."""
-        inside = {1, mesh.shape[axis]}
-        for dim, start in self.places.get(axis, [])[:1]:
-            inside |= {cut // start for cut in self.dims[dim] if start <= cut <= start * mesh.shape[axis]}
-        return sorted(inside)
+    axes_cuts = {axis: [1, size] for axis, size in enumerate(mesh.shape) if size > 1}
+    for axis in axes_cuts.keys() & places.keys():
+        dim, start = places[axis][0]
+        axes_cuts[axis] = _inside(ordered[dim], start, mesh.shape[axis])
+    return Cuts(ordered, axes_cuts)
 
 
-def _is_chain(cuts: set[int]) -> bool:
-    ordered = sorted(cuts)
-    return all(inner % outer == 0 for outer, inner in itertools.pairwise(ordered))
+def _inside(ends: Iterable[int], start: int, size: int) -> list[int]:
+    """Those of a dimension's `ends` within an axis of that `size`, relative to its outer end at `start`."""
+    return [end // start for end in ends if start <= end <= start * size]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -87,18 +98,10 @@ def align(shape: tuple[int, ...], mesh: Mesh, source: Split, target: Split) -> A
 
     Every dimension must divide by the devices that split it on either side.
     """
-    cuts = _Cuts([{1} for _ in shape], {})
-    for split in (source, target):
-        for dim, axes in enumerate(split):
-            product = 1
-            for axis in axes:
-                if mesh.shape[axis] > 1:
-                    cuts.places.setdefault(axis, []).append((dim, product))
-                product *= mesh.shape[axis]
-                cuts.dims[dim].add(product)
-    if not cuts.align(mesh) or any(size % max(cut) for size, cut in zip(shape, cuts.dims, strict=True)):
+    cuts = common_cuts(mesh, source, target)
+    if cuts is None or any(size % ends[-1] for size, ends in zip(shape, cuts.dims, strict=True)):
         return None
-    digits = {axis: _axis_digits(mesh, axis, cuts.within(mesh, axis)) for axis in range(mesh.rank) if mesh.shape[axis] > 1}
+    digits = {axis: _axis_digits(mesh, axis, ends) for axis, ends in cuts.axes.items()}
     positions = tuple(_positions(shape, cuts.dims, mesh, source, target, digits))
     return Alignment(positions, {axis: tuple(listed.values()) for axis, listed in digits.items()})
 
@@ -111,11 +114,11 @@ def _axis_digits(mesh: Mesh, axis: int, cuts: list[int]) -> dict[int, Digit]:
 
 
 def _positions(
-    shape: tuple[int, ...], cuts: list[set[int]], mesh: Mesh, source: Split, target: Split, digits: dict[int, dict[int, Digit]]
+    shape: tuple[int, ...], cuts: list[list[int]], mesh: Mesh, source: Split, target: Split, digits: dict[int, dict[int, Digit]]
 ) -> list[Position]:
     positions = []
     for dim, size in enumerate(shape):
-        ordered = sorted(cuts[dim])
+        ordered = cuts[dim]
         labels = [_labels(mesh, split[dim], digits) for split in (source, target)]
         for place, (outer, inner) in enumerate(itertools.pairwise(ordered)):
             positions.append(Position(dim, place, inner // outer, labels[0].get(outer), labels[1].get(outer)))

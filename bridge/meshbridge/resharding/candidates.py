@@ -93,7 +93,7 @@ def _halo_starts(source: Sharding) -> Shape:
 
 def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes, listed: bool) -> Iterator[Steps]:
     """Plans by digits, a pad of an uneven replicated source before them, a crop of an uneven replicated target behind."""
-    whole = padded_shape(shape, mesh, source, target)
+    whole = padded_shape(shape, mesh, source.split_axes, target.split_axes)
     alignment = align(whole, mesh, source.split_axes, target.split_axes)
     if alignment is None:
         return
@@ -120,7 +120,7 @@ def in_padding(
     replicates is padded, one that the target replicates is cropped.
     """
     zeros = (0,) * len(shape)
-    before, after = reblocks(shape, whole, mesh, source, target, listed)
+    before, after = reblocks(shape, whole, mesh, source.split_axes, target.split_axes, listed)
     start, padded = (local_shape(size, mesh, source.split_axes) for size in (shape, whole))
     if before:
         start = before[-1].shape
@@ -133,26 +133,27 @@ def in_padding(
 
 
 def reblocks(
-    shape: Shape, whole: Shape, mesh: Mesh, source: Sharding, target: Sharding, listed: bool
+    shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Split, listed: bool
 ) -> tuple[tuple[Reblock, ...], tuple[Reblock, ...]]:
     """From the blocks of a tensor of `shape` to those of the tensor padded to `whole`, and back."""
     if shape == whole:
         return (), ()
     return (
-        _reblocks(shape, mesh, source.split_axes, (shape, whole), listed),
-        _reblocks(shape, mesh, target.split_axes, (whole, shape), listed),
+        _reblocks(shape, mesh, source, (shape, whole), listed),
+        _reblocks(shape, mesh, target, (whole, shape), listed),
     )
 
 
 def _reblocks(shape: Shape, mesh: Mesh, split: Split, between: tuple[Shape, Shape], listed: bool) -> tuple[Reblock, ...]:
     """From the blocks of the first of two sizes of the tensor to those of the second, dimension by dimension."""
-    now, wanted = (local_shape(size, mesh, split) for size in between)
-    buffer = [size if axes else kept for size, kept, axes in zip(now, shape, split, strict=True)]
+    counts = [mesh.group_size(axes) if axes else 1 for axes in split]
+    now, wanted = ([-(-size // count) for size, count in zip(sizes, counts, strict=True)] for sizes in between)
+    changed = [dim for dim, axes in enumerate(split) if axes and now[dim] != wanted[dim]]
+    buffer = [size if axes else kept for size, kept, axes in zip(now, shape, split, strict=True)] if changed else []
     steps = []
-    for dim, axes in enumerate(split):
-        if axes and now[dim] != wanted[dim]:
-            buffer[dim] = wanted[dim]
-            steps.append(Reblock(tuple(buffer), axis_digits(mesh, axes), dim, now[dim], listed))
+    for dim in changed:
+        buffer[dim] = wanted[dim]
+        steps.append(Reblock(tuple(buffer), axis_digits(mesh, split[dim]), dim, now[dim], listed))
     return tuple(steps)
 
 
@@ -178,10 +179,10 @@ def relabelling(mesh: Mesh, source: Sharding, target: Sharding) -> tuple[Digits,
     return axis_digits(mesh, sources), axis_digits(mesh, targets)
 
 
-def padded_shape(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Shape:
-    """The shape with every dimension padded so that both shardings divide it evenly."""
-    blocks = [
-        lcm(mesh.group_size(before), mesh.group_size(after))
-        for before, after in zip(source.split_axes, target.split_axes, strict=True)
-    ]
-    return tuple([-(-size // count) * count for size, count in zip(shape, blocks, strict=True)])
+def padded_shape(shape: Shape, mesh: Mesh, source: Split, target: Split) -> Shape:
+    """The shape with every dimension padded so that both splits divide it evenly."""
+    padded = []
+    for size, before, after in zip(shape, source, target, strict=True):
+        count = lcm(mesh.group_size(before), mesh.group_size(after)) if before or after else 1
+        padded.append(-(-size // count) * count)
+    return tuple(padded)

@@ -21,7 +21,7 @@ from meshbridge.resharding.candidates import in_padding, masks, padded_shape, pl
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
-from meshbridge.resharding.price import even_share, floor
+from meshbridge.resharding.price import even_share
 from meshbridge.resharding.routes import reduced_axes, replications, routes
 from meshbridge.resharding.steps import Rounds, Shape, Step
 from meshbridge.resharding.tiles import TileExchange
@@ -77,7 +77,7 @@ def _steps_of_best_way(
         legs = ((source, way.between), (way.between, target))
         return tuple(step for leg in legs for step in plan(shape, dtype, mesh, *leg, options).steps)
     if way.kind == "padded":
-        whole = padded_shape(shape, mesh, source, target)
+        whole = padded_shape(shape, mesh, source.split_axes, target.split_axes)
         if whole == shape:
             return _steps_of_even_pair(shape, dtype, mesh, source, target, options)
         steps = plan(whole, dtype, mesh, source, target, options).steps
@@ -119,9 +119,6 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
     half of it. For even shards a formula (`price`), which leaves out that small tensors may give up bytes for fewer collectives.
     """
     if source.is_plain and target.is_plain:
-        least = floor(shape, mesh, source, target)
-        if least.is_price:
-            return least.received * element_bytes(dtype)
         source, target = source.padded(len(shape)), target.padded(len(shape))
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
             share = even_share(mesh, source, target, _UNCHECKED.permutes(mesh))

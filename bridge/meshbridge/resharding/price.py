@@ -15,20 +15,19 @@ Before that is known, a `floor` says what no plan goes below. Between most pairs
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import zip_longest
 from math import gcd, inf, prod
 from typing import NamedTuple
 
-from meshbridge.ir.digits import Digit, Digits
+from meshbridge.ir.digits import Digit
 from meshbridge.ir.groups import lists_devices
-from meshbridge.ir.relays import Relayed, relabelled
+from meshbridge.ir.relays import Exchange, Relayed, relabelled
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
-from meshbridge.resharding.aligned import Labels, entries_of, links, with_free_places
-from meshbridge.resharding.alignment import Alignment, align
+from meshbridge.resharding.paths import Path, Paths, SplitDim, paths_between
 from meshbridge.resharding.routes import reduced_axes
-from meshbridge.resharding.steps import Shape, still
+from meshbridge.resharding.steps import Shape
 
 
 class Received(NamedTuple):
@@ -41,10 +40,11 @@ class Received(NamedTuple):
     stop: bool
     relayed: tuple[Relayed, ...] = ()
 
-    def of(self, elements: float) -> Received:
-        """The same of a tensor of so many `elements`, where this is of one of a single element."""
-        relayed = tuple([each.times(elements) for each in self.relayed])
-        return self._replace(busiest=self.busiest * elements, average=self.average * elements, relayed=relayed)
+    def of(self, elements: float, before: int = 1) -> Received:
+        """The same of a tensor of so many `elements`, where this is of one of as many as `before`."""
+        part = 1 / before
+        relayed = tuple([each.times(part).times(elements) for each in self.relayed])
+        return Received(self.busiest * part * elements, self.average * part * elements, self.launches, self.stop, relayed)
 
     @property
     def received(self) -> float:
@@ -122,25 +122,34 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     return _Pair(parts, blocks, (terms - 2) / mesh.size, all_used and stays, fewer)
 
 
-def even_price(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> Received | None:
-    """What the best plan without a stop receives between two plain shardings that divide `shape` evenly.
+def even_price(mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, rounds: int) -> Received | None:
+    """What the best plan without a stop receives between two plain shardings that divide these dimensions evenly, of a value that
+    is partial along the axes `reduced` and copied along `copied`.
 
     None where they have no common number system (`alignment`). `rounds` is the most permutes that an exchange may take; where it
     is 0, all-to-alls do the work of one.
 
-    Of the sizes only those factors matter by which something is split: a dimension is known by how it is split on both sides,
-    and by what it has in common with the groups that may divide it further, those that reduce and those that hold copies.
+    Of the sizes only those factors matter by which something is split: a dimension is known by the axes that split it on either
+    side behind those that split it on both, and by what it has in common with the groups that may divide it further, those that
+    reduce and those that hold copies.
     """
-    reduced, _ = reduced_axes(source, target)
-    copied = source.copied_axes(mesh) if reduced else ()
-    further = mesh.group_size(reduced + copied)
-    dims = []
-    for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
-        split = max(mesh.group_size(before), mesh.group_size(after))
-        if (kept := split * gcd(size // split, further)) > 1:
-            dims.append((kept, before, after))
-    elements = prod(shape)
-    found = [share.of(elements) for share in _shares(mesh, tuple(sorted(dims)), reduced, copied, rounds)]
+    further = mesh.group_size(reduced + copied if reduced else ())
+    elements, smallest, moved = 1, 1, []
+    for size, before, after in dims:
+        elements *= size
+        if not (before or after):
+            kept = gcd(size, further)
+        else:
+            split = max(mesh.group_size(before), mesh.group_size(after))
+            kept = split * gcd(size // split, further)
+        smallest *= kept
+        while before and after and before[0] == after[0]:
+            kept //= mesh.shape[before[0]]
+            before, after = before[1:], after[1:]
+        if kept > 1:
+            moved.append((kept, before, after))
+    plans = _plans(mesh, tuple(sorted(moved)), reduced, copied if reduced else (), rounds)
+    found = [each.of(elements, smallest) for each in plans]
     if len(found) > 1:
         return min(found, key=lambda each: each.busiest + sum([relayed.sent[0] for relayed in each.relayed]))
     return found[0] if found else None
@@ -153,78 +162,92 @@ def even_share(mesh: Mesh, source: Sharding, target: Sharding, rounds: int) -> R
     if reduced_axes(source, target) != ((), ()):
         return None
     splits = zip(source.split_axes, target.split_axes, strict=True)
-    shape = tuple([max(mesh.group_size(before), mesh.group_size(after)) for before, after in splits])
-    found = even_price(shape, mesh, source, target, rounds)
-    return None if found is None or found.stop else found.of(1 / prod(shape))
+    dims = [(max(mesh.group_size(before), mesh.group_size(after)), before, after) for before, after in splits]
+    found = even_price(mesh, dims, (), (), rounds)
+    return None if found is None or found.stop else found.of(1 / prod([size for size, _, _ in dims]))
 
 
 @lru_cache(maxsize=1 << 16)
-def _shares(
-    mesh: Mesh, dims: tuple[tuple[int, Axes, Axes], ...], reduced: Axes, copied: Axes, rounds: int
-) -> tuple[Received, ...]:
-    """The same as parts of the tensor, one for each plan that may be the best, none where there is no common number system. Each
-    of `dims` is a size and the axes that split it, before and after."""
-    shape = tuple([size for size, _, _ in dims])
-    alignment = align(shape, mesh, tuple([before for _, before, _ in dims]), tuple([after for _, _, after in dims]))
-    if alignment is None:
+def _plans(mesh: Mesh, dims: tuple[SplitDim, ...], reduced: Axes, copied: Axes, rounds: int) -> tuple[Received, ...]:
+    """What each plan receives that may be the best, of a tensor of these dimensions; none where there is no common number
+    system."""
+    paths = paths_between(mesh, dims)
+    if paths is None:
         return ()
-    partial, part = alignment.of(reduced), 1 / prod(shape)
-    labels: Labels = {position: position.source for position in alignment.positions if position.source is not None}
-    goal: Labels = {position: position.target for position in alignment.positions if position.target is not None}
-    entries = entries_of(labels, goal)
-    entered = set(entries.values())
-    idle = [digit for digit in (*partial, *alignment.of(copied)) if digit not in entered]
-    found = [_received(alignment, labels, goal, entries, partial, idle, rounds)]
-    if reduced and idle:  # they scatter the reduction too, if there is room for them
-        local = [position for position in alignment.positions if position not in labels]
-        with_free_places(local, idle, entries)
-        entered = set(entries.values())
-        idle = [digit for digit in idle if digit not in entered]
-        found.append(_received(alignment, labels, goal, entries, partial, idle, rounds))
+    partial, entries = paths.of(reduced), paths.entries
+    idle = [number for number in (*partial, *paths.of(copied)) if number not in entries] if reduced else []
+    found = [_received(paths, entries, {}, partial, idle, rounds)]
+    if idle:  # they scatter the reduction too, if there is room for them
+        scattered = _in_free_places(paths, idle)
+        idle = [number for number in idle if number not in scattered]
+        found.append(_received(paths, entries | scattered, scattered, partial, idle, rounds))
     if not any(each.relayed for each in found):
         found = [min(found)]
-    return tuple([each.of(part) for each in found])
+    return tuple(found)
+
+
+def _in_free_places(paths: Paths, idle: list[int]) -> dict[int, int]:
+    """The digits among `idle` that some local part is scattered by, as `aligned.with_free_places` does, to their radices."""
+    free, room, found = list(paths.free), prod([paths.radices[number] for number in idle]), {}
+    for number in sorted(idle, key=lambda number: -paths.radices[number]):
+        radix = paths.radices[number]
+        whole = [dim for dim, size in enumerate(free) if size % radix == 0]
+        if whole:
+            free[max(whole, key=lambda dim: gcd(free[dim], room))] //= radix
+            found[number] = radix
+    return found
 
 
 def _received(
-    alignment: Alignment, labels: Labels, goal: Labels, entries: Labels, partial: Digits, idle: Collection[Digit], rounds: int
+    paths: Paths, entries: dict[int, int], scattered_alone: Collection[int], partial: list[int], idle: list[int], rounds: int
 ) -> Received:
-    """What the plan that reduces over the digits `partial` receives, after slices or scatters to `entries`.
+    """What the plan that reduces over the digits `partial` receives, after slices or scatters by `entries`.
 
     `idle` are the digits that reduce or hold copies and scatter nothing. A relabelling is part of an all-to-all where that takes
     at most `rounds` permutes.
     """
-    n: float = prod([position.radix for position in alignment.positions if position not in labels])
+    n: float = paths.held
     stop = bool(idle)
-    waiting = {digit.axis for digit in idle if digit in partial}
+    waiting = {paths.axes[number] for number in idle if number in partial}
     late = scattered = 1
-    for digit in entries.values():
-        if digit not in partial:
-            n /= digit.radix
-        elif digit.axis in waiting:
-            late *= digit.radix
+    for number, radix in entries.items():
+        if number not in partial:
+            n /= radix
+        elif paths.axes[number] in waiting:
+            late *= radix
         else:
-            scattered *= digit.radix
+            scattered *= radix
     total = n - n / scattered
     n /= scattered
-    reduced = prod([digit.radix for digit in partial if digit.axis in waiting])
+    reduced = prod([paths.radices[number] for number in partial if paths.axes[number] in waiting])
     total += 2 * (n - n / reduced)
     n /= late
-    gathered = prod([position.radix for position in alignment.positions if position.target is None])
-    total += gathered - n
-    launches = (scattered > 1) + (reduced > 1) + (gathered > n)
-    exchange = links(labels | entries, goal)
-    moved = prod([entered.radix for _, entered, _ in exchange.moved])
-    twisted = exchange.twisted
+    total += paths.wanted - n
+    launches = (scattered > 1) + (reduced > 1) + (paths.wanted > n)
+    moved = paths.moved
+    twisted = paths.twisted(scattered_alone)
     if not twisted:
         total += n - n / moved
         return Received(total, total, launches + (moved > 1), stop)
-    sources, targets = (tuple([listed[i] for i in twisted]) for listed in (exchange.sources, exchange.targets))
     if not rounds:
         total += n - n / moved
-        return Received(total, total, launches + (moved > 1), bool(partial), (Relayed(n, relabelled(sources, targets)),))
-    same = n * still(sources, targets, 1)
+        return Received(total, total, launches + (moved > 1), bool(partial), (Relayed(n, _relabelled(twisted)),))
+    same = n
+    for radix, length in twisted:
+        same /= radix ** (length - 1)
     if moved <= rounds:
         return Received(total + n, total + n - same / moved, launches + moved, stop)
     total += n - n / moved
     return Received(total + n, total + n - same, launches + 2, stop or bool(partial))
+
+
+@lru_cache(maxsize=1 << 10)
+def _relabelled(twisted: tuple[Path, ...]) -> tuple[tuple[Exchange, ...], ...]:
+    """The ways to relabel digits along these paths, whichever they are."""
+    sources: list[Digit] = []
+    targets: list[Digit] = []
+    for radix, length in twisted:
+        digits = [Digit(len(sources) + i, radix, 1) for i in range(length)]
+        sources += digits
+        targets += [digits[-1], *digits[:-1]]
+    return relabelled(tuple(sources), tuple(targets))

@@ -22,9 +22,10 @@ import numpy as np
 
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.relays import Relayed
-from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split, is_even
 from meshbridge.resharding.candidates import padded_shape, reblocks, relabel, relabelling
 from meshbridge.resharding.exchange import exchanged_axes, tiles_of_a_receiver
+from meshbridge.resharding.paths import SplitDim
 from meshbridge.resharding.plan import Options
 from meshbridge.resharding.price import even_price, floor
 from meshbridge.resharding.routes import reduced_axes, reductions, replications
@@ -121,22 +122,23 @@ def even_way(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sha
     """The way between two shardings that divide `shape` evenly, if they are aligned: mostly that without a stop. Where some digit
     has no dimension to scatter along, or a relabelling costs more than it must, the value may be reduced first along a dimension
     that the target divides."""
-    direct = _even_leg(shape, mesh, source, target, options)
+    reduced, copied = reduced_axes(source, target)[0], source.copied_axes(mesh)
+    direct = _even_leg(mesh, zip(shape, source.split_axes, target.split_axes, strict=True), reduced, copied, options)
     if direct is None or not direct[1]:
         return direct and direct[0].times(1)
     best = direct[0].times(1)
-    for between in reductions(shape, mesh, source, target, reduced_axes(source, target)[0]):
+    for between in reductions(shape, mesh, source, target, reduced):
         if between == target or _least(shape, mesh, source, between, target) > best.busiest:
             continue
-        if first := _even_leg(shape, mesh, source, between, options):
+        if first := _even_leg(mesh, zip(shape, source.split_axes, between.split_axes, strict=True), reduced, copied, options):
             found = _then(first[0].times(1), best_way(shape, dtype, mesh, between, target, options), between)
             best = min(best, found, key=lambda way: (way.busiest, way.launches if options.alpha else 0, way.received))
     return best
 
 
-def _even_leg(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> tuple[Way, bool] | None:
+def _even_leg(mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, options: Options) -> tuple[Way, bool] | None:
     """The way without a stop, and whether one may save something."""
-    found = even_price(shape, mesh, source, target, options.permutes(mesh))
+    found = even_price(mesh, dims, reduced, copied, options.permutes(mesh))
     if found is None:
         return None
     return Way("padded", found.busiest, found.average, found.launches, relayed=found.relayed), found.stop
@@ -148,8 +150,8 @@ def _ways(
     """All ways without a stop, the simplest first, and the shardings at which one may save something."""
     reduced, _ = reduced_axes(source, target)
     if reduced:
-        whole = padded_shape(shape, mesh, source, target)
-        resizes, others = _resized(shape, mesh, source, target, options), 1
+        whole = padded_shape(shape, mesh, source.split_axes, target.split_axes)
+        resizes, others = _resized(shape, whole, mesh, source.split_axes, target.split_axes, options), 1
         found = [_padded(mesh, resizes, even_way(whole, dtype, mesh, source, target, options))]
     else:
         dims = [_Dim(*each) for each in zip(shape, source.split_axes, target.split_axes, strict=True)]
@@ -168,13 +170,15 @@ def _direct(mesh: Mesh, dims: tuple[_Dim, ...], partial: Axes, options: Options)
 
     `dims` are those that change: with the others, which move alike, all prices grow alike.
     """
-    shape = tuple([dim.size for dim in dims])
-    source = Sharding(mesh.name, tuple([dim.before for dim in dims]), partial)
-    target = Sharding(mesh.name, tuple([dim.after for dim in dims]), partial)
-    even = _even_leg(padded_shape(shape, mesh, source, target), mesh, source, target, options)
-    resized = _resized(shape, mesh, source, target, options)
+    shape, before, after = (tuple(each) for each in zip(*dims, strict=True)) if dims else ((), (), ())
+    whole = padded_shape(shape, mesh, before, after)
+    even = _even_leg(mesh, zip(whole, before, after, strict=True), (), (), options)
+    resized = _resized(shape, whole, mesh, before, after, options)
     padded = _padded(mesh, resized, even and even[0])
     found = [padded]
+    if padded is not None and not options.lists(mesh):
+        return found, resized
+    source, target = (Sharding(mesh.name, split, partial) for split in (before, after))
     each = tiles_of_a_receiver(mesh, source, target)
     count = each * mesh.group_size(exchanged_axes(source, target))
     permutes = each * prod(_fewer_blocks(mesh, dims[dim]) for dim in {step.dim for step in resized})
@@ -209,9 +213,9 @@ def _along(kind: Kind, mesh: Mesh, steps: Sequence[tuple[Step, int]]) -> Way:
     return way
 
 
-def _resized(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> tuple[Reblock, ...]:
-    """How the even pair changes the lengths of blocks, before and behind."""
-    before, after = reblocks(shape, padded_shape(shape, mesh, source, target), mesh, source, target, options.lists(mesh))
+def _resized(shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Split, options: Options) -> tuple[Reblock, ...]:
+    """How the even pair of the tensor padded to `whole` changes the lengths of blocks, before and behind."""
+    before, after = reblocks(shape, whole, mesh, source, target, options.lists(mesh))
     return (*before, *after)
 
 

@@ -1,0 +1,108 @@
+"""The paths of digits between two aligned splits (`aligned`), counted: what a price follows from, without the steps of a plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.resharding.alignment import common_cuts
+
+SplitDim = tuple[int, Axes, Axes]
+"""The size of a dimension, and the axes that split it before and after."""
+
+Path = tuple[int, int]
+"""The radix of its digits, which is that of the positions between them, and how many there are."""
+
+
+@dataclass
+class Paths:
+    """Digits go by their numbers: those of each axis from outer to inner, axis after axis."""
+
+    radices: list[int]
+    axes: list[int]
+    "The axis of each digit."
+    held: int
+    "Elements of a shard of the source."
+    wanted: int
+    "Elements of a shard of the target."
+    free: list[int]
+    "Per dimension, the part that is local on both sides."
+    entries: dict[int, int] = field(default_factory=dict)
+    "The digits to slice by, the first of paths that start at no position and end at a local one, to their radices."
+    moved: int = 1
+    "The radices of the paths between two local positions, multiplied."
+    leaving: list[Path] = field(default_factory=list)
+    "The twisted paths that start at a local position."
+    crossing: dict[int, Path] = field(default_factory=dict)
+    "The twisted paths that start and end at none, by their first digits."
+    turning: list[Path] = field(default_factory=list)
+    "The twisted cycles, with those that become one by a slice."
+
+    def of(self, axes: Axes) -> list[int]:
+        """The digits of `axes`, outer to inner."""
+        return [number for axis in axes for number, of in enumerate(self.axes) if of == axis]
+
+    def twisted(self, scattered: Collection[int]) -> tuple[Path, ...]:
+        """The twisted paths and cycles, if the digits `scattered` start at positions of their own, in the order of a plan."""
+        first = [self.crossing[number] for number in scattered if number in self.crossing]
+        others = [path for number, path in self.crossing.items() if number not in scattered]
+        return (*self.leaving, *first, *others, *self.turning)
+
+
+def paths_between(mesh: Mesh, dims: Sequence[SplitDim]) -> Paths | None:
+    """The paths between two splits of a tensor of these dimensions, which both divide evenly; None where they are unaligned."""
+    cuts = common_cuts(mesh, [before for _, before, _ in dims], [after for _, _, after in dims])
+    if cuts is None:
+        return None
+    found = Paths([], [], 1, 1, [size // ends[-1] for (size, _, _), ends in zip(dims, cuts.dims, strict=True)])
+    digits: dict[int, list[tuple[int, int]]] = {}
+    for axis, ends in cuts.axes.items():
+        digits[axis] = list(zip(ends[:-1], itertools.count(len(found.axes)), strict=False))
+        found.axes += [axis] * (len(ends) - 1)
+        found.radices += [inner // outer for outer, inner in itertools.pairwise(ends)]
+    source: dict[tuple[int, int], int] = {}
+    target: dict[tuple[int, int], int] = {}
+    for dim, (size, before, after) in enumerate(dims):
+        found.held *= size // mesh.group_size(before)
+        found.wanted *= size // mesh.group_size(after)
+        for labels, axes in ((source, before), (target, after)):
+            start = 1
+            for axis in axes:
+                for outer, number in digits.get(axis, ()):
+                    labels[dim, start * outer] = number
+                start *= mesh.shape[axis]
+    _follow(found, source, target)
+    return found
+
+
+def _follow(found: Paths, source: dict[tuple[int, int], int], target: dict[tuple[int, int], int]) -> None:
+    """Adds the paths and cycles of the digits at these positions, in the order in which a plan finds them."""
+    into = {number: position for position, number in target.items()}
+    left = set(source.values())
+    leaving = [number for position, number in source.items() if position not in target]
+    sliced: dict[int, list[int]] = {}  # to each of their digits, the paths that a slice makes cycles
+    for start in (*leaving, *[number for number in into if number not in left]):
+        digits, position = [start], into.get(start)
+        while position in source:
+            digits.append(source[position])
+            position = into.get(digits[-1])
+        radix, length = found.radices[start], len(digits)
+        if start in left:
+            found.moved *= radix if position is not None else 1
+            found.leaving += [(radix, length)] if length > 1 else []
+        elif position is not None:
+            found.entries[start] = radix
+            sliced |= dict.fromkeys(digits, digits)
+            continue
+        elif length > 1:
+            found.crossing[start] = (radix, length)
+        left.difference_update(digits)
+    for start in source.values():
+        if start in left:
+            digits = sliced.get(start, [start])
+            while (number := source[into[digits[-1]]] if start not in sliced else start) != start:
+                digits.append(number)
+            found.turning += [(found.radices[start], len(digits))] if len(digits) > 1 else []
+            left.difference_update(digits)
