@@ -51,24 +51,26 @@ def forward(x: jax.Array, router: jax.Array, into: jax.Array, out_of: jax.Array,
     def pinned(experts: jax.Array) -> jax.Array:
         return jax.lax.with_sharding_constraint(experts, P("x", None, None, None)) if annotated else experts
 
-    combine = _combine(jax.nn.softmax(x @ router))
+    combine = combine_weights(jax.nn.softmax(x @ router), CAPACITY)
     experts = pinned(jnp.einsum("gsec,gsd->egcd", (combine > 0).astype(x.dtype), x))
     hidden = jax.nn.relu(jnp.einsum("egcd,edf->egcf", experts, into))
     experts = pinned(jnp.einsum("egcf,efd->egcd", hidden, out_of))
     return jnp.einsum("gsec,egcd->gsd", combine, experts)
 
 
-def _combine(gates: jax.Array) -> jax.Array:
-    """[groups, tokens, experts, capacity]: the weight of each token in each expert's slots, top-2, first come first served."""
-    combine = jnp.zeros((GROUPS, TOKENS, EXPERTS, CAPACITY))
-    taken = jnp.zeros((GROUPS, 1, EXPERTS))
+def combine_weights(gates: jax.Array, capacity: int) -> jax.Array:
+    """[groups, tokens, experts] to [groups, tokens, experts, capacity]: the weight of each token in each expert's slots, top-2,
+    first come first served."""
+    groups, _, experts = gates.shape
+    combine = jnp.zeros((*gates.shape, capacity))
+    taken = jnp.zeros((groups, 1, experts))
     left = gates
     for _ in range(2):
-        chosen = jax.nn.one_hot(jnp.argmax(left, axis=-1), EXPERTS)
+        chosen = jax.nn.one_hot(jnp.argmax(left, axis=-1), experts)
         slot = (jnp.cumsum(chosen, axis=1) - chosen + taken) * chosen
         taken = taken + jnp.sum(chosen, axis=1, keepdims=True)
         # A slot beyond the capacity gives a row of zeros.
-        slots = jax.nn.one_hot(slot.astype(int), CAPACITY) * chosen[..., None]
+        slots = jax.nn.one_hot(slot.astype(int), capacity) * chosen[..., None]
         combine = combine + (gates * chosen)[..., None] * slots
         left = left * (1 - chosen)
     return combine

@@ -31,7 +31,7 @@ def sort() -> Program:
 def fft2() -> Program:
     """Two-dimensional complex Fourier transform of a row-split array."""
     plan = (Term("all-to-all", DEVICES, GRID * GRID * 8 // DEVICES, 2, "rows to columns, and back"),)
-    return Program("misc_fft2", AXES, jnp.fft.fft2, (Argument((GRID, GRID), ROW_SPLIT, complex=True),), ROW_SPLIT, plan)
+    return Program("misc_fft2", AXES, jnp.fft.fft2, (Argument((GRID, GRID), ROW_SPLIT, element="complex64"),), ROW_SPLIT, plan)
 
 
 def _cumsum(x: jax.Array) -> jax.Array:

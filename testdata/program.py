@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -22,7 +23,8 @@ Tree = Any
 class Argument:
     """One array that a program takes: its shape, how it lies on the mesh, and what a seeded example holds.
 
-    Floating-point examples are normal with standard deviation `scale` around `centre`; integer ones are below `below`.
+    `element` is its type; a bound `below` makes it int32. Floating-point examples are normal with standard deviation `scale`
+    around `centre`; integer ones are below `below`.
     """
 
     shape: tuple[int, ...]
@@ -30,12 +32,12 @@ class Argument:
     scale: float = 1.0
     centre: float = 0.0
     below: int = 0
-    complex: bool = False
+    element: str = "float32"
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """int32 below a bound, complex64, or float32."""
-        return np.dtype(np.int32 if self.below else np.complex64 if self.complex else np.float32)
+        """int32 below a bound, otherwise what `element` says."""
+        return jnp.dtype("int32" if self.below else self.element)
 
     @property
     def bytes(self) -> int:
@@ -45,8 +47,9 @@ class Argument:
     def example(self, rng: np.random.Generator) -> np.ndarray:
         if self.below:
             return rng.integers(0, self.below, self.shape, dtype=np.int32)
-        parts = rng.standard_normal((2 if self.complex else 1, *self.shape))
-        return (self.centre + self.scale * (parts[0] + 1j * parts[1] if self.complex else parts[0])).astype(self.dtype)
+        is_complex = self.dtype.kind == "c"
+        parts = rng.standard_normal((2 if is_complex else 1, *self.shape))
+        return (self.centre + self.scale * (parts[0] + 1j * parts[1] if is_complex else parts[0])).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,12 @@ class Program:
         with jax.set_mesh(mesh):
             return jax.export.export(self.jit(mesh))(*self.avals())
 
-    def export_for_cpus(self) -> jax.export.Exported:
-        """The same for a mesh of CPUs that need not be there, however many."""
+    def export_for(self, platform: str) -> jax.export.Exported:
+        """The same for a mesh of devices of `platform` that need not be there, however many."""
         names, sizes = zip(*self.axes, strict=True)
         mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
         with jax.sharding.use_abstract_mesh(mesh):
-            return jax.export.export(self.jit(mesh), platforms=("cpu",))(*self.avals())
+            return jax.export.export(self.jit(mesh), platforms=(platform,))(*self.avals())
 
     def example_arguments(self, seed: int = 0) -> tuple[Tree, ...]:
         """Seeded numpy arrays, the same on every machine."""

@@ -104,24 +104,24 @@ def _loss(parameters: Tree, tokens: jax.Array, *, size: Sizes) -> jax.Array:
     x = half["embedding"][tokens[:, : size.predicted]]
     for layer in half["layers"]:
         x = jax.checkpoint(partial(_block, size=size))(x, layer)
-    logits = (_normalise(x, half["final_scale"]) @ half["output"]).astype(jnp.float32)
+    logits = (normalise(x, half["final_scale"]) @ half["output"]).astype(jnp.float32)
     wanted = jnp.roll(tokens, -1, axis=1)[:, : size.predicted]
     return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), wanted[..., None], axis=-1))
 
 
 def _block(x: jax.Array, layer: Tree, *, size: Sizes) -> jax.Array:
-    x = x + _attention(layer, _normalise(x, layer["attention_scale"]), size)
-    normal = _normalise(x, layer["mlp_scale"])
+    x = x + _attention(layer, normalise(x, layer["attention_scale"]), size)
+    normal = normalise(x, layer["mlp_scale"])
     return x + (jax.nn.silu(normal @ layer["gate"]) * (normal @ layer["up"])) @ layer["down"]
 
 
-def _normalise(x: jax.Array, scale: jax.Array) -> jax.Array:
+def normalise(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Root mean square, in float32."""
     wide = x.astype(jnp.float32)
     return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-5)).astype(x.dtype) * scale
 
 
-def _rotated(x: jax.Array) -> jax.Array:
+def rotated(x: jax.Array) -> jax.Array:
     """Rotary positions on [batch, length, heads, size]."""
     _, length, _, size = x.shape
     frequency = 1.0 / 10000 ** (jnp.arange(0, size, 2, dtype=jnp.float32) / size)
@@ -133,8 +133,8 @@ def _rotated(x: jax.Array) -> jax.Array:
 
 def _attention(layer: Tree, x: jax.Array, size: Sizes) -> jax.Array:
     batch, length, _ = x.shape
-    query = _rotated((x @ layer["query"]).reshape(batch, length, size.heads, -1))
-    key = _rotated((x @ layer["key"]).reshape(batch, length, size.key_heads, -1))
+    query = rotated((x @ layer["query"]).reshape(batch, length, size.heads, -1))
+    key = rotated((x @ layer["key"]).reshape(batch, length, size.key_heads, -1))
     value = (x @ layer["value"]).reshape(batch, length, size.key_heads, -1)
     key, value = (jnp.repeat(shared, size.heads // size.key_heads, axis=2) for shared in (key, value))
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32) / jnp.sqrt(query.shape[-1])
@@ -155,7 +155,7 @@ def main() -> None:
     data, model = map(int, options.mesh.split("x"))
     program = scaled(options.layers, data, model, options.sizes, adam=options.adam)
     beside = options.output.with_suffix(".partly")
-    beside.write_text(program.export_for_cpus().mlir_module())
+    beside.write_text(program.export_for("cpu").mlir_module())
     beside.replace(options.output)
 
 

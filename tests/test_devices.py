@@ -86,7 +86,7 @@ def test_uneven_programs_do_not_grow() -> None:
     """Sizes that 4,096 does not divide: blocks change lengths, axes change places, and tokens are shifted by one."""
     texts = []
     for data, model in (MESHES[0], MESHES[-1]):
-        program = formats.unpack(scaled(1, data, model, "uneven").export_for_cpus(), mlir.context())
+        program = formats.unpack(scaled(1, data, model, "uneven").export_for("cpu"), mlir.context())
         partition_and_report(program.module, Options())
         texts.append(str(program.module))
     assert PAIRS not in texts[1]

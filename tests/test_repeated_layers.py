@@ -28,7 +28,7 @@ DERIVATIONS: dict[object, tuple[str, ...]] = {
 
 def _derived(layers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], int]:
     """How often each derivation of partitioning ran on a model with so many layers, and the ops that came out."""
-    module = formats.unpack(gpt(layers).export_for_cpus(), context()).module
+    module = formats.unpack(gpt(layers).export_for("cpu"), context()).module
     known: Known = {}
     pipeline.run(STAGES.until("decided").passes, module, known=known)
     assert Decisions in known

@@ -1,0 +1,57 @@
+"""Every realistic program by name, on any number of devices, with or without constraints on its activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from testdata.program import Program
+from testdata.realistic.adam import adam_zero1
+from testdata.realistic.attention import context_parallel
+from testdata.realistic.decode import decode
+from testdata.realistic.gpt import gpt
+from testdata.realistic.llama import llama
+from testdata.realistic.moe import mixture
+from testdata.realistic.resnet import resnet50
+from testdata.realistic.unet import unet
+from testdata.realistic.vocabulary import vocabulary_loss
+
+BUILDERS: dict[str, Callable[..., Program]] = {
+    "llama32_scan_fsdp_tp": partial(llama, "fsdp_tp", layers=32, scan=True),
+    "llama32_scan_fsdp": partial(llama, "fsdp", layers=32, scan=True),
+    "llama4_fsdp_tp": partial(llama, "fsdp_tp", layers=4, scan=False),
+    "llama4_fsdp": partial(llama, "fsdp", layers=4, scan=False),
+    "gpt8_scan_dp_tp": partial(gpt, "dp_tp", layers=8, scan=True),
+    "gpt8_scan_sp": partial(gpt, "sp", layers=8, scan=True),
+    "gpt8_scan_fsdp_tp": partial(gpt, "fsdp_tp", layers=8, scan=True),
+    "gpt4_dp_tp": partial(gpt, "dp_tp", layers=4, scan=False),
+    "moe_lm": mixture,
+    "resnet50": resnet50,
+    "cp_attention": context_parallel,
+    "vocab_loss": vocabulary_loss,
+    "decode_heads": partial(decode, "heads"),
+    "decode_sequence": partial(decode, "sequence"),
+    "unet": unet,
+    "adam_zero1": adam_zero1,
+}
+"""Name to maker: called with the number of devices and `annotated`."""
+
+ANNOTATIONS = {"constrained": True, "inputs": False}
+"""By name: constraints on activations, as practitioners write them; shardings of inputs and parameters only."""
+
+SAME_WITHOUT = {"gpt8_scan_sp": "gpt8_scan_dp_tp"}
+"""Programs that differ from another one by their constraints only."""
+
+
+def variants(name: str) -> tuple[str, ...]:
+    """The annotations in which the program of that name stands for itself."""
+    return tuple(annotation for annotation, annotated in ANNOTATIONS.items() if annotated or name not in SAME_WITHOUT)
+
+
+def build(name: str, annotation: str, devices: int) -> Program:
+    """The program of that name. Raises ValueError with the known names if there is none."""
+    if name not in BUILDERS or annotation not in ANNOTATIONS:
+        raise ValueError(
+            f"no program is named {name!r}, {annotation!r}; there are {', '.join(BUILDERS)}, {', '.join(ANNOTATIONS)}"
+        )
+    return BUILDERS[name](devices=devices, annotated=ANNOTATIONS[annotation])

@@ -1,0 +1,77 @@
+"""A training step of a llama as wide as that with 7 billion parameters: rotary positions, grouped queries, SwiGLU; remat in each
+layer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from testdata.program import Argument, Program, Tree
+from testdata.realistic import layers as common
+from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
+from testdata.scaled import SIZES, normalise, rotated
+
+SIZE = SIZES["llama"]
+TOKENS = 2 * LENGTH
+"""Tokens of each device."""
+
+
+def llama(style: str, devices: int, *, layers: int, scan: bool, annotated: bool) -> Program:
+    """value_and_grad and gradient descent in one of the parallelisms of `layers.STYLES`."""
+    chosen = common.STYLES[style]
+    weights = _parameters(chosen, layers, scan=scan)
+    batch = Argument((devices * TOKENS // LENGTH, LENGTH), P("data", None), below=SIZE.vocabulary)
+    return Program(
+        name=f"llama{layers}_{'scan_' if scan else ''}{style}",
+        axes=common.grid(devices, chosen.model),
+        function=partial(common.descended, partial(_loss, pins=chosen.pins if annotated else {})),
+        arguments=(weights, batch, batch),
+        out_specs=(P(), common.specs(weights)),
+    )
+
+
+def _parameters(style: Style, layers: int, *, scan: bool) -> Tree:
+    into, out_of, width = style.into, style.out_of, SIZE.width
+    inner = width // SIZE.heads * SIZE.key_heads
+    layer = {
+        "attention_scale": scale(width),
+        "query": weight(width, width, spec=into),
+        "key": weight(width, inner, spec=into),
+        "value": weight(width, inner, spec=into),
+        "attention_out": weight(width, width, spec=out_of),
+        "mlp_scale": scale(width),
+        "gate": weight(width, SIZE.hidden, spec=into),
+        "up": weight(width, SIZE.hidden, spec=into),
+        "down": weight(SIZE.hidden, width, spec=out_of),
+    }
+    return {
+        "embedding": weight(SIZE.vocabulary, width, spec=out_of),
+        "layers": common.stacked(layer, layers, scan=scan),
+        "final_scale": scale(width),
+        "output": weight(width, SIZE.vocabulary, spec=into),
+    }
+
+
+def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, pins: Pins) -> jax.Array:
+    def block(x: jax.Array, layer: Tree) -> jax.Array:
+        x = pinned(x + _attention(layer, normalise(x, layer["attention_scale"]), pins), "residual", pins)
+        normal = normalise(x, layer["mlp_scale"])
+        hidden = pinned(jax.nn.silu(normal @ layer["gate"]) * (normal @ layer["up"]), "hidden", pins)
+        return pinned(x + hidden @ layer["down"], "residual", pins)
+
+    x = pinned(parameters["embedding"][tokens], "residual", pins)
+    x = common.through(block, x, parameters["layers"])
+    logits = normalise(x, parameters["final_scale"]) @ parameters["output"]
+    return common.cross_entropy(pinned(logits, "logits", pins), targets)
+
+
+def _attention(layer: Tree, x: jax.Array, pins: Pins) -> jax.Array:
+    batch, length, _ = x.shape
+    query, key, value = (
+        pinned((x @ layer[name]).reshape(batch, length, heads, -1), "heads", pins)
+        for name, heads in (("query", SIZE.heads), ("key", SIZE.key_heads), ("value", SIZE.key_heads))
+    )
+    mixed = pinned(common.causal_attention(rotated(query), rotated(key), value), "heads", pins)
+    return mixed.reshape(batch, length, -1) @ layer["attention_out"]
