@@ -79,13 +79,19 @@ def test_unknown_group_notation_is_an_error() -> None:
         ("(f32[4,16]{1,0}, f32[4,16]{1,0}) all-to-all(%h, %h), replica_groups=[4,2]<=[8]", 1 / 2 * 512),
         ("f32[8,16]{1,0} collective-permute(%p), source_target_pairs={{0,1},{1,0},{2,2}}", 2 / 8 * 512),
         ("f32[8,16]{1,0} all-reduce(%p), replica_groups=[8,1]<=[8], to_apply=%add", 0),
-        ("(f32[8,16]{1,0}, f32[32,16]{1,0}) all-gather-start(%p), replica_groups=[2,4]<=[8], dimensions={0}", 3 / 4 * 2048),
         ("f32[8,16]{1,0} collective-permute(%p), source_target_pairs={{3,3}}", 0),
     ],
 )
 def test_wire_bytes_in_the_ring_model(line: str, expected: float) -> None:
     half = "%h = f32[4,16]{1,0} slice(%p), slice={[0:4], [0:16]}"
     assert wire(half, f"ROOT %r = {line}", before=SUM) == expected
+
+
+def test_an_asynchronous_collective_counts_once() -> None:
+    start = "%s = (f32[8,16]{1,0}, f32[32,16]{1,0}) all-gather-start(%p), replica_groups=[2,4]<=[8], dimensions={0}"
+    assert wire(start, "ROOT %r = f32[32,16]{1,0} all-gather-done(%s)") == 3 / 4 * 2048
+    with pytest.raises(hlo.HloError, match="all-gather-start %s: nothing in %main waits for it"):
+        wire(start)
 
 
 LOOP = (

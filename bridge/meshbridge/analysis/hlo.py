@@ -1,4 +1,4 @@
-"""Reads optimised HLO text: computations, their instructions, and how often each one runs.
+"""Reads optimised HLO text, of the CPU's, the TPU's and the GPU's compiler: computations and their instructions.
 
 Only what the accounting needs: names, result sizes, operands and the attributes as text.
 """
@@ -6,9 +6,8 @@ Only what the accounting needs: names, result sizes, operands and the attributes
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -40,7 +39,9 @@ class Array:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation. `arrays` are the leaves of the result's type; `attributes` is the text after the operands."""
+    """One line of a computation. `arrays` are the leaves of the result's type; `attributes` is the text after the operands.
+    A parameter's number and a constant's value stand where others have their operands.
+    """
 
     name: str
     opcode: str
@@ -59,11 +60,15 @@ class Instruction:
             return tuple(_NAME.findall(_match(_BRANCHES, self.attributes, self)))
         return tuple(_CALLED.findall(self.attributes)) if self.opcode in _CALLING else ()
 
-    @cached_property
-    def trip_count(self) -> int | None:
-        """How often a `while` runs its body, where XLA knows it."""
-        found = _TRIP_COUNT.search(self.attributes)
-        return int(found.group(1)) if found else None
+    @property
+    def holds(self) -> bool:
+        """Whether what it runs is part of this one instruction, without a schedule of its own."""
+        return self.opcode in HOLDING
+
+    def attribute(self, name: str) -> str | None:
+        """The text of the attribute `name=…` or, in a configuration, `"name":…`, up to the next comma or bracket."""
+        found = re.search(rf'(?:\b{name}=|"{name}":)"?([^\s,{{}}"\]]*)', self.attributes)
+        return found.group(1) if found else None
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,13 @@ class Computation:
 
     name: str
     instructions: dict[str, Instruction]
+    "In the order in which they run, if the module is scheduled."
+    returned: str
+    "The name of the instruction whose value it returns."
+
+    @property
+    def root(self) -> Instruction:
+        return self.instructions[self.returned]
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -84,7 +96,7 @@ class Computation:
 
     @cached_property
     def parameters(self) -> list[Instruction]:
-        """Parameters by number; the number stands where other instructions have their operands."""
+        """Parameters by number."""
         found = [i for i in self.instructions.values() if i.opcode == "parameter"]
         return sorted(found, key=lambda instruction: int(instruction.operands[0]))
 
@@ -93,55 +105,40 @@ class Computation:
 class HloModule:
     """An optimised module: what one device runs."""
 
+    name: str
     computations: dict[str, Computation]
     entry: str
-    devices: int
-    unknown_loops: list[str] = field(default_factory=list)
-    """Loops without a known trip count: their bodies are counted once."""
+    partitions: int
+    replicas: int
 
-    def executed(self, weigh: Weigh) -> Iterator[Execution]:
-        """Every instruction that runs, with its computation and how often. Of branches, the first that weighs most runs."""
-        return self._instructions(self._runs(self.entry, 1, weigh))
+    @property
+    def devices(self) -> int:
+        return self.partitions * self.replicas
 
-    def _runs(self, name: str, times: int, weigh: Weigh) -> Counter[str]:
-        """How often each computation runs if that of this name does so many times."""
-        counts = Counter({name: times})
-        for instruction in self.computations[name].instructions.values():
-            loops = self._loops(instruction) if instruction.opcode == "while" else 1
-            called = [self._runs(each, times * loops, weigh) for each in instruction.called]
-            if instruction.opcode == "conditional":
-                called = [max(called, key=lambda runs: weigh(self._instructions(runs)))]
-            for runs in called:
-                counts.update(runs)
-        return counts
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """Names of computations that are a part of one instruction and have no schedule of their own."""
+        instructions = (op for computation in self.computations.values() for op in computation.instructions.values())
+        return frozenset(name for op in instructions if op.holds for name in op.called)
 
-    def _loops(self, loop: Instruction) -> int:
-        if loop.trip_count is None:
-            if loop.name not in self.unknown_loops:
-                self.unknown_loops.append(loop.name)
-            return 1
-        return loop.trip_count
-
-    def _instructions(self, runs: Counter[str]) -> Iterator[Execution]:
-        for name, times in runs.items():
-            computation = self.computations[name]
-            for instruction in computation.instructions.values():
-                yield computation, instruction, times
+    def called(self, instruction: Instruction) -> list[Computation]:
+        """The computations that it runs. Raises HloError for one that the text does not hold."""
+        missing = [name for name in instruction.called if name not in self.computations]
+        if missing:
+            raise HloError(f"{instruction.opcode} %{instruction.name} runs %{missing[0]}, which the text does not hold")
+        return [self.computations[name] for name in instruction.called]
 
 
-Execution = tuple[Computation, Instruction, int]
-"""An instruction, its computation, and how often it runs."""
-
-Weigh = Callable[[Iterable[Execution]], float]
-"""What the instructions of a branch cost."""
-
+HOLDING = frozenset({"fusion", "async-start", "call-start"})
+"""Opcodes whose computation is part of the instruction."""
 
 _NAME = re.compile(r"%([\w.\-]+)")
-_CALLING = frozenset({"while", "call", "fusion", "async-start"})
+_CALLING = HOLDING | {"while", "call"}
+_LITERAL = frozenset({"parameter", "constant"})
 _CALLED = re.compile(r"\b(?:body|calls|to_apply|called_computation)=%([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(true_computation=%\S+, false_computation=%\S+)")
-_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<= ]*)\]")
+_MODULE = re.compile(r"HloModule ([^\s,]+)")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _LINE = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = ")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
@@ -151,24 +148,27 @@ _COUNT = re.compile(r"\b(num_partitions|replica_count)=(\d+)")
 def read(text: str) -> HloModule:
     """Reads the text of one optimised module, as `compiled.as_text()` gives it. Raises HloError with the line it cannot read."""
     lines = text.splitlines()
-    if not lines or not lines[0].startswith("HloModule"):
+    module = _MODULE.match(lines[0]) if lines else None
+    if module is None:
         raise HloError(f"expected a text that begins with 'HloModule', found {text[:40]!r}")
     computations: dict[str, Computation] = {}
-    entry, current = "", None
+    entry = name = root = ""
+    instructions: dict[str, Instruction] = {}
     for line in lines[1:]:
         if header := _HEADER.match(line):
-            current = Computation(header.group(2), {})
-            computations[current.name] = current
-            entry = current.name if header.group(1) else entry
-        elif line.startswith("}"):
-            current = None
-        elif current is not None and line.strip():
+            name, root, instructions = header.group(2), "", {}
+            entry = name if header.group(1) else entry
+        elif line.startswith("}") and name:
+            computations[name] = Computation(name, instructions, root or next(reversed(instructions), ""))
+            name = ""
+        elif name and line.strip():
             instruction = _instruction(line)
-            current.instructions[instruction.name] = instruction
+            instructions[instruction.name] = instruction
+            root = instruction.name if line.lstrip().startswith("ROOT ") else root
     if not entry:
         raise HloError("the module has no ENTRY computation")
     counts = {name: int(number) for name, number in _COUNT.findall(lines[0])}
-    return HloModule(computations, entry, counts.get("num_partitions", 1) * counts.get("replica_count", 1))
+    return HloModule(module.group(1), computations, entry, counts.get("num_partitions", 1), counts.get("replica_count", 1))
 
 
 def _instruction(line: str) -> Instruction:
@@ -181,7 +181,7 @@ def _instruction(line: str) -> Instruction:
         raise HloError(f"expected an opcode at column {after_type}, found {line[:200]!r}")
     close = _closing(line, opcode.end() - 1)
     operands = line[opcode.end() : close - 1]
-    names = (operands,) if opcode.group(1) == "parameter" else tuple(_NAME.findall(operands))
+    names = (operands,) if opcode.group(1) in _LITERAL else tuple(_NAME.findall(operands))
     return Instruction(begin.group(1), opcode.group(1), _arrays(line[begin.end() : after_type]), names, line[close:])
 
 

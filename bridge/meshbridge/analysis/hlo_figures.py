@@ -19,6 +19,14 @@ class HloFigures:
     count_by_kind: dict[str, int] = field(default_factory=dict)
     collectives: int = 0
     executed_collectives: int = 0
+    synchronous: int = 0
+    "Of the executed collectives, those for which the device waits at once."
+    asynchronous: int = 0
+    "Those that are begun by one instruction and waited for by another."
+    exposed_bytes: float = 0.0
+    "Wire bytes of synchronous collectives, and of asynchronous ones during which nothing computes."
+    overlapped_bytes: float = 0.0
+    "Wire bytes of asynchronous collectives during which something computes."
     flops: float = 0.0
     "Of dot products and convolutions, two for each multiply-add."
     unknown_loops: tuple[str, ...] = ()
@@ -36,6 +44,10 @@ def figures(text: str) -> HloFigures:
         count_by_kind=sent.count_by_kind(),
         collectives=len(sent.collectives),
         executed_collectives=sent.executed,
+        synchronous=sent.executed - sent.asynchronous,
+        asynchronous=sent.asynchronous,
+        exposed_bytes=sent.wire_bytes - sent.overlapped_bytes,
+        overlapped_bytes=sent.overlapped_bytes,
         flops=hlo_flops.flops(module),
         unknown_loops=sent.unknown_loops,
     )

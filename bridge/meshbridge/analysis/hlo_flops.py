@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from math import prod
 
-from meshbridge.analysis.hlo import Computation, Execution, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo_executions import Executions
 
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->\w+")
@@ -15,15 +15,12 @@ _LABELS = re.compile(r"dim_labels=\w+_(\w+)->\w+")
 def flops(module: HloModule) -> float:
     """Two for each multiply-add, loop bodies as often as they run, of branches the most expensive one. A window over padding
     counts like any other."""
-    return _total(module.executed(_total))
-
-
-def _total(executed: Iterable[Execution]) -> float:
-    return float(sum(times * _of(computation, op) for computation, op, times in executed if op.opcode in _COUNTERS))
+    return float(sum(times * _of(computation, op) for computation, op, times in Executions(module).of(_of)))
 
 
 def _of(computation: Computation, op: Instruction) -> float:
-    return _COUNTERS[op.opcode](computation, op)
+    counter = _COUNTERS.get(op.opcode)
+    return counter(computation, op) if counter else 0.0
 
 
 def _dot(computation: Computation, op: Instruction) -> float:

@@ -12,6 +12,7 @@ WIRE_BYTES: dict[str, Callable[[int, float], float]] = {
     "all-reduce": lambda n, size: size * 2 * (n - 1) / n,
     "reduce-scatter": lambda n, size: size * (n - 1) / n,
     "all-to-all": lambda n, size: size * (n - 1) / n,
+    "ragged-all-to-all": lambda n, size: size * (n - 1) / n,
     "collective-broadcast": lambda n, size: size * (n - 1) / n,
     "collective-permute": lambda n, size: size,
 }

@@ -1,0 +1,76 @@
+"""How often each instruction of an optimised module runs: loop bodies as often as they go round, of branches the dearest one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo_trip_count import trip_count
+
+Execution = tuple[Computation, Instruction, int]
+"""An instruction, its computation, and how often it runs."""
+
+Cost = Callable[[Computation, Instruction], float]
+"""What an instruction costs in one execution, without what it calls."""
+
+
+class Executions:
+    """The computations of a module that run, each after those that it calls."""
+
+    def __init__(self, module: HloModule) -> None:
+        self.module = module
+        self.unknown_loops: list[str] = []
+        "Loops without a known trip count: their bodies are counted once."
+        self._calls: dict[str, list[tuple[Instruction, list[Computation], int]]] = {}
+        self._order = self._callees_first()
+
+    def of(self, cost: Cost) -> Iterator[Execution]:
+        """Every instruction that runs. Of branches, the first that costs most runs."""
+        total: dict[str, float] = {}
+        taken: dict[str, list[tuple[str, int]]] = {}
+        for computation in self._order:
+            runs = taken[computation.name] = []
+            for instruction, called, times in self._calls[computation.name]:
+                if instruction.opcode == "conditional":
+                    called = [max(called, key=lambda branch: total[branch.name])]
+                runs.extend((each.name, times) for each in called)
+            own = sum(cost(computation, instruction) for instruction in computation.instructions.values())
+            total[computation.name] = own + sum(total[name] * times for name, times in runs)
+        executions = Counter({self.module.entry: 1})
+        for computation in reversed(self._order):
+            number = executions[computation.name]
+            for name, times in taken[computation.name]:
+                executions[name] += number * times
+            if number:
+                yield from ((computation, instruction, number) for instruction in computation.instructions.values())
+
+    def _callees_first(self) -> list[Computation]:
+        """Raises HloError where computations call each other in a circle."""
+        reached, waiting = {self.module.entry}, [self.module.entry]
+        while waiting:
+            computation = self.module.computations[waiting.pop()]
+            calls = self._calls[computation.name] = list(self._called(computation))
+            new = {each.name for _, called, _ in calls for each in called} - reached
+            reached |= new
+            waiting += sorted(new)
+        graph = {name: [each.name for _, called, _ in calls for each in called] for name, calls in self._calls.items()}
+        try:
+            return [self.module.computations[name] for name in TopologicalSorter(graph).static_order()]
+        except CycleError as error:
+            raise HloError(f"computations call each other: {error.args[1]}") from error
+
+    def _called(self, computation: Computation) -> Iterator[tuple[Instruction, list[Computation], int]]:
+        for instruction in computation.instructions.values():
+            if instruction.called:
+                yield instruction, self.module.called(instruction), self._trips(computation, instruction)
+
+    def _trips(self, computation: Computation, instruction: Instruction) -> int:
+        if instruction.opcode != "while":
+            return 1
+        found = trip_count(self.module, computation, instruction)
+        if found is None:
+            self.unknown_loops.append(instruction.name)
+            return 1
+        return found

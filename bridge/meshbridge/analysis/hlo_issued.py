@@ -1,0 +1,110 @@
+"""Which instruction of a schedule begins each collective of an optimised module, and which one waits for it.
+
+| written as | by the compiler for | is |
+|---|---|---|
+| `all-gather` | CPU, TPU | synchronous |
+| `all-gather-start`, `all-gather-done` | GPU, TPU (permutes) | asynchronous, unless the GPU's configuration says `is_sync` |
+| `async-start`, `async-done` around a computation that holds it | CPU | asynchronous |
+| `call-start`, `call-done` around a computation that holds it | TPU, on its SparseCore | asynchronous |
+| a fusion that holds an all-reduce of which it keeps a slice | TPU | a synchronous reduce-scatter |
+| a chain of fusions that all hold it | TPU | asynchronous |
+
+In a chain, `AsyncCollectiveStart` reads the collective of the first fusion and `AsyncCollectiveDone` that of the last; those
+between them compute beside it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo_schedule import Schedule
+from meshbridge.analysis.ring import WIRE_BYTES
+
+Site = tuple[Computation, Instruction]
+"""An instruction and its computation."""
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A collective `op` of `computation`, which is a part of one instruction of the schedule if `fused`."""
+
+    computation: Computation
+    op: Instruction
+    fused: bool
+    asynchronous: bool = False
+    overlapped: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.op.opcode.removesuffix("-start")
+
+
+def issued_collectives(module: HloModule) -> dict[tuple[str, str], list[Issued]]:
+    """What each instruction begins, by the names of its computation and itself. Raises HloError if nothing waits for it."""
+    schedule = Schedule(module)
+    found: dict[tuple[str, str], list[Issued]] = defaultdict(list)
+    chains: dict[str, dict[str, list[tuple[Site, Site]]]] = {_START: defaultdict(list), _DONE: defaultdict(list)}
+    for computation, op in _scheduled(module):
+        key = (computation.name, op.name)
+        if op.opcode.removesuffix("-start") in WIRE_BYTES:
+            found[key].append(_begun(schedule, computation, op, (computation, op), fused=False))
+        elif op.holds:
+            for body, held in _held(module, op):
+                if _CHAINED not in held.attributes:
+                    found[key].append(_begun(schedule, computation, op, (body, held), fused=True))
+                elif (end := _end(body, held)) is not None:
+                    chains[end][_chain(held)].append(((computation, op), (body, held)))
+    for chain, starts in chains[_START].items():
+        dones = chains[_DONE].pop(chain, [])
+        if len(starts) != 1 or len(dones) != 1:
+            raise HloError(f"the asynchronous collective of chain {chain} is begun {len(starts)} and ended {len(dones)} times")
+        ((computation, op), (body, held)), (done, _) = starts[0], dones[0]
+        overlapped = schedule.overlaps((computation, op), done)
+        found[computation.name, op.name].append(Issued(body, held, fused=True, asynchronous=True, overlapped=overlapped))
+    if chains[_DONE]:
+        raise HloError(f"asynchronous collectives of chains {sorted(chains[_DONE])} are ended but not begun")
+    return found
+
+
+_CHAINED = '"async_collective_fusion_config"'
+_START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+
+
+def _scheduled(module: HloModule) -> Iterator[Site]:
+    """The instructions of computations that have a schedule of their own."""
+    for computation in module.computations.values():
+        if computation.name not in module.held:
+            yield from ((computation, op) for op in computation.instructions.values())
+
+
+def _held(module: HloModule, op: Instruction) -> Iterator[Site]:
+    """The collectives inside."""
+    for body in module.called(op):
+        for inner in body.instructions.values():
+            if inner.holds:
+                yield from _held(module, inner)
+            elif inner.opcode in WIRE_BYTES:
+                yield body, inner
+
+
+def _begun(schedule: Schedule, computation: Computation, op: Instruction, site: Site, *, fused: bool) -> Issued:
+    if not op.opcode.endswith("-start") or op.attribute("is_sync") == "true":
+        return Issued(*site, fused=fused)
+    done = schedule.done(computation, op)
+    return Issued(*site, fused=fused, asynchronous=True, overlapped=schedule.overlaps((computation, op), (computation, done)))
+
+
+def _end(body: Computation, held: Instruction) -> str | None:
+    """Which end of its chain a collective stands at; None in the middle."""
+    targets = {user.attribute("custom_call_target") for user in body.users[held.name]}
+    return next((end for end in (_START, _DONE) if end in targets), None)
+
+
+def _chain(held: Instruction) -> str:
+    found = held.attribute("chain_id")
+    if found is None:
+        raise HloError(f"{held.opcode} %{held.name} is a part of an asynchronous collective, but has no chain_id")
+    return found

@@ -1,0 +1,84 @@
+"""What a scheduled module does at once: which of its instructions compute, and whether one of them runs between two others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from math import prod
+
+from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.ring import WIRE_BYTES
+
+_MOVING = frozenset({
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "bitcast-convert", "copy", "copy-start", "copy-done",
+    "slice-start", "slice-done", "reshape", "transpose", "broadcast", "iota", "after-all", "add-dependency", "opt-barrier",
+    "optimization-barrier", "partition-id", "replica-id", "send", "send-done", "recv", "recv-done", "infeed", "outfeed",
+    "async-start", "async-update", "async-done", "call-start", "call-done",
+}) | {kind + suffix for kind in WIRE_BYTES for suffix in ("", "-start", "-done")}  # fmt: skip
+"""Opcodes of instructions that compute nothing: they name, move or send values."""
+
+_FOLDING = frozenset({"dot", "reduce", "reduce-window", "convolution"})
+"""Opcodes that compute on arrays even where the result has one element."""
+
+_CONTAINERS = frozenset({"fusion", "call", "while", "conditional"})
+
+_MARKS = frozenset({
+    "AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast",
+    "GatherScatterIndicesBitpacked", "PrepareAsyncCallDone", "PrepareAsyncCallStart", "annotate_device_placement",
+})  # fmt: skip
+"""Targets of custom calls that compute nothing. Any other is a kernel."""
+
+_PASSING = frozenset({"async-update", "get-tuple-element", "tuple", "bitcast", "optimization-barrier", "opt-barrier"})
+"""Opcodes that hand on what an asynchronous instruction has begun."""
+
+
+class Schedule:
+    """The order in which one device runs its instructions."""
+
+    def __init__(self, module: HloModule) -> None:
+        self.module = module
+        self._positions: dict[str, dict[str, int]] = {}
+        self._computing: dict[str, list[int]] = {}
+        self._computes_any = cache(lambda name: any(map(self.computes, self._instructions(name))))
+
+    def computes(self, op: Instruction) -> bool:
+        """Whether it calculates something on arrays: a loop or a fusion if an instruction inside does."""
+        if op.opcode in _CONTAINERS:
+            return any(self._computes_any(each.name) for each in self.module.called(op))
+        if op.opcode == "custom-call":
+            return op.attribute("custom_call_target") not in _MARKS
+        return op.opcode not in _MOVING and (op.opcode in _FOLDING or any(prod(array.shape) > 1 for array in op.arrays))
+
+    def overlaps(self, start: tuple[Computation, Instruction], done: tuple[Computation, Instruction]) -> bool:
+        """Whether something computes from `start` to `done`. A `done` that does not come later in the same computation is that
+        of the next round of a loop."""
+        begin, end = (self._position(*each) for each in (start, done))
+        if start[0].name == done[0].name and begin < end:
+            return any(begin < at < end for at in self._computed(start[0]))
+        return any(at > begin for at in self._computed(start[0])) or any(at < end for at in self._computed(done[0]))
+
+    def done(self, computation: Computation, start: Instruction) -> Instruction:
+        """The instruction that waits for what `start` has begun. Raises HloError if there is none in the computation."""
+        waiting = list(computation.users[start.name])
+        while waiting:
+            user = waiting.pop()
+            if user.opcode.endswith("-done"):
+                return user
+            if user.opcode in _PASSING:
+                waiting += computation.users[user.name]
+        raise HloError(f"{start.opcode} %{start.name}: nothing in %{computation.name} waits for it")
+
+    def _instructions(self, name: str) -> Iterable[Instruction]:
+        return self.module.computations[name].instructions.values()
+
+    def _position(self, computation: Computation, op: Instruction) -> int:
+        if computation.name not in self._positions:
+            self._positions[computation.name] = {name: at for at, name in enumerate(computation.instructions)}
+        return self._positions[computation.name][op.name]
+
+    def _computed(self, computation: Computation) -> list[int]:
+        """Positions of the instructions that compute."""
+        if computation.name not in self._computing:
+            found = [at for at, op in enumerate(computation.instructions.values()) if self.computes(op)]
+            self._computing[computation.name] = found
+        return self._computing[computation.name]
