@@ -17,7 +17,7 @@ from meshbridge.machines.target import Target
 EXPORT_PLATFORM = {"tpu": "tpu", "gpu": "cuda"}
 """What jax.export calls the platforms."""
 
-_PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")}
+PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")}
 """The modules in which the compilers come, any one of which will do."""
 
 _ENVIRONMENT = {
@@ -36,7 +36,7 @@ _ENVIRONMENT = {
 def check_installed(target: Target) -> None:
     """Raises MeshError where the platform's compiler is not installed. Imports neither it nor JAX."""
     platform = target.machine.platform
-    if not any(_is_there(name) for name in _PACKAGES[platform]):
+    if not any(_is_there(name) for name in PACKAGES[platform]):
         hint = f"pip install 'meshbridge[{platform}]'"
         raise MeshError(f"error: target '{target.text}': XLA's compiler for {platform.upper()}s is not installed\n  hint: {hint}")
 
@@ -64,7 +64,7 @@ def devices(target: Target) -> tuple[Any, ...]:
             told = {key: value for key, value in machine.compiler.items() if key != "name"}
             described = topologies.get_topology_desc(f"{machine.compiler['name']}:{shape}", "tpu", **told)
         else:
-            config = "\n".join(_text_proto(target_config(machine)))
+            config = "\n".join(text_proto(target_config(machine)))
             described = topologies.get_topology_desc(platform="cuda", target_config=config, topology=shape)
     except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
         raise MeshError(f"error: target '{target.text}': {str(error).splitlines()[0]}") from None
@@ -86,11 +86,11 @@ _ENUMERATIONS = frozenset({"feature_extension"})
 """Fields whose values are words that Protocol Buffers know."""
 
 
-def _text_proto(fields: Mapping[str, Any]) -> Iterator[str]:
+def text_proto(fields: Mapping[str, Any]) -> Iterator[str]:
     """A message as Protocol Buffers write it."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            yield from (f"{name} {{", *_text_proto(value), "}")
+            yield from (f"{name} {{", *text_proto(value), "}")
         elif isinstance(value, str) and name not in _ENUMERATIONS:
             yield f'{name}: "{value}"'
         else:
