@@ -16,7 +16,7 @@ from meshbridge.machines import machine, target
 from meshbridge.runtime import targets
 from meshbridge.tools import cli, console
 from meshbridge.tools.compare import command, process, text
-from meshbridge.tools.compare.figures import Figures
+from meshbridge.tools.compare.figures import Figures, Modelled
 from meshbridge.tools.compare.process import Limits
 from tests.test_house import BRIDGE
 
@@ -196,6 +196,11 @@ FOUND = Figures(
     count_by_kind={"all-gather": 2, "all-reduce": 1},
     collectives=3,
     executed_collectives=5,
+    synchronous=4,
+    asynchronous=1,
+    exposed_bytes=2e6,
+    overlapped_bytes=1e6,
+    modelled=Modelled(1200.0, 300.0, "microseconds", 2),
     argument_bytes=1 << 20,
     temporary_bytes=1 << 21,
     peak_bytes=1 << 35,
@@ -228,6 +233,9 @@ def test_json_of_several_targets(program: Path, monkeypatch: pytest.MonkeyPatch,
         for contestant in each["contestants"]:
             assert contestant.keys() == {"name", *text.TARGET_KEYS}
             assert (contestant["wire_bytes"], contestant["executed"], contestant["peak_bytes"]) == (3e6, 5, 1 << 35)
+            assert (contestant["synchronous"], contestant["asynchronous"]) == (4, 1)
+            assert (contestant["exposed_bytes"], contestant["overlapped_bytes"]) == (2e6, 1e6)
+            assert contestant["modelled"] == {"total": 1200, "wasted": 300, "unit": "microseconds", "without_estimate": 2}
             assert contestant["error"] == ""
 
 
@@ -246,7 +254,12 @@ def test_the_table_of_a_target(program: Path, monkeypatch: pytest.MonkeyPatch, c
     assert lines[0] == "tpu:v5e:4x4: the first 8 of 16 devices of TPU v5e, compiled ahead of time, not run"
     assert lines[1].split() == ["per", "device", *command.CONTESTANTS, "ratio"]
     assert lines[2].split() == ["wire", "bytes", "3.0", "MB", "4.0", "MB", "3.0", "MB", "0.75"]
-    assert lines[-2:] == [f"{name} does not fit: a device has 17.2 GB of memory" for name in ("meshbridge", "xla-gspmd")]
+    (modelled,) = [line.split() for line in lines if line.startswith("modelled")]
+    assert modelled == ["modelled", *("1,200", "us") * 3, "1.00"]
+    assert "xla-shardy: 2 computations have no estimate, and count as nothing" in lines
+    assert [line for line in lines if "does not fit" in line] == [
+        f"{name} does not fit: a device has 17.2 GB of memory" for name in ("meshbridge", "xla-gspmd")
+    ]
 
 
 def test_a_contestant_that_fails_is_a_column(

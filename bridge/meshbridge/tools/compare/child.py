@@ -17,16 +17,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshbridge.analysis import hlo_cost
+from meshbridge.analysis.hlo import HloError
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.ir.mlir import MeshError, context, ir
-from meshbridge.machines.target import parse
+from meshbridge.machines.target import Target, parse
 from meshbridge.read import formats
 from meshbridge.runtime import reference, targets
 from meshbridge.runtime.pjrt import boundary
 from meshbridge.tools import trial
 from meshbridge.tools.compare import spmd
 from meshbridge.tools.compare.contestants import CONTESTANTS, REPEATS, prepared
-from meshbridge.tools.compare.figures import Figures
+from meshbridge.tools.compare.figures import Figures, Modelled
 
 ERRORS, EXECUTABLE = "errors", "executable"
 """Files of the folder: the child's standard error, where compilers also leave their logs, and what was compiled, serialized."""
@@ -81,7 +83,19 @@ def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures
     compiled, found = _compiled(request.contestant, module, targets.devices(target)[: request.devices])
     if request.keep:
         (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
-    return found
+    try:
+        return replace(found, modelled=_modelled(target, compiled.loaded.hlo_text(), folder / ERRORS))
+    except HloError as error:
+        return replace(found, unmodelled=str(error))
+
+
+def _modelled(target: Target, text: str, log: Path) -> Modelled:
+    """What the compiler thinks that a step takes. Raises HloError where it does not say."""
+    if target.machine.platform == "tpu":
+        cost = hlo_cost.tpu_cost(text)
+        return Modelled(cost.cycles, None, "cycles", cost.without_estimate)
+    time = hlo_cost.gpu_time(text, log.read_text(errors="replace"))
+    return Modelled(time.total, time.wasted, "microseconds", len(time.unmodelled))
 
 
 def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence[Any]) -> Figures:

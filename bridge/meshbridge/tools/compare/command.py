@@ -204,5 +204,4 @@ def _outcome(folder: Path, request: Request, limits: Limits = NO_LIMITS, environ
     error = process.run([*COMMAND, str(folder), json.dumps(asdict(request))], folder / ERRORS, limits, environment)
     if error or not result.exists():
         return Figures(error=error or "it left no result")
-    read = json.loads(result.read_text())
-    return Figures(**read | {"unknown_loops": tuple(read["unknown_loops"])})
+    return Figures.of(json.loads(result.read_text()))

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isinf
-from typing import Any
+from typing import Any, Literal
 
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.text import size_text, table
 from meshbridge.tools.compare.command import Comparison, TargetComparison
 from meshbridge.tools.compare.contestants import OURS, PEER
-from meshbridge.tools.compare.figures import Figures
+from meshbridge.tools.compare.figures import Figures, Modelled
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -50,10 +50,16 @@ TARGET_KEYS = {
     "bytes_by_kind": "bytes_by_kind",
     "count_by_kind": "count_by_kind",
     "executed": "executed_collectives",
+    "synchronous": "synchronous",
+    "asynchronous": "asynchronous",
+    "exposed_bytes": "exposed_bytes",
+    "overlapped_bytes": "overlapped_bytes",
     "argument_bytes": "argument_bytes",
     "output_bytes": "output_bytes",
     "temporary_bytes": "temporary_bytes",
     "peak_bytes": "peak_bytes",
+    "modelled": "modelled",
+    "unmodelled": "unmodelled",
     "flops": "flops",
     "partition_seconds": "partition_seconds",
     "compile_seconds": "compile_seconds",
@@ -107,6 +113,12 @@ COUNTS = (
     _count("collectives", lambda found: found.collectives),
     _count("  executed in one step", lambda found: found.executed_collectives),
 )
+HIDING = (
+    _count("    synchronous", lambda found: found.synchronous),
+    _count("    asynchronous", lambda found: found.asynchronous),
+    _size("exposed bytes", lambda found: found.exposed_bytes),
+    _size("overlapped bytes", lambda found: found.overlapped_bytes),
+)
 TEMPORARY = _size("temporary bytes", lambda found: found.temporary_bytes)
 WORK = (
     Row("MFLOP", lambda found: f"{found.flops / 1e6:,.1f}", lambda found: found.flops),
@@ -124,7 +136,21 @@ MEMORY = (
     TEMPORARY,
     _size("peak bytes", lambda found: found.peak_bytes),
 )
+MODELLED = (
+    Row(
+        "modelled", lambda found: _modelled(found.modelled, "total"), lambda found: found.modelled.total if found.modelled else 0
+    ),
+    Row("  of it waiting", lambda found: _modelled(found.modelled, "wasted")),
+)
 """The rows of the tables: of what runs here, and of what is compiled for a target."""
+
+
+def _modelled(found: Modelled | None, which: Literal["total", "wasted"]) -> str:
+    value = None if found is None else getattr(found, which)
+    return "-" if found is None or value is None else f"{value:,.0f} {_UNITS[found.unit]}"
+
+
+_UNITS = {"cycles": "cycles", "microseconds": "us"}
 
 
 def rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
@@ -137,7 +163,7 @@ def rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
 def target_rows(comparison: TargetComparison) -> Iterator[tuple[str, ...]]:
     """The same of one target, with a last cell for our figure over that of XLA with Shardy."""
     every = comparison.figures
-    for row in (WIRE, *_kinds(every), *COUNTS, *MEMORY, *WORK):
+    for row in (WIRE, *_kinds(every), *COUNTS, *HIDING, *MEMORY, *MODELLED, *WORK):
         yield (*_cells(row, every), _ratio(row, every))
 
 
@@ -187,5 +213,10 @@ def _print_remarks(figures: Mapping[str, Figures]) -> None:
     for name, found in figures.items():
         if found.error:
             print(f"{name} failed: {found.error}")
+        if found.unmodelled:
+            print(f"{name}: what a step takes is not known: {found.unmodelled}")
+        if found.modelled is not None and found.modelled.without_estimate:
+            what = "instructions" if found.modelled.unit == "cycles" else "computations"
+            print(f"{name}: {found.modelled.without_estimate} {what} have no estimate, and count as nothing")
         if found.unknown_loops:
             print(f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count")
