@@ -47,8 +47,8 @@ class GraphBuilder:
         self._shardings: dict[ir.Value, Sharding] = {}
         self._identities: dict[tuple[object, ...], Kind] = {}
         "Per shape, weight and what else an identity says, its kind."
-        self._unknown: dict[ir.Type, Tensor | None] = {}
-        "Per type, what is known here of a tensor that nobody has annotated; None for what is no ranked tensor."
+        self._unknown: dict[ir.Type, Tensor] = {}
+        "Per type, what is known here of a tensor that nobody has annotated."
         self._kinds: dict[int, dict[Signature, Kind]] = {}
         "Per weight and what an op says, the kind of its node."
         self._annotated: dict[tuple[object, ...], Tensor] = {}
@@ -64,6 +64,7 @@ class GraphBuilder:
         self._makers: dict[int, Node] = {}
         "Per tensor, the op of one result that defines it, as far as nodes have been searched."
         self._searched = 0
+        self._returned: list[int] = []
         self._from_caller: set[int] = set()
         "Tensors annotated as such, not by a constraint inside the program: a result there is the caller's boundary condition."
 
@@ -79,7 +80,7 @@ class GraphBuilder:
                     self._annotate(tensor, sharding)
         self._block(block, 1, ())
         share_tensors(self.graph, self._groups.values(), self._members)
-        self.graph.connect()
+        self.graph.connect(self._returned)
         return self.graph
 
     def tensor(self, value: ir.Value) -> int:
@@ -90,14 +91,11 @@ class GraphBuilder:
         return found
 
     def _new_tensor(self, of: ir.Type) -> int:
-        try:
-            known = self._unknown[of]
-        except KeyError:
-            known = self._unknown[of] = self._unannotated(of)
+        known = self._unknown.get(of) or self._unannotated(of)
         return self.graph.add(known) if known is not None else -1
 
     def _unannotated(self, of: ir.Type) -> Tensor | None:
-        """What is known of a tensor of that type before anything else is."""
+        """What is known of a tensor of that type before anything else is; None for what is no ranked tensor."""
         if not isinstance(of, ir.RankedTensorType):
             return None
         if not of.has_static_shape:
@@ -105,7 +103,8 @@ class GraphBuilder:
         shape = tuple(of.shape)
         open_dims = (True,) * len(shape)
         found = Tensor(self.graph.mesh.name, shape, str(of.element_type), ((),) * len(shape), open_dims, self._manual)
-        return self.graph.known(found)
+        known = self._unknown[of] = self.graph.known(found)
+        return known
 
     def identity(
         self, op: ir.Operation, index: int, source: int, target: int, weight: int, scope: tuple[int, ...], **region: Any
@@ -127,6 +126,7 @@ class GraphBuilder:
         """Walks the ops of a block; returns its terminator."""
         graph, manual, tensor_of, tensors = self.graph, self._manual, self.graph.tensor_of, self.graph.tensors
         nodes, kinds, statements = graph.nodes, self._kinds.setdefault(weight, {}), graph.statements.setdefault(block, [])
+        unannotated, unknown = self._unknown.get, self._unannotated
         for view in block.operations:
             op = view.operation
             name = getattr(view, "OPERATION_NAME", "") or op.name  # what a class knows costs less than to ask MLIR
@@ -136,16 +136,16 @@ class GraphBuilder:
                 handler(self, op, weight, scope)
                 continue
             operands = tuple([tensor_of[value] for value in op.operands])
-            said: list[object] = [name, len(operands)]
+            said: list[object] = [name, len(operands), *op.attributes.items()]
             said += [value.type for value in op.operands] if -1 in operands else [tensors[tensor] for tensor in operands]
             made = []
             for value in op.results:
-                tensor_of[value] = tensor = self._new_tensor(of := value.type)
-                said.append(tensors[tensor] if tensor >= 0 else of)
+                known = unannotated(of := value.type) or unknown(of)
+                tensor_of[value] = tensor = -1 if known is None else len(tensors)
+                if known is not None:
+                    tensors.append(known)
+                said.append(known or of)
                 made.append(tensor)
-            attributes = op.attributes
-            if len(attributes):
-                said += attributes.items()
             if not has_no_regions(view) and len(op.regions):
                 said += region_names(op)
             key = tuple(said)
@@ -217,7 +217,7 @@ class GraphBuilder:
             return
         for operand in op.operands:
             if (tensor := self.tensor(operand)) >= 0:
-                self.graph.uses[tensor] += 1
+                self._returned.append(tensor)
                 self.graph.describe(tensor, boundary=True)
                 layout = self.graph.tensors[tensor].layout
                 if tensor in self._from_caller and (layout is None or layout.is_plain):

@@ -112,7 +112,7 @@ class Prices(dict[Sharding, float]):
     def price(self, sharding: Sharding) -> float:
         """What it costs."""
         found = self[sharding]
-        if sharding in self._floors:
+        if self._floors and sharding in self._floors:
             source, target, share = self._floors.pop(sharding)
             found = self[sharding] = share * resharding.cost(self._shape, self._dtype, self._mesh, source, target)
         return found
@@ -193,7 +193,7 @@ class OpChoices:
         return choices
 
     def fitting(self, splits: tuple[Split, ...]) -> Choice | None:
-        """The choice that takes all operands and computes all results as they are split, if there is one."""
+        """The choice that takes all operands and computes all results as they are split, if there is one that sends nothing."""
         if splits not in self._fitting:
             self._fitting[splits] = self._found_fitting(splits)
         return self._fitting[splits]
@@ -213,7 +213,9 @@ class OpChoices:
         if len(set(used)) < len(used):
             return None
         choice = self._choice(tuple([axes or () for axes in option]))
-        return choice if choice and not (self.rule.reduces and _reduced(self.rule, choice.option)) else None
+        if choice is None or choice.exchanged or (self.rule.reduces and _reduced(self.rule, choice.option)):
+            return None
+        return choice
 
     def _legal(self, candidates: Candidates, partial: Axes) -> list[Choice]:
         """The legal options that the candidates of each loop make."""

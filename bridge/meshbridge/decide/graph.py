@@ -10,6 +10,7 @@ tensors is found again by looking these up, which compares objects. The layers o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -248,10 +249,8 @@ class Graph:
 
     def add(self, tensor: Tensor) -> int:
         """The number of a new tensor of which that is known."""
-        number = len(self.uses)
         self.tensors.append(tensor)
-        self.uses.append(0)
-        return number
+        return len(self.tensors) - 1
 
     def known(self, tensor: Tensor) -> Tensor:
         """The one object for what is known of a tensor."""
@@ -311,17 +310,15 @@ class Graph:
         terms = tuple(axis for axis in summed if (axis in kind.region_axes) == kind.is_entry)
         return with_partial(sharding_of(self.mesh.name, split), terms)
 
-    def connect(self) -> None:
-        """Fills `users` and each tensor's use count once all nodes are known."""
-        self.users = [[] for _ in self.tensors]
-        uses, users = self.uses, self.users
+    def connect(self, returned: Iterable[int] = ()) -> None:
+        """Fills `users` and each tensor's use count once all nodes are known; the function returns some tensors."""
+        used = Counter(chain(returned, chain.from_iterable([node.operands for node in self.nodes])))
+        self.uses = [used.get(tensor, 0) for tensor in range(len(self.tensors))]
+        users: list[list[int]] = [[] for _ in range(len(self.tensors) + 1)]  # the last ones are tensor -1's
         for index, node in enumerate(self.nodes):
-            for tensor in node.operands:
-                if tensor >= 0:
-                    uses[tensor] += 1
             for tensor in {*node.operands, *node.results}:
-                if tensor >= 0:
-                    users[tensor].append(index)
+                users[tensor].append(index)
+        self.users = users[:-1]
         for tensor, body in self.carried.items():
             for index in users[tensor]:
                 node = self.nodes[index]

@@ -30,12 +30,14 @@ class KindChoices:
         self._leaving = leaving
         self._operands = len(kind.rule.operands)
         self._nothing = End(pricing.nothing, self.op.nothing)
-        self._ends: dict[tuple[int, Tensor, Sharding | None], End] = {}
+        self._ends: dict[Sharding | None, list[dict[Tensor | None, End]]] = {}
+        "By what the user wants of a result: per operand and, behind them, result, what is known of each tensor there."
         self._fixed = choices_of([self.op.choice(kind.fixed_option)]) if kind.fixed_option is not None else None
 
     def fitting(self, known: Known) -> Choice | None:
-        """The choice that reshards nothing, if there is one: all tensors are split alike along each loop."""
-        if self._fixed is not None or self.kind.is_identity or self.kind.kept:
+        """The choice that reshards nothing, if there is one: all tensors are split alike along each loop. It is the cheapest: all
+        others leave some of these axes out, and so compute more."""
+        if self._fixed is not None or self.kind.kept or has_layout(known):
             return None
         return self.op.fitting(tuple([tensor.split if tensor is not None else () for tensor in known]))
 
@@ -43,10 +45,12 @@ class KindChoices:
         """The cheapest choice, what it costs without its operands, and the bytes of resharding each of these."""
         count = self._operands
         wanted = wanted_layout(known[count:])
-        find = self._ends.get
+        tables = self._ends.get(wanted)
+        if tables is None:
+            tables = self._ends[wanted] = [{None: self._nothing} for _ in known]
         ends = [
-            self._nothing if tensor is None else find((place, tensor, wanted)) or self._end(place, tensor, wanted)
-            for place, tensor in enumerate(known)
+            table.get(tensor) or self._end(table, place, tensor, wanted)
+            for place, (table, tensor) in enumerate(zip(tables, known, strict=True))
         ]
         choices = self._fixed
         if choices is None:
@@ -55,11 +59,20 @@ class KindChoices:
         prices = [end.prices for end in ends]
         return cheapest(choices, self.compute, prices[count:], prices[:count])
 
-    def _end(self, place: int, tensor: Tensor, wanted: Sharding | None) -> End:
-        """What is known of one operand or, behind them, result."""
+    def _end(self, table: dict[Tensor | None, End], place: int, tensor: Tensor | None, wanted: Sharding | None) -> End:
+        """What is known of a tensor as one operand or, behind them, result."""
+        assert tensor is not None
         if place >= self._operands:
             prices = self._leaving(tensor, wanted)
         else:
             prices = self._arriving(tensor, self.kind.kept[place] if self.kind.kept else ())
-        found = self._ends[place, tensor, wanted] = End(prices, self.op.suggestion(place, tensor.split))
+        found = table[tensor] = End(prices, self.op.suggestion(place, tensor.split))
         return found
+
+
+def has_layout(known: Known) -> bool:
+    """Whether the user's annotation of a tensor says more than a split."""
+    for tensor in known:
+        if tensor is not None and tensor.layout is not None:
+            return True
+    return False

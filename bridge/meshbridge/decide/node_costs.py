@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from meshbridge.decide.choice import ROUNDING, Prices, Pricing
+from meshbridge.decide.choice import Prices, Pricing
 from meshbridge.decide.graph import Graph, Kind, Tensor
-from meshbridge.decide.kind_choices import KindChoices, Known
+from meshbridge.decide.kind_choices import KindChoices, Known, has_layout
 from meshbridge.ir.sharding import Axes, Sharding
 from meshbridge.ops.option import sharding_of, with_partial, with_split
 
@@ -67,15 +67,12 @@ class KindCosts:
             needs: tuple[Sharding, ...] = (self.graph.identity_need(kind, source, target),)
             arriving = [self._held(source).price(needs[0])]
         else:
-            annotated = bool(kind.kept) or any(tensor is not None and tensor.layout is not None for tensor in known)
-            choice = self._choices.fitting(known) if not annotated else None
+            choice = self._choices.fitting(known)
             if choice is not None:
-                own = self._whole * choice.share
-                if choice.exchanged == 0 and own <= self.floor(known) * (1 + ROUNDING):
-                    return NodeCost(own, choice.needs, (0.0,) * len(choice.needs), ())
+                return NodeCost(self._whole * choice.share, choice.needs, (0.0,) * len(choice.needs), ())
             choice, own, arriving = self._choices.cheapest(known)
             needs = choice.needs
-            if annotated:
+            if kind.kept or has_layout(known):
                 held = zip(known, needs, strict=False)
                 arriving = [self._held(tensor).price(need) if tensor is not None else 0.0 for tensor, need in held]
         return NodeCost(own, needs, tuple(arriving), tuple([place for place, moved in enumerate(arriving) if moved]))
@@ -86,11 +83,13 @@ class KindCosts:
 
 
 def _arriving(pricing: Pricing, tensor: Tensor, summed: Axes) -> Prices:
-    return pricing.arriving(tensor.type, with_partial(sharding_of(tensor.mesh, tensor.split), summed))
+    held = tensor.sharding if tensor.layout is None else sharding_of(tensor.mesh, tensor.split)
+    return pricing.arriving(tensor.type, with_partial(held, summed))
 
 
 def _leaving(pricing: Pricing, share: float, tensor: Tensor, wanted: Sharding | None) -> Prices:
-    target = with_split(wanted, tensor.split) if wanted else sharding_of(tensor.mesh, tensor.split)
+    plain = tensor.sharding if tensor.layout is None else sharding_of(tensor.mesh, tensor.split)
+    target = with_split(wanted, tensor.split) if wanted else plain
     return pricing.leaving(tensor.type, target, share)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from operator import or_
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Pair, Prices, Pricing, extend
+from meshbridge.decide.choice import Pair, Prices, Pricing, extend
 from meshbridge.decide.cut_axes import Cuts, wanted_cuts
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region
 from meshbridge.decide.kind_choices import KindChoices
@@ -150,7 +150,10 @@ class Propagator:
         if kind.fixed_option is not None:
             choice = self.graph.pricing.op(kind.rule, kind.kept).choice(kind.fixed_option)
         else:
-            choice = self._cheapest(kind, known)
+            choices = self._choices_of(kind)
+            if choices.fitting(known) is not None:
+                return known
+            choice = choices.cheapest(known)[0]
         if kind.rule.blocked:
             option = tuple(() if loop in kind.rule.blocked else axes for loop, axes in enumerate(choice.option))
             choice = self.graph.pricing.op(kind.rule, kind.kept).choice(option)
@@ -160,8 +163,8 @@ class Propagator:
             for tensor, want in zip(known, wanted, strict=True)
         )
 
-    def _cheapest(self, kind: Kind, known: tuple[Tensor | None, ...]) -> Choice:
-        """The cheapest choice while shardings are still being propagated: what may still be extended to fit is free."""
+    def _choices_of(self, kind: Kind) -> KindChoices:
+        """What such nodes choose from while shardings are still being propagated: what may still be extended to fit is free."""
         found = self._choices.get(kind)
         if found is None:
             prices, passed, share = self._prices, max(kind.kept, default=()), kind.reduce_share
@@ -171,7 +174,7 @@ class Propagator:
                 lambda tensor, _: prices.arriving(tensor),
                 lambda tensor, _: prices.leaving(tensor, passed, share),
             )
-        return found.cheapest(known)[0]
+        return found
 
 
 class _Prices:

@@ -156,10 +156,13 @@ class Refiner:
         return readers
 
     def _largest_first(self) -> list[int]:
-        """Each node's place among all by what it computes: a move that costs too much shows it there first."""
-        sizes = [weight * kind.least for weight, kind in zip(self._weights, self._kinds, strict=True)]
+        """Each node's place among all by what it computes, behind identities, which have nothing to choose from: a move that
+        costs too much shows it there first."""
+        sizes = [
+            (not kind.kind.is_identity, -weight * kind.least) for weight, kind in zip(self._weights, self._kinds, strict=True)
+        ]
         places = [0] * len(sizes)
-        for place, index in enumerate(sorted(range(len(sizes)), key=lambda index: -sizes[index])):
+        for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
             places[index] = place
         return places
 

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import zip_longest
 from math import gcd, inf, prod
+from operator import mod
 from typing import NamedTuple
 
 from meshbridge.ir.digits import Digit
@@ -67,6 +68,8 @@ class _Pair(NamedTuple):
     "How many parts of the tensor the target has; infinitely many where nothing is said."
     blocks: tuple[int, ...]
     "Per dimension, how many blocks the side has that has more."
+    most: int
+    "Their product."
     reduced: float | None
     "The part of the tensor that is received beside, as terms; None where nothing is reduced."
     is_lean: bool
@@ -80,11 +83,8 @@ def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor
     cannot hold already. Where a value is reduced, all terms of an element but one, and then the element, on all devices that are
     to hold it but one."""
     pair = _pair(mesh, source, target)
-    even, held, elements = True, 1, prod(shape)
-    for size, count in zip_longest(shape, pair.blocks, fillvalue=1):
-        block = -(-size // count)
-        held *= block
-        even = even and block * count == size
+    elements, even = prod(shape), not any(map(mod, shape, pair.blocks))
+    held = elements // pair.most if even else prod([-(-size // count) for size, count in zip_longest(shape, pair.blocks, fillvalue=1)])
     if not even and pair.is_lean and pair.fewer and (padded := _padded(shape, pair)):
         even, elements = True, padded
     wanted = elements / pair.parts
@@ -106,20 +106,20 @@ def _padded(shape: Shape, pair: _Pair) -> int | None:
 @lru_cache(maxsize=1 << 16)
 def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if not (source.is_plain and target.is_plain):
-        return _Pair(inf, (), 0.0, is_lean=False)
+        return _Pair(inf, (), 1, 0.0, is_lean=False)
     splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
     counts = [(mesh.group_size(before) if before else 1, mesh.group_size(after) if after else 1) for before, after in splits]
     blocks, fewer = tuple(map(max, counts)), () if lists_devices(mesh) else tuple(map(min, counts))
-    parts, partial = prod([after for _, after in counts]), source.partial_axes
+    parts, partial, most = prod([after for _, after in counts]), source.partial_axes, prod(blocks)
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
-        return _Pair(parts, blocks, None, is_lean and (not partial or source.partial_kind == target.partial_kind), fewer)
+        return _Pair(parts, blocks, most, None, is_lean and (not partial or source.partial_kind == target.partial_kind), fewer)
     terms = mesh.group_size(partial)
     if terms == 1 or target.partial_axes:
-        return _Pair(inf, blocks, 0.0, is_lean=False)
+        return _Pair(inf, blocks, most, 0.0, is_lean=False)
     all_used = prod([before for before, _ in counts]) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
-    return _Pair(parts, blocks, (terms - 2) / mesh.size, all_used and stays, fewer)
+    return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, fewer)
 
 
 def even_price(mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, rounds: int) -> Received | None:
