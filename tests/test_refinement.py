@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from meshbridge.cost.communication import Collective, communication
 from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import GraphBuilder
-from meshbridge.decide.choice import Pricing
+from meshbridge.decide.choice import Prices, pricing_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.propagate import Propagator
@@ -24,6 +24,7 @@ from meshbridge.dialect.attributes import axis_array
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import OPTION
 from meshbridge.ir.mlir import context, ir, main_function, walk_all
+from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
@@ -60,7 +61,7 @@ def _graph(module: ir.Module) -> Graph:
     mesh = find_mesh(module)
     assert mesh is not None
     with module.context:
-        return GraphBuilder(main_function(module), Interface(), Pricing(mesh)).build()
+        return GraphBuilder(main_function(module), Interface(), pricing_of(mesh)).build()
 
 
 def test_layers_fold() -> None:
@@ -74,8 +75,16 @@ def test_layers_fold() -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_more_layers_cost_no_more_prices() -> None:
-    """Deciding 48 equal layers prices, propagates and assigns nothing that deciding 16 has not."""
+def test_more_layers_cost_no_more_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deciding 48 equal layers prices, propagates and assigns nothing that deciding 16 has not; nor does the next program."""
+    priced: list[Sharding] = []
+    price = Prices.__missing__
+
+    def counted(prices: Prices, sharding: Sharding) -> float:
+        priced.append(sharding)
+        return price(prices, sharding)
+
+    monkeypatch.setattr(Prices, "__missing__", counted)
     counts = []
     for layers in (16, 48):
         module = _annotated(_network(layers), until="legal")
@@ -85,7 +94,7 @@ def test_more_layers_cost_no_more_prices() -> None:
         refine(graph, ShardingRefinement.moves)
         assigner = Assigner(graph, lambda *_: None)
         assigner.run()
-        counts.append((graph.pricing.count, propagator.count, assigner.count))
+        counts.append((len(priced), propagator.count, assigner.count))
     assert counts[0] == counts[1]
     assert all(counts[0])
 

@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Pair, Prices, Taken, cheapest, computed_bytes
+from meshbridge.decide.choice import Choice, Pair, Prices, Taken, computed_bytes, ranked
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
 from meshbridge.decide.value import Value
@@ -364,7 +364,7 @@ class Assigner:
 
         choices = op.suggested(suggestions, wanted_partial(kind, results))
         rank = counted if any(value is not None and value.anticipated is not None for value in arriving) else None
-        return cheapest(choices, computed_bytes(kind.rule), last, first, rank)[0]
+        return ranked(choices, computed_bytes(kind.rule), last, first, rank)[0]
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""

@@ -8,7 +8,7 @@ refinement and assignment differ in what an operand comes from and what a result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappush, heapreplace
@@ -78,8 +78,14 @@ class Choice:
     "What each operand is to be."
 
 
-Choices = list[tuple[float, int, Choice]]
-"""The choices that an op has from the one that computes least on, each with its share and its place in order of preference."""
+class Choices(tuple[tuple[float, int, Choice], ...]):
+    """The choices that an op has from the one that computes least on, each with its share and its place in order of preference.
+    They are found again as an object."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
 
 Pair = tuple[Sharding, Sharding, float]
 """From what to what a tensor is resharded, and how often."""
@@ -87,7 +93,10 @@ Pair = tuple[Sharding, Sharding, float]
 
 class Prices(dict[Sharding, float]):
     """Bytes of one end of an op, an operand or a result, by the sharding that an option needs or computes there: until `price` is
-    asked, at least as many."""
+    asked, at least as many. They are found again as an object."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __init__(self, kind: TensorType, mesh: Mesh, pair: Callable[[Sharding], Pair | None]) -> None:
         """`pair` is what a sharding there leads to; None for nothing."""
@@ -112,9 +121,10 @@ class Prices(dict[Sharding, float]):
     def price(self, sharding: Sharding) -> float:
         """What it costs."""
         found = self[sharding]
-        if self._floors and sharding in self._floors:
-            source, target, share = self._floors.pop(sharding)
+        if self._floors and (pair := self._floors.get(sharding)) is not None:
+            source, target, share = pair
             found = self[sharding] = share * resharding.cost(self._shape, self._dtype, self._mesh, source, target)
+            self._floors.pop(sharding, None)  # last: another thread may ask for the same
         return found
 
 
@@ -149,28 +159,24 @@ class OpChoices:
         self._known: dict[Option, Choice | None] = {}
         "What follows from each option; None for one that is not legal."
         self.nothing = Suggestion()
-        self._suggestions: dict[tuple[int, Split], Suggestion] = {}
+        self._suggestions: dict[tuple[Dims, Split], Suggestion] = {}
         self._equal: dict[tuple[object, ...], Suggestion] = {((), ()): self.nothing}
         self._fitting: dict[tuple[Split, ...], Choice | None] = {}
         self._by_suggestions: dict[tuple[Suggestion, ...], Choices] = {}
         self._by_candidates: dict[tuple[Candidates, Axes], Choices] = {}
 
-    def __len__(self) -> int:
-        """How many options and sets of them have been looked at."""
-        return len(self._known) + len(self._by_candidates)
-
     def suggestion(self, end: int, split: Split) -> Suggestion:
         """What the split of one tensor suggests, of an operand or, behind them, a result. Equal ones are one object."""
         if not any(split):
             return self.nothing
-        found = self._suggestions.get((end, split))
+        key = (dims := self._dims[end], split)
+        found = self._suggestions.get(key)
         if found is None:
-            dims = self._dims[end]
             said = (
                 tuple(suggested_axes(self.rule, dims, split, self.mesh)),
                 tuple(movable_axes(self.rule, dims, split, self.mesh)),
             )
-            found = self._suggestions[end, split] = self._equal.setdefault(said, Suggestion(*said))
+            found = self._suggestions[key] = self._equal.setdefault(said, Suggestion(*said))
         return found
 
     def suggested(self, suggestions: tuple[Suggestion, ...], partial: Axes = ()) -> Choices:
@@ -200,7 +206,7 @@ class OpChoices:
 
     def _found_fitting(self, splits: tuple[Split, ...]) -> Choice | None:
         option: list[Axes | None] = [None] * len(self.rule.loops)
-        for dims, split in zip(self._dims, splits, strict=True):
+        for dims, split in {*zip(self._dims, splits, strict=True)}:  # many ends of many ops are alike
             for loops, axes in zip(dims, split, strict=True):
                 if axes and len(loops) != 1:
                     return None
@@ -266,44 +272,45 @@ class OpChoices:
         )
 
 
+@lru_cache(maxsize=1 << 12)
+def _op_choices(rule: ShardingRule, taken: Taken, mesh: Mesh) -> OpChoices:
+    """Those of an op, also in the next program. Ops of which the sizes do not matter share them."""
+    if not rule.has_choices_of_any_size:
+        return OpChoices(rule, taken, mesh)
+    reductions = tuple([loop.reduction for loop in rule.loops])
+    return _choices_of_any_size(rule.operands, rule.results, reductions, taken, mesh)
+
+
 @lru_cache(maxsize=1 << 10)
 def _choices_of_any_size(
     operands: tuple[Dims, ...], results: tuple[Dims, ...], reductions: tuple[str, ...], taken: Taken, mesh: Mesh
 ) -> OpChoices:
-    """Those of all ops of which the sizes do not matter, also in the next program."""
     return OpChoices(ShardingRule(tuple([Loop(1, reduction) for reduction in reductions]), operands, results), taken, mesh)
 
 
+@lru_cache(maxsize=1 << 14)
+def _arriving(mesh: Mesh, kind: TensorType, source: Sharding) -> Prices:
+    return Prices(kind, mesh, lambda need: (source, need, 1.0))
+
+
+@lru_cache(maxsize=1 << 14)
+def _leaving(mesh: Mesh, kind: TensorType, target: Sharding, share: float) -> Prices:
+    return Prices(kind, mesh, lambda computed: (computed, target, share if computed.partial_axes else 1.0))
+
+
 class Pricing:
-    """What one program's deciding has priced on its mesh. Everything is computed once per distinct op, split and option: the
-    second layer of a model looks up what the first one has paid for."""
+    """What deciding prices on a mesh. Everything is computed once per distinct op, split and option: the second layer of a model
+    looks up what the first one has paid for, and so does the next program."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._from: dict[tuple[TensorType, Sharding], Prices] = {}
-        self._into: dict[tuple[TensorType, Sharding, float], Prices] = {}
-        self._ops: dict[tuple[ShardingRule, Taken], OpChoices] = {}
         self._devices: dict[int, int] = {}
         self.nothing = Prices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
 
-    @property
-    def count(self) -> int:
-        """How many prices have been computed."""
-        tables: list[Sized] = [*self._from.values(), *self._into.values(), *{*self._ops.values()}]
-        return sum(map(len, tables))
-
     def op(self, rule: ShardingRule, taken: Taken = ()) -> OpChoices:
         """What an op has to choose from that takes operands as partial sums so."""
-        found = self._ops.get((rule, taken))
-        if found is None:
-            if rule.has_choices_of_any_size:
-                reductions = tuple([loop.reduction for loop in rule.loops])
-                found = _choices_of_any_size(rule.operands, rule.results, reductions, taken, self.mesh)
-            else:
-                found = OpChoices(rule, taken, self.mesh)
-            self._ops[rule, taken] = found
-        return found
+        return _op_choices(rule, taken, self.mesh)
 
     def devices(self, axes: int) -> int:
         """How many devices a set of axes, a bit for each, splits over."""
@@ -318,21 +325,18 @@ class Pricing:
 
     def arriving(self, kind: TensorType, source: Sharding) -> Prices:
         """Bytes of resharding a value from `source` to what is needed of it."""
-        found = self._from.get((kind, source))
-        if found is None:
-            found = self._from[kind, source] = Prices(kind, self.mesh, lambda need: (source, need, 1.0))
-        return found
+        return _arriving(self.mesh, kind, source)
 
     def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0) -> Prices:
         """Bytes of resharding a result to `target`; those of a partial one count only for the `share` of the runs after which it
         is reduced."""
-        key = (kind, target, share)
-        found = self._into.get(key)
-        if found is None:
-            found = self._into[key] = Prices(
-                kind, self.mesh, lambda computed: (computed, target, share if computed.partial_axes else 1.0)
-            )
-        return found
+        return _leaving(self.mesh, kind, target, share)
+
+
+@lru_cache(maxsize=16)
+def pricing_of(mesh: Mesh) -> Pricing:
+    """The one for a mesh."""
+    return Pricing(mesh)
 
 
 def computed_bytes(rule: ShardingRule) -> float:
@@ -345,16 +349,24 @@ def computed_bytes(rule: ShardingRule) -> float:
 
 def choices_of(preferred: Iterable[Choice]) -> Choices:
     """Choices, the most preferred first, in the order in which they compute."""
-    return sorted([(choice.share, place, choice) for place, choice in enumerate(preferred)])
+    return Choices(sorted([(choice.share, place, choice) for place, choice in enumerate(preferred)]))
 
 
+@lru_cache(maxsize=1 << 16)
 def cheapest(
+    choices: Choices, compute: float, results: tuple[Prices, ...], operands: tuple[Prices, ...]
+) -> tuple[Choice, float, tuple[float, ...]]:
+    """The cheapest of `choices`, the first of equals, see `ranked`."""
+    return ranked(choices, compute, results, operands)
+
+
+def ranked(
     choices: Choices,
     compute: float,
     results: Sequence[Prices],
     operands: Sequence[Prices],
     rank: Callable[[Choice], float] | None = None,
-) -> tuple[Choice, float, list[float]]:
+) -> tuple[Choice, float, tuple[float, ...]]:
     """The choice of the fewest bytes; of equals that of the lowest `rank`, and of these the first. Besides, what it costs without
     its operands, and the bytes of resharding each of them. Whatever is not split computes `compute`.
 
@@ -371,13 +383,14 @@ def cheapest(
             seen += 1
         known, ranked, place, choice = waiting[0]
         own = sum(map(Prices.price, results, choice.computed), choice.share * compute + choice.exchanged)
-        arriving = list(map(Prices.price, operands, choice.needs))
+        arriving = tuple(map(Prices.price, operands, choice.needs))
         total = sum(arriving, own)
         if total == known:
             return choice, own, arriving
         heapreplace(waiting, (total, ranked, place, choice))
 
 
+@lru_cache(maxsize=1 << 14)
 def _disjoint(candidates: Candidates) -> list[Option]:
     """The options that use no axis twice, in the order of their product."""
     found: list[tuple[int, Option]] = [(0, ())]
@@ -385,14 +398,9 @@ def _disjoint(candidates: Candidates) -> list[Option]:
         if len(each) == 1:
             found = [(used, option + each) for used, option in found]
         else:
-            masked = [(_mask(axes), (axes,)) for axes in each]
+            masked = [(sum([1 << axis for axis in axes]), (axes,)) for axes in each]
             found = [(used | mask, option + added) for used, option in found for mask, added in masked if not used & mask]
     return [option for _, option in found]
-
-
-@lru_cache(maxsize=1 << 14)
-def _mask(axes: Axes) -> int:
-    return sum([1 << axis for axis in axes])
 
 
 def _reduced(rule: ShardingRule, option: Option) -> set[int]:

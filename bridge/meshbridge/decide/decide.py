@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import Ends, GraphBuilder
-from meshbridge.decide.choice import Pricing
+from meshbridge.decide.choice import Pricing, pricing_of
 from meshbridge.decide.decisions import (
     ANNOTATED,
     SAME_VALUE,
@@ -58,20 +58,18 @@ def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface:
     of that mesh, and of operations that have been replaced there, are made anew.
     """
     graphs: list[Graph] = []
-    pricings: dict[Mesh, Pricing] = {}
     for function in functions:
         mesh = find_mesh(module, function)
         if mesh is None:
             continue
         refuse_unknown_axes(function, mesh)
         refuse_types(function, function.regions[0].blocks[0].arguments)
-        graph = GraphBuilder(function, interface, pricings.get(mesh) or Pricing(mesh)).build()
+        graph = GraphBuilder(function, interface, pricing_of(mesh)).build()
         _propagate(graph)
         if graph.mesh != mesh:
             has_stayed = renumber(module, mesh, graph.mesh, known=[(function, graph.may_name_axes())])
-            if mesh in pricings or not has_stayed:
+            if mesh in [other.mesh for other in graphs] or not has_stayed:
                 return _propagated(functions, module, interface)
-        pricings[graph.mesh] = graph.pricing
         graphs.append(graph)
     return graphs
 

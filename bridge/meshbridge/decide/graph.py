@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from itertools import chain
 from typing import Any, final
 
-from meshbridge.decide.choice import Pricing, TensorType
+from meshbridge.decide.choice import Pricing, TensorType, pricing_of
 from meshbridge.ir.mlir import inside, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import parts_of
@@ -288,7 +288,7 @@ class Graph:
     def renumber(self, after: Mesh) -> Callable[[Tensor], Tensor]:
         """Goes over to the mesh `after`, in which axes are cut; returns what is known then of a tensor, by what was known."""
         parts = parts_of(self.mesh, after)
-        self.mesh, self.pricing = after, Pricing(after)
+        self.mesh, self.pricing = after, pricing_of(after)
         for memo in (self._tensors, self._changed, self._kinds):
             memo.clear()
         renumbered = cache(lambda tensor: self.known(tensor.renumbered(parts)))

@@ -41,7 +41,7 @@ class KindChoices:
             return None
         return self.op.fitting(tuple([tensor.split if tensor is not None else () for tensor in known]))
 
-    def cheapest(self, known: Known) -> tuple[Choice, float, list[float]]:
+    def cheapest(self, known: Known) -> tuple[Choice, float, tuple[float, ...]]:
         """The cheapest choice, what it costs without its operands, and the bytes of resharding each of these."""
         count = self._operands
         wanted = wanted_layout(known[count:])
@@ -56,7 +56,7 @@ class KindChoices:
         if choices is None:
             partial = wanted.partial_axes if wanted and not self.kind.kept else ()
             choices = self.op.suggested(tuple([end.suggestion for end in ends]), partial)
-        prices = [end.prices for end in ends]
+        prices = tuple([end.prices for end in ends])
         return cheapest(choices, self.compute, prices[count:], prices[:count])
 
     def _end(self, table: dict[Tensor | None, End], place: int, tensor: Tensor | None, wanted: Sharding | None) -> End:
@@ -72,7 +72,4 @@ class KindChoices:
 
 def has_layout(known: Known) -> bool:
     """Whether the user's annotation of a tensor says more than a split."""
-    for tensor in known:
-        if tensor is not None and tensor.layout is not None:
-            return True
-    return False
+    return any([tensor.layout for tensor in known if tensor is not None])  # noqa: C419

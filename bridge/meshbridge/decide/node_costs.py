@@ -65,7 +65,7 @@ class KindCosts:
         if kind.is_identity:
             source, target = [tensor for tensor in known if tensor is not None]
             needs: tuple[Sharding, ...] = (self.graph.identity_need(kind, source, target),)
-            arriving = [self._held(source).price(needs[0])]
+            arriving: tuple[float, ...] = (self._held(source).price(needs[0]),)
         else:
             choice = self._choices.fitting(known)
             if choice is not None:
@@ -74,8 +74,8 @@ class KindCosts:
             needs = choice.needs
             if kind.kept or has_layout(known):
                 held = zip(known, needs, strict=False)
-                arriving = [self._held(tensor).price(need) if tensor is not None else 0.0 for tensor, need in held]
-        return NodeCost(own, needs, tuple(arriving), tuple([place for place, moved in enumerate(arriving) if moved]))
+                arriving = tuple([self._held(tensor).price(need) if tensor is not None else 0.0 for tensor, need in held])
+        return NodeCost(own, needs, arriving, tuple([place for place, moved in enumerate(arriving) if moved]))
 
     def _held(self, tensor: Tensor) -> Prices:
         """Bytes of resharding a tensor as it is decided."""

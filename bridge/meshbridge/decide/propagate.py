@@ -8,14 +8,15 @@ not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import or_
 from typing import Any
 
-from meshbridge.decide.choice import Pair, Prices, Pricing, extend
+from meshbridge.decide.choice import Pair, Prices, Pricing, TensorType, extend
 from meshbridge.decide.cut_axes import Cuts, wanted_cuts
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, across_region
 from meshbridge.decide.kind_choices import KindChoices
-from meshbridge.ir.sharding import Axes, Sharding
+from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import cut
 from meshbridge.ops.option import sharding_of
 
@@ -38,7 +39,6 @@ class Propagator:
         self.graph = graph
         self._memo: dict[tuple[object, ...], tuple[tuple[Tensor | None, ...], Changes]] = {}
         self._choices: dict[Kind, KindChoices] = {}
-        self._prices = _Prices(graph.pricing)
         self._hidden: dict[int, Tensor] = {}
         "What is hidden of the user's annotations so far, by tensor."
 
@@ -140,7 +140,6 @@ class Propagator:
         self._hidden = {index: renumbered(tensor) for index, tensor in self._hidden.items()}
         self._memo.clear()
         self._choices.clear()
-        self._prices = _Prices(self.graph.pricing)
 
     def _after(self, node: Node, known: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """What is known of the tensors of a node once it has been visited."""
@@ -167,48 +166,44 @@ class Propagator:
         """What such nodes choose from while shardings are still being propagated: what may still be extended to fit is free."""
         found = self._choices.get(kind)
         if found is None:
-            prices, passed, share = self._prices, max(kind.kept, default=()), kind.reduce_share
+            pricing, passed, share = self.graph.pricing, max(kind.kept, default=()), kind.reduce_share
             found = self._choices[kind] = KindChoices(
                 kind,
-                self.graph.pricing,
-                lambda tensor, _: prices.arriving(tensor),
-                lambda tensor, _: prices.leaving(tensor, passed, share),
+                pricing,
+                lambda tensor, _: _arriving(pricing, tensor.type, tensor.split, tensor.open, tensor.banned),
+                lambda tensor, _: _leaving(pricing, tensor.type, tensor.split, tensor.open, tensor.banned, passed, share),
             )
         return found
 
 
-class _Prices:
-    """Bytes of resharding tensors that are extended to fit. What looks for choices holds it, and not the propagator: all that
-    propagation has found goes at once where nothing refers back to it."""
+@lru_cache(maxsize=1 << 14)
+def _arriving(pricing: Pricing, kind: TensorType, source: Split, may_extend: tuple[bool, ...], banned: frozenset[int]) -> Prices:
+    """Bytes of resharding an operand that has been extended to what is needed of it."""
 
-    def __init__(self, pricing: Pricing) -> None:
-        self._pricing = pricing
-        self._operands: dict[Tensor, Prices] = {}
-        self._results: dict[tuple[Tensor, Axes, float], Prices] = {}
+    def pair(need: Sharding) -> Pair:
+        split = extend(source, need.split_axes, may_extend, banned)
+        return sharding_of(need.mesh, split, need.partial_axes), need, 1.0
 
-    def arriving(self, tensor: Tensor) -> Prices:
-        """Bytes of resharding an operand that has been extended to what is needed of it."""
-        found = self._operands.get(tensor)
-        if found is None:
+    return pricing.prices(kind, pair)
 
-            def pair(need: Sharding) -> Pair:
-                split = extend(tensor.split, need.split_axes, tensor.open, tensor.banned)
-                return sharding_of(tensor.mesh, split, need.partial_axes), need, 1.0
 
-            found = self._operands[tensor] = self._pricing.prices(tensor.type, pair)
-        return found
+@lru_cache(maxsize=1 << 14)
+def _leaving(
+    pricing: Pricing,
+    kind: TensorType,
+    target: Split,
+    may_extend: tuple[bool, ...],
+    banned: frozenset[int],
+    passed: Axes,
+    share: float,
+) -> Prices:
+    """Bytes of resharding what is computed to a result that has been extended; terms that are passed on stay apart."""
 
-    def leaving(self, tensor: Tensor, passed: Axes, share: float) -> Prices:
-        """Bytes of resharding what is computed to a result that has been extended; terms that are passed on stay apart."""
-        found = self._results.get((tensor, passed, share))
-        if found is None:
+    def pair(computed: Sharding) -> Pair:
+        split = extend(target, computed.split_axes, may_extend, banned)
+        return computed, sharding_of(computed.mesh, split, passed), share if computed.partial_axes else 1.0
 
-            def pair(computed: Sharding) -> Pair:
-                split = extend(tensor.split, computed.split_axes, tensor.open, tensor.banned)
-                return computed, sharding_of(tensor.mesh, split, passed), share if computed.partial_axes else 1.0
-
-            found = self._results[tensor, passed, share] = self._pricing.prices(tensor.type, pair)
-        return found
+    return pricing.prices(kind, pair)
 
 
 def _passed_on(kind: Kind, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

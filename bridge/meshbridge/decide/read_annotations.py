@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshbridge.decide.choice import Pricing
+from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.decide import Bodies
 from meshbridge.decide.decisions import (
     ANNOTATED,
@@ -56,7 +56,7 @@ class _Reader:
         self._function = function
         self.mesh = mesh
         self.interface = interface
-        self.bodies = Bodies(Pricing(mesh), interface)
+        self.bodies = Bodies(pricing_of(mesh), interface)
         self.manual: frozenset[int] = frozenset()
         "Axes of the manual computations around."
         self._now: dict[ir.Value, Sharding] = {}

@@ -84,9 +84,12 @@ def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor
     to hold it but one."""
     pair = _pair(mesh, source, target)
     elements, even = prod(shape), not any(map(mod, shape, pair.blocks))
-    held = elements // pair.most if even else prod([-(-size // count) for size, count in zip_longest(shape, pair.blocks, fillvalue=1)])
-    if not even and pair.is_lean and pair.fewer and (padded := _padded(shape, pair)):
-        even, elements = True, padded
+    if even:
+        held = elements // pair.most
+    else:
+        held = prod([-(-size // count) for size, count in zip_longest(shape, pair.blocks, fillvalue=1)])
+        if pair.is_lean and pair.fewer and (padded := _padded(shape, pair)):
+            even, elements = True, padded
     wanted = elements / pair.parts
     received = wanted - held if pair.reduced is None else wanted + elements * pair.reduced
     return Floor(max(0.0, received), even and pair.is_lean)
@@ -108,16 +111,17 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if not (source.is_plain and target.is_plain):
         return _Pair(inf, (), 1, 0.0, is_lean=False)
     splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
-    counts = [(mesh.group_size(before) if before else 1, mesh.group_size(after) if after else 1) for before, after in splits]
-    blocks, fewer = tuple(map(max, counts)), () if lists_devices(mesh) else tuple(map(min, counts))
-    parts, partial, most = prod([after for _, after in counts]), source.partial_axes, prod(blocks)
+    befores = [mesh.group_size(before) if before else 1 for before, _ in splits]
+    afters = [mesh.group_size(after) if after else 1 for _, after in splits]
+    blocks, fewer = tuple(map(max, befores, afters)), () if lists_devices(mesh) else tuple(map(min, befores, afters))
+    parts, partial, most = prod(afters), source.partial_axes, prod(blocks)
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
         return _Pair(parts, blocks, most, None, is_lean and (not partial or source.partial_kind == target.partial_kind), fewer)
     terms = mesh.group_size(partial)
     if terms == 1 or target.partial_axes:
         return _Pair(inf, blocks, most, 0.0, is_lean=False)
-    all_used = prod([before for before, _ in counts]) * terms == mesh.size
+    all_used = prod(befores) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
     return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, fewer)
 
