@@ -1,7 +1,6 @@
 """Reduction kinds of the dialect as StableHLO reduction bodies: `all_reduce`, `reduce_scatter`.
 
-Elements are converted to the result's element type before they are reduced. `average` is the sum divided by the
-number of devices; on integers the division truncates.
+Elements are converted to the result's element type before they are reduced.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from functools import partial
 
 from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
 from meshbridge.ir import combine
-from meshbridge.ir.combine import GroupAttributes, combiner_of, is_native
+from meshbridge.ir.builder import element_of
+from meshbridge.ir.combine import GroupAttributes, is_native
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.exchanges import in_pieces
@@ -25,43 +25,34 @@ def all_reduce(op: AllReduceOp, site: Site) -> list[ir.Value]:
 
 def all_reduce_over(site: Site, value: ir.Value, kind: str) -> ir.Value:
     """`value` reduced over the site's groups, in the result's element type."""
-    value, combiner = _prepared(site, value, kind)
+    value = _converted(site, value, kind)
     if site.group_size == 1:
         return value
-    if is_native(combiner, site.result_type.element_type):
-        total = combine.all_reduce_natively(site.emit, value, combiner, _groups(site))
-    else:
-        total = in_pieces(site, value, lambda flat: _scattered(site, flat, combiner, 0))
-    return _averaged(site, total) if kind == "average" else total
+    if is_native(kind, element_of(value)):
+        return combine.all_reduce_natively(site.emit, value, kind, site.group_size, _groups(site))
+    return in_pieces(site, value, lambda flat: _scattered(site, flat, kind, 0))
 
 
 @lowers(ReduceScatterOp)
 def reduce_scatter(op: ReduceScatterOp, site: Site) -> list[ir.Value]:
     """`stablehlo.reduce_scatter`."""
-    value, combiner = _prepared(site, op.input, op.reduction)
-    if site.group_size == 1:
-        return [value]
-    total = _scattered(site, value, combiner, op.scatter_axis)
-    return [_averaged(site, total) if op.reduction == "average" else total]
+    value = _converted(site, op.input, op.reduction)
+    return [value if site.group_size == 1 else _scattered(site, value, op.reduction, op.scatter_axis)]
 
 
-def _prepared(site: Site, value: ir.Value, kind: str) -> tuple[ir.Value, str]:
-    """The value in the element type that accumulates, and what combines two elements of it."""
+def _converted(site: Site, value: ir.Value, kind: str) -> ir.Value:
+    """The value in the element type that accumulates. Raises OpError where `kind` has no meaning on it."""
     element = site.result_type.element_type
     check_kind(site, kind, element)
-    return site.emit.convert(value, element), combiner_of(kind, element)
+    return site.emit.convert(value, element)
 
 
 def _groups(site: Site) -> GroupAttributes:
     return partial(site.groups.collective, site.mesh, site.digits)
 
 
-def _scattered(site: Site, value: ir.Value, combiner: str, dim: int) -> ir.Value:
-    return combine.reduce_scatter(site.emit, value, dim, combiner, site.group_size, _groups(site))
-
-
-def _averaged(site: Site, total: ir.Value) -> ir.Value:
-    return site.emit.elementwise("divide", total, site.group_size)
+def _scattered(site: Site, value: ir.Value, kind: str, dim: int) -> ir.Value:
+    return combine.reduce_scatter(site.emit, value, dim, kind, site.group_size, _groups(site))
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshbridge.dialect import build
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
-from meshbridge.ir.combine import combiner_of, reduce_scatter
+from meshbridge.ir.combine import reduce_scatter
 from meshbridge.ir.digits import Digit, Digits, group_size
 from meshbridge.ir.exchange import COMBINERS, exchange_over, in_rows, out_of_rows
 from meshbridge.ir.groups import shifted
@@ -111,10 +111,8 @@ def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Va
         return build.reduce_scatter(value, site.mesh, mesh_axes=axes, scatter_axis=step.dim, reduction=step.kind, at=site.emit)
     if step.kind not in COMBINERS:
         raise MeshError(f"reduction '{step.kind}' has no body that could run")
-    combiner, count = combiner_of(step.kind, element_of(value)), group_size(step.digits)
     groups = partial(site.groups.collective, site.mesh, step.digits)
-    total = reduce_scatter(site.emit, value, step.dim, combiner, count, groups)
-    return site.emit.elementwise("divide", total, count) if step.kind == "average" else total
+    return reduce_scatter(site.emit, value, step.dim, step.kind, group_size(step.digits), groups)
 
 
 @_emit_step.register
