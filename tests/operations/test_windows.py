@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding
 
 import meshbridge
 from meshbridge.decide import choice
+from meshbridge.ir.sequences import members
 from meshbridge.ops.reach import Covered, Reach
 from meshbridge.ops.rounds import rounds
 from tests.operations import families
@@ -40,7 +41,7 @@ def reaches(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Reach:
 def test_a_window_holds_what_the_shard_reads(reach: Reach, count: int) -> None:
     shard = -(-reach.size // count)
     window = reach.window(count)
-    starts, leads = window.starts(count), window.leads(count)
+    starts, leads = window.starts(members(count)).values, window.leads(members(count)).values
     for device, start in enumerate(starts.tolist()):
         rows = range(device * shard, (device + 1) * shard)
         places = {reach.stride * row - reach.low + step for row in rows for step in range(reach.extent)}
@@ -65,13 +66,15 @@ def test_rounds_bring_what_windows_cover(reach: Reach, count: int, stride: int, 
 def _check_rounds(reach: Reach | Covered, count: int) -> None:
     """Every real element of a window comes from its owner, in rounds that no device sends or receives twice in."""
     window, shard = reach.window(count), -(-reach.source // count)
-    starts = window.starts(count)
+    starts = window.starts(members(count)).values
     held: list[dict[int, int]] = [{} for _ in range(count)]
     for each in rounds(reach.source, count, window):
         assert len(set(each.receivers.tolist())) == len(each.receivers)
         assert len(set(each.senders.tolist())) == len(each.senders)
         assert all((receiver != sender) == each.moves for receiver, sender in zip(each.receivers, each.senders, strict=True))
-        for receiver, sender, taken, put in zip(each.receivers, each.senders, each.taken, each.put, strict=True):
+        assert np.flatnonzero(each.receives.values).tolist() == sorted(each.receivers.tolist())
+        pieces = each.taken.values[each.senders], each.put.values[each.receivers]
+        for receiver, sender, taken, put in zip(each.receivers, each.senders, *pieces, strict=True):
             assert 0 <= taken <= shard - each.width
             for step in range(each.width):
                 held[receiver][int(put) + step] = int(sender) * shard + int(taken) + step

@@ -1,6 +1,7 @@
-"""Entries of a list of numbers, one for each device of a group, as arithmetic on the device's number where the list is regular.
+"""Entries of a list of numbers, one for each device of a group, as arithmetic on the device's number.
 
-A list is cut into runs. Within a run, every `period` entries the numbers grow by the same `step`:
+Mostly it is known what the numbers are computed from: `PerDevice`. Where it is not, a list is cut into runs. Within a run, every
+`period` entries the numbers grow by the same `step`:
 
     0 0 1 1 2 2 3 3    one run of period 2 and step 1
     5 4 3 2 1 0 0 0    a run of period 1 and step -1, and one of period 1 and step 0
@@ -9,20 +10,83 @@ A list is cut into runs. Within a run, every `period` entries the numbers grow b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from meshbridge.ir.builder import Builder
+from meshbridge.ir.builder import MAX_POSITIONS, Builder
 from meshbridge.ir.digits import Numbers
 from meshbridge.ir.mlir import ir
 
 LISTED = 64
-"""As many entries stand in a table; a longer list is computed if it has few runs. Half a KB of text, as much as arithmetic."""
+"""As many entries stand in a table; a longer list is computed. Half a KB of text, as much as arithmetic."""
 
 _RUNS = 8
 _PERIODS = 16
 """The most runs of a list that is computed, and the longest period of one. Each run costs three to eight ops."""
+
+
+@dataclass(frozen=True, eq=False)
+class PerDevice:
+    """One number for each device of a group, and the arithmetic on the devices' numbers in the group that gives them."""
+
+    values: Numbers
+    operation: str
+    "Of StableHLO; none where these are the devices' numbers themselves, or the same one for all."
+    operands: tuple[PerDevice, ...]
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether there is arithmetic, and 32 bits hold it."""
+        known = [each.values for each in (self, *self.operands)]
+        return len(known) > 1 and all(each.min() >= -MAX_POSITIONS and each.max() < MAX_POSITIONS for each in known)
+
+    def __add__(self, other: PerDevice | int) -> PerDevice:
+        return self._with("add", np.add, other)
+
+    def __sub__(self, other: PerDevice | int) -> PerDevice:
+        return self._with("subtract", np.subtract, other)
+
+    def __mul__(self, factor: int) -> PerDevice:
+        return self._with("multiply", np.multiply, factor)
+
+    def __floordiv__(self, divisor: int) -> PerDevice:
+        raised = self._raised(divisor)
+        return raised._with("divide", np.floor_divide, divisor) - raised._above(self) // divisor
+
+    def __mod__(self, divisor: int) -> PerDevice:
+        return self._raised(divisor)._with("remainder", np.remainder, divisor)
+
+    def __abs__(self) -> PerDevice:
+        return PerDevice(np.abs(self.values), "abs", (self,))
+
+    def at_least(self, other: PerDevice | int) -> PerDevice:
+        """The larger one of each two."""
+        return self._with("maximum", np.maximum, other)
+
+    def at_most(self, other: PerDevice | int) -> PerDevice:
+        """The smaller one of each two."""
+        return self._with("minimum", np.minimum, other)
+
+    def _with(self, operation: str, compute: np.ufunc, other: PerDevice | int) -> PerDevice:
+        """One of both where the other changes nothing."""
+        second = other if isinstance(other, PerDevice) else PerDevice(np.broadcast_to(np.int64(other), self.values.shape), "", ())
+        values: Numbers = compute(self.values, second.values)
+        same = [each for each in (self, second) if values[-1] == each.values[-1] and np.array_equal(values, each.values)]
+        return same[0] if same else PerDevice(values, operation, (self, second))
+
+    def _raised(self, divisor: int) -> PerDevice:
+        """The same plus a multiple of `divisor`, none negative: StableHLO divides towards 0."""
+        return self + max(0, -(int(self.values.min()) // divisor)) * divisor
+
+    def _above(self, other: PerDevice) -> int:
+        return int(self.values[0] - other.values[0])
+
+
+def members(count: int) -> PerDevice:
+    """The numbers of the devices of a group."""
+    return PerDevice(np.arange(count, dtype=np.int64), "", ())
 
 
 class Run(NamedTuple):
@@ -33,11 +97,15 @@ class Run(NamedTuple):
     step: int
 
 
-def entry(emit: Builder, numbers: Numbers | Sequence[int], index: ir.Value) -> ir.Value:
+def entry(emit: Builder, numbers: PerDevice | Numbers | Sequence[int], index: ir.Value) -> ir.Value:
     """The number at run-time `index`, tensor<i32>: of a table, or computed. Raises TooLargeError for numbers of more bits."""
-    listed = np.asarray(numbers, np.int64)
-    if len(listed) > 1 and len(set(np.diff(listed).tolist())) == 1:
-        return _of_run(emit, Run(0, (int(listed[0]),), int(listed[1] - listed[0])), index)
+    listed = numbers.values if isinstance(numbers, PerDevice) else np.asarray(numbers, np.int64)
+    steps = np.diff(listed)
+    if len(steps) and (steps == steps[0]).all():
+        return _of_run(emit, Run(0, (int(listed[0]),), int(steps[0])), index)
+    if len(listed) > LISTED and isinstance(numbers, PerDevice) and numbers.is_computed:
+        first, *others = [entry(emit, operand, index) for operand in numbers.operands]
+        return emit.elementwise(numbers.operation, first, *others)
     found = runs(listed) if len(listed) > LISTED else None
     if found is None:
         return emit.entry(emit.table(listed), index)

@@ -11,10 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
-Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-"""One integer per device of a group."""
+from meshbridge.ir.sequences import PerDevice
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,13 @@ class Window:
     lead: int | None = 0
     "Places before the first element's in what the device reads; None where devices differ, see `leads`."
 
-    def starts(self, count: int) -> Numbers:
-        """The first element of each of `count` devices."""
-        return self.scale * ((self.step * np.arange(count, dtype=np.int64) + self.base) // self.divisor) + self.shift
+    def starts(self, devices: PerDevice) -> PerDevice:
+        """The first element of each of the devices, which are members of a group by their numbers."""
+        return (devices * self.step + self.base) // self.divisor * self.scale + self.shift
 
-    def leads(self, count: int) -> Numbers:
+    def leads(self, devices: PerDevice) -> PerDevice:
         """How far into the gap behind its first element each device begins, in places: 0 up to the dilation."""
-        return (self.step * np.arange(count, dtype=np.int64) + self.base) % self.divisor
+        return (devices * self.step + self.base) % self.divisor
 
     def is_halo(self, shard: int) -> bool:
         """Whether every device reads its own shard of `shard` elements and equally much of its neighbours."""

@@ -7,35 +7,80 @@ takes edges of which no two share a sender or a receiver, and sends equally many
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from math import prod
+from functools import cached_property, lru_cache
+from math import gcd, prod
 
 import numpy as np
 
+from meshbridge.ir.digits import Numbers
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.groups import lists_shifted
+from meshbridge.ir.sequences import PerDevice, members
 from meshbridge.ir.sharding import Axes, Mesh, local_shape
 from meshbridge.ir.shifts import received
 from meshbridge.ops.option import Option, tensor_split
-from meshbridge.ops.reach import Covered, Numbers, Reach, Shares, Window
+from meshbridge.ops.reach import Covered, Reach, Shares, Window
 from meshbridge.ops.rule import ShardingRule
 
 MOST_SHIFTS = 4
 """Permutes by distance are taken if there are at most so many more than the busiest device's edges need: each of them sends
 edges of nearly one length, and their pairs of devices are a shift along the mesh. Not measured: the bytes are the same."""
 
+_FACTORS = 8
+"""As many ways to number edges are tried."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """`count` devices hold a dimension of `size` elements in shards, and each wants its window of it."""
+
+    size: int
+    count: int
+    window: Window
+
+    @property
+    def shard(self) -> int:
+        """Elements of a shard."""
+        return -(-self.size // self.count)
+
+    def shared(self, receivers: PerDevice, senders: PerDevice) -> PerDevice:
+        """How many elements of a receiver's window a sender holds; 0 or less where there is no such edge."""
+        starts = self.window.starts(receivers)
+        ends = (starts + self.window.length - senders * self.shard).at_most(senders * -self.shard + self.size)
+        return ends.at_most(self.shard) - self.begin(receivers, senders)
+
+    def begin(self, receivers: PerDevice, senders: PerDevice) -> PerDevice:
+        """Where a receiver's window begins in a sender's shard; 0 where it begins before."""
+        return (self.window.starts(receivers).at_least(0) - senders * self.shard).at_least(0)
+
+    def first_sender(self, receivers: PerDevice) -> PerDevice:
+        """The first device that holds something of each window."""
+        return self.window.starts(receivers).at_least(0) // self.shard
+
+    def first_receiver(self, senders: PerDevice) -> PerDevice:
+        """The first device that wants something of each shard, where windows lead up, and the last one, where they lead down."""
+        window = self.window
+        room = (senders * -self.shard + (window.length + window.shift - 1)) // window.scale * window.divisor + window.base
+        if window.step > 0:
+            return (room // window.step * -1).at_least(0)
+        return (room // -window.step).at_most(self.count - 1)
+
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Edges of which all pieces are sent at once: per edge the receiver, the sender, where the piece begins in the sender's
-    shard, and where it goes in the receiver's window (before its begin, where a piece is longer than what is needed of it).
-    Devices keep pieces of their own in a round that sends nothing."""
+    """Edges of which all pieces, of `width` elements, are sent at once: per edge the receiver and the sender.
 
+    They are those of which `factor*receiver + sender` is `number`, modulo `modulus` if that is not 0. Devices keep pieces of
+    their own in a round that sends nothing.
+    """
+
+    exchange: Exchange
     width: int
     receivers: Numbers
     senders: Numbers
-    taken: Numbers
-    put: Numbers
+    factor: int
+    number: int
+    modulus: int = 0
 
     @property
     def moves(self) -> bool:
@@ -48,52 +93,95 @@ class Round:
         far = self.receivers - self.senders
         return int(far[0]) if (far == far[0]).all() else 0
 
+    @cached_property
+    def taken(self) -> PerDevice:
+        """Where the piece of each sender begins in its shard."""
+        senders = members(self.exchange.count)
+        return self._taken(self._receivers(senders), senders)
+
+    @cached_property
+    def put(self) -> PerDevice:
+        """Where the piece of each receiver goes in its window: before its begin, where a piece is longer than what is needed."""
+        receivers, exchange = members(self.exchange.count), self.exchange
+        senders = self._senders(receivers)
+        return self._taken(receivers, senders) - (exchange.window.starts(receivers) - senders * exchange.shard)
+
+    @cached_property
+    def receives(self) -> PerDevice:
+        """1 for each receiver, 0 for the other devices."""
+        receivers = members(self.exchange.count)
+        senders = self._senders(receivers)
+        found = self.exchange.shared(receivers, senders).at_most(1)
+        if self.moves:
+            found = found.at_most(abs(senders - receivers))
+        return found.at_least(0)
+
+    def _taken(self, receivers: PerDevice, senders: PerDevice) -> PerDevice:
+        return self.exchange.begin(receivers, senders).at_most(self.exchange.shard - self.width)
+
+    def _senders(self, receivers: PerDevice) -> PerDevice:
+        """Whose piece each device receives; anyone's, if it receives none."""
+        wanted = receivers * -self.factor + self.number
+        if not self.modulus:
+            return wanted
+        first = self.exchange.first_sender(receivers)
+        return first + (wanted - first) % self.modulus
+
+    def _receivers(self, senders: PerDevice) -> PerDevice:
+        """Who receives the piece of each device; anyone, if it sends none."""
+        if not self.modulus:
+            return senders + -self.number
+        first = self.exchange.first_receiver(senders)
+        if gcd(self.factor, self.modulus) > 1:  # each device sends to one at most
+            return first
+        wanted = (senders * -1 + self.number) * pow(self.factor, -1, self.modulus)
+        if self.exchange.window.step > 0:
+            return first + (wanted - first) % self.modulus
+        return first - (first - wanted) % self.modulus
+
 
 @lru_cache(maxsize=4096)
 def rounds(size: int, count: int, window: Window) -> tuple[Round, ...]:
     """The rounds that give each of `count` devices its window of a dimension of `size` elements; own pieces come first."""
-    shard = -(-size // count)
-    starts = window.starts(count)
+    exchange = Exchange(size, count, window)
+    shard, starts = exchange.shard, window.starts(members(count)).values
     low, high = np.maximum(starts, 0), np.minimum(starts + window.length, size)
     first, last = low // shard, (high - 1) // shard
     edges = np.where(high > low, last - first + 1, 0)
     receivers = np.repeat(np.arange(count), edges)
-    place = np.arange(len(receivers)) - np.repeat(np.cumsum(edges) - edges, edges)
-    backward = window.step * window.scale < 0  # the staircase of edges then leads down: count each device's from its end
-    senders = (np.repeat(last, edges) - place) if backward else (np.repeat(first, edges) + place)
-    begin = np.maximum(low[receivers], senders * shard)
-    end = np.minimum(high[receivers], (senders + 1) * shard)
-    group = _groups(receivers, senders, count)
+    senders = np.arange(len(receivers)) - np.repeat(np.cumsum(edges) - edges - first, edges)
+    lengths = np.minimum(high[receivers], (senders + 1) * shard) - np.maximum(low[receivers], senders * shard)
+    own = receivers == senders
+    factor, modulus = _numbering(receivers, senders, lengths)
+    numbers = factor * receivers + senders
+    if modulus:
+        numbers %= modulus
+    found = [(own, (-1, 0, 0))] if own.any() else []
+    found += [(~own & (numbers == number), (factor, number, modulus)) for number in np.unique(numbers[~own]).tolist()]
     return tuple(
-        _round(receivers[group == number], senders[group == number], begin[group == number], end[group == number], shard, starts)
-        for number in np.unique(group)
+        Round(exchange, int(lengths[edges].max()), receivers[edges], senders[edges], *numbering) for edges, numbering in found
     )
 
 
-def _groups(receivers: Numbers, senders: Numbers, count: int) -> Numbers:
-    """A number for each edge; those of equal numbers are sent at once, those of -1 stay. Edges are ordered by receiver and then
-    along the staircase."""
-    distance = senders - receivers
-    moving = distance != 0
+def _numbering(receivers: Numbers, senders: Numbers, lengths: Numbers) -> tuple[int, int]:
+    """The factor and the modulus of a few rounds of the edges, which are as long as `lengths`: by distance, or the fewest that
+    bring all, in which the pieces are shortest."""
+    moving = senders != receivers
     busiest = max([int(np.bincount(side[moving], minlength=1).max()) for side in (receivers, senders)], default=0)
-    shifts, by_shift = np.unique(distance, return_inverse=True)
-    if len(shifts) <= busiest + MOST_SHIFTS:
-        return np.where(moving, by_shift, -1)
-    # Edges of one device are neighbours in the order unless windows overlap, and no device has more than the busiest.
-    order = np.cumsum(moving) - 1
-    while not all(_are_distinct(side[moving] * len(order) + order[moving] % busiest) for side in (receivers, senders)):
-        busiest += 1
-    return np.where(moving, order % busiest, -1)
+    if len(np.unique(senders - receivers)) <= busiest + MOST_SHIFTS:
+        return -1, 0
+    # Windows lead up or down, so the edges of one device are with consecutive others: units number those apart.
+    most, single = max(int(np.bincount(side).max()) for side in (receivers, senders)), len(np.unique(senders)) == len(senders)
+    factors = [factor for factor in range(min(most, _FACTORS)) if single or gcd(factor, most) == 1]
+    receivers, senders, lengths = receivers[moving], senders[moving], lengths[moving]
 
+    def sent(factor: int) -> int:
+        numbers = (factor * receivers + senders) % most
+        widths = np.zeros(most, np.int64)
+        np.maximum.at(widths, numbers, lengths)
+        return int(widths @ np.bincount(numbers, minlength=most))
 
-def _are_distinct(numbers: Numbers) -> bool:
-    return len(np.unique(numbers)) == len(numbers)
-
-
-def _round(receivers: Numbers, senders: Numbers, begin: Numbers, end: Numbers, shard: int, starts: Numbers) -> Round:
-    width = int((end - begin).max())
-    taken = np.minimum(begin - senders * shard, shard - width)
-    return Round(width, receivers, senders, taken, senders * shard + taken - starts[receivers])
+    return min(factors, key=sent), most
 
 
 @lru_cache(maxsize=1 << 16)

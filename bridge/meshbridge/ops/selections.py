@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from functools import reduce
 from math import prod
 
-import numpy as np
-
 from meshbridge.ir.builder import Builder, element_of, integers, tensor
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.sequences import PerDevice, members
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.option import Option, tensor_split
-from meshbridge.ops.reach import Covered, Numbers, Reach
+from meshbridge.ops.reach import Covered, Reach
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
 from meshbridge.ops.spmd import SpmdProgram, default_lowering, replace_result, spmd_lowering
 from meshbridge.ops.window_attributes import WindowDim, window_dims
@@ -101,14 +100,14 @@ def scattered_shard(
     for dim, window in enumerate(windows):
         if dim not in split:
             operand = emit.pad_along(operand, dim, fill, window.low, window.high)
-            lines.append(numbering.line(dim, _Run((), np.array([-window.low]), shape_of(operand)[dim], numbering.shard[dim])))
+            lines.append(numbering.line(dim, _Run((), members(1) + -window.low, shape_of(operand)[dim], numbering.shard[dim])))
             continue
-        axes, devices = split[dim], at.mesh.group_size(split[dim])
-        reach, covered = _reaches(window, sizes[dim], counts[dim])
+        axes, count = split[dim], at.mesh.group_size(split[dim])
+        devices, (reach, covered) = members(count), _reaches(window, sizes[dim], counts[dim])
         operand = read_window(operand, dim, axes, covered, fill if selects_padding else None, at)
         source = read_window(source, dim, axes, reach, None, at)
-        lines.append(numbering.line(dim, _Run(axes, covered.window(devices).starts(devices), shape_of(operand)[dim], sizes[dim])))
-        rows = _Run(axes, reach.window(devices).starts(devices), shape_of(source)[dim], counts[dim])
+        lines.append(numbering.line(dim, _Run(axes, covered.window(count).starts(devices), shape_of(operand)[dim], sizes[dim])))
+        rows = _Run(axes, reach.window(count).starts(devices), shape_of(source)[dim], counts[dim])
         if rows.leaves:
             strays[dim] = numbering.strays(rows)
     extents, strides = [window.size for window in windows], [window.stride for window in windows]
@@ -123,14 +122,14 @@ class _Run:
     """What a device reads of one dimension of a tensor that has `size`: `length` places from its entry of `begins` on."""
 
     axes: Axes
-    begins: Numbers
+    begins: PerDevice
     length: int
     size: int
 
     @property
     def leaves(self) -> bool:
         """Whether some device reads places outside of the tensor."""
-        return bool(self.begins.min() < 0 or self.begins.max() + self.length > self.size)
+        return bool(self.begins.values.min() < 0 or self.begins.values.max() + self.length > self.size)
 
     def places(self, at: SpmdProgram) -> ir.Value:
         """Their indices in the global tensor."""

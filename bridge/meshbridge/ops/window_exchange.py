@@ -18,10 +18,10 @@ from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.positions import Positions
-from meshbridge.ir.sequences import entry
+from meshbridge.ir.sequences import PerDevice, entry, members
 from meshbridge.ir.sharding import Axes
 from meshbridge.ir.shifts import shift
-from meshbridge.ops.reach import Covered, Numbers, Reach, Window
+from meshbridge.ops.reach import Covered, Reach, Window
 from meshbridge.ops.rounds import Round, rounds
 from meshbridge.ops.spmd import SpmdProgram
 
@@ -43,8 +43,8 @@ def cut_window(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Val
     """The same of a tensor that is replicated along `dim`."""
     count = at.mesh.group_size(axes)
     window = reach.window(count)
-    size, starts = shape_of(value)[dim], window.starts(count)
-    low, high = max(0, -int(starts.min())), max(0, int(starts.max()) + window.length - size)
+    size, starts = shape_of(value)[dim], window.starts(members(count))
+    low, high = max(0, -int(starts.values.min())), max(0, int(starts.values.max()) + window.length - size)
     widened = at.emit.pad_along(value, dim, fill, low, high)
     return at.emit.dynamic_slice(widened, dim, own_entry(starts + low, axes, at), window.length)
 
@@ -73,12 +73,13 @@ def read_places(value: ir.Value, dim: int, axes: Axes, reach: Reach, fill: ir.Va
         return Places(found, window.lead, span - window.lead - spread, reach.dilation)
     widened = at.emit.pad_along(found, dim, fill, 0, reach.dilation - 1, reach.dilation - 1)
     widened = at.emit.pad_along(widened, dim, fill, 0, max(0, span + reach.dilation - 1 - shape_of(widened)[dim]))
-    return Places(at.emit.dynamic_slice(widened, dim, own_entry(window.leads(count), axes, at), span))
+    return Places(at.emit.dynamic_slice(widened, dim, own_entry(window.leads(members(count)), axes, at), span))
 
 
-def own_entry(numbers: Numbers, axes: Axes, at: SpmdProgram) -> ir.Value:
-    """This device's entry of a list with one number for each device of a group along `axes`: tensor<i32>."""
-    return entry(at.emit, numbers, at.group_index(axes)) if np.diff(numbers).any() else at.emit.scalar(int(numbers[0]))
+def own_entry(numbers: PerDevice, axes: Axes, at: SpmdProgram) -> ir.Value:
+    """This device's one of the numbers of a group along `axes`: tensor<i32>."""
+    listed = numbers.values
+    return entry(at.emit, numbers, at.group_index(axes)) if np.diff(listed).any() else at.emit.scalar(int(listed[0]))
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class _Site:
     def halo(self, value: ir.Value, fill: ir.Value | None) -> ir.Value:
         """Pieces of the shards in order of their distance, the nearest before first."""
         emit, window, shard = self.at.emit, self.window, self.shard
-        start = int(window.starts(1)[0])
+        start = int(window.starts(members(1)).values[0])
         moving = {int(each.senders[0] - each.receivers[0]): each for each in self._rounds() if each.moves}
         is_even = self.count * shard == self.size
         pieces = []
@@ -117,8 +118,9 @@ class _Site:
         """Pieces written into a buffer, which is longer than the window where a piece is longer than what is read of it. Who gets
         none in a round writes back what it has."""
         emit, dim, found = self.at.emit, self.dim, self._rounds()
-        low = max((-int(each.put.min()) for each in found), default=0)
-        high = max((int(each.put.max()) + each.width for each in found), default=0) - self.window.length
+        places = [(each.put.values[each.receivers], each.width) for each in found]
+        low = max((-int(put.min()) for put, _ in places), default=0)
+        high = max((int(put.max()) + width for put, width in places), default=0) - self.window.length
         low, high = max(low, 0), max(high, 0)
         shape = shape_of(value)
         shape[dim] = low + self.window.length + high
@@ -127,18 +129,14 @@ class _Site:
             piece = self._cut(value, each)
             if each.moves:
                 piece = self._permuted(piece, each)
-            offsets = np.zeros(self.count, np.int64)
-            offsets[each.receivers] = each.put + low
-            own = own_entry(offsets, self.axes, self.at)
+            own = own_entry(each.put + low, self.axes, self.at)
             if len(each.receivers) < self.count:
-                receives = np.zeros(self.count, np.int64)
-                receives[each.receivers] = 1
-                flag = own_entry(receives, self.axes, self.at)
                 kept = emit.dynamic_slice(buffer, dim, own, each.width)
+                flag = own_entry(each.receives, self.axes, self.at)
                 piece = emit.select(emit.compare("EQ", flag, 1), piece, kept)
             buffer = emit.dynamic_update(buffer, piece, dim, own)
         window = emit.slice(buffer, dim, low, self.window.length)
-        starts = self.window.starts(self.count)
+        starts = self.window.starts(members(self.count)).values
         outside = bool(starts.min() < 0 or starts.max() + self.window.length > self.size)
         return self._masked(window, fill) if outside and fill is not None else window
 
@@ -147,12 +145,10 @@ class _Site:
 
     def _cut(self, value: ir.Value, each: Round) -> ir.Value:
         """The piece that this device sends, or keeps."""
-        emit = self.at.emit
-        if len(set(each.taken.tolist())) == 1:
-            return emit.slice(value, self.dim, int(each.taken[0]), each.width)
-        offsets = np.zeros(self.count, np.int64)
-        offsets[each.senders] = each.taken
-        return emit.dynamic_slice(value, self.dim, own_entry(offsets, self.axes, self.at), each.width)
+        emit, taken = self.at.emit, each.taken.values[each.senders]
+        if (taken == taken[0]).all():
+            return emit.slice(value, self.dim, int(taken[0]), each.width)
+        return emit.dynamic_slice(value, self.dim, own_entry(each.taken, self.axes, self.at), each.width)
 
     def _from(self, value: ir.Value, low: int, high: int, distance: int, each: Round | None) -> ir.Value:
         """The elements from `low` to `high` of the shard `distance` further along; anything where there is none."""
@@ -175,6 +171,6 @@ class _Site:
 
     def _masked(self, found: ir.Value, fill: ir.Value) -> ir.Value:
         """`fill` wherever the window is outside of the tensor."""
-        start = own_entry(self.window.starts(self.count), self.axes, self.at)
+        start = own_entry(self.window.starts(members(self.count)), self.axes, self.at)
         inside = self.at.emit.within(self.at.emit.count_from(start, self.window.length), self.size)
         return self.at.emit.select_along(self.dim, inside, found, fill)
