@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from meshbridge.ir.builder import Builder, tensor
 from meshbridge.ir.mlir import context, func, ir, stablehlo
-from meshbridge.ir.sequences import LISTED, Run, entry, runs
+from meshbridge.ir.sequences import LISTED, PerDevice, Run, entry, members, runs
 
 
-def program(numbers: np.ndarray) -> ir.Module:
+def program(numbers: np.ndarray | PerDevice) -> ir.Module:
     """A function from an index to the entry."""
     with ir.Location.unknown():
         module = ir.Module.create()
@@ -59,6 +59,36 @@ def test_regular_lists_are_computed(numbers: np.ndarray) -> None:
         assert len(str(module)) < 5000
         for index in (0, 1, 2, 69, 70, 71, 76, 77, 78, 150, 299):
             assert evaluated(module, index) == numbers[index]
+
+
+OWN = members(300)
+COMPUTED = {
+    "divided below zero": (OWN * 7 - 900) // 11,
+    "remainder below zero": (OWN * -3 + 5) % 7,
+    "two of the devices' numbers": OWN // 3 - OWN * 5 % 13,
+    "bounds": (OWN // 17).at_least(OWN % 5).at_most(abs(OWN - 200) + 1),
+    "bounds that matter on some devices": (OWN % 64).at_most(20, np.arange(16)),
+    "less than 32 bits": (OWN * (1 << 22) + 3) // 1000,
+}
+
+
+@pytest.mark.parametrize("numbers", COMPUTED.values(), ids=COMPUTED)
+def test_arithmetic_is_written(numbers: PerDevice) -> None:
+    with context():
+        module = program(numbers)
+        assert "dense<[" not in str(module)
+        assert 'dense<"' not in str(module)
+        for index in (0, 1, 16, 77, 127, 128, 200, 298, 299):
+            assert evaluated(module, index) == numbers.values[index]
+
+
+def test_arithmetic_of_more_bits_is_a_table() -> None:
+    numbers = OWN * (1 << 30) // 1000003
+    with context():
+        module = program(numbers)
+        assert str(module).count("stablehlo.constant") == 1
+        assert "stablehlo.multiply" not in str(module)
+        assert [evaluated(module, index) for index in (0, 150, 299)] == numbers.values[[0, 150, 299]].tolist()
 
 
 def test_short_and_irregular_lists_are_tables() -> None:

@@ -19,7 +19,7 @@ import meshbridge
 from meshbridge.decide import choice
 from meshbridge.ir.sequences import members
 from meshbridge.ops.reach import Covered, Reach
-from meshbridge.ops.rounds import rounds
+from meshbridge.ops.rounds import MOST_SHIFTS, rounds
 from tests.operations import families
 from tests.operations.cases import Case, check
 from tests.operations.differential import Spec, device_mesh
@@ -52,23 +52,31 @@ def test_a_window_holds_what_the_shard_reads(reach: Reach, count: int) -> None:
 
 
 @settings(max_examples=300)
-@given(reach=reaches(), count=st.integers(1, 9))
+@given(reach=reaches(), count=st.integers(1, 20))
 def test_rounds_bring_every_element_once(reach: Reach, count: int) -> None:
     _check_rounds(reach, count)
 
 
 @settings(max_examples=100)
-@given(reach=reaches(), count=st.integers(2, 9), stride=st.integers(1, 3), extent=st.integers(1, 4), source=st.integers(1, 60))
+@given(reach=reaches(), count=st.integers(2, 20), stride=st.integers(1, 3), extent=st.integers(1, 4), source=st.integers(1, 60))
 def test_rounds_bring_what_windows_cover(reach: Reach, count: int, stride: int, extent: int, source: int) -> None:
     _check_rounds(Covered(reach, source, stride, 1, extent), count)
 
 
 def _check_rounds(reach: Reach | Covered, count: int) -> None:
-    """Every real element of a window comes from its owner, in rounds that no device sends or receives twice in."""
+    """Every real element of a window comes from its owner, in rounds that no device sends or receives twice in, by distance or
+    not, and arithmetic on a device's number says what it sends and where it puts what it receives."""
+    for most_shifts in (MOST_SHIFTS, -count):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("meshbridge.ops.rounds.MOST_SHIFTS", most_shifts)
+            _check_numbered(reach, count)
+
+
+def _check_numbered(reach: Reach | Covered, count: int) -> None:
     window, shard = reach.window(count), -(-reach.source // count)
     starts = window.starts(members(count)).values
     held: list[dict[int, int]] = [{} for _ in range(count)]
-    for each in rounds(reach.source, count, window):
+    for each in rounds.__wrapped__(reach.source, count, window):
         assert len(set(each.receivers.tolist())) == len(each.receivers)
         assert len(set(each.senders.tolist())) == len(each.senders)
         assert all((receiver != sender) == each.moves for receiver, sender in zip(each.receivers, each.senders, strict=True))
@@ -194,6 +202,20 @@ def test_lines_exchange_only_their_borders(name: str) -> None:
     kinds, moved = _communication(function, [((SIZE, WIDTH), ROWS)], (8,))
     assert "all_to_all" not in kinds
     assert moved == pytest.approx(expected * WIDTH * 4)
+
+
+def test_halos_of_all_shards() -> None:
+    """Every device reads of every other one, at 15 distances, of which no device has more than 7."""
+    size = 64
+    sharding = NamedSharding(device_mesh((8,)), Spec("a"))
+    window = jax.jit(
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (2 * size - 3,), (1,), ((size - 2, size - 2),)), in_shardings=sharding
+    )
+    partitioned = meshbridge.partition(jax.export.export(window)(jax.ShapeDtypeStruct((size,), np.float32)))
+    x = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    assert "collective_permute" in partitioned.mlir_module()
+    expected = [x[max(0, row - size + 2) : row + size - 1].sum() for row in range(size)]
+    np.testing.assert_allclose(jax.jit(partitioned.call)(jax.device_put(x, sharding)), expected, atol=1e-5)
 
 
 def test_a_rotation_is_one_permute() -> None:

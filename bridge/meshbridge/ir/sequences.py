@@ -61,13 +61,19 @@ class PerDevice:
     def __abs__(self) -> PerDevice:
         return PerDevice(np.abs(self.values), "abs", (self,))
 
-    def at_least(self, other: PerDevice | int) -> PerDevice:
-        """The larger one of each two."""
-        return self._with("maximum", np.maximum, other)
+    def at_least(self, other: PerDevice | int, devices: Numbers | None = None) -> PerDevice:
+        """The larger one of each two; where that matters on some `devices` only, anything on the others."""
+        return self._bounded("maximum", np.maximum, other, devices)
 
-    def at_most(self, other: PerDevice | int) -> PerDevice:
-        """The smaller one of each two."""
-        return self._with("minimum", np.minimum, other)
+    def at_most(self, other: PerDevice | int, devices: Numbers | None = None) -> PerDevice:
+        """The smaller one of each two; where that matters on some `devices` only, anything on the others."""
+        return self._bounded("minimum", np.minimum, other, devices)
+
+    def _bounded(self, operation: str, compute: np.ufunc, other: PerDevice | int, devices: Numbers | None) -> PerDevice:
+        found = self._with(operation, compute, other)
+        if devices is not None and np.array_equal(found.values[devices], self.values[devices]):
+            return self
+        return found
 
     def _with(self, operation: str, compute: np.ufunc, other: PerDevice | int) -> PerDevice:
         """One of both where the other changes nothing."""
@@ -100,9 +106,8 @@ class Run(NamedTuple):
 def entry(emit: Builder, numbers: PerDevice | Numbers | Sequence[int], index: ir.Value) -> ir.Value:
     """The number at run-time `index`, tensor<i32>: of a table, or computed. Raises TooLargeError for numbers of more bits."""
     listed = numbers.values if isinstance(numbers, PerDevice) else np.asarray(numbers, np.int64)
-    steps = np.diff(listed)
-    if len(steps) and (steps == steps[0]).all():
-        return _of_run(emit, Run(0, (int(listed[0]),), int(steps[0])), index)
+    if len(listed) > 1 and _is_line(listed):
+        return _of_run(emit, Run(0, (int(listed[0]),), int(listed[1] - listed[0])), index)
     if len(listed) > LISTED and isinstance(numbers, PerDevice) and numbers.is_computed:
         first, *others = [entry(emit, operand, index) for operand in numbers.operands]
         return emit.elementwise(numbers.operation, first, *others)
@@ -122,6 +127,11 @@ def _of_run(emit: Builder, run: Run, index: ir.Value) -> ir.Value:
         return _line(emit, own, run.step, run.first[0])
     within = entry(emit, run.first, emit.elementwise("remainder", own, period))
     return emit.add(_line(emit, emit.elementwise("divide", own, period), run.step, 0), within)
+
+
+def _is_line(numbers: Numbers) -> bool:
+    step = numbers[1] - numbers[0]
+    return bool(numbers[-1] - numbers[0] == step * (len(numbers) - 1) and (np.diff(numbers) == step).all())
 
 
 def _line(emit: Builder, index: ir.Value, step: int, first: int) -> ir.Value:

@@ -7,7 +7,7 @@ takes edges of which no two share a sender or a receiver, and sends equally many
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from math import gcd, prod
 
 import numpy as np
@@ -43,15 +43,15 @@ class Exchange:
         """Elements of a shard."""
         return -(-self.size // self.count)
 
-    def shared(self, receivers: PerDevice, senders: PerDevice) -> PerDevice:
-        """How many elements of a receiver's window a sender holds; 0 or less where there is no such edge."""
-        starts = self.window.starts(receivers)
-        ends = (starts + self.window.length - senders * self.shard).at_most(senders * -self.shard + self.size)
-        return ends.at_most(self.shard) - self.begin(receivers, senders)
-
     def begin(self, receivers: PerDevice, senders: PerDevice) -> PerDevice:
-        """Where a receiver's window begins in a sender's shard; 0 where it begins before."""
-        return (self.window.starts(receivers).at_least(0) - senders * self.shard).at_least(0)
+        """Where a receiver's window begins, counted from the beginning of a sender's shard."""
+        return self.window.starts(receivers) - senders * self.shard
+
+    def conditions(self, receivers: PerDevice, senders: PerDevice) -> list[PerDevice]:
+        """What is positive where a sender holds some of a receiver's window: all of these, and only there."""
+        begin, held = self.begin(receivers, senders), senders * -self.shard + self.size
+        there = [senders + 1, held, self.window.starts(receivers) * -1 + self.size]
+        return [*there, begin * -1 + self.shard, begin + self.window.length]
 
     def first_sender(self, receivers: PerDevice) -> PerDevice:
         """The first device that holds something of each window."""
@@ -97,27 +97,33 @@ class Round:
     def taken(self) -> PerDevice:
         """Where the piece of each sender begins in its shard."""
         senders = members(self.exchange.count)
-        return self._taken(self._receivers(senders), senders)
+        return self._piece(self.exchange.begin(self._receivers(senders), senders), self.senders)
 
     @cached_property
     def put(self) -> PerDevice:
         """Where the piece of each receiver goes in its window: before its begin, where a piece is longer than what is needed."""
-        receivers, exchange = members(self.exchange.count), self.exchange
-        senders = self._senders(receivers)
-        return self._taken(receivers, senders) - (exchange.window.starts(receivers) - senders * exchange.shard)
+        receivers = members(self.exchange.count)
+        begin = self.exchange.begin(receivers, self._senders(receivers))
+        return self._piece(begin, self.receivers) - begin
+
+    def _piece(self, begin: PerDevice, devices: Numbers) -> PerDevice:
+        """Where the piece begins in the sender's shard of a window that begins there."""
+        return begin.at_least(0, devices).at_most(self.exchange.shard - self.width, devices)
 
     @cached_property
     def receives(self) -> PerDevice:
         """1 for each receiver, 0 for the other devices."""
         receivers = members(self.exchange.count)
         senders = self._senders(receivers)
-        found = self.exchange.shared(receivers, senders).at_most(1)
-        if self.moves:
-            found = found.at_most(abs(senders - receivers))
-        return found.at_least(0)
-
-    def _taken(self, receivers: PerDevice, senders: PerDevice) -> PerDevice:
-        return self.exchange.begin(receivers, senders).at_most(self.exchange.shard - self.width)
+        conditions = self.exchange.conditions(receivers, senders)
+        if self.moves and self.modulus:
+            conditions.append(abs(senders - receivers))
+        for each in conditions[:-1]:
+            others = [other for other in conditions if other is not each]
+            if np.count_nonzero(np.min([other.values for other in others], axis=0) > 0) == len(self.receivers):
+                conditions = others
+        found = reduce(PerDevice.at_most, conditions)
+        return found.at_most(1).at_least(0)
 
     def _senders(self, receivers: PerDevice) -> PerDevice:
         """Whose piece each device receives; anyone's, if it receives none."""
@@ -152,7 +158,8 @@ def rounds(size: int, count: int, window: Window) -> tuple[Round, ...]:
     senders = np.arange(len(receivers)) - np.repeat(np.cumsum(edges) - edges - first, edges)
     lengths = np.minimum(high[receivers], (senders + 1) * shard) - np.maximum(low[receivers], senders * shard)
     own = receivers == senders
-    factor, modulus = _numbering(receivers, senders, lengths)
+    # The pieces of a halo are put together by distance.
+    factor, modulus = (-1, 0) if window.is_halo(shard) else _numbering(receivers, senders, lengths)
     numbers = factor * receivers + senders
     if modulus:
         numbers %= modulus
@@ -166,22 +173,24 @@ def rounds(size: int, count: int, window: Window) -> tuple[Round, ...]:
 def _numbering(receivers: Numbers, senders: Numbers, lengths: Numbers) -> tuple[int, int]:
     """The factor and the modulus of a few rounds of the edges, which are as long as `lengths`: by distance, or the fewest that
     bring all, in which the pieces are shortest."""
-    moving = senders != receivers
-    busiest = max([int(np.bincount(side[moving], minlength=1).max()) for side in (receivers, senders)], default=0)
-    if len(np.unique(senders - receivers)) <= busiest + MOST_SHIFTS:
+    distance = senders - receivers
+    moving = distance != 0
+    busiest = max(int(np.bincount(side[moving], minlength=1).max()) for side in (receivers, senders))
+    if not moving.any() or np.count_nonzero(np.bincount(distance - distance.min())) <= busiest + MOST_SHIFTS:
         return -1, 0
     # Windows lead up or down, so the edges of one device are with consecutive others: units number those apart.
-    most, single = max(int(np.bincount(side).max()) for side in (receivers, senders)), len(np.unique(senders)) == len(senders)
-    factors = [factor for factor in range(min(most, _FACTORS)) if single or gcd(factor, most) == 1]
+    received, sent = (int(np.bincount(side).max()) for side in (receivers, senders))
+    most = max(received, sent)
+    factors = [factor for factor in range(min(most, _FACTORS)) if sent == 1 or gcd(factor, most) == 1]
     receivers, senders, lengths = receivers[moving], senders[moving], lengths[moving]
 
-    def sent(factor: int) -> int:
+    def elements(factor: int) -> int:
         numbers = (factor * receivers + senders) % most
         widths = np.zeros(most, np.int64)
         np.maximum.at(widths, numbers, lengths)
         return int(widths @ np.bincount(numbers, minlength=most))
 
-    return min(factors, key=sent), most
+    return min(factors, key=elements), most
 
 
 @lru_cache(maxsize=1 << 16)

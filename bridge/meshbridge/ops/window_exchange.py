@@ -2,7 +2,7 @@
 
 The usual case is a halo: shards of operand and result are equally long, so that every device reads its own shard and the same
 few elements of its neighbours. Then the pieces are put one after the other. In any other case a device writes each piece where it
-belongs in a buffer, at offsets that it finds in a table.
+belongs in a buffer, at offsets that it computes from its number.
 
 Only the elements that somebody reads move. Two split dimensions are exchanged one after the other, so corners go over two edges.
 """
