@@ -38,6 +38,17 @@ class Keywords(TypedDict, total=False):
 
 
 @overload
+def partition(
+    program: Any,
+    *arguments: Any,
+    kwargs: Named = ...,
+    emit: Literal["local"],
+    stablehlo_version: str,
+    ops: Sequence[str] = ...,
+    platform: str | None = ...,
+    **options: Unpack[Keywords],
+) -> Program: ...
+@overload
 def partition(program: Program, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[Keywords]) -> Program: ...
 @overload
 def partition(
@@ -70,6 +81,8 @@ def partition(
     *arguments: Any,
     kwargs: Named = None,
     emit: Emit = "exported",
+    stablehlo_version: str | None = None,
+    ops: Sequence[str] = (),
     platform: str | None = None,
     **options: Unpack[Keywords],
 ) -> Any:
@@ -81,6 +94,8 @@ def partition(
     Shardings of an Exported's arguments and results that were open are filled in with what was decided.
 
     With another form to `emit`, an Exported or a function gives a module, and a Program one of MLIR text.
+    With `stablehlo_version` the form `local` is a Program in plain StableHLO of that version, for compilers other than XLA, whose
+    `serialize()` gives a portable artifact. `ops` are the names of the ops that it may have, empty for all.
     `platform` chooses one of several that an Exported is for.
 
     Raises MeshError with a located diagnostic, also for an option that cannot have its value.
@@ -90,7 +105,10 @@ def partition(
     from meshbridge.read import formats
 
     opened = formats.choose_platform(formats.unpack(program, context(), arguments, kwargs), platform)
-    pipeline.partition_module(opened.module, pipeline.Options(emit=emit, **options))
+    how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
+    pipeline.partition_module(opened.module, how)
+    if stablehlo_version is not None:
+        return formats.in_version(opened, stablehlo_version)
     if isinstance(program, formats.Program):
         return opened if emit == "exported" else replace(opened, format=formats.TEXT)
     return formats.pack(opened) if emit == "exported" else opened.module

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, cast, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
@@ -24,6 +24,7 @@ from meshbridge.ir.passes import PASSES, Known, Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.lowering.lower_collectives import LowerCollectives
+from meshbridge.lowering.plain_stablehlo import PlainStablehlo, check_version
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
@@ -54,12 +55,27 @@ class Options:
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
     explain: bool = False
     "Whether the location of every collective says why it is there."
+    stablehlo_version: str | None = None
+    "With the form `local`: the version of StableHLO in which it is written, of which nothing but plain ops is left."
+    ops: tuple[str, ...] = ()
+    "With a version: the names of the ops that it may have; empty for all."
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
-            if (choices := get_args(kind)) and getattr(self, name) not in choices:
+            if get_origin(kind) is Literal and getattr(self, name) not in (choices := get_args(kind)):
                 option = name.replace("_", "-")
                 raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+        if self.stablehlo_version is None:
+            if self.ops:
+                raise MeshError("error: ops has no effect without stablehlo-version")
+            return
+        check_version(self.stablehlo_version)
+        if self.emit != "local":
+            raise MeshError(f"error: stablehlo-version has no effect on the form '{self.emit}', expected the form 'local'")
+        if self.replica_groups == "mesh-axes":
+            raise MeshError(
+                "error: replica-groups is 'mesh-axes', which has no effect with stablehlo-version: groups are lists there"
+            )
 
 
 DEFAULTS = Options()
@@ -117,9 +133,17 @@ def build(options: Options = DEFAULTS) -> Pipeline:
             Stage("optimised", (Simplify(), *optimize[options.collectives])),
         ]
     if options.emit in get_args(Form):
-        lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=options.replica_groups)
-        stages.append(Stage("lowered", (lower, *((WrapLocal(),) if options.emit == "exported" else ()))))
+        spelling = "dense" if options.stablehlo_version else options.replica_groups
+        lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=spelling)
+        stages.append(Stage("lowered", (lower, *_finish(options))))
     return Pipeline(tuple(stages))
+
+
+def _finish(options: Options) -> tuple[Pass, ...]:
+    """The passes behind the lowering, for whoever reads the program."""
+    if options.stablehlo_version is not None:
+        return (PlainStablehlo(options.stablehlo_version, ",".join(options.ops)),)
+    return (WrapLocal(),) if options.emit == "exported" else ()
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from meshbridge.analysis.executions import Execution, Weigh, branch_weights, exe
 from meshbridge.cost.communication import Collective, Communication, collectives, wire_bytes_on
 from meshbridge.cost.flops import Work, amount, work
 from meshbridge.cost.memory import Memory, memory
+from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
-from meshbridge.ir.mlir import MeshError, ir, main_function, title, walk_all
+from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function, title, walk_all
 from meshbridge.ir.sharding import Mesh
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
 from meshbridge.text import size_text, table
@@ -36,6 +37,21 @@ class NotPartitioned:
 
 
 @dataclass(frozen=True)
+class Held:
+    """An argument or result: how devices hold it. The one of number p in the mesh has the shard of its coordinates; where shares
+    are uneven, the last shards end in padding."""
+
+    shape: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    element_type: str
+    "As MLIR writes it: `f32`."
+    sharding: tuple[tuple[str, ...], ...]
+    "By dimension, the mesh axes along which it is split, outer first."
+    unreduced: tuple[str, ...]
+    "The axes along which devices hold terms of a sum."
+
+
+@dataclass(frozen=True)
 class Choice:
     """A `case` or `if` of which the report counts the branch that sends most, the first of number 0."""
 
@@ -51,6 +67,8 @@ class Report(Communication):
     those that send most where bytes are counted, those that compute most where work is."""
 
     mesh: Mesh
+    arguments: tuple[Held, ...]
+    results: tuple[Held, ...]
     work: Work
     "What one device computes."
     needed_work: Work | None
@@ -107,19 +125,33 @@ def report_of(module: ir.Module, needed: Work | None) -> Report:
     """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all."""
     ops = list(executed(module))
     meshes = declared_meshes(module.body)
-    mesh = mesh_or_single(module)
+    mesh, main = mesh_or_single(module), main_function(module)
     weigh = wire_bytes_on(meshes)
     sending = list(executed(module, weigh=weigh))
     return Report(
         collectives=tuple(collectives(sending, meshes)),
         mesh=mesh,
+        **{side: tuple(_held(main, side, mesh)) for side in _SIDES},
         work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
-        memory=memory(main_function(module)),
+        memory=memory(main),
         not_partitioned=tuple(NotPartitioned(title(op), location_of(op)) for op, _ in ops if GATHERED in op.attributes),
         unknown_loops=tuple(location_of(op) for op, _ in ops if is_unknown_loop(op)),
         unknown_branches=tuple(_choices(sending, weigh)),
     )
+
+
+_SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
+
+
+def _held(main: ir.Operation, side: str, mesh: Mesh) -> Iterator[Held]:
+    kind = function_type(main)
+    types = kind.inputs if side == "arguments" else kind.results
+    for type_, entry in zip(types, entries(main, _SIDES[side]), strict=True):
+        if isinstance(type_, ir.RankedTensorType):  # not a token
+            found = read_boundary(entry, type_)
+            *split, unreduced = (tuple(mesh.labels(axes)) for axes in (*found.split, found.partial))
+            yield Held(found.shape, tuple(type_.shape), str(type_.element_type), tuple(split), unreduced)
 
 
 def _choices(ops: Iterable[Execution], weigh: Weigh) -> Iterator[Choice]:
@@ -139,7 +171,12 @@ def _json(report: Report) -> str:
     counts = report.count_by_kind()
     whole = {
         "schema": SCHEMA,
-        "mesh": {"axes": dict(report.mesh.named_axes), "devices": report.mesh.size},
+        "mesh": {
+            "axes": dict(report.mesh.named_axes),
+            "devices": report.mesh.size,
+            "device_ids": report.mesh.device_ids or None,
+        },
+        **{side: list(map(asdict, getattr(report, side))) for side in _SIDES},
         "wire_bytes": report.wire_bytes,
         "by_kind": {
             kind: {"wire_bytes": wire, "collectives": counts[kind], "executions": _executions(report, kind)}

@@ -51,18 +51,16 @@ _VERSIONED = frozenset(("builtin", "sdy", "vhlo"))
 """The dialects of an artifact. JAX hands sdy on beside VHLO."""
 
 
-def serialize(module: ir.Module) -> bytes:
-    """The artifact of `module`, readable by every StableHLO since four weeks before this one; by those since BY_AXES where device
-    groups name mesh axes, of which an older version has lists of all devices.
+def serialize(module: ir.Module, version: str | None = None) -> bytes:
+    """The artifact of `module`, readable by every StableHLO since `version`; without one since four weeks before this one, or
+    since BY_AXES where device groups name mesh axes, of which an older version has lists of all devices.
 
     Raises MeshError where an operation has no versioned form, as those of the mesh dialect.
     """
     if holds_mesh_ops(module):
         hint = "mesh IR and local programs are MLIR text (.mlir) or bytecode (.mlirbc)"
         raise MeshError(f"<module>: error: a StableHLO portable artifact cannot hold mesh IR\n  hint: {hint}")
-    version = stablehlo.get_version_from_compatibility_requirement(stablehlo.StablehloCompatibilityRequirement.WEEK_4)
-    if any(map(_names_axes, walk_all(module))):
-        version = max(version, BY_AXES, key=lambda version: [int(part) for part in version.split(".")])
+    version = version or _version(module)
     with _diagnostics(module.context), suppress(ValueError):
         found: bytes = stablehlo.serialize_portable_artifact(copy_module(module), version, True)  # leaves its module as VHLO
         if bytecode.dialects(found) <= _VERSIONED:
@@ -74,6 +72,13 @@ def serialize(module: ir.Module) -> bytes:
     except RuntimeError as error:  # XlaRuntimeError
         reason = str(error).splitlines()[0].rpartition("error: ")[2]  # what follows is how StableHLO reads it back
         raise MeshError(f"<module>: error: cannot be written as a StableHLO portable artifact: {reason}") from None
+
+
+def _version(module: ir.Module) -> str:
+    version = stablehlo.get_version_from_compatibility_requirement(stablehlo.StablehloCompatibilityRequirement.WEEK_4)
+    if any(map(_names_axes, walk_all(module))):
+        version = max(version, BY_AXES, key=lambda version: [int(part) for part in version.split(".")])
+    return version
 
 
 BY_AXES = "1.16.0"
@@ -100,6 +105,6 @@ FORMAT = Format(
     summary="a StableHLO portable artifact",
     detect=detect,
     read=_read,
-    write=lambda program: serialize(program.module),
+    write=lambda program: serialize(program.module, program.version),
     suffixes=(".stablehlo", ".vhlo"),
 )

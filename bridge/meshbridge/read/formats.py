@@ -68,13 +68,15 @@ class Calling(Protocol):
 @dataclass(frozen=True)
 class Program:
     """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`, and
-    `calling` how Python calls it, where that is more than one array for each argument and result.
+    `calling` how Python calls it, where that is more than one array for each argument and result. `version` is that of StableHLO
+    in which it is to be written, where its format has versions; None leaves it to the format.
     """
 
     module: ir.Module
     format: Format
     envelope: object = None
     calling: Calling | None = None
+    version: str | None = None
 
     def serialize(self) -> bytes:
         """The content of a file that holds the program in its format. Raises MeshError for what the format cannot say."""
@@ -304,6 +306,15 @@ def choose_platform(program: Program, platform: str | None) -> Program:
     if chosen is program:
         raise MeshError("error: a platform has no effect on a program that is not for several platforms")
     return chosen
+
+
+PORTABLE = "portable"
+"""The format, by name, of programs in plain StableHLO: one that has versions."""
+
+
+def in_version(program: Program, version: str) -> Program:
+    """`program`, in plain StableHLO of that version, in the format that writes it so."""
+    return Program(program.module, formats()[PORTABLE], version=version)
 
 
 def choose(program: Program, filename: str) -> Program:

@@ -17,7 +17,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from meshbridge.dialect import attributes, ops
+from meshbridge.dialect import ops
+from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT
 from meshbridge.ir import mlir
@@ -311,16 +312,10 @@ def _port(main: ir.Operation, kind: ir.Type, entry: dict[str, ir.Attribute]) -> 
     local = ir.RankedTensorType(kind)
     if not local.has_static_shape:
         raise OpError(main, f"has a boundary of type {kind}, expected static shapes")
-    shard_shape = tuple(local.shape)
     dtype = _dtype(main, local.element_type)
     memory = ir.StringAttr(entry[MEMORY_KIND]).value if MEMORY_KIND in entry else None
-    if BOUNDARY_GLOBAL not in entry:
-        return Port(shard_shape, shard_shape, dtype, ((),) * len(shard_shape), memory=memory)
-    whole = ir.RankedTensorType(ir.TypeAttr(entry[BOUNDARY_GLOBAL]).value)
-    split = attributes.axis_array(entry[BOUNDARY_SPLIT])
-    partial = attributes.integers(entry[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in entry else ()
-    split = (split + ((),) * len(shard_shape))[: len(shard_shape)]
-    return Port(tuple(whole.shape), shard_shape, dtype, split, partial, memory)
+    held = read_boundary(entry, local)
+    return Port(held.shape, tuple(local.shape), dtype, held.split, held.partial, memory)
 
 
 def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:

@@ -14,6 +14,7 @@ from typing import get_args, get_type_hints
 from meshbridge import conversion, pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
+from meshbridge.lowering.plain_stablehlo import check_version
 from meshbridge.machines.target import EXAMPLES, Target
 from meshbridge.machines.target import parse as parse_target
 from meshbridge.read import files, formats
@@ -45,6 +46,9 @@ def _add_partition(parser: console.Parser) -> None:
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
+    text = "with --emit local: plain StableHLO of that version, for other compilers than XLA, e.g. 1.9.0"
+    parser.add_argument(_VERSION, type=_version, metavar="V", help=text)
+    parser.add_argument("--ops", metavar="FILE", help="with --stablehlo-version: the ops that may be used, one on each line")
     parser.add_argument("--timing", action="store_true", help="print on standard error how long each pass took")
     parser.add_argument("--report", action="store_true", help="say what the program communicates, and why, beside the output")
     parser.add_argument("--json", action="store_true", help="the report for programs instead of people")
@@ -173,6 +177,13 @@ def _dims(text: str) -> dict[str, int]:
     return found
 
 
+def _version(text: str) -> str:
+    try:
+        return check_version(text)
+    except MeshError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
@@ -191,12 +202,16 @@ def _amount(text: str) -> float:
 
 _EARLY = "with --emit annotated, which says nothing of communication yet"
 
+_VERSION = "--stablehlo-version"
+
 _USELESS: dict[str, dict[str, str]] = {
     "annotated": {"--resharding": _EARLY, "--collectives": _EARLY, "--replica-groups": _EARLY, "--report": _EARLY},
     "mesh": {"--replica-groups": "with --emit mesh, whose collectives name mesh axes"},
     "local": {},
     "exported": {},
 }
+for _form, _options in _USELESS.items():
+    _options |= {} if _form == "local" else {_VERSION: f"with --emit {_form}, expected --emit local"}
 """By form: the options of `meshbridge partition` that do nothing to it."""
 
 _DONE = "on a program that is partitioned already"
@@ -205,8 +220,11 @@ _DONE = "on a program that is partitioned already"
 def partition(options: argparse.Namespace) -> int:
     """`meshbridge partition IN -o OUT`."""
     useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
+    is_plain = options.stablehlo_version is not None
+    useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
     console.refuse_ignored("meshbridge partition", useless, _given(options))
-    how = pipeline.Options(**{name: value for name, value in vars(options).items() if name in _HELP})
+    given = {name: value for name, value in vars(options).items() if name in _HELP}
+    how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
     with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
@@ -216,7 +234,7 @@ def partition(options: argparse.Namespace) -> int:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:
                 found, timings = None, pipeline.partition_module(program.module, how, on_stage=_reached(steps))
-            chosen = formats.choose(_presentable(program, options.emit), options.output)
+            chosen = formats.choose(_presentable(program, how), options.output)
             data = chosen.serialize()
     files.write_bytes(options.output, data)
     if found is not None:  # beside a program on standard output, the report would spoil it
@@ -269,9 +287,25 @@ def _read_for_platform(options: argparse.Namespace) -> Program:
         return formats.choose_platform(program, options.platform)
 
 
-def _presentable(program: Program, emit: str) -> Program:
-    """Mesh IR and local programs do not fit what they came in, and are text unless the output asks for something else."""
-    return program if emit == "exported" else replace(program, format=formats.TEXT)
+def _ops(path: str | None) -> tuple[str, ...]:
+    """The names of ops in a file, one on each line; none without a file. Raises MeshError for one that names none."""
+    if path is None:
+        return ()
+    lines = [line.strip() for line in files.read_bytes(path).decode(errors="replace").splitlines()]
+    if not (names := tuple(line for line in lines if line)) or any(not _OP.fullmatch(name) for name in names):
+        raise MeshError(f"{path}: error: expected the name of an op on each line, e.g. stablehlo.add")
+    return names
+
+
+_OP = re.compile(r"\w+(\.\w+)+")
+
+
+def _presentable(program: Program, how: pipeline.Options) -> Program:
+    """Mesh IR and local programs do not fit what they came in, and are text unless the output asks for something else; those in
+    plain StableHLO are portable artifacts."""
+    if how.stablehlo_version is not None:
+        return formats.in_version(program, how.stablehlo_version)
+    return program if how.emit == "exported" else replace(program, format=formats.TEXT)
 
 
 def run(options: argparse.Namespace) -> int:
