@@ -382,7 +382,9 @@ def test_axes_of_device_groups_are_named() -> None:
 
 SCHEMA: dict[str, Any] = {
     "schema": int,
-    "mesh": {"axes": dict, "devices": int},
+    "mesh": {"axes": dict, "devices": int, "device_ids": (list, type(None))},
+    "arguments": list,
+    "results": list,
     "wire_bytes": float,
     "by_kind": dict,
     "collectives": list,
@@ -423,7 +425,7 @@ def test_json_schema() -> None:
     read = json.loads(report.to_json())
     assert_shape(read, SCHEMA)
     assert read["schema"] == 1
-    assert read["mesh"] == {"axes": {"x": 8}, "devices": 8}
+    assert read["mesh"] == {"axes": {"x": 8}, "devices": 8, "device_ids": None}
     for collective in read["collectives"]:
         assert_shape(collective, COLLECTIVE)
     totals = [(entry["wire_bytes"], entry["collectives"], entry["executions"]) for entry in read["by_kind"].values()]
