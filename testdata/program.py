@@ -67,6 +67,8 @@ class Program:
     ideal: tuple[Term, ...] = ()
     tolerance: float = 1e-4
     """Largest error of an output, relative to its largest value, that rounding may explain."""
+    donated: tuple[int, ...] = ()
+    """Which arguments give their memory to the results."""
 
     @property
     def devices(self) -> int:
@@ -99,7 +101,7 @@ class Program:
     def jit(self, mesh: Mesh | AbstractMesh) -> Any:
         """The jitted function with its shardings on `mesh`; lower it under `jax.set_mesh`: constraints name axes."""
         arguments, results = self.jit_shardings(mesh)
-        return jax.jit(self.function, in_shardings=arguments, out_shardings=results)
+        return jax.jit(self.function, in_shardings=arguments, out_shardings=results, donate_argnums=self.donated)
 
     def avals(self) -> tuple[Tree, ...]:
         """Shapes and types of the arguments."""

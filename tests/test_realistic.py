@@ -30,6 +30,7 @@ def test_a_program_is_exported_and_partitioned(name: str, annotation: str, platf
 def test_constraints_are_what_the_annotations_differ_by() -> None:
     texts = [build("vocab_loss", annotation, 8).export_for("tpu").mlir_module() for annotation in variants("vocab_loss")]
     assert ["sharding_constraint" in text for text in texts] == [True, False]
+    assert all(text.count("tf.aliasing_output") == 2 for text in texts), "both tables are donated"
     assert all("bf16" in text for text in texts)
 
 

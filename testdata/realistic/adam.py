@@ -35,6 +35,7 @@ def adam_zero1(devices: int, *, annotated: bool) -> Program:
         function=partial(_step, pins=style.pins, by_moment=by_moment) if annotated else partial(_step, pins={}, by_moment=None),
         arguments=(weights, moments, moments, batch, batch),
         out_specs=(P(), common.specs(weights), by_moment, by_moment),
+        donated=(0, 1, 2),
     )
 
 

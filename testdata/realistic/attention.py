@@ -42,6 +42,7 @@ def context_parallel(devices: int, *, annotated: bool) -> Program:
         function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
         arguments=(weights, x, x),
         out_specs=(P(), P()),
+        donated=(0,),
     )
 
 

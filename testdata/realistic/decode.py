@@ -48,6 +48,7 @@ def decode(cached_by: str, devices: int, *, annotated: bool) -> Program:
         function=partial(_step, pins=pins if annotated else {}),
         arguments=([layer] * LAYERS, caches, token, Argument((), P(), below=CACHED)),
         out_specs=(P("data", None), common.specs(caches)),
+        donated=(1,),
     )
 
 

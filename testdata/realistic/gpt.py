@@ -28,6 +28,7 @@ def gpt(style: str, devices: int, *, layers: int, scan: bool, annotated: bool) -
         function=partial(common.descended, partial(loss, pins=chosen.pins if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
+        donated=(0,),
     )
 
 

@@ -29,6 +29,7 @@ def llama(style: str, devices: int, *, layers: int, scan: bool, annotated: bool)
         function=partial(common.descended, partial(_loss, pins=chosen.pins if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
+        donated=(0,),
     )
 
 

@@ -37,6 +37,7 @@ def mixture(devices: int, *, annotated: bool) -> Program:
         function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
+        donated=(0,),
     )
 
 

@@ -30,6 +30,7 @@ def resnet50(devices: int, *, annotated: bool) -> Program:
         function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
         arguments=(weights, images, labels),
         out_specs=(P(), P()),
+        donated=(0,),
     )
 
 

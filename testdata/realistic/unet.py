@@ -29,6 +29,7 @@ def unet(devices: int, *, annotated: bool) -> Program:
         function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
         arguments=(weights, image, times, image),
         out_specs=(P(), common.specs(weights)),
+        donated=(0,),
     )
 
 

@@ -29,6 +29,7 @@ def vocabulary_loss(devices: int, *, annotated: bool) -> Program:
         function=partial(common.descended, partial(_loss, pins=PINS if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
+        donated=(0,),
     )
 
 
