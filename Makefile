@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale clean
+.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +59,13 @@ bench: $(READY)  ## side by side with XLA's partitioners, on 8 virtual devices
 
 bench-scale: $(READY)  ## growth of partitioning with ops and devices, into docs/performance.md
 	$(BIN)/python -m benchmarks.scale --page docs/performance.md
+
+# What to measure and where to write it: ARGS="--programs vocab_loss --targets tpu:v5e:2x4" writes no page.
+ARGS ?= --page docs/benchmarks.md
+
+bench-targets: $(READY)  ## realistic programs compiled for TPUs and GPUs that need not be there, into docs/benchmarks.md
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[tpu,gpu]'
+	$(BIN)/python -m benchmarks.targets $(ARGS)
 
 clean:  ## remove what the targets above have made
 	rm -rf $(VENV) .venv-oldest build .pytest_cache .mypy_cache .ruff_cache .hypothesis

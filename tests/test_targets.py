@@ -14,7 +14,7 @@ import pytest
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine, target
 from meshbridge.runtime import targets
-from meshbridge.tools import cli, console
+from meshbridge.tools import cli, commands, console
 from meshbridge.tools.compare import command, process, text
 from meshbridge.tools.compare.figures import Figures, Modelled
 from meshbridge.tools.compare.process import Limits
@@ -237,6 +237,18 @@ def test_json_of_several_targets(program: Path, monkeypatch: pytest.MonkeyPatch,
             assert (contestant["exposed_bytes"], contestant["overlapped_bytes"]) == (2e6, 1e6)
             assert contestant["modelled"] == {"total": 1200, "wasted": 300, "unit": "microseconds", "without_estimate": 2}
             assert contestant["error"] == ""
+
+
+def test_peers_are_left_out(program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then there may be nobody to make ratios with; without a target, all three are compared."""
+    children(monkeypatch, leaving(FOUND))
+    assert {"meshbridge", *commands.PEERS} == set(command.CONTESTANTS)
+    (found,) = read(capsys, program, "--target", V5E, "--without", "xla-gspmd")["targets"]
+    assert [contestant["name"] for contestant in found["contestants"]] == ["meshbridge", "xla-shardy"]
+    assert cli.main(["compare", str(program), "--target", V5E, "--without", "xla-shardy"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["per", "device", "meshbridge", "xla-gspmd", "ratio"]
+    assert cli.main(["compare", str(program), "--without", "xla-shardy"]) == 2
+    assert "--without has no effect without --target" in capsys.readouterr().err
 
 
 def test_the_documentation_has_every_key() -> None:

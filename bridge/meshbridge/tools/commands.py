@@ -88,6 +88,8 @@ def _add_compare(parser: console.Parser) -> None:
     _add_run_inputs(parser)
     help_ = "compile for an accelerator that need not be there, and run nothing; may be given several times"
     parser.add_argument("--target", action="append", default=[], dest="targets", metavar=_TARGET, help=help_)
+    help_ = "with --target, leave out one of XLA's partitioners; may be given twice"
+    parser.add_argument("--without", action="append", default=[], choices=PEERS, help=help_)
     _add_limits(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=compare)
@@ -100,6 +102,9 @@ def _add_compile(parser: console.Parser) -> None:
     parser.add_argument("-o", dest="output", default="-", help="output file, as the target's runtime serializes executables")
     parser.set_defaults(command=compile)
 
+
+PEERS = ("xla-shardy", "xla-gspmd")
+"""The contestants that `compare --target` can leave out."""
 
 _TARGET = "PLATFORM:DEVICE:TOPOLOGY"
 
@@ -396,6 +401,7 @@ def compare(options: argparse.Namespace) -> int:
     """`meshbridge compare IN`: fails if our own partitioner does."""
     if options.targets:
         return _compare_for_targets(options)
+    console.refuse_ignored("meshbridge compare", {"--without": "without --target"}, {"--without": options.without})
     _set_defaults(options, seed=0, devices=DEVICES)
     _make_devices(options.devices)
     program = _read_for_cpu(options)
@@ -436,7 +442,7 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
 
     limits = Limits(options.timeout, options.memory_limit)
     with files.about(files.display_name(options.input), program.format.wording):
-        found = command.compare_for(program, targets, limits=limits, quiet=options.quiet)
+        found = command.compare_for(program, targets, without=options.without, limits=limits, quiet=options.quiet)
     if options.json:
         print(text.targets_as_json(found))
     else:

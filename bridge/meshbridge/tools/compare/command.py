@@ -101,22 +101,29 @@ def compare(
 
 
 def compare_for(
-    program: Program, for_targets: Sequence[Target], *, limits: Limits = NO_LIMITS, quiet: bool = True
+    program: Program,
+    for_targets: Sequence[Target],
+    *,
+    without: Sequence[str] = (),
+    limits: Limits = NO_LIMITS,
+    quiet: bool = True,
 ) -> tuple[TargetComparison, ...]:
-    """Every contestant on `program`, which is not changed, compiled for each target by its platform's compiler. Nothing runs.
+    """Every contestant but those `without` on `program`, which is not changed, compiled for each target by its platform's
+    compiler. Nothing runs.
 
     Each compilation is held to `limits`. Raises MeshError where a compiler is not installed, where a target has fewer devices
     than the program needs, and for a program that is partitioned already.
     """
     work = [(target, *_for_target(program, target)) for target in for_targets]
     found = []
-    names = [f"{name}, {target.text}" for target in for_targets for name in CONTESTANTS]
+    contestants = [name for name in CONTESTANTS if name not in without]
+    names = [f"{name}, {target.text}" for target in for_targets for name in contestants]
     with tempfile.TemporaryDirectory() as name, progress.shown(names, quiet=quiet) as steps:
         folder = Path(name)
         for target, module, used in work:
             (folder / "program").write_bytes(mlir.to_bytecode(module))
             figures = {}
-            for contestant in CONTESTANTS:
+            for contestant in contestants:
                 figures[contestant] = _compile(folder, Request(contestant, used, target=target.text), target, limits)
                 steps.done(f"{contestant}, {target.text}")
             found.append(TargetComparison(target, used, figures))

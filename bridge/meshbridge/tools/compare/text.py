@@ -176,8 +176,8 @@ def _cells(row: Row, every: Mapping[str, Figures]) -> tuple[str, ...]:
 
 
 def _ratio(row: Row, every: Mapping[str, Figures]) -> str:
-    ours, peer = every[OURS], every[PEER]
-    if row.figure is None or ours.error or peer.error or not row.figure(peer):
+    ours, peer = every[OURS], every.get(PEER)
+    if row.figure is None or peer is None or ours.error or peer.error or not row.figure(peer):
         return ""
     return f"{row.figure(ours) / row.figure(peer):.2f}"
 

@@ -1,0 +1,246 @@
+"""The realistic programs compiled for accelerators that need not be there: partitioned by meshbridge, and by XLA with Shardy.
+
+From the repository's root: `python -m benchmarks.targets [--programs NAME…] [--targets TARGET…] [--json FILE] [--page FILE]`.
+Nothing runs. Each program is exported from shapes and handed to `meshbridge compare --target`, whose figures end up in a table
+for each target. `make bench-targets` writes those into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import marked
+from benchmarks.table import geometric_mean
+from meshbridge.machines.target import Target, parse
+from meshbridge.runtime.targets import EXPORT_PLATFORM
+from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
+
+COMMAND = "make bench-targets"
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "build" / "targets"
+TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
+OURS, PEER = "meshbridge", "xla-shardy"
+EQUAL = 1.001
+"""Ratios up to this are no loss: figures of one plan differ by as much where two compilers pad differently."""
+
+Contestant = Mapping[str, Any]
+"""What the JSON of `compare` says of one: its figures by key, or an `error`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, how it is annotated, and what it is compiled for."""
+
+    name: str
+    annotation: str
+    target: Target
+
+    @property
+    def program(self) -> Path:
+        """The file of the exported program."""
+        return FOLDER / f"{self.name}.{self.annotation}.{self.platform}.{self.target.devices}.jax_export"
+
+    @property
+    def platform(self) -> str:
+        """What jax.export calls the target's platform."""
+        return EXPORT_PLATFORM[self.target.machine.platform]
+
+    @property
+    def found(self) -> Path:
+        """The file of what was measured."""
+        return FOLDER / f"{self.name}.{self.annotation}.{self.target.text.replace(':', '_')}.json"
+
+    @property
+    def exporting(self) -> list[str]:
+        """The Python command that writes the program."""
+        said = ["--devices", str(self.target.devices), "--platform", self.platform, "--annotation", self.annotation]
+        return ["-m", "testdata.realistic.export", str(self.program), self.name, *said]
+
+    def comparing(self, limit: int) -> list[str]:
+        """The Python command that compiles the program by each contestant, for up to so many seconds each."""
+        said = ["--target", self.target.text, "--without", "xla-gspmd", "--timeout", str(limit), "--json", "--quiet"]
+        return ["-m", "meshbridge", "compare", str(self.program), *said]
+
+
+def measure(case: Case, limit: int, *, kept: bool) -> dict[str, Contestant]:
+    """What is known of each contestant, by name; from the case's file if that may be `kept` and is there."""
+    if not (kept and case.found.exists()):
+        print(f"{case.name}, {case.annotation}, {case.target.text}", file=sys.stderr, flush=True)
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        case.found.write_text(json.dumps(_measured(case, limit), indent=1))
+    found: dict[str, Contestant] = json.loads(case.found.read_text())
+    return found
+
+
+def _measured(case: Case, limit: int) -> dict[str, Contestant]:
+    exported = _python(case.exporting)
+    if exported.returncode:
+        return _failed(exported)
+    compared = _python(case.comparing(limit))
+    if not compared.stdout.startswith("{"):
+        return _failed(compared)
+    (target,) = json.loads(compared.stdout)["targets"]
+    return {contestant["name"]: contestant for contestant in target["contestants"]}
+
+
+def _python(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def _failed(done: subprocess.CompletedProcess[str]) -> dict[str, Contestant]:
+    """Nobody's figures: the program itself could not be made, or not be read."""
+    error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+    return {name: {"error": error} for name in (OURS, PEER)}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column: its heading, the key in the JSON, and how many units of that are one of the table's."""
+
+    heading: str
+    key: str
+    unit: float = 1.0
+    digits: int = 0
+    is_plan: bool = True
+    """Whether more of it is a loss; compile time says how fast a compiler is, not how good a plan."""
+
+    def value(self, found: Contestant) -> float | None:
+        """None where it is not known."""
+        value = None if found.get("error") else found.get(self.key)
+        if isinstance(value, Mapping):  # what a compiler models has a unit of its own
+            value = value["total"] * MODELLED[value["unit"]]
+        return None if value is None else float(value)
+
+    def text(self, found: Contestant) -> str:
+        """In the table's unit."""
+        value = self.value(found)
+        return "-" if value is None else f"{value / self.unit:,.{self.digits}f}"
+
+    def ratio(self, both: Mapping[str, Contestant]) -> float | None:
+        """Ours over Shardy's, None where one is not known or not positive."""
+        ours, peer = (self.value(both[name]) for name in (OURS, PEER))
+        return ours / peer if ours and peer else None
+
+    def is_loss(self, both: Mapping[str, Contestant]) -> bool:
+        """Whether Shardy's plan has less of it."""
+        ours, peer = (self.value(both[name]) for name in (OURS, PEER))
+        return self.is_plan and ours is not None and peer is not None and ours > EQUAL * peer
+
+    def cell(self, both: Mapping[str, Contestant]) -> str:
+        """Both and their ratio; bold where it is a loss."""
+        if any(both[name].get("error") for name in both):
+            return " / ".join("failed" if both[name].get("error") else self.text(both[name]) for name in (OURS, PEER))
+        ratio = self.ratio(both)
+        text = f"{self.text(both[OURS])} / {self.text(both[PEER])}" + (f" = {ratio:.2f}" if ratio else "")
+        return f"**{text}**" if self.is_loss(both) else text
+
+
+MODELLED = {"cycles": 1e-6, "microseconds": 1e-3}
+"""How many of the table's units, millions of cycles or milliseconds, are in one of a compiler's."""
+
+FIGURES = (
+    Figure("wire MB", "wire_bytes", 1e6, 1),
+    Figure("exposed MB", "exposed_bytes", 1e6, 1),
+    Figure("temporaries MB", "temporary_bytes", 1e6),
+    Figure("modelled", "modelled", digits=1),
+    Figure("collectives", "executed"),
+    Figure("compile s", "compile_seconds", is_plan=False),
+)
+
+Found = Mapping[Case, Mapping[str, Contestant]]
+
+
+def tables(found: Found) -> str:
+    """A table for each target, with geometric means, and what failed."""
+    targets = dict.fromkeys(case.target for case in found)
+    return "\n\n".join(
+        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target})) for target in targets
+    )
+
+
+def _table(target: Target, found: Found) -> Iterator[str]:
+    yield f"**{target.text}**: {target.devices} of {target.machine.summary}"
+    yield ""
+    yield f"| program | annotated | {' | '.join(figure.heading for figure in FIGURES)} |"
+    yield f"|---|---|{'---:|' * len(FIGURES)}"
+    for case, both in found.items():
+        yield f"| {case.name} | {case.annotation} | {' | '.join(figure.cell(both) for figure in FIGURES)} |"
+    for annotation in ANNOTATIONS:
+        if chosen := [both for case, both in found.items() if case.annotation == annotation]:
+            means = " | ".join(_mean(figure, chosen) for figure in FIGURES)
+            yield f"| *geometric mean* | *{annotation}* | {means} |"
+    yield ""
+    yield from _remarks(target, found)
+
+
+def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
+    """Of the ratios, and how many programs lose."""
+    ratios = [ratio for both in chosen if (ratio := figure.ratio(both))]
+    losses = sum(figure.is_loss(both) for both in chosen)
+    return (f"{geometric_mean(ratios):.2f} of {len(ratios)}" if ratios else "-") + (f", {losses} lost" if losses else "")
+
+
+def _remarks(target: Target, found: Found) -> Iterator[str]:
+    for case, both in found.items():
+        for name, figures in both.items():
+            of = f"- {case.name}, {case.annotation}: {name}"
+            if error := figures.get("error"):
+                yield f"{of} failed: {' '.join(error.split())[:300]}"
+            elif figures.get("peak_bytes", 0) > target.machine.memory_bytes:
+                yield f"{of} needs {figures['peak_bytes'] / 1e9:.1f} GB, a device has {target.machine.memory_bytes / 1e9:.1f}"
+            if loops := figures.get("unknown_loops"):
+                yield f"{of}: bodies of {', '.join(loops)} counted once"
+
+
+def write_json(found: Found, path: Path) -> None:
+    """All figures; the file appears whole or not at all."""
+    content = [
+        {"program": case.name, "annotation": case.annotation, "target": case.target.text, "contestants": both}
+        for case, both in found.items()
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.partly")
+    beside.write_text(json.dumps(content, indent=1))
+    beside.replace(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; 1 if our program did not compile somewhere."""
+    options = _options(argv)
+    cases = [
+        Case(name, annotation, parse(target))
+        for target in options.targets
+        for annotation in options.annotations
+        for name in options.programs
+        if annotation in variants(name)
+    ]
+    found = {case: measure(case, options.limit, kept=options.keep) for case in cases}
+    text = tables(found)
+    print(text)
+    write_json(found, options.json)
+    if options.page:
+        options.page.write_text(marked.replaced(options.page, "targets", COMMAND, text))
+    return 1 if any(both[OURS].get("error") for both in found.values()) else 0
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", nargs="+", choices=list(BUILDERS), default=list(BUILDERS), metavar="NAME")
+    parser.add_argument("--annotations", nargs="+", choices=list(ANNOTATIONS), default=list(ANNOTATIONS))
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="TARGET")
+    parser.add_argument("--limit", type=int, default=600, metavar="SECONDS", help="what one compilation may take (default: 600)")
+    parser.add_argument("--keep", action="store_true", help="take what was measured before from build/targets, where it is there")
+    parser.add_argument("--json", type=Path, default=FOLDER.with_suffix(".json"), metavar="FILE", help="all figures")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""`make bench-targets`: what its tables make of the figures. The compilers themselves are asked in tests/targets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import targets
+from benchmarks.targets import OURS, PEER, Case, Figure
+from meshbridge.machines.target import parse
+
+TPU = parse("tpu:v5e:2x4")
+WIRE = Figure("wire MB", "wire_bytes", 1e6, 1)
+
+
+def both(ours: float, peer: float) -> dict[str, targets.Contestant]:
+    return {OURS: {"wire_bytes": ours, "compile_seconds": 9.0}, PEER: {"wire_bytes": peer, "compile_seconds": 3.0}}
+
+
+def test_losses_are_bold() -> None:
+    assert WIRE.cell(both(1e6, 2e6)) == "1.0 / 2.0 = 0.50"
+    assert WIRE.cell(both(3e6, 2e6)) == "**3.0 / 2.0 = 1.50**"
+    assert WIRE.cell(both(2.001e6, 2e6)) == "2.0 / 2.0 = 1.00"
+    assert WIRE.cell(both(1e6, 0)) == "**1.0 / 0.0**"
+    assert Figure("compile s", "compile_seconds", is_plan=False).cell(both(1, 1)) == "9 / 3 = 3.00"
+
+
+def test_a_model_has_its_own_unit() -> None:
+    cycles, microseconds = ({"modelled": {"total": 25e5, "unit": unit}} for unit in targets.MODELLED)
+    modelled = Figure("modelled", "modelled", digits=1)
+    assert (modelled.text(cycles), modelled.text(microseconds)) == ("2.5", "2,500.0")
+    assert modelled.text({"modelled": None}) == "-"
+
+
+def test_who_fails_is_named() -> None:
+    case = Case("vocab_loss", "inputs", TPU)
+    text = targets.tables({case: {OURS: {"error": "no\nroom"}, PEER: {"wire_bytes": 1e6}}})
+    assert "| vocab_loss | inputs | failed / 1.0 |" in text
+    assert "- vocab_loss, inputs: meshbridge failed: no room" in text
+    assert "| *inputs* | - | - |" in text
+
+
+def test_means_are_of_ratios_and_count_losses() -> None:
+    cases = [Case(name, "constrained", TPU) for name in ("unet", "resnet50")]
+    text = targets.tables(dict(zip(cases, (both(1e6, 2e6), both(8e6, 1e6)), strict=True)))
+    assert "| *geometric mean* | *constrained* | 2.00 of 2, 1 lost |" in text
+    assert "**tpu:v5e:2x4**" in text
+
+
+def test_what_does_not_fit_is_named() -> None:
+    figures = {name: {"peak_bytes": 20e9} for name in (OURS, PEER)}
+    assert "xla-shardy needs 20.0 GB, a device has 1" in targets.tables({Case("unet", "inputs", TPU): figures})
+
+
+def test_a_run_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(targets, "FOLDER", tmp_path)
+    case = Case("vocab_loss", "constrained", TPU)
+    case.found.write_text(json.dumps(both(1e6, 2e6)))
+    page, out = tmp_path / "page.md", tmp_path / "out.json"
+    page.write_text(f"before\n<!-- targets: begin ({targets.COMMAND}) -->\n<!-- targets: end -->\nafter")
+    said = ["--programs", "vocab_loss", "--annotations", "constrained", "--targets", TPU.text, "--keep"]
+    assert targets.main([*said, "--json", str(out), "--page", str(page)]) == 0
+    assert "1.0 / 2.0 = 0.50" in page.read_text()
+    assert "1.0 / 2.0 = 0.50" in capsys.readouterr().out
+    (found,) = json.loads(out.read_text())
+    assert (found["program"], found["annotation"], found["target"]) == ("vocab_loss", "constrained", TPU.text)
+
+
+def test_a_program_that_cannot_be_made_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "FOLDER", tmp_path)
+    found = targets.measure(Case("unknown", "constrained", TPU), 60, kept=False)
+    assert "invalid choice: 'unknown'" in found[OURS]["error"]
