@@ -12,7 +12,7 @@ from typing import Any
 from meshbridge.dialect import constraints, shard_constraints
 from meshbridge.dialect.ops import OPERATION_NAMES, MeshOp, ShardingOp, ShardOp
 from meshbridge.dialect.signature import Broken, Signature, check_attributes
-from meshbridge.ir.mlir import OpKey, VerifyError, find, ir, op_key
+from meshbridge.ir.mlir import OpKey, VerifyError, find, ir, op_key, terminator
 from meshbridge.ir.sharding import Mesh, Sharding
 
 RULES = constraints.RULES | shard_constraints.RULES
@@ -131,7 +131,9 @@ class _ModuleCheck:
         """Checks that operations which none of the dialect follows in their blocks are followed by a terminator."""
         for op in self._last:
             block = op.block
-            if block != self._body and _needs_terminator(block) and block.operations[len(block.operations) - 1].operation == op:
+            if block == self._body or terminator(block) is not None or not _needs_terminator(block):
+                continue
+            if block.operations[-1].operation == op:
                 self.errors.append(VerifyError(op, "ends a block with no terminator"))
 
     def _shard(self, op: ir.Operation) -> None:

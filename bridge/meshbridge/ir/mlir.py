@@ -72,6 +72,7 @@ __all__ = [
     "source_location",
     "stablehlo",
     "tensor_type",
+    "terminator",
     "title",
     "to_bytecode",
     "unwrap",
@@ -226,6 +227,14 @@ def unwrap(op: ir.Operation) -> list[ir.Value]:
     return list(terminator.operands)
 
 
+def terminator(block: ir.Block) -> ir.Operation | None:
+    """What ends a block; None if that is no terminator that MLIR knows. To index its operations would count all of them."""
+    try:
+        return ir.InsertionPoint.at_block_terminator(block).ref_operation
+    except ValueError:
+        return None
+
+
 def walk_all(module: ir.Module) -> list[ir.Operation]:
     """All operations of `module` below the module itself, in order."""
     return inside(module.operation)
@@ -301,8 +310,12 @@ OpKey = tuple[str, tuple[tuple[str, ir.Attribute], ...], tuple[ir.Type, ...], tu
 
 def op_key(op: ir.Operation) -> OpKey:
     """What operations share that are alike but for their operands: name, attributes, types of operands and results."""
-    operands = tuple([operand.type for operand in op.operands])
-    return op.name, tuple(op.attributes.items()), operands, tuple([result.type for result in op.results])
+    return op.name, tuple(op.attributes.items()), types_of(op.operands), types_of(op.results)
+
+
+def types_of(values: ir.OpOperandList | ir.OpResultList) -> tuple[ir.Type, ...]:
+    """The types of the operands or results of an operation. Most have one; to iterate takes the bindings twice as long."""
+    return (values[0].type,) if len(values) == 1 else tuple([value.type for value in values])
 
 
 def to_bytecode(module: ir.Module) -> bytes:

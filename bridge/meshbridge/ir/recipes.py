@@ -157,9 +157,10 @@ class Recipes:
 
     def value(self, key: Hashable, inputs: Sequence[ir.Value], emit: Builder, make: Callable[[Builder], ir.Value]) -> ir.Value:
         """What `make` writes of `inputs`, which is to depend on nothing but the `key`, and is to write with its builder alone."""
+        if (recipe := self._known.get(key)) is not None:
+            return self._write(*recipe, inputs, emit)
         if key in self._known:
-            recipe = self._known[key]
-            return make(emit) if recipe is None else self._write(*recipe, inputs, emit)
+            return make(emit)
         numbers = {value: number for number, value in enumerate(inputs)}
         noting = _NotingBuilder(emit.loc, emit.ip, self.free, numbers, [])
         made = make(noting)

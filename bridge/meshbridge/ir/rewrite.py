@@ -37,7 +37,7 @@ class Rewriter:
     def __init__(self, module: ir.Module) -> None:
         self.module = module
         # By their first result: the bindings hash an operation by what it holds, and hand out several objects for it.
-        self._roots = {op.results[0]: op for op in find(module.operation, self.names) if len(op.results)}
+        self._roots = {results[0]: op for op in find(module.operation, self.names) if len(results := op.results)}
         self._retired: dict[ir.Value, ir.Operation] = {}
         self._inside: set[ir.Value] = set()
         "First results of what stands in the regions of retired ops, and goes with these."
@@ -164,15 +164,15 @@ class Rewriter:
         return found
 
     def _apply_at(self: RewriterT, op: ir.Operation, patterns: Sequence[Pattern[RewriterT]]) -> bool:
-        users: dict[ir.Operation, str] | None = None
+        users: list[tuple[ir.Operation, str]] | None = None
         for pattern in patterns:
             if pattern.readers is None:
                 if pattern.rewrite(op, self):
                     return True
                 continue
             if users is None:
-                users = {user: user.name for user in self.users(op.results[0])}
-            for user, name in users.items():
+                users = [(user, user.name) for user in self.users(op.results[0])]
+            for user, name in users:
                 if name in pattern.readers and pattern.rewrite(user, self):
                     return True
         return False

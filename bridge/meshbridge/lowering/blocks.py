@@ -118,13 +118,12 @@ class _Lowering:
             kind = self._kinds[key] = self._kind(op)
         if kind.is_narrow:
             widen(op)
-            key = op_key(op)
         if kind.gives_scalars:
             check_users(op.results)
         results, emit = op.results, self._builder(op)
         if kind.makes_one_of_one and not exchanges.clamps_start(operand := op.operands[0]):
-            whole = (key, is_assembled(operand))
-            values: Sequence[ir.Value] = [self._recipes.value(whole, [operand], emit, partial(self._written, kind, view))]
+            alike = (id(kind), is_assembled(operand))  # a look-up by the key takes longer: it would hash every attribute again
+            values: Sequence[ir.Value] = [self._recipes.value(alike, [operand], emit, partial(self._written, kind, view))]
         else:
             values = kind.lowering(view, self._site(view, kind.mesh, emit))
         for result, value in zip(results, values, strict=True):
