@@ -70,6 +70,11 @@ class Instruction:
         found = re.search(rf'(?:\b{name}=|"{name}":)"?([^\s,{{}}"\]]*)', self.attributes)
         return found.group(1) if found else None
 
+    def braced(self, name: str) -> str:
+        """The text between the braces of the attribute `name={…}`; nothing if there is none."""
+        found = re.search(rf"\b{name}=\{{([^}}]*)\}}", self.attributes)
+        return found.group(1) if found else ""
+
 
 @dataclass(frozen=True)
 class Computation:
@@ -110,6 +115,8 @@ class HloModule:
     entry: str
     partitions: int
     replicas: int
+    tiled: bool
+    "Whether layouts have tiles: the TPU's compiler wrote it."
 
     @property
     def devices(self) -> int:
@@ -135,7 +142,7 @@ HOLDING = frozenset({"fusion", "async-start", "call-start"})
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLING = HOLDING | {"while", "call"}
 _LITERAL = frozenset({"parameter", "constant"})
-_CALLED = re.compile(r"\b(?:body|calls|to_apply|called_computation)=%([\w.\-]+)")
+_CALLED = re.compile(r"\b(?:body|condition|calls|to_apply|called_computation)=%([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(true_computation=%\S+, false_computation=%\S+)")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<= ]*)\]")
 _MODULE = re.compile(r"HloModule ([^\s,]+)")
@@ -168,7 +175,8 @@ def read(text: str) -> HloModule:
     if not entry:
         raise HloError("the module has no ENTRY computation")
     counts = {name: int(number) for name, number in _COUNT.findall(lines[0])}
-    return HloModule(module.group(1), computations, entry, counts.get("num_partitions", 1), counts.get("replica_count", 1))
+    partitions, replicas = (counts.get(name, 1) for name in ("num_partitions", "replica_count"))
+    return HloModule(module.group(1), computations, entry, partitions, replicas, ":T(" in lines[0])
 
 
 def _instruction(line: str) -> Instruction:

@@ -29,6 +29,8 @@ class HloFigures:
     "Wire bytes of asynchronous collectives during which something computes."
     flops: float = 0.0
     "Of dot products and convolutions, two for each multiply-add."
+    uncounted_calls: tuple[str, ...] = ()
+    "Custom calls that may compute products but do not say how many."
     unknown_loops: tuple[str, ...] = ()
     "Loops without a known trip count: their bodies are counted once."
 
@@ -37,6 +39,7 @@ def figures(text: str) -> HloFigures:
     """The figures of a module as XLA prints it. Raises HloError for a text that is not optimised HLO."""
     module = hlo.read(text)
     sent = communication(module)
+    computed = hlo_flops.count_flops(module)
     return HloFigures(
         wire_bytes=sent.wire_bytes,
         scattered_bytes=sent.scattered_bytes,
@@ -48,6 +51,7 @@ def figures(text: str) -> HloFigures:
         asynchronous=sent.asynchronous,
         exposed_bytes=sent.wire_bytes - sent.overlapped_bytes,
         overlapped_bytes=sent.overlapped_bytes,
-        flops=hlo_flops.flops(module),
+        flops=computed.total,
+        uncounted_calls=computed.uncounted,
         unknown_loops=sent.unknown_loops,
     )

@@ -1,44 +1,166 @@
-"""Floating-point operations of the dot products and convolutions that one device runs, from its optimised HLO."""
+"""Floating-point operations of the dot products and convolutions that one device runs, from its optimised HLO.
+
+| written as | by the compiler for |
+|---|---|
+| `dot`, also in fusions | CPU, GPU |
+| `convolution` | CPU, TPU: dot products as well, their batches and other dimensions as windows over padding or holes |
+| custom calls of cuBLAS and cuDNN, oneDNN's on CPU | GPU, CPU |
+| kernels of the user's, with or without an estimate | GPU, TPU |
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from math import prod
 
-from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo import Array, Computation, HloError, HloModule, Instruction
 from meshbridge.analysis.hlo_executions import Executions
+from meshbridge.analysis.hlo_schedule import MARKS
 
-_CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
-_LABELS = re.compile(r"dim_labels=\w+_(\w+)->\w+")
+
+@dataclass(frozen=True)
+class Flops:
+    """Two for each multiply-add. `uncounted` are custom calls that may compute products but do not say how many."""
+
+    total: float
+    uncounted: tuple[str, ...]
 
 
 def flops(module: HloModule) -> float:
-    """Two for each multiply-add, loop bodies as often as they run, of branches the most expensive one. A window over padding
-    counts like any other."""
-    return float(sum(times * _of(computation, op) for computation, op, times in Executions(module).of(_of)))
+    """The total of `count_flops`."""
+    return count_flops(module).total
 
 
-def _of(computation: Computation, op: Instruction) -> float:
-    counter = _COUNTERS.get(op.opcode)
-    return counter(computation, op) if counter else 0.0
+def count_flops(module: HloModule) -> Flops:
+    """Loop bodies as often as they run, of branches the most expensive one. A window over padding counts like any other.
+
+    Raises HloError on a product whose sizes it cannot read.
+    """
+    uncounted: dict[str, None] = {}
+
+    def of(computation: Computation, op: Instruction) -> float:
+        counter = _COUNTERS.get(op.opcode)
+        counted = counter(module, computation, op) if counter else 0.0
+        if counted is None:
+            uncounted[f"{op.name} ({op.attribute('custom_call_target')})"] = None
+        return counted or 0.0
+
+    total = sum(times * of(computation, op) for computation, op, times in Executions(module).of(of))
+    return Flops(float(total), tuple(uncounted))
 
 
-def _dot(computation: Computation, op: Instruction) -> float:
-    contracted = _CONTRACTED.search(op.attributes)
-    if contracted is None:
-        raise HloError(f"%{op.name} does not say what it contracts: {op.attributes[:200]!r}")
-    left = computation.instructions[op.operands[0]].arrays[0].shape
-    depth = prod(left[int(dimension)] for dimension in contracted.group(1).split(",") if dimension)
-    return 2.0 * prod(op.arrays[0].shape) * depth
+_CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_CALL_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([\d",]*)\]')
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_COST = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
 
 
-def _convolution(computation: Computation, op: Instruction) -> float:
-    labels = _LABELS.search(op.attributes)
-    if labels is None:
-        raise HloError(f"%{op.name} has no dim_labels: {op.attributes[:200]!r}")
-    kernel = computation.instructions[op.operands[1]].arrays[0].shape
-    outputs = kernel[labels.group(1).index("o")]
-    return 2.0 * prod(op.arrays[0].shape) * prod(kernel) / outputs
+def _operand(computation: Computation, op: Instruction, number: int) -> Array:
+    return computation.instructions[op.operands[number]].arrays[0]
 
 
-_COUNTERS = {"dot": _dot, "convolution": _convolution}
+def _matched(pattern: re.Pattern[str], op: Instruction, what: str) -> re.Match[str]:
+    found = pattern.search(op.attributes)
+    if found is None:
+        raise HloError(f"%{op.name} does not say {what}: {op.attributes[:200]!r}")
+    return found
+
+
+def _product(contracted: re.Pattern[str]) -> Callable[[HloModule, Computation, Instruction], float]:
+    def count(_: HloModule, computation: Computation, op: Instruction) -> float:
+        left = _operand(computation, op, 0).shape
+        dimensions = re.findall(r"\d+", _matched(contracted, op, "what it contracts").group(1))
+        return 2.0 * prod(op.arrays[0].shape) * prod(left[int(dimension)] for dimension in dimensions)
+
+    return count
+
+
+def _convolution(module: HloModule, computation: Computation, op: Instruction) -> float:
+    labels = _matched(_LABELS, op, "its dim_labels")
+    image, kernel = (_operand(computation, op, number).shape for number in (0, 1))
+    spatial = sorted(set(labels.group(2)) - {"i", "o"}, key=int)
+    taps = [
+        _taps(op, int(number), image[labels.group(1).index(number)], op.arrays[0].shape[labels.group(3).index(number)])
+        if module.tiled
+        else kernel[labels.group(2).index(number)]
+        for number in spatial
+    ]
+    return 2.0 * prod(op.arrays[0].shape) * kernel[labels.group(2).index("i")] * prod(taps)
+
+
+def _taps(op: Instruction, number: int, image: int, result: int) -> int:
+    """Elements under the window along one dimension. Where each position has the same number of elements that are neither
+    padding nor holes, that number: so the TPU's compiler writes dimensions of dot products. Otherwise the size of the window.
+    """
+    window = op.braced("window")
+
+    def field(name: str, otherwise: str) -> list[int]:
+        found = re.search(rf"\b{name}=(\S+)", window)
+        return [int(each) for each in (found.group(1).split("x")[number] if found else otherwise).split("_")]
+
+    (size,), (stride,), pad = field("size", "1"), field("stride", "1"), field("pad", "0_0")
+    (holes,), (spread,) = field("lhs_dilate", "1"), field("rhs_dilate", "1")
+    elements = _elements(size, stride, pad[0], holes, spread, image, result)
+    return elements if elements is not None else size
+
+
+@cache
+def _elements(size: int, stride: int, pad: int, holes: int, spread: int, image: int, result: int) -> int | None:
+    """How many elements of the image each position of a window sees; None where that differs."""
+    seen = {_inside(position * stride - pad, size, holes, spread, (image - 1) * holes) for position in range(result)}
+    return seen.pop() if len(seen) == 1 else None
+
+
+def _inside(first: int, size: int, holes: int, spread: int, last: int) -> int:
+    """How many of `size` places, `spread` apart from `first` on, are multiples of `holes` between 0 and `last`."""
+    if holes == 1:
+        return max(0, min(size - 1, (last - first) // spread) - max(0, -(first // spread)) + 1)
+    if spread == 1:
+        return max(0, min(first + size - 1, last) // holes - -(-max(first, 0) // holes) + 1)
+    return sum(0 <= place <= last and place % holes == 0 for place in range(first, first + size * spread, spread))
+
+
+def _custom_call(module: HloModule, computation: Computation, op: Instruction) -> float | None:
+    """None for a kernel that does not say what it computes."""
+    target = op.attribute("custom_call_target") or ""
+    counter = next((count for prefix, count in _LIBRARY.items() if target.startswith(prefix)), None)
+    if counter is not None:
+        return counter(module, computation, op)
+    if target in MARKS:
+        return 0.0
+    estimate = _COST.search(op.attributes)
+    return float(estimate.group(1)) if estimate else None
+
+
+def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instruction], float]:
+    """cuDNN's: labels and window are those of the forward convolution, `of` names operands and result by their part in it."""
+
+    def count(_: HloModule, computation: Computation, op: Instruction) -> float:
+        kernel_labels = _matched(_LABELS, op, "its dim_labels").group(2)
+        shapes = dict(
+            zip(of, (_operand(computation, op, 0).shape, _operand(computation, op, 1).shape, op.arrays[0].shape), strict=True)
+        )
+        kernel = shapes["k"]
+        return 2.0 * prod(shapes["y"]) * prod(kernel) / kernel[kernel_labels.index("o")]
+
+    return count
+
+
+_LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
+    "__cublas$": _product(_CALL_CONTRACTED),
+    "__onednn$matmul": _product(_CALL_CONTRACTED),
+    "__cudnn$convForward": _library_convolution("xky"),
+    "__cudnn$convBiasActivationForward": _library_convolution("xky"),
+    "__cudnn$convBackwardInput": _library_convolution("ykx"),
+    "__cudnn$convBackwardFilter": _library_convolution("xyk"),
+}
+"""Custom calls of libraries, by how their targets begin: x is the convolved image, k the kernel, y the result."""
+
+_COUNTERS: dict[str, Callable[[HloModule, Computation, Instruction], float | None]] = {
+    "dot": _product(_CONTRACTED),
+    "convolution": _convolution,
+    "custom-call": _custom_call,
+}

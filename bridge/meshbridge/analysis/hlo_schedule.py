@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import cache
 from math import prod
 
-from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.hlo import HOLDING, Computation, HloError, HloModule, Instruction
 from meshbridge.analysis.ring import WIRE_BYTES
 
 _MOVING = frozenset({
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "bitcast-convert", "copy", "copy-start", "copy-done",
     "slice-start", "slice-done", "reshape", "transpose", "broadcast", "iota", "after-all", "add-dependency", "opt-barrier",
     "optimization-barrier", "partition-id", "replica-id", "send", "send-done", "recv", "recv-done", "infeed", "outfeed",
-    "async-start", "async-update", "async-done", "call-start", "call-done",
+    "async-update", "async-done", "call-done",
 }) | {kind + suffix for kind in WIRE_BYTES for suffix in ("", "-start", "-done")}  # fmt: skip
 """Opcodes of instructions that compute nothing: they name, move or send values."""
 
 _FOLDING = frozenset({"dot", "reduce", "reduce-window", "convolution"})
 """Opcodes that compute on arrays even where the result has one element."""
 
-_CONTAINERS = frozenset({"fusion", "call", "while", "conditional"})
+_CONTAINERS = HOLDING | {"call", "while", "conditional"}
 
-_MARKS = frozenset({
+MARKS = frozenset({
     "AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast",
     "GatherScatterIndicesBitpacked", "PrepareAsyncCallDone", "PrepareAsyncCallStart", "annotate_device_placement",
 })  # fmt: skip
@@ -46,7 +47,7 @@ class Schedule:
         if op.opcode in _CONTAINERS:
             return any(self._computes_any(each.name) for each in self.module.called(op))
         if op.opcode == "custom-call":
-            return op.attribute("custom_call_target") not in _MARKS
+            return op.attribute("custom_call_target") not in MARKS
         return op.opcode not in _MOVING and (op.opcode in _FOLDING or any(prod(array.shape) > 1 for array in op.arrays))
 
     def overlaps(self, start: tuple[Computation, Instruction], done: tuple[Computation, Instruction]) -> bool:
@@ -54,8 +55,8 @@ class Schedule:
         of the next round of a loop."""
         begin, end = (self._position(*each) for each in (start, done))
         if start[0].name == done[0].name and begin < end:
-            return any(begin < at < end for at in self._computed(start[0]))
-        return any(at > begin for at in self._computed(start[0])) or any(at < end for at in self._computed(done[0]))
+            return self._computes_between(start[0], begin, end)
+        return self._computes_between(start[0], begin, len(start[0].instructions)) or self._computes_between(done[0], -1, end)
 
     def done(self, computation: Computation, start: Instruction) -> Instruction:
         """The instruction that waits for what `start` has begun. Raises HloError if there is none in the computation."""
@@ -76,8 +77,13 @@ class Schedule:
             self._positions[computation.name] = {name: at for at, name in enumerate(computation.instructions)}
         return self._positions[computation.name][op.name]
 
+    def _computes_between(self, computation: Computation, begin: int, end: int) -> bool:
+        positions = self._computed(computation)
+        following = bisect_right(positions, begin)
+        return following < len(positions) and positions[following] < end
+
     def _computed(self, computation: Computation) -> list[int]:
-        """Positions of the instructions that compute."""
+        """Positions of the instructions that compute, ascending."""
         if computation.name not in self._computing:
             found = [at for at, op in enumerate(computation.instructions.values()) if self.computes(op)]
             self._computing[computation.name] = found

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshbridge.analysis.hlo import Computation, HloModule, Instruction
+from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
 
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BODY = re.compile(r"\bbody=%([\w.\-]+)")
@@ -32,19 +32,7 @@ def trip_count(module: HloModule, computation: Computation, loop: Instruction) -
     """None where nothing says it."""
     if known := _KNOWN.search(loop.attributes):
         return int(known.group(1))
-    condition, body = (module.computations[_name(pattern, loop)] for pattern in (_CONDITION, _BODY))
-    test = _Value(module, condition, condition.root).origin()
-    direction = test.instruction.attribute("direction")
-    if test.instruction.opcode != "compare" or direction not in _LIMITS:
-        return None
-    counter, limit = (test.operand(number) for number in (0, 1))
-    if counter.element is None:
-        counter, limit, direction = limit, counter, _MIRRORED[direction]
-    start, step = _start(module, computation, loop, counter), _step(module, body, counter)
-    end = limit.integer if limit.element is None else _unchanged(module, computation, loop, body, limit)
-    if start is None or end is None or not step:
-        return None
-    return max(0, _LIMITS[direction](start, end, step))
+    return _Loop(module, computation, loop).trip_count()
 
 
 @dataclass(frozen=True)
@@ -58,6 +46,11 @@ class _Value:
 
     def operand(self, number: int) -> _Value:
         return self._at(self.instruction.operands[number]).origin()
+
+    def member(self, number: int) -> _Value | None:
+        """That element of it, if it is a tuple."""
+        whole = self.origin()
+        return whole.operand(number) if whole.instruction.opcode == "tuple" else None
 
     def origin(self) -> _Value:
         """The instruction that computes it: copies, fusions and tuples on the way are passed through."""
@@ -90,50 +83,62 @@ class _Value:
             (body,) = self.module.called(op)
             return _Value(self.module, body, body.root, self)
         if op.opcode == "get-tuple-element":
-            whole = self._at(op.operands[0]).origin()
-            if whole.instruction.opcode == "tuple":
-                return whole._at(whole.instruction.operands[_index(op)])
+            return self._at(op.operands[0]).member(_index(op))
         return None
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A `while` of a computation."""
+
+    module: HloModule
+    computation: Computation
+    op: Instruction
+
+    def trip_count(self) -> int | None:
+        test = self._returned(_CONDITION).origin()
+        direction = test.instruction.attribute("direction")
+        if test.instruction.opcode != "compare" or direction not in _LIMITS:
+            return None
+        counter, limit = (test.operand(number) for number in (0, 1))
+        if counter.element is None:
+            counter, limit, direction = limit, counter, _MIRRORED[direction]
+        if counter.element is None:
+            return None
+        start, end, step = self._start(counter.element), self._fixed(limit), self._step(counter.element)
+        return max(0, _LIMITS[direction](start, end, step)) if start is not None and end is not None and step else None
+
+    def _returned(self, part: re.Pattern[str]) -> _Value:
+        """The value that the condition or the body returns."""
+        found = part.search(self.op.attributes)
+        called = self.module.computations.get(found.group(1)) if found else None
+        if called is None:
+            raise HloError(f"while %{self.op.name}: expected {part.pattern!r} in {self.op.attributes[:200]!r}")
+        return _Value(self.module, called, called.root)
+
+    def _start(self, element: int) -> int | None:
+        first = _Value(self.module, self.computation, self.computation.instructions[self.op.operands[0]]).member(element)
+        return first.integer if first else None
+
+    def _fixed(self, limit: _Value) -> int | None:
+        """A number that no iteration changes: a constant, or one that the loop carries along."""
+        if limit.element is None:
+            return limit.integer
+        after = self._returned(_BODY).member(limit.element)
+        return self._start(limit.element) if after and after.element == limit.element else None
+
+    def _step(self, counter: int) -> int | None:
+        """What the body adds to the counter."""
+        after = self._returned(_BODY).member(counter)
+        if after is None or after.instruction.opcode not in ("add", "subtract"):
+            return None
+        counted, step = (after.operand(number) for number in (0, 1))
+        if after.instruction.opcode == "add" and step.element == counter:
+            counted, step = step, counted
+        if counted.element != counter or step.integer is None:
+            return None
+        return step.integer if after.instruction.opcode == "add" else -step.integer
 
 
 def _index(element: Instruction) -> int:
     return int(element.attribute("index") or 0)
-
-
-def _name(pattern: re.Pattern[str], loop: Instruction) -> str:
-    found = pattern.search(loop.attributes)
-    return found.group(1) if found else ""
-
-
-def _carried(value: _Value, number: int) -> _Value | None:
-    """Element `number` of a tuple."""
-    tuple_ = value.origin()
-    return tuple_.operand(number) if tuple_.instruction.opcode == "tuple" else None
-
-
-def _start(module: HloModule, computation: Computation, loop: Instruction, counter: _Value) -> int | None:
-    if counter.element is None:
-        return None
-    first = _carried(_Value(module, computation, computation.instructions[loop.operands[0]]), counter.element)
-    return first.integer if first else None
-
-
-def _step(module: HloModule, body: Computation, counter: _Value) -> int | None:
-    """What the body adds to the counter."""
-    assert counter.element is not None
-    after = _carried(_Value(module, body, body.root), counter.element)
-    if after is None or after.instruction.opcode not in ("add", "subtract"):
-        return None
-    terms = [after.operand(number) for number in (0, 1)]
-    if after.instruction.opcode == "add" and terms[1].element == counter.element:
-        terms.reverse()
-    if terms[0].element != counter.element or terms[1].integer is None:
-        return None
-    return terms[1].integer if after.instruction.opcode == "add" else -terms[1].integer
-
-
-def _unchanged(module: HloModule, computation: Computation, loop: Instruction, body: Computation, value: _Value) -> int | None:
-    """The number that a loop carries from its start on."""
-    assert value.element is not None
-    after = _carried(_Value(module, body, body.root), value.element)
-    return _start(module, computation, loop, value) if after and after.element == value.element else None
