@@ -16,6 +16,7 @@ from typing import Any
 from meshbridge.decide.choice import Choice, Pair, Prices, Taken, computed_bytes, ranked
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
+from meshbridge.decide.kind_choices import has_layout
 from meshbridge.decide.value import Value
 from meshbridge.ir.mlir import COMPOSITE, ir
 from meshbridge.ir.sharding import Axes, Sharding, Split
@@ -348,9 +349,12 @@ class Assigner:
         if kind.fixed_option is not None:
             return op.choice(kind.fixed_option)
         passed = max(taken, default=())
-        ready = [value.ready(scope) if value is not None else [] for value in arriving]
         splits = [value.defined.split_axes if value is not None else () for value in arriving]
         splits += [tensor.split if tensor is not None else () for tensor in results]
+        only_split = not any(value.defined.partial_axes or value.tensor.layout for value in arriving if value is not None)
+        if only_split and not has_layout(results) and (fitting := op.fitting(tuple(splits))) is not None:
+            return fitting
+        ready = [value.ready(scope) if value is not None else [] for value in arriving]
         suggestions = tuple([op.suggestion(end, split) for end, split in enumerate(splits)])
         first = [self._arriving(value, have) if value else pricing.nothing for value, have in zip(arriving, ready, strict=True)]
         last = [self._leaving(tensor, passed or free, kind.reduce_share) if tensor else pricing.nothing for tensor in results]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from meshbridge.decide.choice import Choice, End, Prices, Pricing, cheapest, choices_of, computed_bytes
 from meshbridge.decide.graph import Kind, Tensor, wanted_layout
@@ -70,6 +70,6 @@ class KindChoices:
         return found
 
 
-def has_layout(known: Known) -> bool:
+def has_layout(known: Iterable[Tensor | None]) -> bool:
     """Whether the user's annotation of a tensor says more than a split."""
     return any([tensor.layout for tensor in known if tensor is not None])  # noqa: C419

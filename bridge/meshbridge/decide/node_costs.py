@@ -32,7 +32,7 @@ class KindCosts:
         self.kind = kind
         self.graph = graph
         self.known: dict[Known, NodeCost] = {}
-        self._floors: dict[Known, float] = {}
+        self.floors: dict[Known, float] = {}
         pricing = graph.pricing
         self._choices = KindChoices(kind, pricing, partial(_arriving, pricing), partial(_leaving, pricing, kind.reduce_share))
         self._whole = 0.0 if kind.is_identity else self._choices.compute
@@ -49,14 +49,14 @@ class KindCosts:
 
     def floor(self, known: Known) -> float:
         """What it computes at least: no option splits it along axes that split none of its tensors."""
-        found = self._floors.get(known)
+        found = self.floors.get(known)
         if found is None:
             axes = 0
             for tensor in known:
                 if tensor is not None:
                     axes |= tensor.axes
             fixed = self.kind.fixed_option is not None
-            found = self._floors[known] = self.least if fixed else self._whole / self.graph.pricing.devices(axes)
+            found = self.floors[known] = self.least if fixed else self._whole / self.graph.pricing.devices(axes)
         return found
 
     def _computed(self, known: Known) -> NodeCost:

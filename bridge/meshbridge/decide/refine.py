@@ -55,9 +55,6 @@ Changes = dict[int, Tensor]
 Alike = dict[tuple[tuple[int, ...], Tensor], list[int]]
 """The tensors of a class by which of their dimensions are of it, and by what is known of them."""
 
-Moved = dict[Tensor, Tensor | None]
-"""Tensors as a move makes them; None where it may not."""
-
 
 @dataclass
 class Draft:
@@ -131,7 +128,8 @@ class Refiner:
         self._own = [weight * cost.own for weight, cost in zip(self._weights, self._costs, strict=True)]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
         self._total = sum(self._own) + sum(self._shared)
-        self._moved: dict[tuple[tuple[int, ...], Axes], Moved] = {}
+        self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
+        "Tensors as moves make them, by which of their dimensions go to which axes; None where they may not."
         self._choices_of_axes = _choices_of_axes(graph)
         self._stale = set(range(len(graph.tensors)))
         "Tensors near which something has changed since their classes were last tried."
@@ -258,10 +256,11 @@ class Refiner:
         size = self.graph.mesh.group_size(axes)
         changed: Changes = {}
         for (dims, before), members in alike.items():
-            moved = self._moved.setdefault((dims, axes), {})
-            if before not in moved:
-                moved[before] = _moved(before, dims, axes, size)
-            after = moved[before]
+            key = (before, dims, axes)
+            try:
+                after = self._moved[key]
+            except KeyError:
+                after = self._moved[key] = _moved(before, dims, axes, size)
             if after is None:
                 return None
             if after is not before:
@@ -277,18 +276,19 @@ class Refiner:
         for index, tensor in changed.items():
             tensors[index] = tensor
         draft = Draft(number, changed, left)
+        pick, kinds, weights, unknown = self._known, self._kinds, self._weights, draft.unknown
         for index in near:
-            known, kind = self._known[index](tensors), self._kinds[index]
+            known, kind = pick[index](tensors), kinds[index]
             cost = kind.known.get(known)
             if cost is None:
-                floor = self._weights[index] * kind.floor(known)
-                draft.unknown.append((index, known, floor))
+                floor = weights[index] * (kind.floors.get(known) or kind.floor(known))
+                unknown.append((index, known, floor))
                 draft.left -= floor
             else:
                 self._spend(draft, index, cost)
             if draft.left < least:
                 break
-        draft.unknown.reverse()
+        unknown.reverse()
         return draft
 
     def _price(self, draft: Draft, least: float) -> None:

@@ -155,13 +155,16 @@ class Interface:
 
     def __init__(self) -> None:
         self._memo: dict[Signature, ShardingRule] = {}
+        self._accepted: set[ir.Type] = set()
 
     def rule(self, op: ir.Operation) -> ShardingRule:
         """The loop rule of `op`; one without rule (`has_rule` False) for ops that nobody has described."""
         key = signature(op)
         found = self._memo.get(key)
         if found is None:
-            refuse_types(op, (*op.operands, *op.results))
+            if new := [value for value in (*op.operands, *op.results) if value.type not in self._accepted]:
+                refuse_types(op, new)
+                self._accepted.update([value.type for value in new])
             rule = RULES.get(op.name, opaque)(op)
             for attribute, restrict in RESTRICTIONS.items():
                 if attribute in op.attributes:
