@@ -61,7 +61,7 @@ bench-scale: $(READY)  ## growth of partitioning with ops and devices, into docs
 	$(BIN)/python -m benchmarks.scale --page docs/performance.md
 
 # What to measure and where to write it: ARGS="--programs vocab_loss --targets tpu:v5e:2x4" writes no page.
-ARGS ?= --page docs/benchmarks.md
+ARGS ?= --page docs/benchmarks.md --overview README.md
 
 bench-targets: $(READY)  ## realistic programs compiled for TPUs and GPUs that need not be there, into docs/benchmarks.md
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[tpu,gpu]'

@@ -133,12 +133,12 @@ class Figure:
         ours, peer = (self.value(both[name]) for name in (OURS, PEER))
         return self.is_plan and ours is not None and peer is not None and ours > EQUAL * peer
 
-    def cell(self, both: Mapping[str, Contestant]) -> str:
-        """Both and their ratio; bold where it is a loss."""
+    def cell(self, both: Mapping[str, Contestant], *, ratio: bool = True) -> str:
+        """Both, and their ratio if that is asked for; bold where it is a loss."""
         if any(both[name].get("error") for name in both):
             return " / ".join("failed" if both[name].get("error") else self.text(both[name]) for name in (OURS, PEER))
-        ratio = self.ratio(both)
-        text = f"{self.text(both[OURS])} / {self.text(both[PEER])}" + (f" = {ratio:.2f}" if ratio else "")
+        over = self.ratio(both) if ratio else None
+        text = f"{self.text(both[OURS])} / {self.text(both[PEER])}" + (f" = {over:.2f}" if over else "")
         return f"**{text}**" if self.is_loss(both) else text
 
 
@@ -153,6 +153,9 @@ FIGURES = (
     Figure("collectives", "executed"),
     Figure("compile s", "compile_seconds", is_plan=False),
 )
+
+OVERVIEW = ("wire_bytes", "modelled")
+"""The figures of the overview, by key."""
 
 Found = Mapping[Case, Mapping[str, Contestant]]
 
@@ -178,6 +181,25 @@ def _table(target: Target, found: Found) -> Iterator[str]:
             yield f"| *geometric mean* | *{annotation}* | {means} |"
     yield ""
     yield from _remarks(target, found)
+
+
+def overview(found: Found) -> str:
+    """One table of all targets: the figures of OVERVIEW of each program, and the geometric means of their ratios."""
+    targets = list(dict.fromkeys(case.target for case in found))
+    shown = [figure for figure in FIGURES if figure.key in OVERVIEW]
+    headings = [f"{target.text}: {figure.heading}" for target in targets for figure in shown]
+    lines = [f"| program | annotated | {' | '.join(headings)} |", f"|---|---|{'---:|' * len(headings)}"]
+    by_program = {(case.name, case.annotation): None for case in found}
+    for name, annotation in sorted(by_program, key=lambda each: list(ANNOTATIONS).index(each[1])):
+        rows = [found.get(Case(name, annotation, target)) for target in targets]
+        cells = (figure.cell(both, ratio=False) if both else "" for both in rows for figure in shown)
+        lines.append(f"| {name} | {annotation} | {' | '.join(cells)} |")
+    for annotation in ANNOTATIONS:
+        chosen = [[both for c, both in found.items() if (c.target, c.annotation) == (target, annotation)] for target in targets]
+        if any(chosen):
+            means = (_mean(figure, of) if of else "" for of in chosen for figure in shown)
+            lines.append(f"| *geometric mean* | *{annotation}* | {' | '.join(means)} |")
+    return "\n".join(lines)
 
 
 def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
@@ -227,6 +249,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_json(found, options.json)
     if options.page:
         options.page.write_text(marked.replaced(options.page, "targets", COMMAND, text))
+    if options.overview:
+        options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(found)))
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
 
 
@@ -239,6 +263,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="take what was measured before from build/targets, where it is there")
     parser.add_argument("--json", type=Path, default=FOLDER.with_suffix(".json"), metavar="FILE", help="all figures")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
+    parser.add_argument("--overview", type=Path, metavar="FILE", help="the Markdown page that holds one table of all targets")
     return parser.parse_args(argv)
 
 

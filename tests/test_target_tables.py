@@ -49,6 +49,19 @@ def test_means_are_of_ratios_and_count_losses() -> None:
     assert "**tpu:v5e:2x4**" in text
 
 
+def test_an_overview_is_of_all_targets() -> None:
+    gpu = parse("gpu:h100:1x1x8")
+    found = {Case("unet", "constrained", TPU): both(1e6, 2e6), Case("unet", "inputs", gpu): both(3e6, 1e6)}
+    lines = targets.overview(found).splitlines()
+    assert lines[0].count("wire MB") == 2
+    assert lines[2] == "| unet | constrained | 1.0 / 2.0 | - / - |  |  |"
+    assert lines[3] == "| unet | inputs |  |  | **3.0 / 1.0** | - / - |"
+    assert lines[4:] == [
+        "| *geometric mean* | *constrained* | 0.50 of 1 | - |  |  |",
+        "| *geometric mean* | *inputs* |  |  | 3.00 of 1, 1 lost | - |",
+    ]
+
+
 def test_what_does_not_fit_is_named() -> None:
     figures = {name: {"peak_bytes": 20e9} for name in (OURS, PEER)}
     assert "xla-shardy needs 20.0 GB, a device has 1" in targets.tables({Case("unet", "inputs", TPU): figures})
@@ -60,10 +73,12 @@ def test_a_run_keeps_what_was_measured(
     monkeypatch.setattr(targets, "FOLDER", tmp_path)
     case = Case("vocab_loss", "constrained", TPU)
     case.found.write_text(json.dumps(both(1e6, 2e6)))
-    page, out = tmp_path / "page.md", tmp_path / "out.json"
+    page, readme, out = tmp_path / "page.md", tmp_path / "readme.md", tmp_path / "out.json"
     page.write_text(f"before\n<!-- targets: begin ({targets.COMMAND}) -->\n<!-- targets: end -->\nafter")
+    readme.write_text(f"<!-- overview: begin ({targets.COMMAND}) -->\n<!-- overview: end -->")
     said = ["--programs", "vocab_loss", "--annotations", "constrained", "--targets", TPU.text, "--keep"]
-    assert targets.main([*said, "--json", str(out), "--page", str(page)]) == 0
+    assert targets.main([*said, "--json", str(out), "--page", str(page), "--overview", str(readme)]) == 0
+    assert "1.0 / 2.0 |" in readme.read_text()
     assert "1.0 / 2.0 = 0.50" in page.read_text()
     assert "1.0 / 2.0 = 0.50" in capsys.readouterr().out
     (found,) = json.loads(out.read_text())
