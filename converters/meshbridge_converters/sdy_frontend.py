@@ -22,6 +22,7 @@ from meshbridge.ir.mlir import (
     OpError,
     call_target,
     dictionary,
+    distinct_entries,
     entries,
     ir,
     is_custom_call,
@@ -65,8 +66,7 @@ def is_said_by(module: ir.Module, ops: Iterable[ir.Operation]) -> bool:
 def _has_strings(op: ir.Operation) -> bool:
     attrs = op.attributes
     if op.name == "func.func":
-        sides = [ir.ArrayAttr(attrs[side]) for side in SIDES if side in attrs]
-        return any(_said(_entries(ir.DictAttr(entry))) for side in sides for entry in set(side))
+        return any(_said(_entries(entry)) for entry in distinct_entries(op))
     return FRONTEND in attrs and bool(_said(_entries(attrs)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, MeshOp, ShardingOp
-from meshbridge.ir.mlir import OpError, all_entries, ir, walk, walk_all
+from meshbridge.ir.mlir import OpError, distinct_entries, ir, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MAX_DEVICES, Mesh, Sharding
 
 
@@ -65,13 +65,15 @@ def named_meshes(ops: Iterable[ir.Operation]) -> set[str]:
         if op.name.startswith("mesh.") and "mesh" in op.attributes:
             names.add(ir.FlatSymbolRefAttr(op.attributes["mesh"]).value)
         elif op.name == "func.func":
-            names |= {ir.FlatSymbolRefAttr(entry[BOUNDARY_MESH]).value for entry in all_entries(op) if BOUNDARY_MESH in entry}
+            names |= {
+                ir.FlatSymbolRefAttr(entry[BOUNDARY_MESH]).value for entry in distinct_entries(op) if BOUNDARY_MESH in entry
+            }
     return names
 
 
 def is_partitioned(module: ir.Module) -> bool:
     """Whether a function of `module` is the program of one device: then its arguments or results say what they are shards of."""
-    return any(BOUNDARY_GLOBAL in entry for view in module.body.operations for entry in all_entries(view.operation))
+    return any(BOUNDARY_GLOBAL in entry for view in module.body.operations for entry in distinct_entries(view.operation))
 
 
 def sharding_on(mesh: Mesh, op: ir.Operation) -> Sharding:

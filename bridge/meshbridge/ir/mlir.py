@@ -49,6 +49,7 @@ __all__ = [
     "call_target",
     "context",
     "dictionary",
+    "distinct_entries",
     "entries",
     "find",
     "func",
@@ -468,6 +469,11 @@ def entries(function: ir.Operation, side: str) -> list[dict[str, ir.Attribute]]:
 def all_entries(op: ir.Operation) -> list[dict[str, ir.Attribute]]:
     """The attributes of the arguments and results of a function; of any other operation there are none."""
     return [entry for side in SIDES if side in op.attributes for entry in entries(op, side)]
+
+
+def distinct_entries(op: ir.Operation) -> set[ir.DictAttr]:
+    """The same, each once, as they stand there; it takes less time."""
+    return {ir.DictAttr(entry) for side in SIDES if side in op.attributes for entry in ir.ArrayAttr(op.attributes[side])}
 
 
 def set_entries(function: ir.Operation, side: str, changed: Iterable[Mapping[str, ir.Attribute]]) -> None:

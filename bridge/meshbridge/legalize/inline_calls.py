@@ -17,11 +17,9 @@ from meshbridge.ir.mlir import (
     inside,
     ir,
     main_function,
-    mentions,
     named_functions,
     tensor_type,
     unwrap,
-    walk_all,
 )
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import composite_rule
@@ -45,7 +43,6 @@ class InlineCalls(Pass):
     also: ClassVar[tuple[str, ...]] = ("inline",)
 
     def run(self, module: ir.Module) -> None:
-        _forget_origins(module)
         functions = dict(_named(view.operation) for view in module.body.operations if view.operation.name == "func.func")
         name, entry = next(iter(functions.items())) if len(functions) == 1 else _named(main_function(module))
         with module.context:
@@ -69,10 +66,12 @@ _NOTES = ("sdy.sharding_origins", "meshbridge.propagation_edges")
 
 def _unfold(function: ir.Operation) -> list[ir.Operation]:
     """Replaces every named computation by its body, and takes out what only marks edges; returns the ops that call or name
-    functions."""
+    functions. What is annotated no longer says what traces Shardy's decisions."""
     calls = []
     for op in find(function, _FOLDED):
         name = op.name
+        if name == "mesh.shard":
+            _forget_origins(op.operands[0])
         if name == NAMED_COMPUTATION:
             _replace(op, unwrap(op))
         elif name not in _SILENT:
@@ -82,12 +81,13 @@ def _unfold(function: ir.Operation) -> list[ir.Operation]:
     return calls
 
 
-def _forget_origins(module: ir.Module) -> None:
-    """Takes out what traces Shardy's decisions."""
-    for op in walk_all(module) if mentions(module, *_NOTES) else ():
-        for note in _NOTES:
-            if note in op.attributes:
-                del op.attributes[note]
+def _forget_origins(annotated: ir.Value) -> None:
+    made = annotated.owner
+    if isinstance(made, ir.Block):
+        return
+    for note in _NOTES:
+        if note in made.attributes:
+            del made.attributes[note]
 
 
 _SILENT: dict[str, Callable[[ir.Operation], bool]] = {
