@@ -88,7 +88,7 @@ class Relayed(NamedTuple):
                 received += each.received(elements)
                 launches += each.launches
             found.append((received + LAUNCH * launches, received, launches, number))
-        return min(found, key=itemgetter(0))
+        return min(found, key=itemgetter(0)) if len(found) > 1 else found[0]
 
     def times(self, others: float) -> Relayed:
         """The same of a buffer so many times as large."""

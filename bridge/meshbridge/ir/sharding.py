@@ -52,6 +52,18 @@ class AxisRef:
         return "" if self.size is None else f":({self.pre}){self.size}"
 
 
+class _GroupSizes(dict[Axes, int]):
+    """Products of the sizes of a mesh's axes, each computed once."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__({(): 1})
+        self._shape = shape
+
+    def __missing__(self, axes: Axes) -> int:
+        found = self[axes] = prod(map(self._shape.__getitem__, axes))
+        return found
+
+
 @dataclass(frozen=True)
 class Mesh:
     """A device mesh. `shape` has the sizes of the axes that the dialect numbers.
@@ -88,16 +100,12 @@ class Mesh:
 
     def group_size(self, axes: Iterable[int]) -> int:
         """Number of devices in one group along `axes`."""
-        if not isinstance(axes, tuple):
-            return prod(map(self.shape.__getitem__, axes))
-        found = self._sizes.get(axes)
-        if found is None:
-            found = self._sizes[axes] = prod(map(self.shape.__getitem__, axes))
-        return found
+        return self.group_sizes[axes if isinstance(axes, tuple) else tuple(axes)]
 
     @cached_property
-    def _sizes(self) -> dict[Axes, int]:
-        return {}
+    def group_sizes(self) -> _GroupSizes:
+        """The same by axes, for what asks often."""
+        return _GroupSizes(self.shape)
 
     @cached_property
     def runs(self) -> dict[str, Axes]:
@@ -229,12 +237,14 @@ def replicated(mesh: Mesh, rank: int) -> Sharding:
 @lru_cache(maxsize=65536)
 def local_shape(shape: tuple[int, ...], mesh: Mesh, split: Split) -> tuple[int, ...]:
     """The shard's shape: ceiling division, the last shards padded."""
-    return tuple(-(-size // mesh.group_size(axes)) for size, axes in zip(shape, split, strict=True))
+    sizes = mesh.group_sizes
+    return tuple([-(-size // sizes[axes]) for size, axes in zip(shape, split, strict=True)])
 
 
 def is_even(shape: tuple[int, ...], mesh: Mesh, split: Split) -> bool:
     """Whether every dimension divides by the devices that split it."""
-    return not any(axes and size % mesh.group_size(axes) for size, axes in zip(shape, split, strict=True))
+    sizes = mesh.group_sizes
+    return not [size for size, axes in zip(shape, split, strict=True) if axes and size % sizes[axes]]
 
 
 def even_split(shape: tuple[int, ...], mesh: Mesh, split: Split) -> Split:

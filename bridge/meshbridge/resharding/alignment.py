@@ -8,7 +8,7 @@ every position both have the same radix. Over axes whose sizes are powers of one
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -57,39 +57,54 @@ def common_cuts(mesh: Mesh, source: Sequence[Axes], target: Sequence[Axes]) -> C
     """Those of two splits, None if they are unaligned: every bound of a digit inside an axis is carried from where that shards
     on one side to where it does on the other, until nothing changes."""
     dims: list[set[int]] = []
-    places: dict[int, list[tuple[int, int]]] = {}  # axis to dimensions, and the products of the axes outside it there
-    for dim, sides in enumerate(zip(source, target, strict=True)):
+    places: dict[
+        int, list[tuple[set[int], int]]
+    ] = {}  # axis to cuts of a dimension, and the product of the axes outside it there
+    for sides in zip(source, target, strict=True):
         ends = {1}
         for axes in sides:
             start = 1
             for axis in axes:
-                places.setdefault(axis, []).append((dim, start))
+                places.setdefault(axis, []).append((ends, start))
                 start *= mesh.shape[axis]
                 ends.add(start)
         dims.append(ends)
+    shared = [(axis, found) for axis, found in places.items() if len(found) > 1]
+    axes_cuts = {axis: {1, size} for axis, size in enumerate(mesh.shape)}
     changed = True
     while changed:
         changed = False
         ordered = [sorted(ends) for ends in dims]
-        if any(inner % outer for ends in ordered for outer, inner in itertools.pairwise(ends)):
+        if not all(_is_chain(ends) for ends in ordered if len(ends) > 2):
             return None
-        for axis, found in places.items():
-            if len(found) > 1:
-                inside = {cut for dim, start in found for cut in _inside(dims[dim], start, mesh.shape[axis])}
-                for dim, start in found:
-                    missing = {start * cut for cut in inside} - dims[dim]
-                    dims[dim] |= missing
-                    changed = changed or bool(missing)
-    axes_cuts = {axis: [1, size] for axis, size in enumerate(mesh.shape) if size > 1}
-    for axis in axes_cuts.keys() & places.keys():
-        dim, start = places[axis][0]
-        axes_cuts[axis] = _inside(ordered[dim], start, mesh.shape[axis])
-    return Cuts(ordered, axes_cuts)
+        for axis, ((first, outer), (second, other)) in shared:
+            size = mesh.shape[axis]
+            inside, others = _inside(first, outer, size), _inside(second, other, size)
+            axes_cuts[axis] = inside
+            if inside != others:
+                first.update([outer * cut for cut in others])
+                second.update([other * cut for cut in inside])
+                changed = True
+    for axis, found in places.items():
+        if len(found) == 1:
+            axes_cuts[axis] = _inside(*found[0], mesh.shape[axis])
+    return Cuts(ordered, {axis: sorted(ends) for axis, ends in axes_cuts.items() if len(ends) > 1})
 
 
-def _inside(ends: Iterable[int], start: int, size: int) -> list[int]:
+def _is_chain(ordered: list[int]) -> bool:
+    """Whether each divides the next."""
+    last = 1
+    for end in ordered:
+        if end % last:
+            return False
+        last = end
+    return True
+
+
+def _inside(ends: set[int], start: int, size: int) -> set[int]:
     """Those of a dimension's `ends` within an axis of that `size`, relative to its outer end at `start`."""
-    return [end // start for end in ends if start <= end <= start * size]
+    stop = start * size
+    return {end // start for end in ends if start <= end <= stop}
 
 
 @lru_cache(maxsize=1 << 14)

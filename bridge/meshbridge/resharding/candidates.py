@@ -146,10 +146,12 @@ def reblocks(
 
 def _reblocks(shape: Shape, mesh: Mesh, split: Split, between: tuple[Shape, Shape], listed: bool) -> tuple[Reblock, ...]:
     """From the blocks of the first of two sizes of the tensor to those of the second, dimension by dimension."""
-    counts = [mesh.group_size(axes) if axes else 1 for axes in split]
-    now, wanted = ([-(-size // count) for size, count in zip(sizes, counts, strict=True)] for sizes in between)
-    changed = [dim for dim, axes in enumerate(split) if axes and now[dim] != wanted[dim]]
-    buffer = [size if axes else kept for size, kept, axes in zip(now, shape, split, strict=True)] if changed else []
+    sizes, (old, new) = mesh.group_sizes, between
+    changed = [dim for dim, axes in enumerate(split) if axes and -(-old[dim] // sizes[axes]) != -(-new[dim] // sizes[axes])]
+    if not changed:
+        return ()
+    now, wanted = (local_shape(each, mesh, split) for each in between)
+    buffer = [size if axes else kept for size, kept, axes in zip(now, shape, split, strict=True)]
     steps = []
     for dim in changed:
         buffer[dim] = wanted[dim]
@@ -183,6 +185,6 @@ def padded_shape(shape: Shape, mesh: Mesh, source: Split, target: Split) -> Shap
     """The shape with every dimension padded so that both splits divide it evenly."""
     padded = []
     for size, before, after in zip(shape, source, target, strict=True):
-        count = lcm(mesh.group_size(before), mesh.group_size(after)) if before or after else 1
+        count = lcm(mesh.group_sizes[before], mesh.group_sizes[after])
         padded.append(-(-size // count) * count)
     return tuple(padded)

@@ -59,14 +59,15 @@ def paths_between(mesh: Mesh, dims: Sequence[SplitDim]) -> Paths | None:
     found = Paths([], [], 1, 1, [size // ends[-1] for (size, _, _), ends in zip(dims, cuts.dims, strict=True)])
     digits: dict[int, list[tuple[int, int]]] = {}
     for axis, ends in cuts.axes.items():
-        digits[axis] = list(zip(ends[:-1], itertools.count(len(found.axes)), strict=False))
-        found.axes += [axis] * (len(ends) - 1)
+        at = len(found.axes)
+        digits[axis] = [(outer, at + i) for i, outer in enumerate(ends[:-1])]
+        found.axes += [axis] * len(digits[axis])
         found.radices += [inner // outer for outer, inner in itertools.pairwise(ends)]
     source: dict[tuple[int, int], int] = {}
     target: dict[tuple[int, int], int] = {}
     for dim, (size, before, after) in enumerate(dims):
-        found.held *= size // mesh.group_size(before)
-        found.wanted *= size // mesh.group_size(after)
+        found.held *= size // mesh.group_sizes[before]
+        found.wanted *= size // mesh.group_sizes[after]
         for labels, axes in ((source, before), (target, after)):
             start = 1
             for axis in axes:

@@ -43,6 +43,14 @@ class Options:
     check: bool = True
     "Execute every plan symbolically before it is used."
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.alpha, self.beta, self.rounds, self.pairs, self.listed, self.exact, self.scratch, self.check))
+
+    def __hash__(self) -> int:
+        """Computed once: prices are looked up by options."""
+        return self._hash
+
     def permutes(self, mesh: Mesh) -> int:
         """Most permutes of one exchange on `mesh`; 0 where no device is listed."""
         if mesh.size > self.listed and names_axes(mesh):

@@ -110,15 +110,15 @@ def _padded(shape: Shape, pair: _Pair) -> int | None:
 def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if not (source.is_plain and target.is_plain):
         return _Pair(inf, (), 1, 0.0, is_lean=False)
+    sizes, partial = mesh.group_sizes, source.partial_axes
     splits = list(zip_longest(source.split_axes, target.split_axes, fillvalue=()))
-    befores = [mesh.group_size(before) if before else 1 for before, _ in splits]
-    afters = [mesh.group_size(after) if after else 1 for _, after in splits]
+    befores, afters = [sizes[before] for before, _ in splits], [sizes[after] for _, after in splits]
     blocks, fewer = tuple(map(max, befores, afters)), () if lists_devices(mesh) else tuple(map(min, befores, afters))
-    parts, partial, most = prod(afters), source.partial_axes, prod(blocks)
+    parts, most = prod(afters), prod(blocks)
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
         return _Pair(parts, blocks, most, None, is_lean and (not partial or source.partial_kind == target.partial_kind), fewer)
-    terms = mesh.group_size(partial)
+    terms = sizes[partial]
     if terms == 1 or target.partial_axes:
         return _Pair(inf, blocks, most, 0.0, is_lean=False)
     all_used = prod(befores) * terms == mesh.size
@@ -137,15 +137,13 @@ def even_price(mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes
     side behind those that split it on both, and by what it has in common with the groups that may divide it further, those that
     reduce and those that hold copies.
     """
-    further = mesh.group_size(reduced + copied if reduced else ())
+    sizes = mesh.group_sizes
+    further = sizes[reduced + copied] if reduced else 1
     elements, smallest, moved = 1, 1, []
     for size, before, after in dims:
         elements *= size
-        if not (before or after):
-            kept = gcd(size, further)
-        else:
-            split = max(mesh.group_size(before), mesh.group_size(after))
-            kept = split * gcd(size // split, further)
+        split = max(sizes[before], sizes[after])
+        kept = split * gcd(size // split, further)
         smallest *= kept
         while before and after and before[0] == after[0]:
             kept //= mesh.shape[before[0]]

@@ -66,12 +66,12 @@ def replications(source: Sharding, target: Sharding) -> Iterator[Sharding]:
     """The dimensions that differ replicated."""
     split = tuple(a if a == b else () for a, b in zip(source.split_axes, target.split_axes, strict=True))
     if split not in (source.split_axes, target.split_axes):
-        yield replace(source, split_axes=split)
+        yield Sharding(source.mesh, split, source.partial_axes, source.partial_kind)
 
 
 def reductions(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes) -> Iterator[Sharding]:
     """The value reduced where it is, or scattered along one dimension; before, the copies of an unaligned one may divide it."""
-    kept = tuple(axis for axis in source.partial_axes if axis not in reduced)
+    kept = tuple([axis for axis in source.partial_axes if axis not in reduced])
     whole = replace(source, partial_axes=kept)
     yield whole
     if source.halo_sizes or source.offsets:
@@ -82,10 +82,9 @@ def reductions(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, red
     if copies and align(shape, mesh, source.split_axes, target.split_axes) is None:
         places += itertools.product(dims, dims)
     for scattered, divided in places:
-        split = tuple(
-            axes + (copies if dim == divided else ()) + (reduced if dim == scattered else ())
-            for dim, axes in enumerate(source.split_axes)
-        )
-        changed = [dim for dim in dims if dim in (scattered, divided)]
-        if all(shape[dim] % mesh.group_size(split[dim]) == 0 for dim in changed):
-            yield replace(whole, split_axes=split)
+        split = list(source.split_axes)
+        if divided is not None:
+            split[divided] += copies
+        split[scattered] += reduced
+        if all(shape[dim] % mesh.group_sizes[split[dim]] == 0 for dim in (scattered, divided) if dim is not None):
+            yield Sharding(whole.mesh, tuple(split), kept, whole.partial_kind)

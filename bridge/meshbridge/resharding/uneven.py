@@ -79,14 +79,6 @@ def _then(first: Way, second: Way, between: Sharding | None = None) -> Way:
     return Way(kind, busiest, received, first.launches + second.launches, between, (*first.relayed, *second.relayed))
 
 
-class _Dim(NamedTuple):
-    """One tensor dimension and the axes that split it before and after."""
-
-    size: int
-    before: Axes
-    after: Axes
-
-
 def way_between(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Way:
     """The way between two shardings without halos and offsets: of the even pair that they are, or the best of an uneven one."""
     if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
@@ -154,10 +146,13 @@ def _ways(
         resizes, others = _resized(shape, whole, mesh, source.split_axes, target.split_axes, options), 1
         found = [_padded(mesh, resizes, even_way(whole, dtype, mesh, source, target, options))]
     else:
-        dims = [_Dim(*each) for each in zip(shape, source.split_axes, target.split_axes, strict=True)]
-        moved = tuple(sorted(dim for dim in dims if dim.before != dim.after))
-        others = prod(-(-dim.size // mesh.group_size(dim.after)) for dim in dims if dim.before == dim.after)
-        found, resizes = _direct(mesh, moved, source.partial_axes, options)
+        others, moved = 1, list[SplitDim]()
+        for size, before, after in zip(shape, source.split_axes, target.split_axes, strict=True):
+            if before == after:
+                others *= -(-size // mesh.group_sizes[after])
+            else:
+                moved.append((size, before, after))
+        found, resizes = _direct(mesh, tuple(sorted(moved)), source.partial_axes, options)
     ways = [way.times(others) for way in found if way is not None]
     if found[0] is not None and not resizes:
         return ways, ()
@@ -165,7 +160,9 @@ def _ways(
 
 
 @lru_cache(maxsize=1 << 16)
-def _direct(mesh: Mesh, dims: tuple[_Dim, ...], partial: Axes, options: Options) -> tuple[list[Way | None], tuple[Reblock, ...]]:
+def _direct(
+    mesh: Mesh, dims: tuple[SplitDim, ...], partial: Axes, options: Options
+) -> tuple[list[Way | None], tuple[Reblock, ...]]:
     """The ways without a sharding between, the padded one first, and how that changes the lengths of blocks; nothing is reduced.
 
     `dims` are those that change: with the others, which move alike, all prices grow alike.
@@ -197,6 +194,8 @@ def _padded(mesh: Mesh, resized: tuple[Reblock, ...], even: Way | None) -> Way |
     """The way by an even pair, of which the way is `even`, if that is aligned, and by the steps that change lengths of blocks."""
     if even is None:
         return None
+    if not resized:
+        return even._replace(kind="padded", between=None)
     steps = [(step, prod(step.shape) // step.shape[step.dim] * step.before) for step in resized]
     return _then(even, _along("padded", mesh, steps))
 
@@ -219,12 +218,12 @@ def _resized(shape: Shape, whole: Shape, mesh: Mesh, source: Split, target: Spli
     return (*before, *after)
 
 
-def _fewer_blocks(mesh: Mesh, dim: _Dim) -> int:
+def _fewer_blocks(mesh: Mesh, dim: SplitDim) -> int:
     """The blocks of the side that has fewer: as many sizes a tile may have."""
-    return min(mesh.group_size(dim.before), mesh.group_size(dim.after))
+    return min(mesh.group_size(axes) for axes in dim[1:])
 
 
-def _received_as_tiles(mesh: Mesh, dims: tuple[_Dim, ...]) -> tuple[float, float]:
+def _received_as_tiles(mesh: Mesh, dims: tuple[SplitDim, ...]) -> tuple[float, float]:
     """Elements that the busiest device receives in an exchange of tiles, and a device on average.
 
     The busiest one wants a whole block, and owns as little of it as any.
@@ -237,18 +236,19 @@ def _received_as_tiles(mesh: Mesh, dims: tuple[_Dim, ...]) -> tuple[float, float
     return (most - least, received) if received > 1e-9 * wanted else (0.0, 0.0)  # what is left of equal products is no tile
 
 
-def _blocks(mesh: Mesh, dim: _Dim) -> tuple[float, int]:
+def _blocks(mesh: Mesh, dim: SplitDim) -> tuple[float, int]:
     """The lengths of the blocks behind, on average and of the longest."""
-    count = mesh.group_size(dim.after)
-    return dim.size / count, -(-dim.size // count)
+    size, _, after = dim
+    count = mesh.group_size(after)
+    return size / count, -(-size // count)
 
 
-def _connected(dims: tuple[_Dim, ...]) -> list[tuple[_Dim, ...]]:
+def _connected(dims: tuple[SplitDim, ...]) -> list[tuple[SplitDim, ...]]:
     """The dimensions in groups that share no mesh axis."""
-    groups: list[tuple[set[int], tuple[_Dim, ...]]] = []
+    groups: list[tuple[set[int], tuple[SplitDim, ...]]] = []
     for dim in dims:
-        axes = {*dim.before, *dim.after}
-        members: tuple[_Dim, ...] = (dim,)
+        axes = {*dim[1], *dim[2]}
+        members: tuple[SplitDim, ...] = (dim,)
         for group in [each for each in groups if each[0] & axes]:
             groups.remove(group)
             axes, members = axes | group[0], group[1] + members
@@ -257,11 +257,11 @@ def _connected(dims: tuple[_Dim, ...]) -> list[tuple[_Dim, ...]]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _owned(mesh: Mesh, dims: tuple[_Dim, ...]) -> tuple[float, float]:
+def _owned(mesh: Mesh, dims: tuple[SplitDim, ...]) -> tuple[float, float]:
     """Elements that a device owns before and wants after, along `dims`, on average and at least."""
-    axes = [axis for dim in dims for axis in (*dim.before, *dim.after)]
+    axes = [axis for _, before, after in dims for axis in (*before, *after)]
     if len(set(axes)) == len(axes):  # each pair of blocks is on as many devices, and what they share adds up to the tensor
-        return prod(dim.size for dim in dims) / mesh.group_size(axes), prod(_least_owned(mesh, dim) for dim in dims)
+        return prod(size for size, _, _ in dims) / mesh.group_size(axes), prod(_least_owned(mesh, dim) for dim in dims)
     met: Grid = np.ones(())
     wanted: Grid = np.ones(())
     for dim in dims:
@@ -271,24 +271,26 @@ def _owned(mesh: Mesh, dims: tuple[_Dim, ...]) -> tuple[float, float]:
     return float(met.sum() / met.size), float(met[longest].min())
 
 
-def _least_owned(mesh: Mesh, dim: _Dim) -> int:
+def _least_owned(mesh: Mesh, dim: SplitDim) -> int:
     """The least that a block before, or all of the dimension, shares with one behind that is as long as any, along axes of its
     own."""
-    count = mesh.group_size(dim.before)
-    if not dim.after:
-        return max(0, dim.size - (count - 1) * -(-dim.size // count))
-    return 0 if dim.before else -(-dim.size // mesh.group_size(dim.after))
+    size, before, after = dim
+    count = mesh.group_size(before)
+    if not after:
+        return max(0, size - (count - 1) * -(-size // count))
+    return 0 if before else -(-size // mesh.group_size(after))
 
 
-def _overlaps(mesh: Mesh, axes: list[int], dim: _Dim) -> tuple[Grid, Grid]:
+def _overlaps(mesh: Mesh, axes: list[int], dim: SplitDim) -> tuple[Grid, Grid]:
     """Elements that the blocks before and after share, and those of the blocks after, by the coordinates along `axes`; 1 long
     where they do not matter."""
     low: Grid = np.zeros(())
-    high: Grid = np.full((), dim.size)
+    length, *sides = dim
+    high: Grid = np.full((), length)
     block: Grid = high
-    for side in (dim.before, dim.after):
+    for side in sides:
         count = mesh.group_size(side)
-        starts = np.minimum(np.arange(count + 1) * -(-dim.size // count), dim.size)
+        starts = np.minimum(np.arange(count + 1) * -(-length // count), length)
         sizes, order = [mesh.shape[axis] for axis in side], np.argsort(side)
         wide = [mesh.shape[axis] if axis in side else 1 for axis in axes]
         first, last = (ends.reshape(sizes).transpose(order).reshape(wide) for ends in (starts[:-1], starts[1:]))
