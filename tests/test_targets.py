@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,30 @@ def test_limits(
 
 def test_a_process_within_its_limits(tmp_path: Path) -> None:
     assert process.run([sys.executable, "-c", "print(3)"], tmp_path / "errors", Limits(60, 1)) == ""
+
+
+def test_nobody_s_child_ends(tmp_path: Path) -> None:
+    """A child whose parent is ended ends, too, whatever it does."""
+    script = [
+        "import pathlib, time",
+        "from meshbridge.tools.compare import process",
+        "process.end_with_parent()",
+        "time.sleep(0.5)",
+        f"pathlib.Path({str(tmp_path / 'alive')!r}).touch()",
+        "time.sleep(2)",
+        f"pathlib.Path({str(tmp_path / 'done')!r}).touch()",
+    ]
+    child = "\n".join(script)
+    run = f"process.run([sys.executable, '-c', {child!r}], pathlib.Path({str(tmp_path / 'errors')!r}))"
+    code = f"import pathlib, sys\nfrom meshbridge.tools.compare import process\n{run}"
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    while not (tmp_path / "alive").exists():
+        assert parent.poll() is None, "the child has ended before its parent"
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    time.sleep(3)
+    assert not (tmp_path / "done").exists()
 
 
 def test_compile_writes_what_was_compiled(

@@ -26,7 +26,7 @@ from meshbridge.read import formats
 from meshbridge.runtime import reference, targets
 from meshbridge.runtime.pjrt import boundary
 from meshbridge.tools import trial
-from meshbridge.tools.compare import spmd
+from meshbridge.tools.compare import process, spmd
 from meshbridge.tools.compare.contestants import CONTESTANTS, REPEATS, prepared
 from meshbridge.tools.compare.figures import Figures, Modelled
 
@@ -56,6 +56,7 @@ class Request:
 
 def main(arguments: Sequence[str]) -> int:
     """The child's command. What fails in an orderly way is a result like any other."""
+    process.end_with_parent()
     folder, request = Path(arguments[0]), Request(**json.loads(arguments[1]))
     try:
         found = _measured(folder, request)

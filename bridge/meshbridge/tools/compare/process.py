@@ -6,12 +6,14 @@ without a word where it gets none.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 
 from meshbridge.ir.mlir import MeshError
@@ -35,11 +37,12 @@ NO_LIMITS = Limits()
 def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> str:
     """Runs `command`, whose standard error is written to the file `errors`. Returns what it died of, empty if all was well.
 
+    Its standard input stays open as long as this process lives (see `end_with_parent`).
     Raises MeshError where memory is limited and this system does not say how much a process uses.
     """
     with (
         errors.open("wb") as stderr,
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=environment) as child,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr, env=environment) as child,
     ):
         try:
             excess = _watch(child, limits)
@@ -50,6 +53,16 @@ def run(command: Sequence[str], errors: Path, limits: Limits = NO_LIMITS, enviro
     if child.returncode == 0:
         return ""
     return f"{_ending(child.returncode)}: {_last_words(errors.read_text(errors='replace').splitlines())}"
+
+
+def end_with_parent() -> None:
+    """Has this process, which `run` has started, end as soon as its parent has: nobody else would hold it to its limits."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def _watch(child: subprocess.Popen[bytes], limits: Limits) -> str:
