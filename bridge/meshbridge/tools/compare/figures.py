@@ -48,5 +48,5 @@ class Figures(HloFigures):
     @classmethod
     def of(cls, read: Mapping[str, Any]) -> Figures:
         """Those of which JSON holds `dataclasses.asdict`."""
-        modelled = read["modelled"] and Modelled(**read["modelled"])
-        return cls(**{**read, "unknown_loops": tuple(read["unknown_loops"]), "modelled": modelled})
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in read.items()}
+        return cls(**values | {"modelled": read["modelled"] and Modelled(**read["modelled"])})

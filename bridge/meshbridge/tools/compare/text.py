@@ -64,6 +64,7 @@ TARGET_KEYS = {
     "partition_seconds": "partition_seconds",
     "compile_seconds": "compile_seconds",
     "unknown_loops": "unknown_loops",
+    "uncounted_calls": "uncounted_calls",
     "error": "error",
 }
 """What the JSON of a target calls the figures."""
@@ -220,3 +221,5 @@ def _print_remarks(figures: Mapping[str, Figures]) -> None:
             print(f"{name}: {found.modelled.without_estimate} {what} have no estimate, and count as nothing")
         if found.unknown_loops:
             print(f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count")
+        if found.uncounted_calls:
+            print(f"{name}: FLOPs without those of calls of {', '.join(found.uncounted_calls)}")
