@@ -190,6 +190,10 @@ _LINES = {
     "shifted": (lambda x: jnp.pad(x, ((1, 0), (0, 0)))[:-1], 7 / 8),
     "stencil": (lambda x: jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0) - 2 * x, 2.0),
     "strided": (lambda x: x[::2] * x[1::2], 0.0),
+    "looked up in steps": (
+        lambda x: x.at[jnp.arange(0, SIZE, 2)].get(mode="clip") * x.at[jnp.arange(1, SIZE, 2)].get(mode="clip"),
+        0.0,
+    ),
     "flipped": (lambda x: x[::-1], 8.0),
     "updated": (lambda x: lax.dynamic_update_slice_in_dim(x, jnp.ones((1, WIDTH)), jnp.argmax(x[0]), 0), 2 * 7 / 8),
 }

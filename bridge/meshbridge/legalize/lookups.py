@@ -1,15 +1,50 @@
-"""Look-ups whose index counts along: `x[arange(n), i]` reads row k by the k-th index, so that both may be split alike."""
+"""Look-ups whose indices count along: `x[2*arange(n)]` is a slice, and `x[arange(n), i]` reads row k by the k-th index, so that
+both may be split alike."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from meshbridge.analysis.known_values import Iota, known
+from meshbridge.dialect.attributes import integers_attr
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
-from meshbridge.legalize.table import Legalizer, rewrites
+from meshbridge.legalize.table import Legalizer, replaces, rewrites
 from meshbridge.ops.addressing import Addressing, addressing_of
 from meshbridge.ops.rule import shape_of
+
+
+@replaces("stablehlo.gather")
+def slice_lookups(op: ir.Operation) -> list[ir.Value] | None:
+    """Makes a slice of a gather that looks up elements in equal steps, in each dimension that it indexes.
+
+    Input:   %i = stablehlo.multiply of an iota along dimension 0 and 2 : tensor<32x1xi32>
+             %0 = "stablehlo.gather"(%x, %i) offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0] :
+                  (tensor<64x4xf32>, tensor<32x1xi32>) -> tensor<32x4xf32>
+    Output:  %0 = stablehlo.slice %x [0:63:2, 0:4] : (tensor<64x4xf32>) -> tensor<32x4xf32>
+    """
+    how, (operand, indices) = addressing_of(op), op.operands
+    shape, index_shape, result = shape_of(operand), shape_of(indices), shape_of(op.results[0])
+    index_dims = [dim for dim in range(len(index_shape)) if dim != how.vector_dim]
+    of_result, walks = {along: dim for dim, along in how.window if how.sizes[dim] == shape[dim]}, dict[int, range]()
+    for component, dim in enumerate(how.addressed):
+        part = indices if len(how.addressed) == 1 else _component(indices, how.vector_dim, component)
+        counted = None if part is None else known(part)
+        if not isinstance(counted, Iota) or not counted.step or counted.dim not in index_dims:
+            return None
+        end = counted.start + counted.step * index_shape[counted.dim]
+        walks[dim] = range(counted.start, end, counted.step)
+        of_result[how.batch_dims(len(result))[index_dims.index(counted.dim)]] = dim
+    order = [of_result.get(along, -1) for along in range(len(result))]
+    inside = all(walk and min(walk) >= 0 and max(walk) < shape[dim] for dim, walk in walks.items())
+    if not inside or 0 in shape or sorted(order) != list(range(len(shape))):
+        return None
+    emit, every = Builder.current(), [walks.get(dim, range(size)) for dim, size in enumerate(shape)]
+    ends = zip(*[(min(walk), max(walk) + 1, abs(walk.step)) for walk in every], strict=True)
+    value = emit.cut(operand, *map(list, ends))
+    if turned := [dim for dim, walk in enumerate(every) if walk.step < 0]:
+        value = emit.value("reverse", value.type, [value], {"dimensions": integers_attr(turned)})
+    return [value if order == sorted(order) else emit.transpose(value, order)]
 
 
 @rewrites("stablehlo.gather", "stablehlo.scatter")
