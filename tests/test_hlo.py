@@ -298,6 +298,49 @@ ENTRY %main (p: bf16[8,16]) -> bf16[8,16] {{
     assert (found.group, found.wire_bytes) == (size, 8 * 16 * 2 * 2 * (size - 1) / size)
 
 
+def test_collectives_of_several_types_count_each_by_itself() -> None:
+    text = """HloModule m, is_scheduled=true, num_partitions=8
+
+ENTRY %main (p: bf16[8,16]) -> bf16[8,16] {
+  %p = bf16[8,16]{1,0} parameter(0)
+  %q = s4[8,16]{1,0:E(4)} parameter(1)
+  %r = (bf16[32,16]{1,0}, s4[32,16]{1,0:E(4)}) all-gather(%p, %q), replica_groups=[2,4]<=[8], dimensions={0}
+}
+"""
+    assert figures(text).bytes_by_element == {"all-gather": {"bf16": 32 * 16 * 2 * 3 / 4, "s4": 32 * 16 / 2 * 3 / 4}}
+
+
+ASYNC = """HloModule m, is_scheduled=true, num_partitions=8
+
+%wrapped (p: f32[8,16]) -> f32[8,16] {
+  %p = f32[8,16]{1,0} parameter(0)
+  ROOT %r = f32[8,16]{1,0} all-reduce(%p), replica_groups=[2,4]<=[8], to_apply=%add
+}
+
+ENTRY %main (p: f32[8,16]) -> f32[8,16] {
+  %x = f32[8,16]{1,0} parameter(0)
+  %s = ((f32[8,16]{1,0}), f32[8,16]{1,0}) async-start(%x), calls=%wrapped
+  %u = ((f32[8,16]{1,0}), f32[8,16]{1,0}) async-update(%s)
+  %y = f32[8,16]{1,0} OPCODE(%x)
+  ROOT %d = f32[8,16]{1,0} async-done(%u)
+}
+"""
+
+
+@pytest.mark.parametrize(("opcode", "overlapped"), [("sine", 768), ("copy", 0), ("transpose", 0)])
+def test_a_computation_that_is_begun_and_waited_for(opcode: str, overlapped: float) -> None:
+    """The general notation, which XLA prints where it has no shorter one; made up."""
+    found = figures(ASYNC.replace("OPCODE", opcode))
+    assert (found.wire_bytes, found.asynchronous, found.overlapped_bytes) == (2 * 512 * 3 / 4, 1, overlapped)
+
+
+def test_what_devices_send_without_a_collective_is_an_error() -> None:
+    sent = "send(%x), channel_id=1, is_host_transfer=HOST"
+    assert figures(ASYNC.replace("OPCODE(%x)", sent.replace("HOST", "true"))).asynchronous == 1
+    with pytest.raises(hlo.HloError, match=r"send %y: what devices send each other by send and recv is not read"):
+        figures(ASYNC.replace("OPCODE(%x)", sent.replace(", is_host_transfer=HOST", "")))
+
+
 def test_groups_of_several_sizes_are_an_error() -> None:
     text = excerpt("gpu_broadcast.hlo").replace("{{1,0,2,3},{5,4,6,7}}", "{{1,0},{5,4,6,7,2,3}}")
     with pytest.raises(hlo.HloError, match=r"%collective-broadcast-start has groups of \[2, 6\] devices"):

@@ -18,20 +18,25 @@ KINDS = tuple(WIRE_BYTES)
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective instruction. `wire_bytes` are per device and execution; `scattered_bytes` count an all-reduce as the
-    reduce-scatter that it amounts to where it is only sliced (XLA forms none on CPU).
+    """One collective instruction. Bytes are per device and execution; `scattered_bytes` count an all-reduce as the reduce-scatter
+    that it amounts to where it is only sliced (XLA forms none on CPU).
     """
 
     name: str
     kind: str
     group: int
-    wire_bytes: float
+    bytes_by_element: dict[str, float]
+    "Wire bytes of the operands of each element type, by its name in HLO."
     scattered_bytes: float
     executions: int
     asynchronous: bool
     "Whether it is begun by one instruction and waited for by another."
     overlapped: bool
     "Whether one that computes is scheduled between the two."
+
+    @property
+    def wire_bytes(self) -> float:
+        return sum(self.bytes_by_element.values())
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,15 @@ class Communication:
 
     def bytes_by_kind(self) -> dict[str, float]:
         """Wire bytes per device of each kind that occurs."""
-        totals: Counter[str] = Counter()
+        return {kind: sum(by_element.values()) for kind, by_element in self.bytes_by_element().items()}
+
+    def bytes_by_element(self) -> dict[str, dict[str, float]]:
+        """The same by types of elements: compilers send float32 as bfloat16 where only products read it."""
+        totals: dict[str, dict[str, float]] = {kind: {} for kind in KINDS if any(c.kind == kind for c in self.collectives)}
         for c in self.collectives:
-            totals[c.kind] += c.wire_bytes * c.executions  # type: ignore[assignment]  # Counter is typed for int only
-        return {kind: totals[kind] for kind in KINDS if kind in totals}
+            for element, wire in c.bytes_by_element.items():
+                totals[c.kind][element] = totals[c.kind].get(element, 0.0) + wire * c.executions
+        return totals
 
     def count_by_kind(self) -> dict[str, int]:
         """Instructions of each kind."""
@@ -102,22 +112,24 @@ def communication(module: HloModule) -> Communication:
 def _collective(module: HloModule, issued: Issued) -> Collective:
     """As it runs once."""
     computation, op, kind = issued.computation, issued.op, issued.kind
-    sent = [computation.instructions[name].bytes for name in op.operands]
-    begun = partial(Collective, op.name, executions=1, asynchronous=issued.asynchronous, overlapped=issued.overlapped)
-    if kind == "collective-permute":
-        sources = crossing_sources(op)
-        wire = sum(sent) * len(sources) / module.devices
-        return begun(kind, 2 if sources else 1, wire, wire)
-    group = group_size(module, op, kind)
+    sent = [computation.instructions[name] for name in op.operands]
     if kind == "ragged-all-to-all":
         del sent[1:]  # the others are the buffer of the result, and offsets and sizes
-    buffers = [size * group for size in sent] if kind == "all-gather" else sent
-    if kind != "all-reduce":
-        wire = sum(WIRE_BYTES[kind](group, size) for size in buffers)
-        return begun(kind, group, wire, wire)
-    halves = [WIRE_BYTES["reduce-scatter"](group, size) for size in buffers]
-    sliced = sliced_results(module, computation, op, group)
-    scattered = sum(half if only else 2 * half for half, only in zip(halves, sliced, strict=True))
-    if issued.fused and all(sliced):
-        return begun("reduce-scatter", group, scattered, scattered)
-    return begun(kind, group, 2 * sum(halves), scattered)
+    if kind == "collective-permute":
+        sources = crossing_sources(op)
+        group, wire = 2 if sources else 1, [each.bytes * len(sources) / module.devices for each in sent]
+    else:
+        group = group_size(module, op, kind)
+        wire = [WIRE_BYTES[kind](group, each.bytes * (group if kind == "all-gather" else 1)) for each in sent]
+    scattered = wire
+    if kind == "all-reduce":
+        sliced = sliced_results(module, computation, op, group)
+        scattered = [size / 2 if only else size for size, only in zip(wire, sliced, strict=True)]
+        if issued.fused and all(sliced):
+            kind, wire = "reduce-scatter", scattered
+    by_element: dict[str, float] = {}
+    for each, size in zip(sent, wire, strict=True):
+        for array in each.arrays:
+            part = size if len(each.arrays) == 1 else size * array.bytes / each.bytes
+            by_element[array.element] = by_element.get(array.element, 0.0) + part
+    return Collective(op.name, kind, group, by_element, sum(scattered), 1, issued.asynchronous, issued.overlapped)

@@ -16,6 +16,8 @@ class HloFigures:
     scattered_bytes: float = 0.0
     "Wire bytes if each all-reduce that is only sliced were the reduce-scatter that it amounts to (XLA forms none on CPU)."
     bytes_by_kind: dict[str, float] = field(default_factory=dict)
+    bytes_by_element: dict[str, dict[str, float]] = field(default_factory=dict)
+    "Of each kind by HLO's names of the element types: compilers send float32 as bfloat16 where only products read it."
     count_by_kind: dict[str, int] = field(default_factory=dict)
     collectives: int = 0
     executed_collectives: int = 0
@@ -44,6 +46,7 @@ def figures(text: str) -> HloFigures:
         wire_bytes=sent.wire_bytes,
         scattered_bytes=sent.scattered_bytes,
         bytes_by_kind=sent.bytes_by_kind(),
+        bytes_by_element=sent.bytes_by_element(),
         count_by_kind=sent.count_by_kind(),
         collectives=len(sent.collectives),
         executed_collectives=sent.executed,

@@ -4,7 +4,7 @@
 |---|---|---|
 | `all-gather` | CPU, TPU | synchronous |
 | `all-gather-start`, `all-gather-done` | GPU, TPU (permutes) | asynchronous, unless the GPU's configuration says `is_sync` |
-| `async-start`, `async-done` around a computation that holds it | CPU | asynchronous |
+| `async-start`, `async-done` around a computation that holds it | any | asynchronous |
 | `call-start`, `call-done` around a computation that holds it | TPU, on its SparseCore | asynchronous |
 | a fusion that holds an all-reduce of which it keeps a slice | TPU | a synchronous reduce-scatter |
 | a chain of fusions that all hold it | TPU | asynchronous |
@@ -51,6 +51,8 @@ def issued_collectives(module: HloModule) -> dict[tuple[str, str], list[Issued]]
         key = (computation.name, op.name)
         if op.opcode.removesuffix("-start") in WIRE_BYTES:
             found[key].append(_begun(schedule, computation, op, (computation, op), fused=False))
+        elif op.opcode == "send" and op.attribute("is_host_transfer") != "true":
+            raise HloError(f"send %{op.name}: what devices send each other by send and recv is not read; only collectives are")
         elif op.holds:
             for body, held in _held(module, op):
                 if _CHAINED not in held.attributes:
