@@ -13,7 +13,7 @@ priced one by one, those that compute most first, always of the draft that could
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain, permutations
@@ -65,10 +65,10 @@ class Draft:
     tensors: Changes
     left: float
     "What it could save at most."
+    dearest: dict[int, float]
+    "Per tensor, its uses that stay, or its dearest one if that is more: all of them cost so much at least."
     costs: dict[int, NodeCost] = field(default_factory=dict)
     "The costs of nodes as they become, as far as they are known."
-    dearest: dict[int, float] = field(default_factory=dict)
-    "Per tensor, its dearest use: all of them cost so much at least."
     unknown: list[tuple[int, Known, float]] = field(default_factory=list)
     "The other nodes, their tensors, and what they cost at least; the one that computes most comes last."
 
@@ -181,7 +181,7 @@ class Refiner:
     def _improve(self, found: DimensionClass) -> None:
         """Gives the class the axes that save most, if any do."""
         least = LEAST_GAIN * self._total
-        stake = self._at_stake(found.near, found.read)
+        stake, staying = self._at_stake(found.near, found.read)
         if stake - sum([self._weights[node] * self._kinds[node].least for node in found.near]) <= least:
             return
         alike: Alike = {}
@@ -195,11 +195,11 @@ class Refiner:
             self.budget -= 1
             changed = self._changed(alike, axes)
             if changed:
-                near, at_stake = found.near, stake
+                near, at_stake, stays = found.near, stake, staying
                 if len(changed) < len(found.members):
                     near, read = self._near(changed)
-                    at_stake = self._at_stake(near, read)
-                draft = self._draft(number, changed, near, at_stake + equal, least)
+                    at_stake, stays = self._at_stake(near, read)
+                draft = self._draft(Draft(number, changed, at_stake + equal, {**stays}), near, least)
                 if draft.left >= least:
                     drafts.append(draft)
         trials: list[Trial] = []
@@ -232,9 +232,13 @@ class Refiner:
         near = {user for tensor in trial.tensors for user in graph.users[tensor]}
         self._stale.update(tensor for user in near for tensor in self._members[user])
 
-    def _at_stake(self, near: Iterable[int], read: Iterable[int]) -> float:
-        """The cost of everything that a move touches."""
-        return sum(map(self._own.__getitem__, near)) + sum(map(self._shared.__getitem__, read))
+    def _at_stake(self, near: Collection[int], read: Iterable[int]) -> tuple[float, dict[int, float]]:
+        """The cost of everything that a move touches, without what stays of it; and that, by tensor: what those readers need that
+        are not near."""
+        nearby, shared = {*near}, self._shared
+        staying = {tensor: stays for tensor in read if shared[tensor] and (stays := self._uses(tensor, {}, nearby))}
+        touched = sum(map(self._own.__getitem__, near)) + sum(map(shared.__getitem__, read))
+        return touched - sum(staying.values()), staying
 
     def _alternatives(self, dimensions: tuple[Dimension, ...]) -> Iterator[Axes]:
         """Axes that a class may be split along: the choices of axes, alone or after those that the user wrote on a dimension of
@@ -269,13 +273,11 @@ class Refiner:
 
     # Cost
 
-    def _draft(self, number: int, changed: Changes, near: Iterable[int], left: float, least: float) -> Draft:
-        """What is known of a move before anything is priced, or that it saves less than the `least`; `left` is what it could save
-        at most, whatever the nodes cost then."""
+    def _draft(self, draft: Draft, near: Iterable[int], least: float) -> Draft:
+        """Adds what is known of a move before anything is priced, or that it saves less than the `least`."""
         tensors = self.graph.tensors.copy()
-        for index, tensor in changed.items():
+        for index, tensor in draft.tensors.items():
             tensors[index] = tensor
-        draft = Draft(number, changed, left)
         pick, kinds, weights, unknown = self._known, self._kinds, self._weights, draft.unknown
         for index in near:
             known, kind = pick[index](tensors), kinds[index]
@@ -321,11 +323,14 @@ class Refiner:
         gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items())
         return Trial(draft.number, gain, draft.tensors, costs, shared)
 
-    def _uses(self, tensor: int, changed: Mapping[int, NodeCost]) -> float:
-        """Bytes of resharding a value to all that its users need, each distinct need once, as often as its most frequent user.
-        What a loop carries is another value in the loop than behind it. Of `changed` nodes the costs are these."""
+    def _uses(self, tensor: int, changed: Mapping[int, NodeCost], without: Container[int] = ()) -> float:
+        """Bytes of resharding a value to all that its users need, `without` some of them: each distinct need once, as often as
+        its most frequent user. What a loop carries is another value in the loop than behind it. Of `changed` nodes the costs are
+        these."""
         needs: dict[tuple[Sharding, bool], float] = {}
         for user, operand, inside in self._readers[tensor]:
+            if user in without:
+                continue
             cost = changed.get(user) or self._costs[user]
             if moved := self._weights[user] * cost.arriving[operand]:
                 need = cost.needs[operand], inside
