@@ -96,7 +96,7 @@ def partition(
     With another form to `emit`, an Exported or a function gives a module, and a Program one of MLIR text.
     With `stablehlo_version` the form `local` is a Program in plain StableHLO of that version, for compilers other than XLA, whose
     `serialize()` gives a portable artifact. `ops` are the names of the ops that it may have, empty for all.
-    `platform` chooses one of several that an Exported is for.
+    `platform` chooses one of several that an Exported is for; a function is exported for it, whatever devices there are.
 
     Raises MeshError with a located diagnostic, also for an option that cannot have its value.
     """
@@ -104,7 +104,7 @@ def partition(
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
 
-    opened = formats.choose_platform(formats.unpack(program, context(), arguments, kwargs), platform)
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
     how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     pipeline.partition_module(opened.module, how)
     if stablehlo_version is not None:
@@ -131,7 +131,7 @@ def report(
     from meshbridge.read import formats
     from meshbridge.reports import partition_and_report
 
-    opened = formats.choose_platform(formats.unpack(program, context(), arguments, kwargs), platform)
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
     return partition_and_report(opened.module, Options(emit="mesh", resharding=resharding, collectives=collectives))[0]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ParseError, context, ir, main_function
-from meshbridge.read.formats import Format, Program, refuse_arguments
+from meshbridge.read.formats import Format, Program, choose_platform, refuse_arguments
 from meshbridge_converters import jax_platforms, jax_shardings, jax_values, portable
 
 if TYPE_CHECKING:
@@ -69,19 +69,20 @@ def deserialize(data: bytes, filename: str) -> Exported:
         raise ParseError(f"{filename}: error: not a readable jax.export artifact: {error}") from None
 
 
-def unpack(value: object, arguments: Sequence[Any], named: Mapping[str, Any], ctx: ir.Context) -> Program:
-    """Opens an Exported, a Lowered, or a jitted function, which is exported for these arguments.
+def unpack(value: object, arguments: Sequence[Any], named: Mapping[str, Any], platform: str | None, ctx: ir.Context) -> Program:
+    """Opens an Exported, a Lowered, or a jitted function, which is exported for these arguments and for `platform`, if given.
 
-    Raises MeshError for an artifact with symbolic dimensions, and for arguments to anything else than a function.
+    Raises MeshError for an artifact with symbolic dimensions, for arguments to anything else than a function, and for a platform
+    where there is no choice.
     """
     if jax_values.is_function(value):
-        value = jax_values.export(value, arguments, named)
-    else:
-        refuse_arguments(value, arguments, named)
+        exported = jax_values.export(value, arguments, named, platform)
+        return _open(exported, exported.fun_name, ctx)
+    refuse_arguments(value, arguments, named)
     if jax_values.is_lowered(value):
-        return jax_values.lowered(value, ctx)
-    exported: Any = value
-    return _open(exported, exported.fun_name, ctx)
+        return choose_platform(jax_values.lowered(value, ctx), platform)
+    held: Any = value
+    return choose_platform(_open(held, held.fun_name, ctx), platform)
 
 
 def _vjp_order(exported: Any) -> int:

@@ -5,6 +5,7 @@ None of them exists before JAX is loaded, so nothing here loads it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,17 +46,45 @@ def is_function(value: object) -> bool:
     return "jax" in sys.modules and callable(value) and hasattr(value, "lower") and hasattr(value, "trace")
 
 
-def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """The `jax.export.Exported` of a jitted function for these arguments, arrays or `jax.ShapeDtypeStruct`s.
+def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any], platform: str | None) -> Any:
+    """The `jax.export.Exported` of a jitted function for these arguments, arrays or `jax.ShapeDtypeStruct`s, and for `platform`,
+    that of JAX's devices by default.
 
+    It holds whatever the function calls, also kernels whose form JAX does not promise to keep. What is within a
+    `custom_partitioning` is a part of the function like any other: whoever partitions the program decides how it is sharded.
     JAX's own errors of tracing stay what they are. Raises MeshError for what an Exported cannot hold, Python callbacks above all.
     """
-    from jax import export
+    from jax.export import DisabledSafetyCheck
 
     try:
-        return export.export(function)(*arguments, **named)
+        return _exported(function, arguments, named, platform, ())
     except NotImplementedError as error:
         raise MeshError(f"error: jax.export cannot export the function: {error}") from error
+    except ValueError as error:
+        if _NO_GUARANTEE not in str(error):
+            raise
+        targets = sorted(set(_TARGET.findall(str(error))))
+    return _exported(function, arguments, named, platform, tuple(map(DisabledSafetyCheck.custom_call, targets)))
+
+
+_NO_GUARANTEE, _TARGET = "custom calls whose targets have no compatibility guarantees", re.compile(r"custom_call @([\w$.]+)\(")
+"""How JAX refuses to serialize calls, and how it names their targets."""
+
+
+def _exported(
+    function: Any, arguments: Sequence[Any], named: Mapping[str, Any], platform: str | None, unchecked: Sequence[Any]
+) -> Any:
+    from jax import export
+    from jax._src.core import jaxpr_as_fun  # as a lowering rule of JAX's own has it; nothing public does
+    from jax._src.custom_partitioning import custom_partitioning_p
+    from jax.interpreters import mlir as lowering
+
+    def as_called(ctx: Any, *values: Any, call: Any, **_: Any) -> Any:
+        return lowering.lower_fun(jaxpr_as_fun(call), multiple_results=True)(ctx, *values)
+
+    options = {"disabled_checks": unchecked, "_override_lowering_rules": ((custom_partitioning_p, as_called),)}
+    platforms = None if platform is None else (platform,)
+    return export.export(function, platforms=platforms, **options)(*arguments, **named)
 
 
 def lowered(value: Any, ctx: ir.Context) -> Program:

@@ -13,7 +13,19 @@ from meshbridge.dialect.ops import OPERATION_NAMES, OPTION, RESULT_SPLIT, MeshOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.exchange import is_assembled
 from meshbridge.ir.groups import Groups, device_line, is_nameable
-from meshbridge.ir.mlir import MANUAL, OpError, around, find, function_type, ir, mentions, op_key, walk_all
+from meshbridge.ir.mlir import (
+    CUSTOM_CALL,
+    MANUAL,
+    OpError,
+    around,
+    call_target,
+    find,
+    function_type,
+    ir,
+    mentions,
+    op_key,
+    walk_all,
+)
 from meshbridge.ir.positions import Positions
 from meshbridge.ir.recipes import FreeValues, Recipes, SharingBuilder
 from meshbridge.ir.sharding import Axes, Mesh
@@ -29,7 +41,10 @@ _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get
 """Mesh operations that say something and do nothing."""
 
 _REPLACED = OPERATION_NAMES - _DECLARATIONS
-_CONCERNED = _REPLACED | FORMS.keys() | BY_PARTITION
+_CONCERNED = _REPLACED | FORMS.keys() | BY_PARTITION | {CUSTOM_CALL}
+
+_PARTITIONED_IN_PYTHON = "CustomSPMDPartitioning"
+"""What JAX's `custom_partitioning` calls. XLA asks a Python function to partition it, by shardings that nothing has any more."""
 
 
 def lower_module(module: ir.Module, groups: Groups) -> None:
@@ -98,6 +113,8 @@ class _Lowering:
                     lower_pair(messages[number], self._site(view, self._mesh(view), self._builder(op)))
             elif name in _REPLACED:
                 self._replace(op)
+            elif name == CUSTOM_CALL:
+                _refuse_python(op)
             elif not (name in FORMS and lower_scalar(op, self.constants)) and name in BY_PARTITION:
                 self._collective(op)
 
@@ -178,6 +195,12 @@ class _Lowering:
         if not self._open or self._open[-1] != block:
             self._open.append(block)
             self._free.enter_block()
+
+
+def _refuse_python(op: ir.Operation) -> None:
+    if call_target(op) == _PARTITIONED_IN_PYTHON:
+        hint = "partition the jitted function itself, or move the call into jax.shard_map"
+        raise OpError(op, "is partitioned by a Python function of the process that traced it, which XLA cannot ask here", hint)
 
 
 _ISOLATED = frozenset(("func.func", MANUAL))

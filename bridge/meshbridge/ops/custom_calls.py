@@ -8,6 +8,7 @@ whose target the user has said it (`register_sharding_rule`), or that are known 
 from __future__ import annotations
 
 from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir
+from meshbridge.ops.attention_calls import is_attention, resize
 from meshbridge.ops.known_calls import known_rule
 from meshbridge.ops.option import Option
 from meshbridge.ops.placements import places_away
@@ -31,5 +32,7 @@ def local_custom_call(op: ir.Operation, nest: ShardingRule, option: Option, at: 
     if SHARDING_RULE in op.attributes:
         del op.attributes[SHARDING_RULE]
     default_lowering(op, nest, option, at)
+    if is_attention(op):
+        resize(op)
     if places_away(op):
         at.placed[op.results[0]] = op

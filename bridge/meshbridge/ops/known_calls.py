@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import product
 
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.attention_calls import attention_rule, is_attention
 from meshbridge.ops.refused import PLACEMENT
 from meshbridge.ops.rule import shape_of
 from meshbridge.ops.rule_notation import Factors
@@ -48,6 +49,8 @@ def known_rule(op: ir.Operation, target: str) -> Rule | None:
         return _aligned(op, lambda dim: True)
     if target == "ApproxTopK":
         return _approximate_top_k(op)
+    if is_attention(op):
+        return attention_rule(op)
     count = _batch_dims(op, target)
     return None if count is None else _batched(op, count)
 

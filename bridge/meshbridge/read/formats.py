@@ -91,8 +91,8 @@ class Format:
     `suffixes` are the file names that ask for it where the input's own format does not decide. `is_spelling`: it is text of
     the mesh dialect as another version spells it, and can only say mesh IR. `read_sized`, where shapes may be symbolic, reads
     a program with these sizes of its symbols. `wording` puts diagnostics of the mesh dialect into the spelling's own terms.
-    Where programs also exist as Python values, `holds` recognises one, `unpack(value, arguments, named, context)` opens it (a
-    function is traced with these arguments), and `pack` makes the format's own kind of value.
+    Where programs also exist as Python values, `holds` recognises one, `unpack(value, arguments, named, platform, context)` opens
+    it (a function is traced with these arguments, for that platform), and `pack` makes the format's own kind of value.
     `for_platform`, where one program may be for several platforms, makes one for a single platform of it.
     """
 
@@ -105,7 +105,7 @@ class Format:
     is_spelling: bool = False
     read_sized: Callable[[bytes, str, ir.Context, Mapping[str, int]], Program] | None = None
     holds: Callable[[object], bool] = field(default=lambda value: False)
-    unpack: Callable[[object, Sequence[Any], Mapping[str, Any], ir.Context], Program] | None = None
+    unpack: Callable[[object, Sequence[Any], Mapping[str, Any], str | None, ir.Context], Program] | None = None
     pack: Callable[[Program], object] | None = None
     for_platform: Callable[[Program, str], Program] | None = None
     wording: Callable[[str], str] = field(default=lambda diagnostics: diagnostics)
@@ -255,13 +255,20 @@ def read(data: bytes, filename: str, ctx: ir.Context) -> Program:
     return recognise(data, filename).read(data, filename, ctx)
 
 
-def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> Program:
+def unpack(
+    value: object,
+    ctx: ir.Context,
+    arguments: Sequence[Any] = (),
+    named: Mapping[str, Any] | None = None,
+    platform: str | None = None,
+) -> Program:
     """Opens a Python value that holds a program; the value itself is not changed.
 
     An MLIR module is copied, and so is that of a Program. What JAX makes (`jax.export.Exported`, `jax.stages.Lowered`, a jitted
-    function, which is traced with `arguments` and `named`) its converter opens, in `ctx`.
+    function, which is traced with `arguments` and `named`) its converter opens, in `ctx`. A function is traced for `platform`, of
+    a program for several platforms it is chosen.
     Raises VerifyError for mesh IR whose discardable attributes are not what their names promise, MeshError where no format knows
-    such values, and for arguments to anything else than a function.
+    such values, for arguments to anything else than a function, and for a platform where there is no choice.
     """
     if isinstance(value, (ir.Module, Program)):
         refuse_arguments(value, arguments, named)
@@ -270,10 +277,10 @@ def unpack(value: object, ctx: ir.Context, arguments: Sequence[Any] = (), named:
         refuse_unknown(program.module, "<module>")
         if mesh_ops(program.module.body):
             carried.check(program.module)
-        return replace(program, module=copy_module(program.module))
+        return choose_platform(replace(program, module=copy_module(program.module)), platform)
     for candidate in formats().values():
         if candidate.unpack is not None and candidate.holds(value):
-            return candidate.unpack(value, arguments, named or {}, ctx)
+            return candidate.unpack(value, arguments, named or {}, platform, ctx)
     hint = "\n  hint: compile it with jax.jit first" if inspect.isroutine(value) else ""
     kinds = "a jax.export.Exported, a meshbridge.Program, an MLIR module, a jax.stages.Lowered, or a jitted function"
     raise MeshError(f"error: expected {kinds}, found {type(value).__name__}{hint}")
