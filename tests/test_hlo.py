@@ -221,11 +221,19 @@ def test_dot_products_that_the_tpu_writes_as_convolutions() -> None:
     assert flops(hlo.read(excerpt("tpu_products.hlo"))) == projection + back + gradient + attention
 
 
+def test_holes_of_strided_convolutions_are_not_multiplied() -> None:
+    """The gradient by the image is written as a window over a result with holes, three of four places; that by the kernel as one
+    with them. All three compute the same products."""
+    assert flops(hlo.read(excerpt("tpu_strided_convolution.hlo"))) == 3 * 2 * (8 * 16 * 16 * 128) * (3 * 3 * 64)
+
+
 def test_kernels_say_what_they_compute_or_are_named() -> None:
     text = excerpt("tpu_kernel.hlo")
     assert figures(text).flops == 12345
     found = count_flops(hlo.read(text.replace('"cost_estimate"', '"another"')))
     assert (found.total, found.uncounted) == (0, ("shard_map.12 (tpu_custom_call)",))
+    solved = excerpt("gpu_library_products.hlo").replace("__cublas$lt$matmul", "__cublas$triangularSolve")
+    assert figures(solved).uncounted_calls == ("custom-call.23 (__cublas$triangularSolve)",)
 
 
 def test_kinds_that_are_rarely_seen() -> None:
@@ -241,6 +249,8 @@ def test_tpu_cycles_count_loop_bodies_as_often_as_they_run() -> None:
     # Seven sines, five cosines, and one sum in the condition of the last loop.
     assert hlo_cost.tpu_cost(text) == hlo_cost.TpuCost(7 * 4076 + 5 * 4076 + 6144, 0)
     assert hlo_cost.tpu_cycles(excerpt("tpu_branches.hlo")) == 31668
+    # The compiler has no estimate for two fusions, and writes the largest number that it has.
+    assert hlo_cost.tpu_cost(excerpt("tpu_no_estimate.hlo")) == hlo_cost.TpuCost(0, 2)
     nothing = text.replace('sine(%get-tuple-element.75), backend_config={"estimated_cycles":"4076"',
                            'sine(%get-tuple-element.75), backend_config={"estimated_cycles":"9223372036854775807"')  # fmt: skip
     assert hlo_cost.tpu_cost(nothing) == hlo_cost.TpuCost(5 * 4076 + 6144, 7)

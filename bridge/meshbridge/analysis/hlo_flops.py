@@ -91,9 +91,9 @@ def _convolution(module: HloModule, computation: Computation, op: Instruction) -
     return 2.0 * prod(op.arrays[0].shape) * kernel[labels.group(2).index("i")] * prod(taps)
 
 
-def _taps(op: Instruction, number: int, image: int, result: int) -> int:
+def _taps(op: Instruction, number: int, image: int, result: int) -> float:
     """Elements under the window along one dimension. Where each position has the same number of elements that are neither
-    padding nor holes, that number: so the TPU's compiler writes dimensions of dot products. Otherwise the size of the window.
+    padding nor holes, that number: so the TPU's compiler writes dimensions of dot products. Otherwise all but the holes.
     """
     window = op.braced("window")
 
@@ -104,7 +104,7 @@ def _taps(op: Instruction, number: int, image: int, result: int) -> int:
     (size,), (stride,), pad = field("size", "1"), field("stride", "1"), field("pad", "0_0")
     (holes,), (spread,) = field("lhs_dilate", "1"), field("rhs_dilate", "1")
     elements = _elements(size, stride, pad[0], holes, spread, image, result)
-    return elements if elements is not None else size
+    return elements if elements is not None else size / holes
 
 
 @cache
@@ -150,7 +150,8 @@ def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instructi
 
 
 _LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
-    "__cublas$": _product(_CALL_CONTRACTED),
+    "__cublas$gemm": _product(_CALL_CONTRACTED),
+    "__cublas$lt$matmul": _product(_CALL_CONTRACTED),
     "__onednn$matmul": _product(_CALL_CONTRACTED),
     "__cudnn$convForward": _library_convolution("xky"),
     "__cudnn$convBiasActivationForward": _library_convolution("xky"),
