@@ -16,7 +16,8 @@ from meshbridge.ops.rule import shape_of
 
 @replaces("stablehlo.gather")
 def slice_lookups(op: ir.Operation) -> list[ir.Value] | None:
-    """Makes a slice of a gather that looks up elements in equal steps, in each dimension that it indexes.
+    """Makes a slice of a gather that looks up elements in equal steps, in each dimension that it indexes, across half of it or
+    more: of less, a few devices would send pieces to all others, one after the other.
 
     Input:   %i = stablehlo.multiply of an iota along dimension 0 and 2 : tensor<32x1xi32>
              %0 = "stablehlo.gather"(%x, %i) offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0] :
@@ -37,7 +38,8 @@ def slice_lookups(op: ir.Operation) -> list[ir.Value] | None:
         of_result[how.batch_dims(len(result))[index_dims.index(counted.dim)]] = dim
     order = [of_result.get(along, -1) for along in range(len(result))]
     inside = all(walk and min(walk) >= 0 and max(walk) < shape[dim] for dim, walk in walks.items())
-    if not inside or 0 in shape or sorted(order) != list(range(len(shape))):
+    across = all(2 * len(walk) * abs(walk.step) >= shape[dim] for dim, walk in walks.items())
+    if not inside or not across or 0 in shape or sorted(order) != list(range(len(shape))):
         return None
     emit, every = Builder.current(), [walks.get(dim, range(size)) for dim, size in enumerate(shape)]
     ends = zip(*[(min(walk), max(walk) + 1, abs(walk.step)) for walk in every], strict=True)

@@ -72,6 +72,15 @@ func.func @both_dimensions_turned(%x: tensor<8x16xf32>) -> tensor<5x7xf32> {
   return %0 : tensor<5x7xf32>
 }
 
+// CHECK-LABEL: func.func @a_few_rows
+func.func @a_few_rows(%x: tensor<64x4xf32>) -> tensor<5x4xf32> {
+  %i = stablehlo.iota dim = 0 : tensor<5x1xi32>
+  // CHECK: "stablehlo.gather"
+  %0 = "stablehlo.gather"(%x, %i) {dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0],
+    start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 4>} : (tensor<64x4xf32>, tensor<5x1xi32>) -> tensor<5x4xf32>
+  return %0 : tensor<5x4xf32>
+}
+
 // Indices beyond the operand are clamped; a diagonal is no slice; windows of two rows overlap.
 // CHECK-LABEL: func.func @no_slices
 func.func @no_slices(%x: tensor<8x8xf32>) -> (tensor<5x8xf32>, tensor<8xf32>, tensor<7x2x8xf32>) {
