@@ -211,6 +211,11 @@ def test_library_calls_of_the_gpu_compute_products() -> None:
     assert flops(hlo.read(excerpt("gpu_grouped_convolution.hlo"))) == 2 * (8 * 32 * 32 * 128) * (3 * 3 * 8)
 
 
+def test_attention_of_cudnn_computes_products() -> None:
+    # 4 x 2 heads of 1,024 x 1,024 scores and width 64: two products forwards, five backwards.
+    assert flops(hlo.read(excerpt("gpu_attention.hlo"))) == (2 + 5) * 2 * (4 * 2 * 1024 * 1024) * 64
+
+
 def test_dot_products_that_the_tpu_writes_as_convolutions() -> None:
     """Heads and batches are windows over padding or holes, of which each position sees one element."""
     tokens, width, heads = 4 * 64, 256, 3 * 2 * 32

@@ -54,6 +54,7 @@ def count_flops(module: HloModule) -> Flops:
 
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _CALL_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([\d",]*)\]')
+_SCORES = re.compile(r'"intermediate_tensor_shape": ?\{.*?"dimensions": ?\[([\d", ]*)\]')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _COST = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
 
@@ -149,6 +150,13 @@ def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instructi
     return count
 
 
+def _library_attention(_: HloModule, computation: Computation, op: Instruction) -> float:
+    """cuDNN's: scores and their sums of values; their gradients need the scores again and four products. Masks save nothing."""
+    scores = re.findall(r"\d+", _matched(_SCORES, op, "the shape of its scores").group(1))
+    products = 5 if (op.attribute("custom_call_target") or "").endswith("Backward") else 2
+    return 2.0 * products * prod(map(int, scores)) * _operand(computation, op, 0).shape[-1]
+
+
 _LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
     "__cublas$gemm": _product(_CALL_CONTRACTED),
     "__cublas$lt$matmul": _product(_CALL_CONTRACTED),
@@ -157,6 +165,7 @@ _LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
     "__cudnn$convBiasActivationForward": _library_convolution("xky"),
     "__cudnn$convBackwardInput": _library_convolution("ykx"),
     "__cudnn$convBackwardFilter": _library_convolution("xyk"),
+    "__cudnn$fmha": _library_attention,
 }
 """Custom calls of libraries, by how their targets begin: x is the convolved image, k the kernel, y the result."""
 
