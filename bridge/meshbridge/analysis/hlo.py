@@ -67,7 +67,7 @@ class Instruction:
 
     def attribute(self, name: str) -> str | None:
         """The text of the attribute `name=…` or, in a configuration, `"name":…`, up to the next comma or bracket."""
-        found = re.search(rf'(?:\b{name}=|"{name}":)"?([^\s,{{}}"\]]*)', self.attributes)
+        found = re.search(rf'(?:\b{name}=|"{name}": ?)"?([^\s,{{}}"\]]*)', self.attributes)
         return found.group(1) if found else None
 
     def braced(self, name: str) -> str:
