@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets clean
+.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets test-targets test-targets-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,10 +26,10 @@ quick: $(READY)  ## a minute's worth of tests from every part
 	$(BIN)/python -m pytest $(PARALLEL) -m quick
 
 test: $(READY)  ## all tests but the slow ones
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not targets"
 
 test-slow: $(READY)  ## the slow ones: every measured program, JAX's own harnesses of its primitives, exact verification
-	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long and not targets"
 
 # Drawn tests draw the same in every other run; here they draw anew, from SEED.
 SEED ?= $(shell date +%s)
@@ -43,7 +43,21 @@ OLDEST = $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml).0
 test-oldest:  ## the tests with the oldest jax that pyproject.toml allows, in a venv of its own
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' jax==$(OLDEST) jaxlib==$(OLDEST)
-	.venv-oldest/bin/python -m pytest $(PARALLEL) -m "not slow"
+	.venv-oldest/bin/python -m pytest $(PARALLEL) -m "not slow and not targets"
+
+# The compilers of TPUs and GPUs: 1.1 GB that nothing else needs.
+TARGETS := .venv-targets
+
+$(TARGETS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(TARGETS)
+	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev,gpu,tpu]'
+	touch $@
+
+test-targets: $(TARGETS)/.ready  ## what compilers of accelerators make of three small programs, in a venv of its own
+	$(TARGETS)/bin/python -m pytest $(PARALLEL) -m "targets and not slow" tests/targets
+
+test-targets-all: $(TARGETS)/.ready  ## the same of every program
+	$(TARGETS)/bin/python -m pytest $(PARALLEL) -m targets tests/targets
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff format --check .
@@ -63,9 +77,8 @@ bench-scale: $(READY)  ## growth of partitioning with ops and devices, into docs
 # What to measure and where to write it: ARGS="--programs vocab_loss --targets tpu:v5e:2x4" writes no page.
 ARGS ?= --page docs/benchmarks.md --overview README.md
 
-bench-targets: $(READY)  ## realistic programs compiled for TPUs and GPUs that need not be there, into docs/benchmarks.md
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[tpu,gpu]'
-	$(BIN)/python -m benchmarks.targets $(ARGS)
+bench-targets: $(TARGETS)/.ready  ## realistic programs compiled for TPUs and GPUs that need not be there, into docs/benchmarks.md
+	$(TARGETS)/bin/python -m benchmarks.targets $(ARGS)
 
 clean:  ## remove what the targets above have made
-	rm -rf $(VENV) .venv-oldest build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest $(TARGETS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,6 +23,7 @@ IREE = os.environ.get("IREE_COMPILE") or shutil.which("iree-compile")
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.targets,
     pytest.mark.skipif(IREE is None, reason="no iree-compile on the path: pip install iree-base-compiler"),
 ]
 

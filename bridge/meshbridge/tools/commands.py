@@ -23,6 +23,7 @@ from meshbridge.reports import partition_and_report
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.tools import console, progress, verify_command
+from meshbridge.tools.compare.contestants import OURS, PEERS
 from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
@@ -102,9 +103,6 @@ def _add_compile(parser: console.Parser) -> None:
     parser.add_argument("-o", dest="output", default="-", help="output file, as the target's runtime serializes executables")
     parser.set_defaults(command=compile)
 
-
-PEERS = ("xla-shardy", "xla-gspmd")
-"""The contestants that `compare --target` can leave out."""
 
 _TARGET = "PLATFORM:DEVICE:TOPOLOGY"
 
@@ -407,7 +405,6 @@ def compare(options: argparse.Namespace) -> int:
     program = _read_for_cpu(options)
     from meshbridge.tools import inputs  # imports JAX, as do these
     from meshbridge.tools.compare import command, text
-    from meshbridge.tools.compare.contestants import OURS
     from meshbridge.tools.compare.process import Limits
 
     limits = Limits(options.timeout, options.memory_limit)
@@ -437,7 +434,6 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     targets = [_target("compare", text) for text in options.targets]
     program = _read_ahead_of_time(options)
     from meshbridge.tools.compare import command, text
-    from meshbridge.tools.compare.contestants import OURS
     from meshbridge.tools.compare.process import Limits
 
     limits = Limits(options.timeout, options.memory_limit)

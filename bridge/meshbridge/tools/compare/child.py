@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         found = _measured(folder, request)
     except MeshError as error:
-        found = Figures(error=str(error))
+        found = Figures(error=str(error).removeprefix("<module>: error: "))
     except Exception as error:  # XLA's errors have no common type of their own
         found = Figures(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     (folder / "result.json").write_text(json.dumps(asdict(found)))

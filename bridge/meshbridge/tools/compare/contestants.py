@@ -53,6 +53,8 @@ CONTESTANTS = {
 }
 """By the name that the table prints."""
 
+PEERS = tuple(name for name, contestant in CONTESTANTS.items() if not contestant.is_ours)
+
 
 def prepared(contestant: Contestant, module: ir.Module) -> tuple[ir.Module, float]:
     """A copy of `module` as XLA is to compile it, and the seconds that partitioning took. Raises MeshError."""

@@ -48,6 +48,7 @@ def _on_target(name: str, figures: Figures) -> dict[str, Any]:
 TARGET_KEYS = {
     "wire_bytes": "wire_bytes",
     "bytes_by_kind": "bytes_by_kind",
+    "bytes_by_element": "bytes_by_element",
     "count_by_kind": "count_by_kind",
     "executed": "executed_collectives",
     "synchronous": "synchronous",
