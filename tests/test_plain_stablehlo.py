@@ -255,7 +255,7 @@ def test_placements_and_attributes_go() -> None:
         -> (tensor<4xf32> {jax.result_info = "y"}) {
       %0 = stablehlo.custom_call @annotate_device_placement(%a) {has_side_effect = true,
         mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
-      %1 = stablehlo.custom_call @f(%0) {api_version = 4 : i32, mhlo.backend_config = {n = 4 : i64}}
+      %1 = stablehlo.custom_call @f(%0) {mhlo.backend_config = {n = 4 : i64}}
         : (tensor<4xf32>) -> tensor<4xf32>
       return %1 : tensor<4xf32>
     }"""
@@ -263,7 +263,7 @@ def test_placements_and_attributes_go() -> None:
     PlainStablehlo(VERSION).run(module)
     check_plain(module)
     (call,) = mlir.find(module.operation, {mlir.CUSTOM_CALL})
-    assert str(call.attributes["backend_config"]) == "{n = 4 : i64}"
+    assert (str(call.attributes["backend_config"]), str(call.attributes["api_version"])) == ("{n = 4 : i64}", "4 : i32")
     assert call.operands[0] == mlir.main_function(module).regions[0].blocks[0].arguments[0]
 
 

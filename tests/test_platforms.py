@@ -4,7 +4,10 @@ gathered and named where nothing is."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +23,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 import meshbridge
+from meshbridge import pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.read import formats
 from meshbridge.read.formats import TEXT, Program
 from meshbridge.runtime import pjrt
+from meshbridge.verify.verdict import verify
 from tests.operations.differential import device_mesh
 
 PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
@@ -80,6 +86,18 @@ def test_one_artifact_for_several_platforms(mesh: Mesh) -> None:
     np.testing.assert_allclose(jax.jit(partitioned.call)(placed), np.linalg.cholesky(x) + 1, rtol=1e-5, atol=1e-5)
     for platform in PLATFORMS:
         assert meshbridge.partition(exported, platform=platform).platforms == (platform,)
+
+
+def test_a_program_from_a_file_calls_lapack(mesh: Mesh, tmp_path: Path) -> None:
+    """In a process in which JAX has traced nothing that does."""
+    x = shaped(mesh, (8, 4, 4), np.float32, "a")
+    exported = export.export(jax.jit(jnp.linalg.cholesky), platforms=("cpu", "tpu"))(x)
+    (tmp_path / "in").write_bytes(exported.serialize())
+    matrices = np.broadcast_to(4 * np.eye(4, dtype=np.float32), x.shape)
+    np.savez(tmp_path / "x.npz", matrices)
+    command = (sys.executable, "-m", "meshbridge", "run", "in", "--inputs", "x.npz", "--outputs", "y.npz")
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["arr_0"], matrices / 2)
 
 
 def added(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -184,6 +202,17 @@ def test_attention_is_sharded_by_batch_and_heads(mesh: Mesh, function: Callable[
 
 
 @pytest.mark.usefixtures("_cudnn")
+def test_room_to_work_in_can_be_verified(mesh: Mesh) -> None:
+    """A result without elements, as cuDNN's calls have one."""
+    q = shaped(mesh, Q, jnp.bfloat16, *HEADS)
+    mapped = jax.shard_map(attention, mesh=mesh, in_specs=(Spec(*HEADS),) * 3, out_specs=Spec(*HEADS), check_vma=False)
+    source = formats.unpack(jax.jit(mapped), mlir.context(), (q, q, q), platform="cuda").module
+    partitioned = formats.copy_module(source)
+    pipeline.partition_module(partitioned, pipeline.Options(emit="mesh"))
+    assert verify(source, partitioned).equal
+
+
+@pytest.mark.usefixtures("_cudnn")
 def test_a_sequence_is_not_split(mesh: Mesh) -> None:
     """Heads take the axis that the sequence had."""
     q = shaped(mesh, Q, jnp.bfloat16, "a", "b")
@@ -260,7 +289,7 @@ def _compute(module: ir.Module, call: ir.Operation) -> None:
     lowered = jax.jit(function, keep_unused=True).lower(*shapes)
     with module.context, call.location:
         inlined = mlir.parse(lowered.as_text(), "reference.mlir", module.context)
-        meshbridge.pipeline.run(meshbridge.pipeline.LEGALIZE[:1], inlined)
+        pipeline.run(pipeline.LEGALIZE[:1], inlined)
         body = mlir.main_function(inlined).regions[0].blocks[0]
         values = dict(zip(body.arguments, call.operands, strict=True))
         for view in body.operations:

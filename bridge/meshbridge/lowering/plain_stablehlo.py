@@ -92,6 +92,8 @@ class PlainStablehlo(Pass):
 _REWRITTEN = COLLECTIVES | {CUSTOM_CALL}
 _MESHES = ("mesh.mesh", "sdy.mesh")
 _CONFIG = "backend_config"
+_TYPED = 4
+"""The version of the interface of calls whose configuration is a dictionary."""
 
 
 def _forget(module: ir.Module) -> None:
@@ -108,12 +110,14 @@ def _forget(module: ir.Module) -> None:
 
 
 def _as_called(op: ir.Operation) -> None:
-    """A call with its configuration in StableHLO's own attribute; its operand in place of one that says where it is kept."""
+    """A call with its configuration in StableHLO's own attribute, as XLA's typed calls have it; its operand in place of one that
+    says where it is kept."""
     if call_target(op) == PLACEMENT:
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
     elif f"mhlo.{_CONFIG}" in op.attributes:
         op.attributes[_CONFIG] = op.attributes[f"mhlo.{_CONFIG}"]
+        op.attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), _TYPED)
         del op.attributes[f"mhlo.{_CONFIG}"]
 
 

@@ -73,6 +73,18 @@ def compile_module(
     try:
         if isinstance(client, mlir.CompileOnlyClient):
             return Loaded(client.compile(module, assigned, options), used)
-        return Loaded(client.compile_and_load(mlir.to_bytecode(module), assigned, options), used)
+        data = mlir.to_bytecode(module)
+        if b"lapack_" in data:
+            _find_lapack()
+        return Loaded(client.compile_and_load(data, assigned, options), used)
     except jax.errors.JaxRuntimeError as error:
         raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None
+
+
+def _find_lapack() -> None:
+    """Has jaxlib look up the routines of LAPACK, as JAX does when it traces a call of one: a program that comes from a file would
+    jump to nowhere."""
+    from jaxlib import lapack
+
+    prepare: Any = lapack.prepare_lapack_call  # without types
+    prepare("geqrf", np.dtype(np.float32))

@@ -3,6 +3,7 @@ operands and of its position, batch by batch where the op works on each batch fo
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -34,7 +35,7 @@ BATCHED = re.compile(
 
 def _digest(field: Field, name: str, x: Array, batch: int) -> Array:
     """One word for each device and batch element, which depends on every element of `x` and on where it stands."""
-    rows = x.reshape(*x.shape[: batch + 1], -1)
+    rows = x.reshape(*x.shape[: batch + 1], math.prod(x.shape[batch + 1 :]))
     place = np.arange(rows.shape[-1]).reshape(*(1,) * (batch + 1), -1)
     words = field.hash_words(name, rows, place)
     return mix(np.asarray(words.sum(axis=-1, dtype=np.uint64)))
@@ -65,7 +66,7 @@ def hashed(machine: Machine, op: ir.Operation, operands: list[Array], name: str,
             found = parts[0] + 1j * parts[1]
         else:
             found = field.hash("number", words.view(np.int64)) if is_float(element) else _as_bits(field, words, element)
-        results.append(found.reshape(-1, *shape))
+        results.append(found.reshape(len(words), *shape))
     return results
 
 
