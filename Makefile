@@ -45,12 +45,12 @@ test-oldest:  ## the tests with the oldest jax that pyproject.toml allows, in a 
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' jax==$(OLDEST) jaxlib==$(OLDEST)
 	.venv-oldest/bin/python -m pytest $(PARALLEL) -m "not slow and not targets"
 
-# The compilers of TPUs and GPUs: 1.1 GB that nothing else needs.
+# The compilers of TPUs and GPUs, and one that is not XLA: 1.2 GB that nothing else needs.
 TARGETS := .venv-targets
 
 $(TARGETS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(TARGETS)
-	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev,gpu,tpu]'
+	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev,gpu,tpu]' iree-base-compiler
 	touch $@
 
 test-targets: $(TARGETS)/.ready  ## what compilers of accelerators make of three small programs, in a venv of its own

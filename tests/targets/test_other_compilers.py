@@ -1,6 +1,6 @@
 """Plain StableHLO through a compiler that shares nothing with XLA: IREE takes it, and keeps every collective.
 
-It needs `iree-compile` on the path, or IREE_COMPILE to name it: `pip install iree-base-compiler` in a venv of its own.
+It needs `iree-compile` on the path, beside Python, or named by IREE_COMPILE: `pip install iree-base-compiler`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,13 +20,16 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from testdata.catalogue import BUILDERS, build
 
-IREE = os.environ.get("IREE_COMPILE") or shutil.which("iree-compile")
+BESIDE_PYTHON = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", "")))
+IREE = os.environ.get("IREE_COMPILE") or shutil.which("iree-compile", path=BESIDE_PYTHON)
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.targets,
     pytest.mark.skipif(IREE is None, reason="no iree-compile on the path: pip install iree-base-compiler"),
 ]
+
+SMALL = ("misc_fft2", "mlp_ws2d", "moe_grad", "sample_top_k", "loop_stencil")
+PROGRAMS = [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in BUILDERS if name != "gpt48"]
 
 LACKED = {
     "gaussian_process": "stablehlo.cholesky",
@@ -44,7 +48,7 @@ KINDS = {
 """Collectives of StableHLO, and what IREE calls them."""
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDERS if name != "gpt48"])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_iree_keeps_every_collective(name: str, tmp_path: Path) -> None:
     exported = build(name).export_for("tpu")  # for CPUs, linear algebra is calls of a library
     local = meshbridge.partition(exported, emit="local")
