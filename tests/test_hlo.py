@@ -253,14 +253,14 @@ def test_tpu_cycles_count_loop_bodies_as_often_as_they_run() -> None:
     text = excerpt("tpu_loops.hlo")
     # Seven sines, five cosines, and one sum in the condition of the last loop.
     assert hlo_cost.tpu_cost(text) == hlo_cost.TpuCost(7 * 4076 + 5 * 4076 + 6144, 0)
-    assert hlo_cost.tpu_cycles(excerpt("tpu_branches.hlo")) == 31668
+    assert hlo_cost.tpu_cost(excerpt("tpu_branches.hlo")).cycles == 31668
     # The compiler has no estimate for two fusions, and writes the largest number that it has.
     assert hlo_cost.tpu_cost(excerpt("tpu_no_estimate.hlo")) == hlo_cost.TpuCost(0, 2)
     nothing = text.replace('sine(%get-tuple-element.75), backend_config={"estimated_cycles":"4076"',
                            'sine(%get-tuple-element.75), backend_config={"estimated_cycles":"9223372036854775807"')  # fmt: skip
     assert hlo_cost.tpu_cost(nothing) == hlo_cost.TpuCost(5 * 4076 + 6144, 7)
     with pytest.raises(hlo.HloError, match="no instruction has estimated_cycles"):
-        hlo_cost.tpu_cycles(excerpt("gpu_scan.hlo"))
+        hlo_cost.tpu_cost(excerpt("gpu_scan.hlo"))
 
 
 def test_gpu_time_weighs_loop_bodies_by_their_trip_counts() -> None:

@@ -37,11 +37,6 @@ class GpuTime:
     "Computations that run and compute, but communicate nothing asynchronously: the scheduler gives them no time."
 
 
-def tpu_cycles(text: str) -> float:
-    """The cycles of `tpu_cost`."""
-    return tpu_cost(text).cycles
-
-
 def tpu_cost(text: str) -> TpuCost:
     """Loop bodies as often as they run, of branches the dearest. Raises HloError for a text without estimates."""
     module = hlo.read(text)
