@@ -50,7 +50,7 @@ TARGETS := .venv-targets
 
 $(TARGETS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(TARGETS)
-	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev,gpu,tpu]' iree-base-compiler
+	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[gpu,test,tpu]' iree-base-compiler
 	touch $@
 
 test-targets: $(TARGETS)/.ready  ## what compilers of accelerators make of three small programs, in a venv of its own
