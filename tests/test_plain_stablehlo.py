@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from jax import export, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import meshbridge
+from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir, stablehlo
+from meshbridge.lowering.plain_expansions import EXPANSIONS
 from meshbridge.lowering.plain_stablehlo import NEWEST, OLDEST, STRUCTURE, PlainStablehlo
 from meshbridge.read import bytecode, formats
 from meshbridge.runtime import pjrt, xla
@@ -248,6 +252,57 @@ def test_allowed_ops(tangents: export.Exported) -> None:
     refused = "\n".join(lines).format("stablehlo.tan", "stablehlo.log_plus_one")
     with pytest.raises(MeshError, match=refused):
         _plain(tangents, VERSION, ops=few)
+
+
+BY_LACKING = {
+    "pooling": (lambda x, g: jax.vjp(_pooled, x)[1](g)[0], [(2, 12, 12, 3), (2, 6, 6, 3)]),
+    "Cholesky": (lambda x: jnp.linalg.cholesky(x @ x.T + 8 * jnp.eye(6)), [(6, 6)]),
+    "upper Cholesky": (lambda x: jnp.linalg.cholesky(x @ x.swapaxes(1, 2) + 8 * jnp.eye(6), upper=True), [(3, 6, 6)]),
+    "barrier": (lambda x: lax.optimization_barrier(x) * 2, [(6, 6)]),
+}
+"""Functions that lower to ops which some compilers do not have, and the shapes of their arguments."""
+for _left, _lower, _transposed, _unit in product((False, True), repeat=4):
+    _names = ("left_side", "lower", "transpose_a", "unit_diagonal")
+    _solve = partial(lax.linalg.triangular_solve, **dict(zip(_names, (_left, _lower, _transposed, _unit), strict=True)))
+    BY_LACKING[f"system {_left:d}{_lower:d}{_transposed:d}{_unit:d}"] = (
+        lambda a, b, solve=_solve: solve(a / 8 + jnp.eye(6), b),
+        [(2, 6, 6), (2, 6, 4) if _left else (2, 4, 6)],
+    )
+
+
+def _pooled(x: jax.Array) -> jax.Array:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+@pytest.mark.parametrize("name", BY_LACKING)
+def test_expands_what_a_list_of_ops_lacks(name: str) -> None:
+    function, shapes = BY_LACKING[name]
+    generator = np.random.default_rng(0)
+    arguments = [generator.integers(-3, 4, shape).astype(np.float32) for shape in shapes]  # with equals in a window
+    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",))
+    module = mlir.parse(lowered.as_text(), "test.mlir", mlir.context())
+    pipeline.run(pipeline.LEGALIZE[:1], module)
+    assert mlir.op_names(module) & EXPANSIONS.keys()
+    PlainStablehlo("1.0.0", ",".join(SIMPLE)).run(module)
+    mlir.verify(module)
+    (found,) = pjrt.load(formats.Program(module, formats.TEXT), jax.devices())(*arguments)
+    np.testing.assert_allclose(found, jax.jit(function)(*arguments), rtol=1e-4, atol=1e-4)
+
+
+_SIMPLE = (
+    "add and broadcast_in_dim compare concatenate constant convert divide dot_general dynamic_slice dynamic_update_slice iota"
+    " multiply not or pad reduce reshape select slice sqrt subtract transpose while"
+)
+SIMPLE = [f"stablehlo.{name}" for name in _SIMPLE.split()]
+
+
+def test_what_cannot_be_expanded_is_refused() -> None:
+    function = """func.func @main(%a: tensor<4x4xcomplex<f32>>) -> tensor<4x4xcomplex<f32>> {
+      %0 = stablehlo.cholesky %a, lower = true : tensor<4x4xcomplex<f32>>
+      return %0 : tensor<4x4xcomplex<f32>>
+    }"""
+    with pytest.raises(MeshError, match=r"'stablehlo.cholesky' op is not among the allowed ops"):
+        PlainStablehlo(VERSION, "stablehlo.add").run(mlir.parse(function, "test.mlir", mlir.context()))
 
 
 def test_placements_and_attributes_go() -> None:

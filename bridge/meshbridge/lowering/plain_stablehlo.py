@@ -25,6 +25,7 @@ from meshbridge.ir.mlir import (
 )
 from meshbridge.ir.passes import Pass, register
 from meshbridge.lowering.plain_collectives import COLLECTIVES, simplify
+from meshbridge.lowering.plain_expansions import EXPANSIONS, expand
 from meshbridge.ops.refused import PLACEMENT
 from meshbridge.read.formats import copy_module
 
@@ -63,8 +64,9 @@ class PlainStablehlo(Pass):
     Output:  func.func @main(%arg0: tensor<2xf32>) … {
                %0 = stablehlo.clamp …
 
-    CHLO is expanded by StableHLO's own passes, and so are ops that came after the version where it has others for them. Meshes,
-    shardings, kinds of memory and names of arguments go: `meshbridge report --json` says how arguments are sharded.
+    CHLO is expanded by StableHLO's own passes, and so are ops that came after the version where it has others for them; ops that
+    `ops` lacks are expanded by EXPANSIONS. Meshes, shardings, kinds of memory and names of arguments go; `meshbridge report` says
+    how arguments are sharded.
     """
 
     name: ClassVar[str] = "plain-stablehlo"
@@ -80,11 +82,14 @@ class PlainStablehlo(Pass):
             _forget(module)
             for op in find(module.operation, _REWRITTEN):
                 simplify(op) if op.name in COLLECTIVES else _as_called(op)
-        expand = f"func.func(chlo-legalize-to-stablehlo),stablehlo-compatibility-expander{{target={self.version}}}"
-        run_stock_passes(module, f"builtin.module({expand})")
+        legalize = f"func.func(chlo-legalize-to-stablehlo),stablehlo-compatibility-expander{{target={self.version}}}"
+        run_stock_passes(module, f"builtin.module({legalize})")
         _refuse(module, lambda name: name.startswith("stablehlo."), "is not of StableHLO, and has no form there")
         if self.ops:
             allowed = frozenset(self.ops.split(","))
+            with module.context:
+                for op in find(module.operation, EXPANSIONS.keys() - allowed):
+                    expand(op)
             _refuse(module, lambda name: name in allowed, "is not among the allowed ops")
         _refuse_newer(module, self.version)
 
