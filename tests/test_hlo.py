@@ -211,6 +211,13 @@ def test_library_calls_of_the_gpu_compute_products() -> None:
     assert flops(hlo.read(excerpt("gpu_grouped_convolution.hlo"))) == 2 * (8 * 32 * 32 * 128) * (3 * 3 * 8)
 
 
+def test_products_of_16_bits_with_32_in_their_results_are_told_apart() -> None:
+    text = excerpt("gpu_library_products.hlo")
+    assert figures(text).widened_flops == 0
+    widened = figures(text.replace("(bf16[2048,2048]{1,0}, s8", "(f32[2048,2048]{1,0}, s8"))
+    assert (widened.widened_flops, widened.flops) == (2 * 2048**3, 2 * 2048**3)
+
+
 def test_attention_of_cudnn_computes_products() -> None:
     # 4 x 2 heads of 1,024 x 1,024 scores and width 64: two products forwards, five backwards.
     assert flops(hlo.read(excerpt("gpu_attention.hlo"))) == (2 + 5) * 2 * (4 * 2 * 1024 * 1024) * 64

@@ -31,6 +31,8 @@ class HloFigures:
     "Wire bytes of asynchronous collectives during which something computes."
     flops: float = 0.0
     "Of dot products and convolutions, two for each multiply-add."
+    widened_flops: float = 0.0
+    "Of them, those of products of 16-bit floats whose results have 32 bits: XLA's model of GPUs takes them to be very slow."
     uncounted_calls: tuple[str, ...] = ()
     "Custom calls that may compute products but do not say how many."
     unknown_loops: tuple[str, ...] = ()
@@ -55,6 +57,7 @@ def figures(text: str) -> HloFigures:
         exposed_bytes=sent.wire_bytes - sent.overlapped_bytes,
         overlapped_bytes=sent.overlapped_bytes,
         flops=computed.total,
+        widened_flops=computed.widened,
         uncounted_calls=computed.uncounted,
         unknown_loops=sent.unknown_loops,
     )

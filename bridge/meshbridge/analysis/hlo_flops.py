@@ -23,10 +23,13 @@ from meshbridge.analysis.hlo_schedule import MARKS
 
 @dataclass(frozen=True)
 class Flops:
-    """Two for each multiply-add. `uncounted` are custom calls that may compute products but do not say how many."""
+    """Two for each multiply-add."""
 
     total: float
+    widened: float
+    "Of it, of products of 16-bit floats whose results have 32 bits."
     uncounted: tuple[str, ...]
+    "Custom calls that may compute products but do not say how many."
 
 
 def flops(module: HloModule) -> float:
@@ -48,8 +51,17 @@ def count_flops(module: HloModule) -> Flops:
             uncounted[f"{op.name} ({op.attribute('custom_call_target')})"] = None
         return counted or 0.0
 
-    total = sum(times * of(computation, op) for computation, op, times in Executions(module).of(of))
-    return Flops(float(total), tuple(uncounted))
+    total = widened = 0.0
+    for computation, op, times in Executions(module).of(of):
+        if counted := of(computation, op):
+            total += times * counted
+            widened += times * counted if _is_widened(computation, op) else 0.0
+    return Flops(total, widened, tuple(uncounted))
+
+
+def _is_widened(computation: Computation, op: Instruction) -> bool:
+    """A kernel may read nothing."""
+    return bool(op.operands) and op.arrays[0].element == "f32" and _operand(computation, op, 0).element in ("bf16", "f16")
 
 
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")

@@ -62,6 +62,7 @@ TARGET_KEYS = {
     "modelled": "modelled",
     "unmodelled": "unmodelled",
     "flops": "flops",
+    "widened_flops": "widened_flops",
     "partition_seconds": "partition_seconds",
     "compile_seconds": "compile_seconds",
     "unknown_loops": "unknown_loops",
@@ -220,6 +221,9 @@ def _print_remarks(figures: Mapping[str, Figures]) -> None:
         if found.modelled is not None and found.modelled.without_estimate:
             what = "instructions" if found.modelled.unit == "cycles" else "computations"
             print(f"{name}: {found.modelled.without_estimate} {what} have no estimate, and count as nothing")
+        if found.modelled is not None and found.modelled.unit == "microseconds" and found.widened_flops:
+            share = found.widened_flops / found.flops
+            print(f"{name}: {share:.1%} of its FLOPs make float32 of 16-bit floats, for which the model takes far too long")
         if found.unknown_loops:
             print(f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count")
         if found.uncounted_calls:
