@@ -32,7 +32,7 @@ SMALL = ("misc_fft2", "mlp_ws2d", "moe_grad", "sample_top_k", "loop_stencil")
 PROGRAMS = [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in BUILDERS if name != "gpt48"]
 
 OPS = (Path(__file__).parent / "iree_ops.txt").read_text().split()
-"""Ops that IREE (3.13) takes, of those that the catalogue needs. It has no `select_and_scatter`, `cholesky` and `triangular_solve`."""
+"""What IREE (3.13) takes, of what the catalogue needs. It has no `select_and_scatter`, `cholesky` and `triangular_solve`."""
 
 KINDS = {
     "stablehlo.all_gather": "all_gather",
