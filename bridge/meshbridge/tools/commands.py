@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.plain_stablehlo import check_version
-from meshbridge.machines.target import EXAMPLES, Target
-from meshbridge.machines.target import parse as parse_target
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports import partition_and_report
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.tools import console, progress, verify_command
-from meshbridge.tools.compare.contestants import OURS, PEERS
+from meshbridge.tools import arguments, compare_commands, console, progress, verify_command
 from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
 """Relative difference that `run --check` allows: the programs of the README differ by at most 3e-6, in float32."""
 
-DEVICES = 8
-"""Virtual devices that a program runs on, unless the command says otherwise."""
-
-TIMEOUT = 600.0
-"""Seconds that a program may take to compile for a target, unless the command says otherwise: on two cores realistic ones took 10
-to 260 s.
-"""
-
-_INPUT_HELP = (
-    "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
-)
-
 
 def _add_partition(parser: console.Parser) -> None:
-    _add_input(parser)
+    arguments.add_input(parser)
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
@@ -57,8 +40,8 @@ def _add_partition(parser: console.Parser) -> None:
 
 
 def _add_run(parser: console.Parser) -> None:
-    _add_input(parser)
-    _add_run_inputs(parser)
+    arguments.add_input(parser)
+    arguments.add_run_inputs(parser)
     parser.add_argument("--outputs", metavar="Y.npz", help="write the outputs there, named in the same way")
     parser.add_argument("--check", action="store_true", help="compare with the unsharded program on one device")
     parser.add_argument("--tolerance", type=float, help=f"relative error that --check lets pass (default: {TOLERANCE})")
@@ -67,7 +50,7 @@ def _add_run(parser: console.Parser) -> None:
 
 def _add_convert(parser: console.Parser) -> None:
     kinds = conversion.names()
-    _add_input(parser)
+    arguments.add_input(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file (default: -)")
     parser.add_argument("--from", dest="source", choices=["auto", *kinds], default="auto", help="kind of input (default: auto)")
     parser.add_argument("--to", dest="target", choices=kinds, required=True, help="what to write")
@@ -77,43 +60,11 @@ def _add_convert(parser: console.Parser) -> None:
 
 
 def _add_report(parser: console.Parser) -> None:
-    _add_input(parser)
+    arguments.add_input(parser)
     _add_platform(parser)
     _add_options(parser, "resharding", "collectives")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=report)
-
-
-def _add_compare(parser: console.Parser) -> None:
-    _add_input(parser)
-    _add_run_inputs(parser)
-    help_ = "compile for an accelerator that need not be there, and run nothing; may be given several times"
-    parser.add_argument("--target", action="append", default=[], dest="targets", metavar=_TARGET, help=help_)
-    help_ = "with --target, leave out one of XLA's partitioners; may be given twice"
-    parser.add_argument("--without", action="append", default=[], choices=PEERS, help=help_)
-    _add_limits(parser)
-    parser.add_argument("--json", action="store_true", help="for programs instead of people")
-    parser.set_defaults(command=compare)
-
-
-def _add_compile(parser: console.Parser) -> None:
-    _add_input(parser)
-    parser.add_argument("--target", required=True, metavar=_TARGET, help=f"what to compile for: {EXAMPLES}")
-    _add_limits(parser)
-    parser.add_argument("-o", dest="output", default="-", help="output file, as the target's runtime serializes executables")
-    parser.set_defaults(command=compile)
-
-
-_TARGET = "PLATFORM:DEVICE:TOPOLOGY"
-
-
-def _add_limits(parser: console.Parser) -> None:
-    """What a process that compiles may take."""
-    help_ = f"seconds that each process may take (for a target {TIMEOUT:g} by default, else any number)"
-    parser.add_argument("--timeout", type=_amount, metavar="SECONDS", help=help_)
-    parser.add_argument(
-        "--memory-limit", type=_amount, metavar="GB", help="memory that each process may use (default: any amount)"
-    )
 
 
 def _add_reshard(parser: console.Parser) -> None:
@@ -131,20 +82,6 @@ def _add_reshard(parser: console.Parser) -> None:
     parser.add_argument("--alpha", type=float, help=f"seconds per collective (default: {DEFAULTS.alpha})")
     parser.add_argument("--beta", type=float, help=f"seconds per byte received (default: {DEFAULTS.beta})")
     parser.set_defaults(command=reshard)
-
-
-def _add_input(parser: console.Parser) -> None:
-    parser.add_argument("input", help=_INPUT_HELP)
-    parser.add_argument("--dims", type=_dims, metavar="B=8,S=16", help="sizes of a jax.export artifact's symbolic dimensions")
-    parser.add_argument("--quiet", action="store_true", help="show no progress on a terminal")
-
-
-def _add_run_inputs(parser: console.Parser) -> None:
-    """On how many devices to run, and on what."""
-    parser.add_argument("--devices", type=_count, help="virtual CPU devices (default: 8)")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--seed", type=console.seed, help="seed of the random inputs (default: 0)")
-    source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
 
 
 _HELP = {
@@ -172,35 +109,11 @@ def _add_platform(parser: console.Parser) -> None:
     parser.add_argument("--platform", metavar="NAME", help=text)
 
 
-def _dims(text: str) -> dict[str, int]:
-    sizes = [re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d+)\s*", part) for part in text.split(",")]
-    found = {size[1]: int(size[2]) for size in sizes if size}
-    if len(found) < len(sizes):
-        raise argparse.ArgumentTypeError(f"expected a size for each of different names, as in b=8,s=16, found '{text}'")
-    return found
-
-
 def _version(text: str) -> str:
     try:
         return check_version(text)
     except MeshError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
-    return int(text)
-
-
-def _amount(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < inf:
-        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
-    return found
 
 
 _EARLY = "with --emit annotated, which says nothing of communication yet"
@@ -248,7 +161,7 @@ def partition(options: argparse.Namespace) -> int:
     return 0
 
 
-_READING, _CONVERTING, _COMPILING, _WRITING = "reading", "converting", "compiling", "writing"
+_READING, _CONVERTING, _WRITING = "reading", "converting", "writing"
 
 _STAGES = {
     "source": "checking",
@@ -317,9 +230,9 @@ def run(options: argparse.Namespace) -> int:
     console.refuse_ignored("meshbridge run", useless, {"--tolerance": options.tolerance is not None})
     if options.outputs == "-":
         raise console.UsageError("meshbridge run: error: --outputs needs a file: what is printed goes to standard output")
-    _set_defaults(options, seed=0, tolerance=TOLERANCE, devices=DEVICES)
-    _make_devices(options.devices)
-    program = _read_for_cpu(options)
+    arguments.set_defaults(options, seed=0, tolerance=TOLERANCE, devices=arguments.DEVICES)
+    arguments.make_devices(options.devices)
+    program = arguments.read_for_cpu(options)
     from meshbridge.tools import inputs, trial  # import JAX, which reads the number of devices as it starts
 
     with (
@@ -327,20 +240,6 @@ def run(options: argparse.Namespace) -> int:
         inputs.for_module(program, options.inputs) as options.inputs,
     ):
         return trial.run(program.module, options)
-
-
-def _set_defaults(options: argparse.Namespace, **defaults: object) -> None:
-    """Gives options that were left out their values; argparse would not tell those from ones that were given."""
-    for name, value in defaults.items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-
-
-def _read_for_cpu(options: argparse.Namespace) -> Program:
-    """The program for virtual devices, which are of the platform `cpu`."""
-    program = console.read_program(options.input, options.dims)
-    with files.about(files.display_name(options.input), program.format.wording):
-        return formats.for_platform(program, "cpu")
 
 
 def convert(options: argparse.Namespace) -> int:
@@ -395,114 +294,22 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def compare(options: argparse.Namespace) -> int:
-    """`meshbridge compare IN`: fails if our own partitioner does."""
-    if options.targets:
-        return _compare_for_targets(options)
-    console.refuse_ignored("meshbridge compare", {"--without": "without --target"}, {"--without": options.without})
-    _set_defaults(options, seed=0, devices=DEVICES)
-    _make_devices(options.devices)
-    program = _read_for_cpu(options)
-    from meshbridge.tools import inputs  # imports JAX, as do these
-    from meshbridge.tools.compare import command, text
-    from meshbridge.tools.compare.process import Limits
-
-    limits = Limits(options.timeout, options.memory_limit)
-    with (
-        files.about(files.display_name(options.input), program.format.wording),
-        inputs.for_module(program, options.inputs) as archive,
-    ):
-        found = command.compare(
-            program.module,
-            devices=options.devices,
-            seed=options.seed,
-            inputs=archive or "",
-            limits=limits,
-            quiet=options.quiet,
-        )
-    if options.json:
-        print(text.as_json(found))
-    else:
-        text.print_table(found)
-    return 1 if found.figures[OURS].error else 0
-
-
-def _compare_for_targets(options: argparse.Namespace) -> int:
-    useless = dict.fromkeys(("--devices", "--seed", "--inputs"), "with --target, for which nothing runs")
-    given = {name: getattr(options, name.strip("-")) is not None for name in useless}
-    console.refuse_ignored("meshbridge compare", useless, given)
-    targets = [_target("compare", text) for text in options.targets]
-    program = _read_ahead_of_time(options)
-    from meshbridge.tools.compare import command, text
-    from meshbridge.tools.compare.process import Limits
-
-    limits = Limits(options.timeout, options.memory_limit)
-    with files.about(files.display_name(options.input), program.format.wording):
-        found = command.compare_for(program, targets, without=options.without, limits=limits, quiet=options.quiet)
-    if options.json:
-        print(text.targets_as_json(found))
-    else:
-        for index, comparison in enumerate(found):
-            print(end="\n" if index else "")
-            text.print_target_table(comparison)
-    return 1 if any(comparison.figures[OURS].error for comparison in found) else 0
-
-
-def compile(options: argparse.Namespace) -> int:
-    """`meshbridge compile IN --target T -o FILE`."""
-    target = _target("compile", options.target)
-    with progress.shown((_READING, _COMPILING, _WRITING), quiet=options.quiet) as steps:
-        program = _read_ahead_of_time(options)
-        steps.done(_READING)
-        from meshbridge.tools.compare import command
-        from meshbridge.tools.compare.process import Limits
-
-        limits = Limits(options.timeout, options.memory_limit)
-        with files.about(files.display_name(options.input), program.format.wording):
-            data = command.executable_for(program, target, limits=limits)
-        steps.done(_COMPILING)
-    files.write_bytes(options.output, data)
-    return 0
-
-
-def _target(command: str, text: str) -> Target:
-    """What `--target` says. Raises UsageError where it says nothing that can be compiled for."""
-    try:
-        return parse_target(text)
-    except MeshError as error:
-        raise console.UsageError(f"meshbridge {command}: {error}") from None
-
-
-def _read_ahead_of_time(options: argparse.Namespace) -> Program:
-    """The program, in a process that has no devices but the CPU's and compiles nothing itself."""
-    _set_defaults(options, timeout=TIMEOUT)
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    return console.read_program(options.input, options.dims)
-
-
 def reshard(options: argparse.Namespace) -> int:
     """`meshbridge reshard --shape SHAPE --mesh MESH --from SHARDING --to SHARDING`."""
     exact = options.resharding == "exact"
     useless = dict.fromkeys(("--alpha", "--beta"), "with --resharding exact, which counts bytes first, then collectives")
     given = {name: getattr(options, name.strip("-")) is not None for name in useless}
     console.refuse_ignored("meshbridge reshard", useless if exact else {}, given)
-    _set_defaults(options, alpha=DEFAULTS.alpha, beta=DEFAULTS.beta)
+    arguments.set_defaults(options, alpha=DEFAULTS.alpha, beta=DEFAULTS.beta)
     if options.run:
-        _make_devices(parse_mesh(options.mesh).size)
+        arguments.make_devices(parse_mesh(options.mesh).size)
     costs = Options(alpha=options.alpha, beta=options.beta, exact=exact)
     print(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
     return 0
 
 
-def _make_devices(count: int) -> None:
-    """Asks XLA for `count` virtual CPU devices. It reads its flags when JAX first looks for devices."""
-    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
-    os.environ["JAX_PLATFORMS"] = "cpu"
-
-
 def _add_verify(parser: console.Parser) -> None:
-    _add_input(parser)
+    arguments.add_input(parser)
     verify_command.add_options(parser)
 
 
@@ -511,8 +318,8 @@ OPTIONS: dict[str, Callable[[console.Parser], None]] = {
     "run": _add_run,
     "convert": _add_convert,
     "report": _add_report,
-    "compare": _add_compare,
-    "compile": _add_compile,
+    "compare": compare_commands.add_compare,
+    "compile": compare_commands.add_compile,
     "reshard": _add_reshard,
     "verify": _add_verify,
 }

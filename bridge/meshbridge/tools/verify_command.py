@@ -12,7 +12,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
 from meshbridge.read import files, formats
-from meshbridge.tools import console, progress
+from meshbridge.tools import arguments, console, progress
 from meshbridge.verify.trace import Parting
 from meshbridge.verify.verdict import MEMORY, Difference, Verdict, verify
 
@@ -24,21 +24,11 @@ def add_options(parser: console.Parser) -> None:
         "--after-each-pass", action="store_true", help="partition, and name the first pass that changes the meaning"
     )
     parser.add_argument(
-        "--memory", type=_gigabytes, default=MEMORY, metavar="GB", help=f"values held at once (default: {MEMORY:g})"
+        "--memory", type=arguments.amount, default=MEMORY, metavar="GB", help=f"values held at once (default: {MEMORY:g})"
     )
     parser.add_argument("--seed", type=console.seed, default=0, help="seed of the random inputs (default: 0)")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=run)
-
-
-def _gigabytes(text: str) -> float:
-    try:
-        size = float(text)
-    except ValueError:
-        size = 0.0
-    if not 0 < size < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a positive number of gigabytes, found '{text}'")
-    return size
 
 
 _READING, _PARTITIONING, _VERIFYING = "reading", "partitioning", "verifying"

@@ -1,0 +1,80 @@
+"""What the options of several commands have in common: the input, what it runs on and takes, numbers, defaults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from math import inf
+
+from meshbridge.read import files, formats
+from meshbridge.read.formats import Program
+from meshbridge.tools import console
+
+DEVICES = 8
+"""Virtual devices that a program runs on, unless the command says otherwise."""
+
+_INPUT_HELP = (
+    "MLIR text or bytecode, a StableHLO portable artifact or a jax.export artifact, told by content; - is standard input"
+)
+
+
+def add_input(parser: console.Parser) -> None:
+    """The program that a command reads."""
+    parser.add_argument("input", help=_INPUT_HELP)
+    parser.add_argument("--dims", type=_dims, metavar="B=8,S=16", help="sizes of a jax.export artifact's symbolic dimensions")
+    parser.add_argument("--quiet", action="store_true", help="show no progress on a terminal")
+
+
+def add_run_inputs(parser: console.Parser) -> None:
+    """On how many devices to run, and on what."""
+    parser.add_argument("--devices", type=_count, help=f"virtual CPU devices (default: {DEVICES})")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--seed", type=console.seed, help="seed of the random inputs (default: 0)")
+    source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
+
+
+def _dims(text: str) -> dict[str, int]:
+    sizes = [re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d+)\s*", part) for part in text.split(",")]
+    found = {size[1]: int(size[2]) for size in sizes if size}
+    if len(found) < len(sizes):
+        raise argparse.ArgumentTypeError(f"expected a size for each of different names, as in b=8,s=16, found '{text}'")
+    return found
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    """The value of an option that is a positive number."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < inf:
+        raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
+    return found
+
+
+def set_defaults(options: argparse.Namespace, **defaults: object) -> None:
+    """Gives options that were left out their values; argparse would not tell those from ones that were given."""
+    for name, value in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+
+
+def read_for_cpu(options: argparse.Namespace) -> Program:
+    """The program for virtual devices, which are of the platform `cpu`."""
+    program = console.read_program(options.input, options.dims)
+    with files.about(files.display_name(options.input), program.format.wording):
+        return formats.for_platform(program, "cpu")
+
+
+def make_devices(count: int) -> None:
+    """Asks XLA for `count` virtual CPU devices. It reads its flags when JAX first looks for devices."""
+    flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
+    os.environ["JAX_PLATFORMS"] = "cpu"

@@ -1,0 +1,139 @@
+"""The commands `meshbridge compare` and `meshbridge compile`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from meshbridge.ir.mlir import MeshError
+from meshbridge.machines.target import EXAMPLES, Target, parse
+from meshbridge.read import files
+from meshbridge.read.formats import Program
+from meshbridge.tools import arguments, console, progress
+from meshbridge.tools.compare.contestants import OURS, PEERS
+from meshbridge.tools.compare.process import Limits
+
+TIMEOUT = 600.0
+"""Seconds that a program may take to compile for a target, unless the command says otherwise: on two cores realistic ones took 10
+to 260 s.
+"""
+
+
+def add_compare(parser: console.Parser) -> None:
+    """The options of `meshbridge compare`."""
+    arguments.add_input(parser)
+    arguments.add_run_inputs(parser)
+    help_ = "compile for an accelerator that need not be there, and run nothing; may be given several times"
+    parser.add_argument("--target", action="append", default=[], dest="targets", metavar=_TARGET, help=help_)
+    help_ = "with --target, leave out one of XLA's partitioners; may be given twice"
+    parser.add_argument("--without", action="append", default=[], choices=PEERS, help=help_)
+    _add_limits(parser)
+    parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    parser.set_defaults(command=compare)
+
+
+def add_compile(parser: console.Parser) -> None:
+    """The options of `meshbridge compile`."""
+    arguments.add_input(parser)
+    parser.add_argument("--target", required=True, metavar=_TARGET, help=f"what to compile for: {EXAMPLES}")
+    _add_limits(parser)
+    parser.add_argument("-o", dest="output", default="-", help="output file, as the target's runtime serializes executables")
+    parser.set_defaults(command=compile)
+
+
+_TARGET = "PLATFORM:DEVICE:TOPOLOGY"
+
+
+def _add_limits(parser: console.Parser) -> None:
+    """What a process that compiles may take."""
+    help_ = f"seconds that each process may take (for a target {TIMEOUT:g} by default, else any number)"
+    parser.add_argument("--timeout", type=arguments.amount, metavar="SECONDS", help=help_)
+    parser.add_argument(
+        "--memory-limit", type=arguments.amount, metavar="GB", help="memory that each process may use (default: any amount)"
+    )
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    return Limits(options.timeout, options.memory_limit)
+
+
+def compare(options: argparse.Namespace) -> int:
+    """`meshbridge compare IN`: fails if our own partitioner does."""
+    if options.targets:
+        return _compare_for_targets(options)
+    console.refuse_ignored("meshbridge compare", {"--without": "without --target"}, {"--without": options.without})
+    arguments.set_defaults(options, seed=0, devices=arguments.DEVICES)
+    arguments.make_devices(options.devices)
+    program = arguments.read_for_cpu(options)
+    from meshbridge.tools import inputs  # imports JAX, as do these
+    from meshbridge.tools.compare import command, text
+
+    with (
+        files.about(files.display_name(options.input), program.format.wording),
+        inputs.for_module(program, options.inputs) as archive,
+    ):
+        found = command.compare(
+            program.module,
+            devices=options.devices,
+            seed=options.seed,
+            inputs=archive or "",
+            limits=_limits(options),
+            quiet=options.quiet,
+        )
+    if options.json:
+        print(text.as_json(found))
+    else:
+        text.print_table(found)
+    return 1 if found.figures[OURS].error else 0
+
+
+def _compare_for_targets(options: argparse.Namespace) -> int:
+    useless = dict.fromkeys(("--devices", "--seed", "--inputs"), "with --target, for which nothing runs")
+    given = {name: getattr(options, name.strip("-")) is not None for name in useless}
+    console.refuse_ignored("meshbridge compare", useless, given)
+    targets = [_target("compare", text) for text in options.targets]
+    program = _read_ahead_of_time(options)
+    from meshbridge.tools.compare import command, text
+
+    with files.about(files.display_name(options.input), program.format.wording):
+        found = command.compare_for(program, targets, without=options.without, limits=_limits(options), quiet=options.quiet)
+    if options.json:
+        print(text.targets_as_json(found))
+    else:
+        for index, comparison in enumerate(found):
+            print(end="\n" if index else "")
+            text.print_target_table(comparison)
+    return 1 if any(comparison.figures[OURS].error for comparison in found) else 0
+
+
+_READING, _COMPILING, _WRITING = "reading", "compiling", "writing"
+
+
+def compile(options: argparse.Namespace) -> int:
+    """`meshbridge compile IN --target T -o FILE`."""
+    target = _target("compile", options.target)
+    with progress.shown((_READING, _COMPILING, _WRITING), quiet=options.quiet) as steps:
+        program = _read_ahead_of_time(options)
+        steps.done(_READING)
+        from meshbridge.tools.compare import command
+
+        with files.about(files.display_name(options.input), program.format.wording):
+            data = command.executable_for(program, target, limits=_limits(options))
+        steps.done(_COMPILING)
+    files.write_bytes(options.output, data)
+    return 0
+
+
+def _target(command: str, text: str) -> Target:
+    """What `--target` says. Raises UsageError where it says nothing that can be compiled for."""
+    try:
+        return parse(text)
+    except MeshError as error:
+        raise console.UsageError(f"meshbridge {command}: {error}") from None
+
+
+def _read_ahead_of_time(options: argparse.Namespace) -> Program:
+    """The program, in a process that has no devices but the CPU's and compiles nothing itself."""
+    arguments.set_defaults(options, timeout=TIMEOUT)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    return console.read_program(options.input, options.dims)
