@@ -120,6 +120,11 @@ def test_kernels_are_gathered_and_named(mesh: Mesh) -> None:
     assert call.operands[0] == "tensor<8x16xf32>"
 
 
+def test_kernels_have_no_rule() -> None:
+    with pytest.raises(MeshError, match="code for operands of a given shape"):
+        meshbridge.register_sharding_rule("__gpu$xla.gpu.triton", "i j -> i j")
+
+
 def test_kernels_in_manual_computations_are_kept(mesh: Mesh) -> None:
     x = shaped(mesh, (8, 16), np.float32, "a", "b")
     mapped = jax.shard_map(added, mesh=mesh, in_specs=(Spec("a", "b"),) * 2, out_specs=Spec("a", "b"), check_vma=False)

@@ -201,9 +201,14 @@ USER_RULES: Registry[str, Rule] = Registry("sharding rule of")
 """What users have said, by the target of a custom call or the name of a composite."""
 
 
+KERNELS = frozenset(("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2", "tpu_custom_call", "triton_kernel_call"))
+"""Targets that bring their code along, compiled for the shapes of their operands: it would read and write beside shards."""
+
+
 def rule_of(op: ir.Operation, name: str) -> Rule | None:
-    """The rule that an op carries, or that is registered under its name: a custom call's target, a composite's name."""
-    return attached_rule(op) or USER_RULES.get(name)
+    """The rule that an op carries, or that is registered under its name: a custom call's target, a composite's name. None for
+    KERNELS, whatever they carry."""
+    return None if name in KERNELS else attached_rule(op) or USER_RULES.get(name)
 
 
 def register_sharding_rule(
@@ -225,9 +230,12 @@ def register_sharding_rule(
     `blocked_propagation_factors` shardings are not carried from one tensor to another. `factor_sizes` are of factors that no
     dimension has alone, as in `(i j)`: `j=4`.
 
-    A `sdy.sharding_rule` attribute goes before this. Raises MeshError for a rule that cannot be read, and for a second one of a
-    target; a program in which the rule does not fit is refused with an OpError that names the op.
+    A `sdy.sharding_rule` attribute goes before this. Raises MeshError for a rule that cannot be read, for a second one of a
+    target, and for one of KERNELS; a program in which the rule does not fit is refused with an OpError that names the op.
     """
+    if target in KERNELS:
+        hint = "call the kernel in jax.shard_map, where it is compiled for shards"
+        raise MeshError(f"error: '{target}' is code for operands of a given shape, which no rule can change\n  hint: {hint}")
     given = (need_replication_factors, permutation_factors, blocked_propagation_factors, reduction_factors)
     if any(isinstance(names, str) for names in given):
         raise MeshError(f"error: the sharding rule {rule!r} comes with a text for factors, expected a list of their names")
