@@ -271,9 +271,10 @@ class GraphBuilder:
                 self._reduce_less_often(added, weight)
 
     def _hand_on(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
-        """Each operand of an optimisation barrier is a result."""
-        for index, (operand, result) in enumerate(zip(op.operands, op.results, strict=True)):
-            self.identity(op, index, self.tensor(operand), self.tensor(result), weight, scope)
+        """Each operand of an optimisation barrier is a result. It passes as it is stored: who recomputes a layer behind a barrier
+        does not want what was gathered in front of it to stay."""
+        for operand, result in zip(op.operands, op.results, strict=True):
+            self.graph.tensor_of[result] = self.tensor(operand)
 
     def _added_value(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
         """What a loop adds to a carried value of which it makes no other use; None if it does something else."""

@@ -26,7 +26,7 @@ from meshbridge.decide.unknown_sizes import refuse_unknown_axes
 from meshbridge.decide.unreduced import carry_declarations
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.renumber import renumber
-from meshbridge.ir.mlir import COMPOSITE, MANUAL, REGION_OPS, ShardingWarning, ir
+from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, REGION_OPS, ShardingWarning, ir
 from meshbridge.ir.sharding import Mesh, Sharding, even_split, is_even
 from meshbridge.ir.subaxes import completed_split, whole_split
 from meshbridge.ops.composites import composite_body, composite_rule
@@ -165,6 +165,8 @@ class _Decider:
             return OpDecision(ANNOTATED, returned(op))
         needed = tuple([self.assigned.needed.get((op, index)) for index in range(len(op.operands))])
         blocks = [region.blocks[0] for region in op.regions] if name in REGION_OPS or name == MANUAL else []
+        if name == BARRIER:
+            needed = tuple([held and held.without_partial() for held in self._defined(op.operands)])
         if name == MANUAL:
             needed = tuple([need and need.plain() for need in needed])
         inner = tuple([self._block(block, returned) for block in blocks])
