@@ -206,15 +206,42 @@ def test_attention_is_sharded_by_batch_and_heads(mesh: Mesh, function: Callable[
         assert len(found) == (2 if function is gradients else 1)
 
 
+def is_verified(function: Any, *arguments: Any, wrong: Any = None) -> bool:
+    """Whether what is made of a function is the function, or of a `wrong` one in its place."""
+    source, partitioned = (
+        formats.unpack(jax.jit(each), mlir.context(), arguments, platform="cuda").module for each in (function, wrong or function)
+    )
+    pipeline.partition_module(partitioned, pipeline.Options(emit="mesh"))
+    return verify(source, partitioned).equal
+
+
 @pytest.mark.usefixtures("_cudnn")
-def test_room_to_work_in_can_be_verified(mesh: Mesh) -> None:
-    """A result without elements, as cuDNN's calls have one."""
+def test_calls_in_manual_computations_are_verified(mesh: Mesh) -> None:
+    """They have a result without elements."""
     q = shaped(mesh, Q, jnp.bfloat16, *HEADS)
     mapped = jax.shard_map(attention, mesh=mesh, in_specs=(Spec(*HEADS),) * 3, out_specs=Spec(*HEADS), check_vma=False)
-    source = formats.unpack(jax.jit(mapped), mlir.context(), (q, q, q), platform="cuda").module
-    partitioned = formats.copy_module(source)
-    pipeline.partition_module(partitioned, pipeline.Options(emit="mesh"))
-    assert verify(source, partitioned).equal
+    assert is_verified(mapped, q, q, q)
+
+
+@pytest.mark.usefixtures("_cudnn")
+@pytest.mark.parametrize("function", [attention, gradients])
+@pytest.mark.parametrize("key_heads", [8, 2])
+def test_attention_is_exactly_what_one_device_computes(mesh: Mesh, function: Callable[..., Any], key_heads: int) -> None:
+    q = shaped(mesh, Q, jnp.bfloat16, "a", None, "b")
+    k = shaped(mesh, (*Q[:2], key_heads, Q[3]), jnp.bfloat16, None, None, "a")
+    assert is_verified(function, q, k, k)
+    assert not is_verified(function, q, k, k, wrong=lambda q, k, v: function(q, v, k))
+
+
+@pytest.mark.usefixtures("_cudnn")
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_biases_are_verified(mesh: Mesh, sequences: int) -> None:
+    q, bias = shaped(mesh, Q, jnp.bfloat16, *HEADS), shaped(mesh, (sequences, 8, 32, 32), jnp.bfloat16, None, "b")
+
+    def loss(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return jnp.sum(attention(q, k, v, bias=bias).astype(np.float32))
+
+    assert is_verified(jax.grad(loss, (0, 3)), q, q, q, bias)
 
 
 @pytest.mark.usefixtures("_cudnn")

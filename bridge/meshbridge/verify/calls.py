@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from meshbridge.ir.mlir import OpError, ir
+from meshbridge.verify.attention_calls import ATTENTION, by_heads
 from meshbridge.verify.constants import _as_bits
 from meshbridge.verify.elementwise import OPAQUE_CHLO, UNARY, opaque
 from meshbridge.verify.field import Array, Field, mix
@@ -41,8 +43,16 @@ def _digest(field: Field, name: str, x: Array, batch: int) -> Array:
     return mix(np.asarray(words.sum(axis=-1, dtype=np.uint64)))
 
 
-def hashed(machine: Machine, op: ir.Operation, operands: list[Array], name: str, batch: int) -> list[Array]:
-    """Results that are hashes of all elements of the operands, for each of the `batch` leading dimensions for itself."""
+def hashed(
+    machine: Machine,
+    op: ir.Operation,
+    operands: list[Array],
+    name: str,
+    batch: int,
+    shapes: Sequence[tuple[int, ...]] = (),
+) -> list[Array]:
+    """Results that are hashes of all elements of the operands, for each of the `batch` leading dimensions for itself. `shapes`
+    are those of the results that these lead, where they do not lead the results' own."""
     field = machine.field
     operands = align(*operands) if operands else operands
     state = np.zeros((1,) * (batch + 1), np.uint64)
@@ -56,7 +66,7 @@ def hashed(machine: Machine, op: ir.Operation, operands: list[Array], name: str,
         )
     results = []
     for index, result in enumerate(op.results):
-        shape, element = shape_of(result), element_of(result)
+        shape, element = shapes[index] if shapes else shape_of(result), element_of(result)
         inner = int(np.prod(shape[batch:], dtype=np.int64))
         place = np.arange(inner).reshape(*(1,) * (batch + 1), -1)
         words = field.hash_words(f"{name} result {index}", state[..., None], place)
@@ -66,7 +76,7 @@ def hashed(machine: Machine, op: ir.Operation, operands: list[Array], name: str,
             found = parts[0] + 1j * parts[1]
         else:
             found = field.hash("number", words.view(np.int64)) if is_float(element) else _as_bits(field, words, element)
-        results.append(found.reshape(len(words), *shape))
+        results.append(found.reshape(len(words), *shape_of(result)))
     return results
 
 
@@ -106,6 +116,9 @@ def custom_call(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
         return []
     if (found := older_call(machine, op, target, operands)) is not None:
         return found
+    if ATTENTION.fullmatch(target) and (told := by_heads(op, target, operands)) is not None:
+        config, ordered, shapes = told
+        return hashed(machine, op, ordered, f"{target} {config}", 2, shapes)
     batch = 0
     if BATCHED.fullmatch(target):
         ranks = [operand.ndim - 1 for operand in operands] + [len(shape_of(result)) for result in op.results]
