@@ -38,11 +38,12 @@ pytestmark = pytest.mark.targets
 
 def compiled(program: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], Figures]:
     """The bytes of the collectives that we write, by HLO's names of their kinds, and what a compiler makes of the program."""
+    platform = targets.EXPORT_PLATFORM[parse(target).machine.platform]
     try:
         targets.check_installed(parse(target))
     except MeshError as error:
         pytest.skip(str(error))
-    exported = build(program).export()
+    exported = build(program).export_for(platform)
     written: Counter[str] = Counter()
     for collective in meshbridge.report(meshbridge.partition(exported, emit="local")).collectives:
         written[collective.kind.replace("_", "-")] += collective.total_bytes  # type: ignore[assignment]  # typed for int only
