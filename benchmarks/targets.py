@@ -202,6 +202,12 @@ def overview(found: Found) -> str:
     return "\n".join(lines)
 
 
+def _left_out(cases: Sequence[Case]) -> Iterator[str]:
+    for target in dict.fromkeys(case.target for case in cases):
+        names = [f"{case.name} ({case.annotation})" for case in cases if case.target == target]
+        yield f"Not measured on {target.text}: {', '.join(names)}."
+
+
 def _mean(figure: Figure, chosen: Sequence[Mapping[str, Contestant]]) -> str:
     """Of the ratios, and how many programs lose."""
     ratios = [ratio for both in chosen if (ratio := figure.ratio(both))]
@@ -243,8 +249,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in options.programs
         if annotation in variants(name)
     ]
-    found = {case: measure(case, options.limit, kept=options.keep) for case in cases}
-    text = tables(found)
+    chosen = [case for case in cases if case.found.exists()] if options.measured else cases
+    found = {case: measure(case, options.limit, kept=options.keep or options.measured) for case in chosen}
+    text = "\n\n".join([tables(found), *_left_out([case for case in cases if case not in found])])
     print(text)
     write_json(found, options.json)
     if options.page:
@@ -261,6 +268,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="TARGET")
     parser.add_argument("--limit", type=int, default=600, metavar="SECONDS", help="what one compilation may take (default: 600)")
     parser.add_argument("--keep", action="store_true", help="take what was measured before from build/targets, where it is there")
+    parser.add_argument("--measured", action="store_true", help="measure nothing, show what was measured before")
     parser.add_argument("--json", type=Path, default=FOLDER.with_suffix(".json"), metavar="FILE", help="all figures")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
     parser.add_argument("--overview", type=Path, metavar="FILE", help="the Markdown page that holds one table of all targets")

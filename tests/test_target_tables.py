@@ -81,6 +81,8 @@ def test_a_run_keeps_what_was_measured(
     assert "1.0 / 2.0 |" in readme.read_text()
     assert "1.0 / 2.0 = 0.50" in page.read_text()
     assert "1.0 / 2.0 = 0.50" in capsys.readouterr().out
+    assert targets.main(["--measured", *said[:2], "unet", *said[2:-1], "--json", str(out)]) == 0
+    assert f"Not measured on {TPU.text}: unet (constrained)." in capsys.readouterr().out
     (found,) = json.loads(out.read_text())
     assert (found["program"], found["annotation"], found["target"]) == ("vocab_loss", "constrained", TPU.text)
 
