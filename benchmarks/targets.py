@@ -124,9 +124,10 @@ class Figure:
         return "-" if value is None else f"{value / self.unit:,.{self.digits}f}"
 
     def ratio(self, both: Mapping[str, Contestant]) -> float | None:
-        """Ours over Shardy's, None where one is not known or not positive."""
+        """Ours over Shardy's, None where one is not known or stands as zero in the table."""
         ours, peer = (self.value(both[name]) for name in (OURS, PEER))
-        return ours / peer if ours and peer else None
+        least = self.unit * 10**-self.digits / 2
+        return None if ours is None or peer is None or min(ours, peer) < least else ours / peer
 
     def is_loss(self, both: Mapping[str, Contestant]) -> bool:
         """Whether Shardy's plan has less of it."""

@@ -23,7 +23,8 @@ def test_losses_are_bold() -> None:
     assert WIRE.cell(both(1e6, 2e6)) == "1.0 / 2.0 = 0.50"
     assert WIRE.cell(both(3e6, 2e6)) == "**3.0 / 2.0 = 1.50**"
     assert WIRE.cell(both(2.001e6, 2e6)) == "2.0 / 2.0 = 1.00"
-    assert WIRE.cell(both(1e6, 0)) == "**1.0 / 0.0**"
+    assert WIRE.cell(both(1e6, 7)) == "**1.0 / 0.0**"
+    assert WIRE.ratio(both(1e6, 7)) is None
     assert Figure("compile s", "compile_seconds", is_plan=False).cell(both(1, 1)) == "9 / 3 = 3.00"
 
 
