@@ -19,6 +19,8 @@ import meshbridge
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from testdata.catalogue import BUILDERS, build
+from testdata.program import Program
+from testdata.realistic import catalogue as realistic
 
 BESIDE_PYTHON = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", "")))
 IREE = os.environ.get("IREE_COMPILE") or shutil.which("iree-compile", path=BESIDE_PYTHON)
@@ -46,7 +48,18 @@ KINDS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_iree_keeps_every_collective(name: str, tmp_path: Path) -> None:
-    exported = build(name).export_for("tpu")  # for CPUs, linear algebra is calls of a library
+    check(build(name), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", realistic.BUILDERS)
+def test_iree_keeps_those_of_realistic_programs(name: str, tmp_path: Path) -> None:
+    check(realistic.build(name, "constrained", 8), tmp_path)
+
+
+def check(program: Program, tmp_path: Path) -> None:
+    """IREE compiles a program, and has as many collectives of each kind as it had before it was made plain."""
+    exported = program.export_for("tpu")  # for CPUs, linear algebra is calls of a library
     local = meshbridge.partition(exported, emit="local")
     plain = meshbridge.partition(exported, emit="local", stablehlo_version="1.9.0", ops=OPS)
     (tmp_path / "in").write_bytes(plain.serialize())
