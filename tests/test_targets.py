@@ -350,6 +350,9 @@ def test_compile_writes_what_was_compiled(
     assert cli.main(["compile", str(program), "--target", H100, "-o", str(program.parent / "out")]) == 0
     assert (program.parent / "out").read_bytes() == b"\x00code"
     assert not capsys.readouterr().err
+    partitioned = program.parent / "partitioned.mlir"
+    assert cli.main(["partition", str(program), "--emit", "mesh", "-o", str(partitioned)]) == 0
+    assert cli.main(["compile", str(partitioned), "--target", H100, "-o", str(program.parent / "out")]) == 0
 
 
 def test_a_program_that_needs_more_devices(

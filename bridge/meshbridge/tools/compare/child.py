@@ -42,7 +42,7 @@ class Request:
     """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
 
     Inputs come from the archive `inputs`, or from `seed` where that is empty. With a `target`, whose first devices are meant,
-    nothing runs, and what was compiled is left in the folder if it is to `keep` it.
+    nothing runs; if it is to `keep` what it compiles, that is left in the folder, and nothing else is found out.
     """
 
     contestant: str
@@ -81,9 +81,13 @@ def _measured(folder: Path, request: Request) -> Figures:
 
 def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures:
     target = parse(request.target)
-    compiled, found = _compiled(request.contestant, module, targets.devices(target)[: request.devices])
+    devices = targets.devices(target)[: request.devices]
     if request.keep:
-        (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
+        contestant = CONTESTANTS[request.contestant]
+        copy, _ = prepared(contestant, module)
+        (folder / EXECUTABLE).write_bytes(spmd.compile(copy, devices, shardy=contestant.shardy).loaded.serialize())
+        return Figures()
+    compiled, found = _compiled(request.contestant, module, devices)
     try:
         return replace(found, modelled=_modelled(target, compiled.loaded.hlo_text(), folder / ERRORS))
     except HloError as error:

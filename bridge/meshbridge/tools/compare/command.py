@@ -72,6 +72,7 @@ def compare(
     Raises MeshError for a program that is partitioned already, that needs more devices, or that does not take these inputs,
     and MemoryError where they cannot be held.
     """
+    _refuse_done(module)
     needed = _devices(module, devices, "there are")
     ports = pjrt.boundary(module)[0]
     if inputs:
@@ -114,6 +115,7 @@ def compare_for(
     Each compilation is held to `limits`. Raises MeshError where a compiler is not installed, where a target has fewer devices
     than the program needs, and for a program that is partitioned already.
     """
+    _refuse_done(program.module)
     work = [(target, *_for_target(program, target)) for target in for_targets]
     found = []
     contestants = [name for name in CONTESTANTS if name not in without]
@@ -133,7 +135,7 @@ def compare_for(
 def executable_for(program: Program, target: Target, *, limits: Limits = NO_LIMITS) -> bytes:
     """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables.
 
-    Raises MeshError for what `compare_for` raises it for, and where the program cannot be compiled, or is not within `limits`.
+    Raises MeshError for what `compare_for` raises it for, but for a program that is partitioned already, and where the program cannot be compiled, or is not within `limits`.
     """
     module, used = _for_target(program, target)
     with tempfile.TemporaryDirectory() as name:
@@ -147,10 +149,11 @@ def executable_for(program: Program, target: Target, *, limits: Limits = NO_LIMI
 
 def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:
     """The program's module for a target's platform, and how many devices it is for."""
-    targets.check_installed(target)
     copy = replace(program, module=formats.copy_module(program.module))
     module = formats.for_platform(copy, targets.EXPORT_PLATFORM[target.machine.platform]).module
-    return module, _devices(module, target.devices, f"target '{target.text}' has")
+    used = _devices(module, target.devices, f"target '{target.text}' has")
+    targets.check_installed(target)
+    return module, used
 
 
 def _compile(folder: Path, request: Request, target: Target, limits: Limits) -> Figures:
@@ -162,6 +165,7 @@ def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, lis
 
     Raises MeshError where none of them runs it.
     """
+    _refuse_done(module)
     devices = _devices(module, len(jax.devices()), "there are")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -179,13 +183,17 @@ def _leaders(module: ir.Module) -> Sequence[str]:
     return LEADERS[::-1] if notation is not None and notation.name == "gspmd" else LEADERS
 
 
-def _devices(module: ir.Module, available: int, there: str) -> int:
-    """How many devices the program is for; `there` are as many as `available`."""
+def _refuse_done(module: ir.Module) -> None:
+    """Raises MeshError for a program that XLA's partitioners cannot be asked to partition."""
     if is_partitioned(module):
         raise MeshError("<module>: error: the program is partitioned already, there is nothing to compare")
     for op in walk_all(module):
         if op.name.startswith("mesh.") and op.name not in _ANNOTATIONS:
             raise OpError(op, "belongs to one device's program, which is partitioned already: there is nothing to compare")
+
+
+def _devices(module: ir.Module, available: int, there: str) -> int:
+    """How many devices the program is for; `there` are as many as `available`."""
     copy = formats.copy_module(module)
     pipeline.verify(copy)
     pipeline.run((ImportShardings(),), copy)
