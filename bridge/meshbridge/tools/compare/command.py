@@ -135,7 +135,8 @@ def compare_for(
 def executable_for(program: Program, target: Target, *, limits: Limits = NO_LIMITS) -> bytes:
     """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables.
 
-    Raises MeshError for what `compare_for` raises it for, but for a program that is partitioned already, and where the program cannot be compiled, or is not within `limits`.
+    Raises MeshError for what `compare_for` raises it for, but for a program that is partitioned already, and where the program
+    cannot be compiled, or is not within `limits`.
     """
     module, used = _for_target(program, target)
     with tempfile.TemporaryDirectory() as name:
