@@ -82,8 +82,14 @@ def test_xla_for_tpus_sends_what_we_wrote(program: str, monkeypatch: pytest.Monk
     with jax.default_matmul_precision("highest"):  # else it computes products in bfloat16
         written, found = compiled(program, "tpu:v5e:2x4", monkeypatch)
     sent = Counter(found.bytes_by_kind)
-    check(sent, as_all_reduces(written, sent))
+    if program in PADDED:
+        assert sent.total() == pytest.approx(PADDED[program] * written.total(), rel=1e-2)
+    else:
+        check(sent, as_all_reduces(written, sent))
 
+
+PADDED = {"vit": 1.125}
+"""Programs with reduce-scatters that XLA:TPU pads: how many times the written bytes it sends."""
 
 SLOW = pytest.mark.slow
 
