@@ -190,10 +190,11 @@ def overview(found: Found) -> str:
     shown = [figure for figure in FIGURES if figure.key in OVERVIEW]
     headings = [f"{target.text}: {figure.heading}" for target in targets for figure in shown]
     lines = [f"| program | annotated | {' | '.join(headings)} |", f"|---|---|{'---:|' * len(headings)}"]
-    by_program = {(case.name, case.annotation): None for case in found}
-    for name, annotation in sorted(by_program, key=lambda each: list(ANNOTATIONS).index(each[1])):
-        rows = [found.get(Case(name, annotation, target)) for target in targets]
-        cells = (figure.cell(both, ratio=False) if both else "" for both in rows for figure in shown)
+    known = {(case.name, case.annotation) for case in found}
+    rows = [(name, annotation) for annotation in ANNOTATIONS for name in BUILDERS if (name, annotation) in known]
+    for name, annotation in rows:
+        of_targets = [found.get(Case(name, annotation, target)) for target in targets]
+        cells = (figure.cell(both, ratio=False) if both else "" for both in of_targets for figure in shown)
         lines.append(f"| {name} | {annotation} | {' | '.join(cells)} |")
     for annotation in ANNOTATIONS:
         chosen = [[both for c, both in found.items() if (c.target, c.annotation) == (target, annotation)] for target in targets]
