@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
 
 from meshbridge.analysis.hlo import Array, Computation, HloError, HloModule, Instruction
@@ -120,7 +120,7 @@ def _taps(op: Instruction, number: int, image: int, result: int) -> float:
     return elements if elements is not None else size / holes
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _elements(size: int, stride: int, pad: int, holes: int, spread: int, image: int, result: int) -> int | None:
     """How many elements of the image each position of a window sees; None where that differs."""
     seen = {_inside(position * stride - pad, size, holes, spread, (image - 1) * holes) for position in range(result)}
