@@ -276,6 +276,35 @@ def test_a_bias_may_be_the_same_for_all_sequences(mesh: Mesh) -> None:
     assert [each.operation for each in report.not_partitioned] == ["stablehlo.custom_call @__cudnn$fmhaScaleBiasSoftmaxBackward"]
 
 
+CONFIGURATIONS = (
+    None,
+    '"of another library"',
+    '"[]"',
+    '"{}"',
+    '"{\\22cudnn_fmha_backend_config\\22: {\\22bmm1_dot_dimension_numbers\\22: 3}}"',
+    "{scale = 1.0 : f32}",
+)
+
+
+@pytest.mark.parametrize("config", CONFIGURATIONS)
+def test_attention_that_is_configured_otherwise_is_gathered(config: str | None) -> None:
+    said = f"api_version = {4 if config and 'scale' in config else 2} : i32"
+    said += "" if config is None else f", backend_config = {config}"
+    text = f"""
+        sdy.mesh @mesh = <["a"=2, "b"=4]>
+        func.func @main(%q: tensor<8x32x4x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{}}, {{"b"}}, {{}}]>}})
+            -> tensor<8x4x32x16xf32> {{
+          %0:2 = stablehlo.custom_call @__cudnn$fmhaSoftmax(%q, %q, %q) {{{said}}}
+            : (tensor<8x32x4x16xf32>, tensor<8x32x4x16xf32>, tensor<8x32x4x16xf32>) -> (tensor<8x4x32x16xf32>, tensor<0xui8>)
+          return %0#0 : tensor<8x4x32x16xf32>
+        }}"""
+    module = ir.Module.parse(text, mlir.context())
+    report = meshbridge.report(module)
+    assert [each.operation for each in report.not_partitioned] == ["stablehlo.custom_call @__cudnn$fmhaSoftmax"]
+    partitioned = meshbridge.partition(module)
+    assert verify(module, partitioned).equal
+
+
 @pytest.mark.usefixtures("_cudnn")
 @pytest.mark.parametrize("function", [attention, gradients])
 def test_attention_computes_what_one_device_does(mesh: Mesh, function: Callable[..., Any]) -> None:

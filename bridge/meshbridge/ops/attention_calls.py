@@ -30,8 +30,14 @@ _IN_BACKWARD = ("bmm1_grad_gemm1_dot_dimension_numbers", "rhs_batch_dimensions")
 
 
 def is_attention(op: ir.Operation) -> bool:
-    """Whether `op` calls attention of cuDNN that has a rule."""
-    return is_custom_call(op) and call_target(op).removesuffix(_BACKWARD) in FORWARD and _CONFIG in op.attributes
+    """Whether `op` calls attention of cuDNN that has a rule, and is configured as JAX does it."""
+    if not is_custom_call(op) or call_target(op).removesuffix(_BACKWARD) not in FORWARD:
+        return False
+    try:
+        config = _read(op)[_ATTENTION]
+        return _head_dim(op, config) in (1, 2) and len(config[_SIZES]["dimensions"]) == 4 == len(shape_of(op.operands[_QUERY]))
+    except (ValueError, KeyError, TypeError, IndexError):  # of whoever has written another configuration
+        return False
 
 
 def attention_rule(op: ir.Operation) -> Rule | None:

@@ -18,15 +18,18 @@ ATTENTION = re.compile(r"__cudnn\$fmha(ScaleBias)?Softmax(Backward)?")
 
 def by_heads(op: ir.Operation, target: str, operands: list[Array]) -> tuple[str, list[Array], list[tuple[int, ...]]] | None:
     """What the call is but for the number of sequences and heads, its operands by sequence and head of keys, and the shapes of
-    its results in that order. None where a result is of several sequences or heads, or where they are not told apart."""
-    config: Any = json.loads(ir.StringAttr(op.attributes["backend_config"]).value)
-    said = config["cudnn_fmha_backend_config"]
-    if int(said.get("max_seg_per_batch", 1)) > 1 or said.get("is_paged_attention", False):
-        return None
+    its results in that order. None where a result is of several sequences or heads, and where they are not told apart."""
     is_backward = target.endswith("Backward")
     product, side = ("bmm1_grad_gemm1", "rhs") if is_backward else ("bmm1", "lhs")
-    head = int(said[f"{product}_dot_dimension_numbers"][f"{side}_batch_dimensions"][1])
-    said["intermediate_tensor_shape"]["dimensions"] = said["intermediate_tensor_shape"]["dimensions"][2:]
+    try:
+        config: Any = json.loads(ir.StringAttr(op.attributes["backend_config"]).value)
+        said = config["cudnn_fmha_backend_config"]
+        head = int(said[f"{product}_dot_dimension_numbers"][f"{side}_batch_dimensions"][1])
+        said["intermediate_tensor_shape"]["dimensions"] = said["intermediate_tensor_shape"]["dimensions"][2:]
+    except (ValueError, KeyError, TypeError, IndexError):  # of whoever has written another configuration
+        return None
+    if int(said.get("max_seg_per_batch", 1)) > 1 or said.get("is_paged_attention", False):
+        return None
     batch, heads, keys = operands[0].shape[1], operands[0].shape[1 + head], operands[1].shape[1 + head]
     bias = (5 if is_backward else 3) if "Bias" in target else None
     shapes = []
