@@ -18,6 +18,7 @@ from meshbridge.analysis import hlo, hlo_cost
 from meshbridge.analysis.hlo_communication import communication
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.analysis.hlo_flops import count_flops, flops
+from meshbridge.analysis.hlo_trip_count import rounds
 
 EXCERPTS = Path(__file__).parent / "hlo"
 
@@ -107,6 +108,17 @@ def test_collectives_on_the_tpus_sparse_core_are_asynchronous() -> None:
     assert (found.synchronous, found.asynchronous) == (0, 2)
     assert found.overlapped_bytes == 0  # the product runs after the gather that it needs, and before the all-reduce of it
     assert found.flops == 2 * 2048**3
+
+
+@pytest.mark.parametrize("direction", ["LT", "LE", "GT", "GE", "NE"])
+@pytest.mark.parametrize("step", [-3, -1, 1, 2])
+def test_rounds_are_those_of_counting(direction: str, step: int) -> None:
+    """Within 50 rounds, or never: none of these loops takes longer."""
+    goes_on = {"LT": int.__lt__, "LE": int.__le__, "GT": int.__gt__, "GE": int.__ge__, "NE": int.__ne__}[direction]
+    for start in range(-5, 6):
+        for limit in range(-5, 6):
+            counted = next((number for number in range(50) if not goes_on(start + number * step, limit)), None)
+            assert rounds(direction, start, limit, step) == counted
 
 
 def test_trip_counts_of_tpu_loops_are_read_off_their_conditions() -> None:
@@ -276,6 +288,12 @@ def test_gpu_time_weighs_loop_bodies_by_their_trip_counts() -> None:
     assert found.total == pytest.approx(759.69 + 4 * 233.704 + 3 * 252.751)
     assert found.wasted == pytest.approx(479.825 + 4 * 153.418 + 3 * 104.311)
     assert found.unmodelled == ()
+
+
+def test_a_log_that_breaks_off_is_refused() -> None:
+    text, log = excerpt("gpu_scan.hlo"), excerpt("gpu_scan.log")
+    with pytest.raises(hlo.HloError, match="breaks off in what it says of"):
+        hlo_cost.gpu_time(text, log[: log.rindex("Total cycles")])
 
 
 def test_gpu_time_names_computations_without_communication() -> None:

@@ -114,4 +114,7 @@ def _scheduled_times(log: str, module: str) -> dict[str, GpuTime]:
             figures = found.setdefault(named.group(1), {}) if named.group(2) == module else None
         elif figures is not None and (figure := _FIGURE.search(line)):
             figures[figure.group(1)] = float(figure.group(2))
+    for name, each in found.items():
+        if len(each) < 2:
+            raise HloError(f"the scheduler's log breaks off in what it says of %{name}")
     return {name: GpuTime(each["Total cycles"], each["Total wasted cycles"]) for name, each in found.items()}

@@ -6,6 +6,7 @@ integer with a constant, the loop's operand, from which that integer starts, and
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,15 +18,28 @@ _BODY = re.compile(r"\bbody=%([\w.\-]+)")
 _CONDITION = re.compile(r"\bcondition=%([\w.\-]+)")
 _INTEGER = re.compile(r"-?\d+")
 _SAME_VALUE = frozenset({"bitcast", "copy", "copy-start", "copy-done", "convert", "reshape", "optimization-barrier"})
-_LIMITS: dict[str, Callable[[int, int, int], int]] = {
-    "LT": lambda start, limit, step: -(-(limit - start) // step) if step > 0 else 0,
-    "LE": lambda start, limit, step: (limit - start) // step + 1 if step > 0 else 0,
-    "GT": lambda start, limit, step: -(-(start - limit) // -step) if step < 0 else 0,
-    "GE": lambda start, limit, step: (start - limit) // -step + 1 if step < 0 else 0,
-    "NE": lambda start, limit, step: (limit - start) // step if (limit - start) % step == 0 else 0,
+_HOLDS: dict[str, Callable[[int, int], bool]] = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "NE": operator.ne,
 }
-"""Trip counts by the direction of the comparison of counter and limit."""
+"""What the direction of a comparison of counter and limit means."""
+_INCLUDED = {"LE": 1, "GE": -1}
+"""From the limit to the first number that ends the loop, where the limit does not."""
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
+
+
+def rounds(direction: str, start: int, limit: int, step: int) -> int | None:
+    """How often a counter passes the comparison with its limit. None where it never ends by reaching it: it runs away from the
+    limit, or past the one number that ends the loop."""
+    if not _HOLDS[direction](start, limit):
+        return 0
+    whole, rest = divmod(limit + _INCLUDED.get(direction, 0) - start, step)
+    if whole < 0 or (rest and direction == "NE"):
+        return None
+    return whole + bool(rest)
 
 
 def trip_count(module: HloModule, computation: Computation, loop: Instruction) -> int | None:
@@ -98,7 +112,7 @@ class _Loop:
     def trip_count(self) -> int | None:
         test = self._returned(_CONDITION).origin()
         direction = test.instruction.attribute("direction")
-        if test.instruction.opcode != "compare" or direction not in _LIMITS:
+        if test.instruction.opcode != "compare" or direction not in _HOLDS:
             return None
         counter, limit = (test.operand(number) for number in (0, 1))
         if counter.element is None:
@@ -106,7 +120,7 @@ class _Loop:
         if counter.element is None:
             return None
         start, end, step = self._start(counter.element), self._fixed(limit), self._step(counter.element)
-        return max(0, _LIMITS[direction](start, end, step)) if start is not None and end is not None and step else None
+        return rounds(direction, start, end, step) if start is not None and end is not None and step else None
 
     def _returned(self, part: re.Pattern[str]) -> _Value:
         """The value that the condition or the body returns."""
