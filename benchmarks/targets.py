@@ -20,13 +20,13 @@ from benchmarks import marked
 from benchmarks.table import geometric_mean
 from meshbridge.machines.target import Target, parse
 from meshbridge.runtime.targets import EXPORT_PLATFORM
+from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
 
 COMMAND = "make bench-targets"
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "targets"
 TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
-OURS, PEER = "meshbridge", "xla-shardy"
 EQUAL = 1.001
 """Ratios up to this are no loss: figures of one plan differ by as much where two compilers pad differently."""
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshbridge.ir.mlir import MeshError
-from meshbridge.machines.target import parse
 from meshbridge.read import files
-from meshbridge.runtime import targets
 from meshbridge.tools.compare import command
 from meshbridge.tools.compare.contestants import OURS, PEERS
+from tests.targets.installed import target
 
 pytestmark = pytest.mark.targets
 
@@ -26,16 +24,12 @@ func.func @main(%a: tensor<4096x8192xbf16> {sdy.sharding = #sdy.sharding<@m, [{"
 
 def test_products_take_what_a_tuned_library_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shards are 512 x 8192 and, gathered, 8192 x 2048: by Triton, untuned, it is some 1.5 ms."""
-    target = parse("gpu:h100:1x1x8")
-    try:
-        targets.check_installed(target)
-    except MeshError as error:
-        pytest.skip(str(error))
+    chosen = target("gpu:h100:1x1x8")
     monkeypatch.delenv("XLA_FLAGS")  # they are for tests that run on CPUs
-    (compared,) = command.compare_for(files.parse_program(PRODUCT, "product.mlir"), [target], without=PEERS)
+    (compared,) = command.compare_for(files.parse_program(PRODUCT, "product.mlir"), [chosen], without=PEERS)
     found = compared.figures[OURS]
     assert found.modelled is not None, found.unmodelled
     assert found.modelled.wasted is not None
-    peak = target.machine.flops["bf16"]
+    peak = chosen.machine.flops["bf16"]
     must = found.flops / peak * 1e6
     assert must < found.modelled.total - found.modelled.wasted < 4 * must

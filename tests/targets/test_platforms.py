@@ -16,26 +16,22 @@ from jax.experimental.pallas import triton
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from meshbridge.ir.mlir import MeshError, context
-from meshbridge.machines.target import parse
+from meshbridge.ir.mlir import context
 from meshbridge.read import formats
 from meshbridge.runtime import targets
 from meshbridge.tools.compare import command
 from meshbridge.tools.compare.contestants import OURS, PEERS
 from tests.operations.differential import device_mesh
+from tests.targets.installed import target
 
 pytestmark = pytest.mark.targets
 
 SHAPE = (32, 512)
 
 
-def compiled(target: str, function: Any, *arguments: tuple[tuple[int, ...], Any, Spec]) -> int:
-    """How many collectives a device executes once a function is partitioned and compiled for `target`."""
-    chosen = parse(target)
-    try:
-        targets.check_installed(chosen)
-    except MeshError as error:
-        pytest.skip(str(error))
+def compiled(text: str, function: Any, *arguments: tuple[tuple[int, ...], Any, Spec]) -> int:
+    """How many collectives a device executes once a function is partitioned and compiled for the target `text`."""
+    chosen = target(text)
     mesh = device_mesh((2, 4))
     given = [jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec)) for shape, dtype, spec in arguments]
     platform = targets.EXPORT_PLATFORM[chosen.machine.platform]

@@ -16,14 +16,14 @@ import jax
 import pytest
 
 import meshbridge
-from meshbridge.ir.mlir import MeshError, context
-from meshbridge.machines.target import parse
+from meshbridge.ir.mlir import context
 from meshbridge.read import formats
 from meshbridge.runtime import targets
 from meshbridge.tools.compare import command
 from meshbridge.tools.compare.contestants import OURS, PEERS
 from meshbridge.tools.compare.figures import Figures
 from testdata.catalogue import MEASURED, build
+from tests.targets.installed import target
 
 SMALL = ("misc_fft2", "mlp_ws2d", "moe_grad")
 """What continuous integration compiles, in some seconds each: all kinds of collectives but permutes."""
@@ -36,20 +36,17 @@ EXACT = 1e-3
 pytestmark = pytest.mark.targets
 
 
-def compiled(program: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], Figures]:
+def compiled(program: str, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], Figures]:
     """The bytes of the collectives that we write, by HLO's names of their kinds, and what a compiler makes of the program."""
-    platform = targets.EXPORT_PLATFORM[parse(target).machine.platform]
-    try:
-        targets.check_installed(parse(target))
-    except MeshError as error:
-        pytest.skip(str(error))
+    chosen = target(text)
+    platform = targets.EXPORT_PLATFORM[chosen.machine.platform]
     exported = build(program).export_for(platform)
     report = meshbridge.report(meshbridge.partition(exported, emit="local"))
     written: Counter[str] = Counter()
     for collective in report.collectives:
         written[collective.kind.replace("_", "-")] += collective.total_bytes  # type: ignore[assignment]  # typed for int only
     monkeypatch.delenv("XLA_FLAGS")  # they are for tests that run on CPUs
-    (compared,) = command.compare_for(formats.unpack(exported, context()), [parse(target)], without=PEERS)
+    (compared,) = command.compare_for(formats.unpack(exported, context()), [chosen], without=PEERS)
     found = compared.figures[OURS]
     assert not found.error
     assert len(found.unknown_loops) == len(report.unknown_loops)
