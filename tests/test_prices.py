@@ -33,11 +33,12 @@ def test_no_price_is_below_its_floor(seed: int) -> None:
             target = replace(target, partial_axes=source.partial_axes, partial_kind=chooser.choice(("sum", "max")))
         if chooser.random() < 0.3:
             source, target = source.trimmed(), target.trimmed()
-        floor, is_price = resharding.floor(sizes, mesh, source, target)
+        floor, is_price, launches = resharding.floor(sizes, mesh, source, target)
         assert floor <= resharding.cost(sizes, "i8", mesh, source, target) * (1 + 1e-9), (sizes, mesh.shape, source, target)
         if is_price:
             way = way_between(sizes, "i8", mesh, source.padded(rank), target.padded(rank), resharding.Options())
             assert floor == pytest.approx(way.received), (sizes, mesh.shape, source, target)
+            assert launches in (0, way.launches), (sizes, mesh.shape, source, target)
         told += floor > 0
         exact += is_price
     assert told > 1000

@@ -33,6 +33,7 @@ class Keywords(TypedDict, total=False):
     """How programs are partitioned; `meshbridge.pipeline.Options` says what each option means."""
 
     resharding: Resharding
+    machine: str
     collectives: Collectives
     replica_groups: Spelling
 
@@ -120,6 +121,7 @@ def report(
     kwargs: Named = None,
     platform: str | None = None,
     resharding: Resharding = "cheapest",
+    machine: str = "neutral",
     collectives: Collectives = "on",
 ) -> Report:
     """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs.
@@ -132,7 +134,7 @@ def report(
     from meshbridge.reports import partition_and_report
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
-    return partition_and_report(opened.module, Options(emit="mesh", resharding=resharding, collectives=collectives))[0]
+    return partition_and_report(opened.module, Options(emit="mesh", resharding=resharding, machine=machine, collectives=collectives))[0]
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
+from meshbridge.cost.objective import objective
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import is_partitioned
@@ -50,6 +51,9 @@ class Options:
     "The form: with decisions as annotations, as one device's program on the mesh dialect, or lowered, for PJRT or for JAX."
     resharding: Resharding = "cheapest"
     "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
+    machine: str = "neutral"
+    """What is minimised: `neutral`, bytes on the wire and the launches of collectives, `bytes` alone, or what takes the least time
+    on a device, by its name or file (docs/targets.md)."""
     collectives: Collectives = "on"
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
@@ -65,6 +69,7 @@ class Options:
             if get_origin(kind) is Literal and getattr(self, name) not in (choices := get_args(kind)):
                 option = name.replace("_", "-")
                 raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+        objective(self.machine)
         if self.stablehlo_version is None:
             if self.ops:
                 raise MeshError("error: ops has no effect without stablehlo-version")
@@ -123,10 +128,12 @@ def build(options: Options = DEFAULTS) -> Pipeline:
         Stage("source"),
         Stage("annotated", (ImportShardings(),)),
         Stage("legal", LEGALIZE),
-        Stage("decided", (ShardingRefinement(annotate=options.emit == "annotated"),)),
+        Stage("decided", (ShardingRefinement(machine=options.machine, annotate=options.emit == "annotated"),)),
     ]
     if options.emit != "annotated":
-        partition = MeshSpmdization(boundary=True, resharding=options.resharding, explain=options.explain)
+        partition = MeshSpmdization(
+            boundary=True, resharding=options.resharding, machine=options.machine, explain=options.explain
+        )
         stages += [
             Stage("partitioned", (partition,)),
             # Gathers of one value that several readers wanted become one.

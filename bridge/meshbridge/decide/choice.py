@@ -33,6 +33,7 @@ from meshbridge.ops.option import (
 )
 from meshbridge.ops.rounds import exchanged_bytes
 from meshbridge.ops.rule import Dims, Loop, ShardingRule
+from meshbridge.resharding import BYTES, Objective
 
 CONTRACTION_PRICE = 1 / 64
 """Wire bytes that one multiply-add of a contraction on one device costs as much as. An accelerator does about 1,000 of them while
@@ -98,11 +99,14 @@ class Prices(dict[Sharding, float]):
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]
 
-    def __init__(self, kind: TensorType, mesh: Mesh, pair: Callable[[Sharding], Pair | None]) -> None:
+    def __init__(
+        self, kind: TensorType, mesh: Mesh, pair: Callable[[Sharding], Pair | None], objective: Objective = BYTES
+    ) -> None:
         """`pair` is what a sharding there leads to; None for nothing."""
         super().__init__()
         self._shape, self._dtype = kind
         self._mesh = mesh
+        self._objective = objective
         self._pair = pair
         self._floors: dict[Sharding, Pair] = {}
 
@@ -110,8 +114,11 @@ class Prices(dict[Sharding, float]):
         pair = self._pair(sharding)
         found, is_price = 0.0, True
         if pair is not None and pair[0] is not pair[1]:
-            received, is_price = resharding.floor(self._shape, self._mesh, pair[0], pair[1])
-            found = pair[2] * received * element_bytes(self._dtype) if received else 0.0
+            received, is_price, launches = resharding.floor(self._shape, self._mesh, pair[0], pair[1])
+            if received:
+                launch = self._objective.launch
+                found = pair[2] * (received * element_bytes(self._dtype) + launch * max(1, launches))
+                is_price = is_price and not (launch and not launches)
             if not is_price and pair[0] != pair[1]:
                 self._floors[sharding] = pair
                 found *= 1 - ROUNDING
@@ -123,7 +130,9 @@ class Prices(dict[Sharding, float]):
         found = self[sharding]
         if self._floors and (pair := self._floors.get(sharding)) is not None:
             source, target, share = pair
-            found = self[sharding] = share * resharding.cost(self._shape, self._dtype, self._mesh, source, target)
+            found = self[sharding] = share * resharding.cost(
+                self._shape, self._dtype, self._mesh, source, target, self._objective
+            )
             self._floors.pop(sharding, None)  # last: another thread may ask for the same
         return found
 
@@ -289,21 +298,22 @@ def _choices_of_any_size(
 
 
 @lru_cache(maxsize=1 << 14)
-def _arriving(mesh: Mesh, kind: TensorType, source: Sharding) -> Prices:
-    return Prices(kind, mesh, lambda need: (source, need, 1.0))
+def _arriving(mesh: Mesh, objective: Objective, kind: TensorType, source: Sharding) -> Prices:
+    return Prices(kind, mesh, lambda need: (source, need, 1.0), objective)
 
 
 @lru_cache(maxsize=1 << 14)
-def _leaving(mesh: Mesh, kind: TensorType, target: Sharding, share: float) -> Prices:
-    return Prices(kind, mesh, lambda computed: (computed, target, share if computed.partial_axes else 1.0))
+def _leaving(mesh: Mesh, objective: Objective, kind: TensorType, target: Sharding, share: float) -> Prices:
+    return Prices(kind, mesh, lambda computed: (computed, target, share if computed.partial_axes else 1.0), objective)
 
 
 class Pricing:
     """What deciding prices on a mesh. Everything is computed once per distinct op, split and option: the second layer of a model
     looks up what the first one has paid for, and so does the next program."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, objective: Objective = BYTES) -> None:
         self.mesh = mesh
+        self.objective = objective
         self._devices: dict[int, int] = {}
         self.nothing = Prices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
@@ -321,22 +331,22 @@ class Pricing:
 
     def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None]) -> Prices:
         """Those of a tensor, by what is resharded at one end of an op to what."""
-        return Prices(kind, self.mesh, pair)
+        return Prices(kind, self.mesh, pair, self.objective)
 
     def arriving(self, kind: TensorType, source: Sharding) -> Prices:
         """Bytes of resharding a value from `source` to what is needed of it."""
-        return _arriving(self.mesh, kind, source)
+        return _arriving(self.mesh, self.objective, kind, source)
 
     def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0) -> Prices:
         """Bytes of resharding a result to `target`; those of a partial one count only for the `share` of the runs after which it
         is reduced."""
-        return _leaving(self.mesh, kind, target, share)
+        return _leaving(self.mesh, self.objective, kind, target, share)
 
 
 @lru_cache(maxsize=16)
-def pricing_of(mesh: Mesh) -> Pricing:
+def pricing_of(mesh: Mesh, objective: Objective = BYTES) -> Pricing:
     """The one for a mesh."""
-    return Pricing(mesh)
+    return Pricing(mesh, objective)
 
 
 def computed_bytes(rule: ShardingRule) -> float:

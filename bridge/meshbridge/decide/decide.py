@@ -33,16 +33,24 @@ from meshbridge.ops.composites import composite_body, composite_rule
 from meshbridge.ops.option import Option, needed_sharding, result_sharding
 from meshbridge.ops.refused import refuse_types
 from meshbridge.ops.rule import Interface, ShardingRule
+from meshbridge.resharding import BYTES, Objective
 
 
-def decide(functions: Iterable[ir.Operation], module: ir.Module, interface: Interface, *, moves: int = 0) -> Decisions:
-    """Decides for every function that names a mesh; refinement tries `moves` changes. Of the module nothing is
-    changed but how axes are numbered, where one is cut.
+def decide(
+    functions: Iterable[ir.Operation],
+    module: ir.Module,
+    interface: Interface,
+    *,
+    moves: int = 0,
+    objective: Objective = BYTES,
+) -> Decisions:
+    """Decides for every function that names a mesh, what costs least under `objective`; refinement tries `moves` changes. Of the
+    module nothing is changed but how axes are numbered, where one is cut.
 
     Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
     """
     decided = []
-    for graph in _propagated(list(functions), module, interface):
+    for graph in _propagated(list(functions), module, interface, objective):
         for text in graph.warnings:
             warnings.warn(text, ShardingWarning, stacklevel=2)
         if moves:
@@ -51,7 +59,9 @@ def decide(functions: Iterable[ir.Operation], module: ir.Module, interface: Inte
     return Decisions(tuple(decided))
 
 
-def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface) -> list[Graph]:
+def _propagated(
+    functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective
+) -> list[Graph]:
     """The graphs of the functions that name a mesh, in which the user's annotations have been propagated.
 
     Where that meets a reshape which an axis fits only in part, the axis is cut in the graph, and then in the module. Other graphs
@@ -64,12 +74,12 @@ def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface:
             continue
         refuse_unknown_axes(function, mesh)
         refuse_types(function, function.regions[0].blocks[0].arguments)
-        graph = GraphBuilder(function, interface, pricing_of(mesh)).build()
+        graph = GraphBuilder(function, interface, pricing_of(mesh, objective)).build()
         _propagate(graph)
         if graph.mesh != mesh:
             has_stayed = renumber(module, mesh, graph.mesh, known=[(function, graph.may_name_axes())])
             if mesh in [other.mesh for other in graphs] or not has_stayed:
-                return _propagated(functions, module, interface)
+                return _propagated(functions, module, interface, objective)
         graphs.append(graph)
     return graphs
 

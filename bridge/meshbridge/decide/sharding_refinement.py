@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshbridge.cost.objective import objective
 from meshbridge.decide.annotate import annotate
 from meshbridge.decide.decide import decide
 from meshbridge.decide.decisions import Decisions
@@ -38,6 +39,9 @@ class ShardingRefinement(Pass):
     Measured (`benchmarks.constants`, wire KB): llama_scan_fsdp 41,175 with 0, 25,751 with 500, 25,522 with 2,000, 22,573 with
     8,000 and with 32,000. Deciding takes as long with 32,000: the search ends before."""
 
+    machine: str = "bytes"
+    "What is minimised: bytes on the wire, or time on a device of this name (see `meshbridge.cost.objective`)."
+
     annotate: bool = True
     "Write the decisions down. Otherwise they are handed on to `mesh-spmdization`, if that is the next pass."
 
@@ -55,4 +59,5 @@ class ShardingRefinement(Pass):
         if self.moves < 0:
             raise MeshError(f"{self.name}: error: moves is {self.moves}, expected 0 or more")
         with module.context, ir.Location.unknown():
-            return decide(functions_to_partition(module), module, Interface(), moves=self.moves)
+            weights = objective(self.machine)
+            return decide(functions_to_partition(module), module, Interface(), moves=self.moves, objective=weights)

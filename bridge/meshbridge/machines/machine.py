@@ -20,6 +20,21 @@ PLATFORMS = ("tpu", "gpu")
 
 
 @dataclass(frozen=True)
+class Link:
+    """What connects devices. A collective takes the time in which it starts and that of its bytes."""
+
+    bandwidth: float
+    "Bytes per second that a device receives in a collective: along one axis of a torus from both sides."
+    latency: float
+    "Seconds in which a collective starts."
+
+    @property
+    def launch(self) -> float:
+        """Bytes that it carries in the time in which a collective starts."""
+        return self.bandwidth * self.latency
+
+
+@dataclass(frozen=True)
 class Machine:
     """One kind of device. Rates are per second, peak, and those of one device as JAX counts them."""
 
@@ -34,6 +49,7 @@ class Machine:
     memory_bytes: int
     memory_bandwidth: float
     "Bytes per second."
+    link: Link
     compiler: Mapping[str, Any] = field(hash=False)
     "What the platform's compiler is told of the device."
 
@@ -47,9 +63,11 @@ _KEYS: dict[str, type] = {
     "devices_per_chip": int,
     "flops": dict,
     "memory": dict,
+    "link": dict,
     "compiler": dict,
 }
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
+_LINK_KEYS: dict[str, type] = {"source": str, "bandwidth": float, "latency": float}
 
 
 @cache
@@ -67,7 +85,7 @@ def find(platform: str, device: str) -> Machine:
 
     Raises MeshError where there is none, where a file does not say what it must, and where it is of another platform.
     """
-    if "/" in device or device.endswith(SUFFIX):
+    if is_path(device):
         machine = load(Path(device))
         if machine.platform != platform:
             raise MeshError(f"{device}: error: expected a device of platform '{platform}', found one of '{machine.platform}'")
@@ -76,6 +94,24 @@ def find(platform: str, device: str) -> Machine:
         known = ", ".join(name for kind, name in machines() if kind == platform)
         raise MeshError(f"error: unknown {platform.upper()} '{device}', expected one of {known}, or the path of a {SUFFIX} file")
     return machines()[platform, device]
+
+
+def named(device: str) -> Machine:
+    """The machine of that name, of whichever platform, or in the file of that path.
+
+    Raises MeshError where there is none, and where a file does not say what it must.
+    """
+    if is_path(device):
+        return load(Path(device))
+    known = {name: machine for (_, name), machine in machines().items()}
+    if device not in known:
+        raise MeshError(f"error: unknown machine '{device}', expected one of {', '.join(known)}, or the path of a {SUFFIX} file")
+    return known[device]
+
+
+def is_path(device: str) -> bool:
+    """Whether that is the path of a machine's file, and no name."""
+    return "/" in device or device.endswith(SUFFIX)
 
 
 def load(path: Path) -> Machine:
@@ -89,6 +125,11 @@ def load(path: Path) -> Machine:
     _check(path, "", read, _KEYS)
     memory = read["memory"]
     _check(path, "memory.", memory, _MEMORY_KEYS)
+    link = read["link"]
+    _check(path, "link.", link, _LINK_KEYS)
+    for key in ("bandwidth", "latency"):
+        if link[key] <= 0:
+            raise MeshError(f"{path}: error: link.{key}: expected a positive number, found {link[key]!r}")
     if read["platform"] not in PLATFORMS:
         raise MeshError(f"{path}: error: expected platform {' or '.join(PLATFORMS)}, found '{read['platform']}'")
     rates = {kind: rate for kind, rate in read["flops"].items() if kind != "source"}
@@ -103,6 +144,7 @@ def load(path: Path) -> Machine:
         rates,
         memory["bytes"],
         memory["bandwidth"],
+        Link(link["bandwidth"], link["latency"]),
         read["compiler"],
     )
 

@@ -19,6 +19,8 @@ class Target:
 
     text: str
     "As it was written."
+    device: str
+    "The name of the machine, or the path of its file."
     machine: Machine
     topology: tuple[int, ...]
     "How many of what the machine's `topology` names."
@@ -42,4 +44,4 @@ def parse(text: str) -> Target:
     if len(sizes) != len(found.topology) or not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
         expected = f"{len(found.topology)} positive numbers with x between them ({', '.join(found.topology)})"
         raise MeshError(f"error: target '{text}': expected a topology of {expected}, found '{topology}'")
-    return Target(text, found, tuple(map(int, sizes)))
+    return Target(text, device, found, tuple(map(int, sizes)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from meshbridge.analysis.known_values import Splat, known
+from meshbridge.cost.objective import objective
 from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, FunctionDecisions, OpDecision, Shardings, free_part
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
 from meshbridge.dialect import build
@@ -56,6 +57,9 @@ class MeshSpmdization(Pass):
     resharding: Resharding = "cheapest"
     "Which plans to take: the cheapest by bytes and number of collectives, or `exact`, the fewest bytes whatever the number."
 
+    machine: str = "bytes"
+    "The machine for which plans are the cheapest, as in `sharding-refinement`."
+
     boundary: bool = False
     "Write down what arguments and results are shards of, in their attributes `meshbridge.global`, `meshbridge.mesh` and"
     " `meshbridge.split_axes`: what `wrap-local` and running on devices need."
@@ -73,9 +77,10 @@ class MeshSpmdization(Pass):
         """Partitions as has been decided in the same run, else as the annotations say."""
         bodies = _bodies_of_composites(module)
         with module.context, ir.Location.unknown():
+            planning = replace(objective(self.machine).planning, exact=self.resharding == "exact")
             decisions: Decisions = known.pop(Decisions, None) or decisions_from_annotations(module)
             for function in decisions.functions:
-                partitioner = _FunctionPartitioner(function, Options(exact=self.resharding == "exact"))
+                partitioner = _FunctionPartitioner(function, planning)
                 partitioner.at.reasons = Reasons(function.mesh) if self.explain else None
                 partitioner.run(boundary=self.boundary or self.materialized)
                 if self.materialized:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.emit import emit
+from meshbridge.resharding.objective import BYTES, Objective
 from meshbridge.resharding.plan import Options, Plan
 from meshbridge.resharding.planner import cost, plan
 from meshbridge.resharding.price import floor
 
-__all__ = ["Bound", "Options", "Plan", "bound", "cost", "emit", "floor", "plan"]
+__all__ = ["BYTES", "Bound", "Objective", "Options", "Plan", "bound", "cost", "emit", "floor", "plan"]

@@ -31,6 +31,8 @@ class Paths:
     "Per dimension, the part that is local on both sides."
     entries: dict[int, int] = field(default_factory=dict)
     "The digits to slice by, the first of paths that start at no position and end at a local one, to their radices."
+    gathered: set[int] = field(default_factory=set)
+    "The dimensions of the positions that are local in the end."
     moved: int = 1
     "The radices of the paths between two local positions, multiplied."
     leaving: list[Path] = field(default_factory=list)
@@ -82,7 +84,7 @@ def _follow(found: Paths, source: dict[tuple[int, int], int], target: dict[tuple
     """Adds the paths and cycles of the digits at these positions, in the order in which a plan finds them."""
     into = {number: position for position, number in target.items()}
     left = set(source.values())
-    leaving = [number for position, number in source.items() if position not in target]
+    leaving = {number: position for position, number in source.items() if position not in target}
     sliced: dict[int, list[int]] = {}  # to each of their digits, the paths that a slice makes cycles
     for start in (*leaving, *[number for number in into if number not in left]):
         digits, position = [start], into.get(start)
@@ -91,7 +93,10 @@ def _follow(found: Paths, source: dict[tuple[int, int], int], target: dict[tuple
             position = into.get(digits[-1])
         radix, length = found.radices[start], len(digits)
         if start in left:
-            found.moved *= radix if position is not None else 1
+            if position is None:
+                found.gathered.add(leaving[start][0])
+            else:
+                found.moved *= radix
             found.leaving += [(radix, length)] if length > 1 else []
         elif position is not None:
             found.entries[start] = radix

@@ -20,6 +20,7 @@ from meshbridge.resharding.boxes import buffer_shape, lie_alike
 from meshbridge.resharding.candidates import in_padding, masks, padded_shape, plans_between, plans_by_tiles, relabel, relabelling
 from meshbridge.resharding.check import PlanError, check
 from meshbridge.resharding.exchange import exchanged_axes
+from meshbridge.resharding.objective import BYTES, Objective
 from meshbridge.resharding.plan import DEFAULTS, Options, Plan
 from meshbridge.resharding.price import even_share
 from meshbridge.resharding.routes import reduced_axes, replications, routes
@@ -114,21 +115,23 @@ def _is_unbeatable(direct: Plan, options: Options) -> bool:
 
 
 @lru_cache(maxsize=1 << 20)
-def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding) -> float:
-    """Wire bytes per device of the default plan, on average: a permute in which half of the devices keep what they have moves
-    half of it. For even shards a formula (`price`), which leaves out that small tensors may give up bytes for fewer collectives.
+def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, objective: Objective = BYTES) -> float:
+    """What resharding costs under `objective`: wire bytes per device of the best plan, on average (a permute in which half of the
+    devices keep what they have moves half of it), and its launches. For even shards a formula (`price`), which leaves out that
+    small tensors may give up bytes for fewer collectives.
     """
+    options, size = objective.pricing, element_bytes(dtype)
     if source.is_plain and target.is_plain:
         source, target = source.padded(len(shape)), target.padded(len(shape))
         if is_even(shape, mesh, source.split_axes) and is_even(shape, mesh, target.split_axes):
-            share = even_share(mesh, source, target, _UNCHECKED.permutes(mesh))
+            share = even_share(mesh, source, target, options.permutes(mesh))
             if share is not None:
-                return share.of(prod(shape)).received * element_bytes(dtype)
-        return way_between(shape, dtype, mesh, source, target, _UNCHECKED).received * element_bytes(dtype)
-    return plan(shape, dtype, mesh, source, target, _UNCHECKED).total_bytes / mesh.size
-
-
-_UNCHECKED = replace(DEFAULTS, check=False)
+                found = share.of(prod(shape))
+                return found.received * size + objective.launch * found.collectives
+        way = way_between(shape, dtype, mesh, source, target, options)
+        return way.received * size + objective.launch * way.launches
+    best = plan(shape, dtype, mesh, source, target, options)
+    return best.total_bytes / mesh.size + objective.launch * best.collectives
 
 
 def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:

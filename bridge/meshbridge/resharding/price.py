@@ -52,6 +52,11 @@ class Received(NamedTuple):
         """Elements that a device receives on average, with what is sent in the place of permutes."""
         return self.average + sum([each.sent[0] for each in self.relayed])
 
+    @property
+    def collectives(self) -> int:
+        """All collectives, with those in the place of permutes."""
+        return self.launches + sum([each.sent[1] for each in self.relayed])
+
 
 class Floor(NamedTuple):
     """Elements that a device receives at least, on average."""
@@ -59,6 +64,8 @@ class Floor(NamedTuple):
     received: float
     is_price: bool
     "Whether the best plan receives no more."
+    launches: int
+    "In how many collectives it does; 0 where that is not known."
 
 
 class _Pair(NamedTuple):
@@ -74,6 +81,8 @@ class _Pair(NamedTuple):
     "The part of the tensor that is received beside, as terms; None where nothing is reduced."
     is_lean: bool
     "Whether no more than the floor is received if all blocks are even."
+    launches: int = 0
+    "In how many collectives; 0 where that is not known."
     fewer: tuple[int, ...] = ()
     "Per dimension, how many blocks the side has that has fewer; nothing where uneven blocks may be exchanged as tiles."
 
@@ -92,7 +101,7 @@ def floor(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding) -> Floor
             even, elements = True, padded
     wanted = elements / pair.parts
     received = wanted - held if pair.reduced is None else wanted + elements * pair.reduced
-    return Floor(max(0.0, received), even and pair.is_lean)
+    return Floor(max(0.0, received), even and pair.is_lean, pair.launches)
 
 
 def _padded(shape: Shape, pair: _Pair) -> int | None:
@@ -117,13 +126,15 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     parts, most = prod(afters), prod(blocks)
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
-        return _Pair(parts, blocks, most, None, is_lean and (not partial or source.partial_kind == target.partial_kind), fewer)
+        is_lean = is_lean and (not partial or source.partial_kind == target.partial_kind)
+        gathers = sum(len(before) > len(after) for before, after in splits) if is_lean else 0
+        return _Pair(parts, blocks, most, None, is_lean, gathers, fewer)
     terms = sizes[partial]
     if terms == 1 or target.partial_axes:
         return _Pair(inf, blocks, most, 0.0, is_lean=False)
     all_used = prod(befores) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
-    return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, fewer)
+    return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, fewer=fewer)
 
 
 def even_price(mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, rounds: int) -> Received | None:
@@ -225,7 +236,7 @@ def _received(
     total += 2 * (n - n / reduced)
     n /= late
     total += paths.wanted - n
-    launches = (scattered > 1) + (reduced > 1) + (paths.wanted > n)
+    launches = (scattered > 1) + (reduced > 1) + (max(1, len(paths.gathered)) if paths.wanted > n else 0)
     moved = paths.moved
     twisted = paths.twisted(scattered_alone)
     if not twisted:

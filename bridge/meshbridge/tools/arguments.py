@@ -7,6 +7,7 @@ import os
 import re
 from math import inf
 
+from meshbridge.ir.mlir import MeshError
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.tools import console
@@ -24,6 +25,22 @@ def add_input(parser: console.Parser) -> None:
     parser.add_argument("input", help=_INPUT_HELP)
     parser.add_argument("--dims", type=_dims, metavar="B=8,S=16", help="sizes of a jax.export artifact's symbolic dimensions")
     parser.add_argument("--quiet", action="store_true", help="show no progress on a terminal")
+
+
+def add_machine(parser: console.Parser, default: str | None, said: str = "") -> None:
+    """The machine for which the plan is to be the best; the help says `said` of the `default`."""
+    help_ = f"what to minimise time on: a device of docs/targets.md, a file of one, neutral, or bytes (default: {said or default})"
+    parser.add_argument("--machine", type=_machine, default=default, metavar="NAME", help=help_)
+
+
+def _machine(name: str) -> str:
+    from meshbridge.cost.objective import objective
+
+    try:
+        objective(name)
+    except MeshError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
+    return name
 
 
 def add_run_inputs(parser: console.Parser) -> None:

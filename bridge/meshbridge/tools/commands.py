@@ -30,6 +30,7 @@ def _add_partition(parser: console.Parser) -> None:
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
+    arguments.add_machine(parser, pipeline.DEFAULTS.machine)
     text = "with --emit local: plain StableHLO of that version, for other compilers than XLA, e.g. 1.9.0"
     parser.add_argument(_VERSION, type=_version, metavar="V", help=text)
     parser.add_argument("--ops", metavar="FILE", help="with --stablehlo-version: the ops that may be used, one on each line")
@@ -63,6 +64,7 @@ def _add_report(parser: console.Parser) -> None:
     arguments.add_input(parser)
     _add_platform(parser)
     _add_options(parser, "resharding", "collectives")
+    arguments.add_machine(parser, pipeline.DEFAULTS.machine)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=report)
 
@@ -139,7 +141,7 @@ def partition(options: argparse.Namespace) -> int:
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
     console.refuse_ignored("meshbridge partition", useless, _given(options))
-    given = {name: value for name, value in vars(options).items() if name in _HELP}
+    given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine")}
     how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
     with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
@@ -192,8 +194,9 @@ def _given(options: argparse.Namespace) -> dict[str, object]:
 
 def _refuse_done(program: Program, options: argparse.Namespace) -> None:
     """Raises MeshError for options that a program which is partitioned already comes too late for."""
-    if is_partitioned(program.module) and options.resharding != "cheapest":
-        raise MeshError(f"error: --resharding has no effect {_DONE}")
+    for name in ("resharding", "machine"):
+        if is_partitioned(program.module) and getattr(options, name) != getattr(pipeline.DEFAULTS, name):
+            raise MeshError(f"error: --{name} has no effect {_DONE}")
 
 
 def _read_for_platform(options: argparse.Namespace) -> Program:
@@ -283,7 +286,9 @@ def _binary(program: Program) -> Program:
 
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
-    how = pipeline.Options(emit="mesh", resharding=options.resharding, collectives=options.collectives)
+    how = pipeline.Options(
+        emit="mesh", resharding=options.resharding, machine=options.machine, collectives=options.collectives
+    )
     with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines.target import EXAMPLES, Target, parse
 from meshbridge.read import files
@@ -27,6 +28,7 @@ def add_compare(parser: console.Parser) -> None:
     parser.add_argument("--target", action="append", default=[], dest="targets", metavar=_TARGET, help=help_)
     help_ = "with --target, leave out one of XLA's partitioners; may be given twice"
     parser.add_argument("--without", action="append", default=[], choices=PEERS, help=help_)
+    _add_machine(parser)
     _add_limits(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=compare)
@@ -36,12 +38,17 @@ def add_compile(parser: console.Parser) -> None:
     """The options of `meshbridge compile`."""
     arguments.add_input(parser)
     parser.add_argument("--target", required=True, metavar=_TARGET, help=f"what to compile for: {EXAMPLES}")
+    _add_machine(parser)
     _add_limits(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file, as the target's runtime serializes executables")
     parser.set_defaults(command=compile)
 
 
 _TARGET = "PLATFORM:DEVICE:TOPOLOGY"
+
+
+def _add_machine(parser: console.Parser) -> None:
+    arguments.add_machine(parser, None, f"the target's own, or {pipeline.DEFAULTS.machine} without one")
 
 
 def _add_limits(parser: console.Parser) -> None:
@@ -75,6 +82,7 @@ def compare(options: argparse.Namespace) -> int:
         found = command.compare(
             program.module,
             devices=options.devices,
+            machine=options.machine or pipeline.DEFAULTS.machine,
             seed=options.seed,
             inputs=archive or "",
             limits=_limits(options),
@@ -96,7 +104,14 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     from meshbridge.tools.compare import command, text
 
     with files.about(files.display_name(options.input), program.format.wording):
-        found = command.compare_for(program, targets, without=options.without, limits=_limits(options), quiet=options.quiet)
+        found = command.compare_for(
+            program,
+            targets,
+            machine=options.machine,
+            without=options.without,
+            limits=_limits(options),
+            quiet=options.quiet,
+        )
     if options.json:
         print(text.targets_as_json(found))
     else:
@@ -118,7 +133,7 @@ def compile(options: argparse.Namespace) -> int:
         from meshbridge.tools.compare import command
 
         with files.about(files.display_name(options.input), program.format.wording):
-            data = command.executable_for(program, target, limits=_limits(options))
+            data = command.executable_for(program, target, machine=options.machine, limits=_limits(options))
         steps.done(_COMPILING)
     files.write_bytes(options.output, data)
     return 0

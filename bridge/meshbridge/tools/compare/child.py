@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshbridge import pipeline
 from meshbridge.analysis import hlo_cost
 from meshbridge.analysis.hlo import HloError
 from meshbridge.analysis.hlo_figures import figures
@@ -42,7 +43,8 @@ class Request:
     """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
 
     Inputs come from the archive `inputs`, or from `seed` where that is empty. With a `target`, whose first devices are meant,
-    nothing runs; if it is to `keep` what it compiles, that is left in the folder, and nothing else is found out.
+    nothing runs. The `machine` is the one for which our plan is the best. If it is to `keep` what it compiles, that is left in the
+    folder, and nothing else is found out.
     """
 
     contestant: str
@@ -51,6 +53,7 @@ class Request:
     inputs: str = ""
     lead: bool = False
     target: str = ""
+    machine: str = pipeline.DEFAULTS.machine
     keep: bool = False
 
 
@@ -84,10 +87,10 @@ def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures
     devices = targets.devices(target)[: request.devices]
     if request.keep:
         contestant = CONTESTANTS[request.contestant]
-        copy, _ = prepared(contestant, module)
+        copy, _ = prepared(contestant, module, request.machine)
         (folder / EXECUTABLE).write_bytes(spmd.compile(copy, devices, shardy=contestant.shardy).loaded.serialize())
         return Figures()
-    compiled, found = _compiled(request.contestant, module, devices)
+    compiled, found = _compiled(request, module, devices)
     try:
         return replace(found, modelled=_modelled(target, compiled.loaded.hlo_text(), folder / ERRORS))
     except HloError as error:
@@ -104,7 +107,7 @@ def _modelled(target: Target, text: str, log: Path) -> Modelled:
 
 
 def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence[Any]) -> Figures:
-    compiled, found = _compiled(request.contestant, module, jax.devices()[: request.devices])
+    compiled, found = _compiled(request, module, jax.devices()[: request.devices])
     running = []
     for _ in range(REPEATS):
         placed = compiled.place(inputs)  # a program may take its arguments for itself
@@ -118,10 +121,10 @@ def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence
     return replace(found, run_seconds=min(running), absolute_difference=absolute, relative_difference=relative)
 
 
-def _compiled(name: str, module: ir.Module, devices: Sequence[Any]) -> tuple[spmd.Compiled, Figures]:
+def _compiled(request: Request, module: ir.Module, devices: Sequence[Any]) -> tuple[spmd.Compiled, Figures]:
     """What a contestant makes of the program, and all that is known of it before it runs."""
-    contestant = CONTESTANTS[name]
-    copy, partitioning = prepared(contestant, module)
+    contestant = CONTESTANTS[request.contestant]
+    copy, partitioning = prepared(contestant, module, request.machine)
     started = time.perf_counter()
     compiled = spmd.compile(copy, devices, shardy=contestant.shardy)
     compiling = time.perf_counter() - started

@@ -62,10 +62,17 @@ class TargetComparison:
 
 
 def compare(
-    module: ir.Module, *, devices: int, seed: int = 0, inputs: str = "", limits: Limits = NO_LIMITS, quiet: bool = True
+    module: ir.Module,
+    *,
+    devices: int,
+    machine: str = pipeline.DEFAULTS.machine,
+    seed: int = 0,
+    inputs: str = "",
+    limits: Limits = NO_LIMITS,
+    quiet: bool = True,
 ) -> Comparison:
     """Every contestant on `module`, which is not changed, and on the same inputs: those of the archive `inputs`, else drawn from
-    `seed`. Each is held to `limits`. Shows on a terminal which of them runs unless `quiet`.
+    `seed`. Our plan is the best for `machine`. Each is held to `limits`. Shows on a terminal which of them runs unless `quiet`.
 
     XLA is asked for `devices` virtual devices through the environment, before JAX starts (see `commands`).
 
@@ -85,7 +92,7 @@ def compare(
         (Path(folder) / "program").write_bytes(mlir.to_bytecode(module))
 
         def run(contestant: str, *, lead: bool) -> Figures:
-            request = Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead)
+            request = Request(contestant, needed, seed, inputs and str(Path(inputs).resolve()), lead, machine=machine)
             outcome = _outcome(Path(folder), request, limits)
             steps.done(contestant)
             return outcome
@@ -105,12 +112,13 @@ def compare_for(
     program: Program,
     for_targets: Sequence[Target],
     *,
+    machine: str | None = None,
     without: Sequence[str] = (),
     limits: Limits = NO_LIMITS,
     quiet: bool = True,
 ) -> tuple[TargetComparison, ...]:
     """Every contestant but those `without` on `program`, which is not changed, compiled for each target by its platform's
-    compiler. Nothing runs.
+    compiler. Nothing runs. Our plan is the best for `machine`, by default the target's own.
 
     Each compilation is held to `limits`. Raises MeshError where a compiler is not installed, where a target has fewer devices
     than the program needs, and for a program that is partitioned already.
@@ -126,14 +134,16 @@ def compare_for(
             (folder / "program").write_bytes(mlir.to_bytecode(module))
             figures = {}
             for contestant in contestants:
-                figures[contestant] = _compile(folder, Request(contestant, used, target=target.text), target, limits)
+                request = Request(contestant, used, target=target.text, machine=machine or target.device)
+                figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
             found.append(TargetComparison(target, used, figures))
     return tuple(found)
 
 
-def executable_for(program: Program, target: Target, *, limits: Limits = NO_LIMITS) -> bytes:
-    """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables.
+def executable_for(program: Program, target: Target, *, machine: str | None = None, limits: Limits = NO_LIMITS) -> bytes:
+    """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables. The plan is
+    the best for `machine`, by default the target's own.
 
     Raises MeshError for what `compare_for` raises it for, but for a program that is partitioned already, and where the program
     cannot be compiled, or is not within `limits`.
@@ -142,7 +152,8 @@ def executable_for(program: Program, target: Target, *, limits: Limits = NO_LIMI
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
-        found = _compile(folder, Request(OURS, used, target=target.text, keep=True), target, limits)
+        request = Request(OURS, used, target=target.text, machine=machine or target.device, keep=True)
+        found = _compile(folder, request, target, limits)
         if found.error:
             raise MeshError(found.error if "error: " in found.error else f"error: target '{target.text}': {found.error}")
         return (folder / EXECUTABLE).read_bytes()

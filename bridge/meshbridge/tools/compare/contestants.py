@@ -17,24 +17,24 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Contestant:
-    """`prepare` changes a module into what XLA is to compile; `shardy` says in whose notation that is."""
+    """`prepare` changes a module into what XLA is to compile for a machine of that name; `shardy` says in whose notation that is."""
 
-    prepare: Callable[[ir.Module], ir.Module]
+    prepare: Callable[[ir.Module, str], ir.Module]
     shardy: bool
     is_ours: bool = False
     "Whether preparing is partitioning, so that its time counts."
 
 
-def _ours(module: ir.Module) -> ir.Module:
+def _ours(module: ir.Module, machine: str) -> ir.Module:
     """Partitioned: nothing is left for XLA's partitioner to decide."""
-    pipeline.partition_module(module)
+    pipeline.partition_module(module, pipeline.Options(machine=machine))
     return module
 
 
-def _in(notation: str) -> Callable[[ir.Module], ir.Module]:
+def _in(notation: str) -> Callable[[ir.Module, str], ir.Module]:
     """The same program with its shardings in a notation, as it stands if it has that already."""
 
-    def convert(module: ir.Module) -> ir.Module:
+    def convert(module: ir.Module, _machine: str) -> ir.Module:
         found = formats.find_notation(module)
         if found is None or found.name != notation:
             conversion.convert(Program(module, formats.BYTECODE), notation)
@@ -56,12 +56,12 @@ CONTESTANTS = {
 PEERS = tuple(name for name, contestant in CONTESTANTS.items() if not contestant.is_ours)
 
 
-def prepared(contestant: Contestant, module: ir.Module) -> tuple[ir.Module, float]:
-    """A copy of `module` as XLA is to compile it, and the seconds that partitioning took. Raises MeshError."""
+def prepared(contestant: Contestant, module: ir.Module, machine: str) -> tuple[ir.Module, float]:
+    """A copy of `module` as XLA is to compile it for a machine of that name, and the seconds that partitioning took. Raises MeshError."""
     seconds = []
     for _ in range(REPEATS if contestant.is_ours else 1):
         copy = formats.copy_module(module)
         started = time.perf_counter()
-        copy = contestant.prepare(copy)
+        copy = contestant.prepare(copy, machine)
         seconds.append(time.perf_counter() - started)
     return copy, min(seconds) if contestant.is_ours else 0.0
