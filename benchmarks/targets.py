@@ -27,6 +27,9 @@ COMMAND = "make bench-targets"
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "targets"
 TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
+MEASURED = (OURS, PEER)
+"""Whom the tables hold."""
+
 EQUAL = 1.001
 """Ratios up to this are no loss: figures of one plan differ by as much where two compilers pad differently."""
 
@@ -63,27 +66,31 @@ class Case:
         said = ["--devices", str(self.target.devices), "--platform", self.platform, "--annotation", self.annotation]
         return ["-m", "testdata.realistic.export", str(self.program), self.name, *said]
 
-    def comparing(self, limit: int) -> list[str]:
-        """The Python command that compiles the program by each contestant, for up to so many seconds each."""
-        said = ["--target", self.target.text, "--without", "xla-gspmd", "--timeout", str(limit), "--json", "--quiet"]
+    def comparing(self, limit: int, *, without: Sequence[str]) -> list[str]:
+        """The Python command that compiles the program by each contestant but some, for up to so many seconds each."""
+        left_out = [word for name in without for word in ("--without", name)]
+        said = ["--target", self.target.text, *left_out, "--timeout", str(limit), "--json", "--quiet"]
         return ["-m", "meshbridge", "compare", str(self.program), *said]
 
 
-def measure(case: Case, limit: int, *, kept: bool) -> dict[str, Contestant]:
-    """What is known of each contestant, by name; from the case's file if that may be `kept` and is there."""
-    if not (kept and case.found.exists()):
+def measure(case: Case, limit: int, *, kept: Sequence[str]) -> dict[str, Contestant]:
+    """What is known of each contestant, by name; of those `kept` from the case's file, if that is there."""
+    known: dict[str, Contestant] = json.loads(case.found.read_text()) if case.found.exists() else {}
+    found = {name: figures for name, figures in known.items() if name in kept}
+    if len(found) < len(MEASURED):
         print(f"{case.name}, {case.annotation}, {case.target.text}", file=sys.stderr, flush=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
-        case.found.write_text(json.dumps(_measured(case, limit), indent=1))
-    found: dict[str, Contestant] = json.loads(case.found.read_text())
-    return found
+        found = _measured(case, limit, [*found]) | found
+        case.found.write_text(json.dumps(found, indent=1))
+    return {name: found[name] for name in MEASURED}
 
 
-def _measured(case: Case, limit: int) -> dict[str, Contestant]:
+def _measured(case: Case, limit: int, without: Sequence[str]) -> dict[str, Contestant]:
+    """The figures of all MEASURED but those `without`."""
     exported = _python(case.exporting)
     if exported.returncode:
         return _failed(exported)
-    compared = _python(case.comparing(limit))
+    compared = _python(case.comparing(limit, without=["xla-gspmd", *without]))
     if not compared.stdout.startswith("{"):
         return _failed(compared)
     (target,) = json.loads(compared.stdout)["targets"]
@@ -97,7 +104,7 @@ def _python(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def _failed(done: subprocess.CompletedProcess[str]) -> dict[str, Contestant]:
     """Nobody's figures: the program itself could not be made, or not be read."""
     error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
-    return {name: {"error": error} for name in (OURS, PEER)}
+    return {name: {"error": error} for name in MEASURED}
 
 
 @dataclass(frozen=True)
@@ -252,7 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if annotation in variants(name)
     ]
     chosen = [case for case in cases if case.found.exists()] if options.measured else cases
-    found = {case: measure(case, options.limit, kept=options.keep or options.measured) for case in chosen}
+    kept = [PEER] if options.ours else MEASURED if options.keep or options.measured else []
+    found = {case: measure(case, options.limit, kept=kept) for case in chosen}
     text = "\n\n".join([tables(found), *_left_out([case for case in cases if case not in found])])
     print(text)
     write_json(found, options.json)
@@ -270,6 +278,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="TARGET")
     parser.add_argument("--limit", type=int, default=600, metavar="SECONDS", help="what one compilation may take (default: 600)")
     parser.add_argument("--keep", action="store_true", help="take what was measured before from build/targets, where it is there")
+    parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")
     parser.add_argument("--measured", action="store_true", help="measure nothing, show what was measured before")
     parser.add_argument("--json", type=Path, default=FOLDER.with_suffix(".json"), metavar="FILE", help="all figures")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
