@@ -255,10 +255,10 @@ def test_trips_of_an_annotated_loop_are_known(tmp_path: Path, capsys: pytest.Cap
     """Whatever annotations stand between a loop's counter and its end."""
     saved = tmp_path / "annotated.mlir"
     (tmp_path / "program").write_bytes(build("loop_power").export().serialize())
-    assert cli.main(["partition", str(tmp_path / "program"), "--emit", "annotated", "-o", str(saved)]) == 0
+    assert cli.main(["partition", str(tmp_path / "program"), "--emit", "annotated", "--machine", "bytes", "-o", str(saved)]) == 0
     work = []
     for path in (tmp_path / "program", saved):
-        assert cli.main(["report", str(path), "--json"]) == 0
+        assert cli.main(["report", str(path), "--machine", "bytes", "--json"]) == 0
         work.append(json.loads(capsys.readouterr().out)["work"])
         assert work[-1]["redundant"]["contractions"] == 0
     assert work[0]["needed"]["contractions"] == work[1]["needed"]["contractions"]

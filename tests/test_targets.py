@@ -93,6 +93,10 @@ bf16 = 1e14
 source = "its box"
 bytes = 17_179_869_184
 bandwidth = 1e12
+[link]
+source = "its box"
+bandwidth = 5e10
+latency = 2e-6
 [compiler]
 name = "mine"
 platform_name = "CUDA"
@@ -123,6 +127,8 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
         ("platform =", "platform", "not a TOML file: "),
         ('platform = "gpu"\n', "", "platform is missing"),
         ("bandwidth = 1e12", "", "memory.bandwidth is missing"),
+        ("latency = 2e-6", "", "link.latency is missing"),
+        ("latency = 2e-6", "latency = 0", "link.latency: expected a positive number, found 0"),
         ("bf16 = 1e14", 'bf16 = "fast"', "flops.bf16: expected a number, found 'fast'"),
         ("devices_per_chip = 1", "devices_per_chip = true", "devices_per_chip: expected a whole number, found True"),
         ("[memory]", "[storage]", "memory is missing"),
@@ -145,10 +151,11 @@ def test_what_comes_with_meshbridge() -> None:
     for (platform, name), each in machine.machines().items():
         path = BRIDGE / "machines" / platform / f"{name}.toml"
         assert each.platform == platform
-        assert path.read_text().count("source = ") == {"tpu": 2, "gpu": 3}[platform]
+        assert path.read_text().count("source = ") == {"tpu": 3, "gpu": 4}[platform]
         assert each.flops["bf16"] > 1e14
         assert 1 << 33 < each.memory_bytes < 1 << 38
         assert 5e11 < each.memory_bandwidth < 1e13
+        assert 5e4 < each.link.launch < 1e7
         assert len(each.topology) == 3 or name in ("v5e", "v6e")
 
 

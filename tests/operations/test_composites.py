@@ -59,7 +59,7 @@ def kinds_of(function: Function, operands: list[np.ndarray], specs: list[Spec], 
     )
     with jax.set_mesh(mesh):
         exported = jax.export.export(jax.jit(function, in_shardings=placed[0], out_shardings=placed[1]))(*operands)
-    return [collective.kind for collective in meshbridge.report(exported).collectives]
+    return [collective.kind for collective in meshbridge.report(exported, machine="bytes").collectives]
 
 
 NEED_J = {"need_replication_factors": ["j"]}

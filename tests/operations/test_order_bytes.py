@@ -42,7 +42,7 @@ def test_bytes_and_values(name: str) -> None:
     sharded = jax.jit(function, in_shardings=NamedSharding(mesh, given), out_shardings=into)
     with jax.set_mesh(mesh):
         exported = jax.export.export(sharded)(x)
-    assert meshbridge.report(exported).wire_bytes <= most
+    assert meshbridge.report(exported, machine="bytes").wire_bytes <= most
     got, expected = run_sharded(function, [x], mesh, [given], wanted)
     for mine, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-2)

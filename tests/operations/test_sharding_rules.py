@@ -70,7 +70,7 @@ def export(function: Any, *arguments: np.ndarray, specs: list[Spec], out: Any, t
 
 def run(exported: jax.export.Exported, *arguments: np.ndarray) -> Any:
     placed = [jax.device_put(*entry) for entry in zip(arguments, exported.in_shardings_jax(device_mesh(MESH)), strict=True)]
-    return jax.tree.map(np.asarray, jax.jit(meshbridge.partition(exported).call)(*placed))
+    return jax.tree.map(np.asarray, jax.jit(meshbridge.partition(exported, machine="bytes").call)(*placed))
 
 
 @pytest.mark.parametrize("rule", ["... i j -> ... i j, ...", "a b i j -> a b i j, a b"])
@@ -131,7 +131,7 @@ class Call:
     ) -> None:
         """The partitioned call equals the plain one, is called with operands of `shapes`, and moves data by `kinds` alone."""
         exported = export(self.call, *operands, specs=specs, out=out, target=self.name)
-        assert [collective.kind for collective in meshbridge.report(exported).collectives] == kinds
+        assert [collective.kind for collective in meshbridge.report(exported, machine="bytes").collectives] == kinds
         self.shapes.clear()
         assert_close(run(exported, *operands), self.function(*operands))
         assert self.shapes == {shapes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine
@@ -16,7 +16,7 @@ Measured on the 31 programs of `testdata/realistic`, 8 devices: XX"""
 UNNAMED = {"bytes": BYTES, "neutral": NEUTRAL}
 
 
-@cache
+@lru_cache(maxsize=64)
 def objective(name: str) -> Objective:
     """The objective of a machine: `neutral`, `bytes`, the name of a device of `machines`, or the path of its file.
 

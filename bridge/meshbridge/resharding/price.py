@@ -127,14 +127,21 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
     if partial == target.partial_axes:
         is_lean = all(before[: len(after)] == after[: len(before)] for before, after in splits)
         is_lean = is_lean and (not partial or source.partial_kind == target.partial_kind)
-        gathers = sum(len(before) > len(after) for before, after in splits) if is_lean else 0
-        return _Pair(parts, blocks, most, None, is_lean, gathers, fewer)
+        return _Pair(parts, blocks, most, None, is_lean, _gathers(splits, befores, afters) if is_lean else 0, fewer)
     terms = sizes[partial]
     if terms == 1 or target.partial_axes:
         return _Pair(inf, blocks, most, 0.0, is_lean=False)
     all_used = prod(befores) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
     return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, fewer=fewer)
+
+
+def _gathers(splits: list[tuple[Axes, Axes]], befores: list[int], afters: list[int]) -> int:
+    """The all-gathers of a lean pair, one for each dimension that is split less; 0 where an axis changes dimensions."""
+    used = {axis for before, _ in splits for axis in before}
+    if not all(used.isdisjoint(after[len(before) :]) for before, after in splits):
+        return 0
+    return sum(before > after for before, after in zip(befores, afters, strict=True))
 
 
 def even_price(mesh: Mesh, dims: Iterable[SplitDim], reduced: Axes, copied: Axes, rounds: int) -> Received | None:

@@ -1,0 +1,119 @@
+"""What is minimised: a collective costs the time in which it starts, on the machine that is named."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import NamedSharding, PartitionSpec as P
+from meshbridge import resharding
+from meshbridge.cost.objective import NEUTRAL, UNNAMED, objective
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.machines import machine
+from meshbridge.resharding import BYTES, Objective
+from meshbridge.tools import cli
+
+import meshbridge
+from tests.operations.differential import Spec, assert_close, device_mesh, run_sharded
+from tests.test_targets import MINE
+
+MESHES = ((2, 4), (2, 2, 2), (4, 8), (2, 4, 4))
+
+
+def test_machines_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    assert objective("bytes") == BYTES
+    assert objective("neutral") == NEUTRAL
+    assert objective(str(path)).launch == pytest.approx(5e10 * 2e-6)
+    for _, name in machine.machines():
+        assert objective(name).launch == machine.named(name).link.launch > 0
+    with pytest.raises(MeshError, match=r"unknown machine 'abacus', expected one of bytes, neutral, .*v5e.*\.toml file"):
+        objective("abacus")
+    with pytest.raises(MeshError, match=r"^nowhere\.toml: error: cannot read"):
+        objective("nowhere.toml")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_prices_count_the_collectives_of_the_plan(seed: int) -> None:
+    """What is priced is what the plan sends and starts, where shardings divide the tensor in powers of two."""
+    chooser, launch = random.Random(seed), 2048.0
+    weighed, seen, fewer = Objective(launch), 0, 0
+    for _ in range(150):
+        mesh = Mesh("m", chooser.choice(MESHES))
+        source, target = (_drawn(chooser, mesh) for _ in range(2))
+        shape = (4096, 4096)
+        plan = resharding.plan(shape, "f32", mesh, source, target, replace(weighed.planning, check=False))
+        price = resharding.cost(shape, "f32", mesh, source, target, weighed)
+        launches = (price - plan.total_bytes / mesh.size) / launch
+        assert launches == pytest.approx(round(launches))
+        assert round(launches) <= plan.collectives, plan
+        fewer += round(launches) < plan.collectives  # two gathers along one dimension, with an axis between that stays
+        seen += plan.collectives > 1
+    assert seen > 20
+    assert fewer < 10
+
+
+def _drawn(chooser: random.Random, mesh: Mesh) -> Sharding:
+    axes = [*range(mesh.rank)]
+    chooser.shuffle(axes)
+    used = axes[: chooser.randint(0, mesh.rank)]
+    cut = chooser.randint(0, len(used))
+    return Sharding("m", (tuple(used[:cut]), tuple(used[cut:])))
+
+
+def _activated() -> export.Exported:
+    """A product along a split dimension, and what follows on its sum: computed on parts of it, which are gathered, or whole."""
+
+    def function(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w)
+
+    mesh = device_mesh((2, 4))
+    shardings = [NamedSharding(mesh, spec) for spec in (P("a", "b"), P("b", None), P("a", None))]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 512), (512, 512))]
+    return export.export(jax.jit(function, in_shardings=tuple(shardings[:2]), out_shardings=shardings[2]))(*arguments)
+
+
+def test_a_dear_launch_is_avoided_and_numbers_stay(tmp_path: Path) -> None:
+    """The dearer a launch, the fewer collectives; bytes alone are fewest where launches cost nothing."""
+    exported = _activated()
+    slow = tmp_path / "slow.toml"
+    slow.write_text(MINE.replace("latency = 2e-6", "latency = 1"))
+    reports = [meshbridge.report(exported, machine=name) for name in ("bytes", "neutral", str(slow))]
+    launches = [sum(found.executions for found in report.collectives) for report in reports]
+    assert launches == [2, 1, 1]
+    assert len({report.wire_bytes for report in reports}) == 1
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal(aval.shape, np.float32) for aval in exported.in_avals]
+    expected = np.tanh(arguments[0] @ arguments[1])
+    for name in ("bytes", "neutral", str(slow)):
+        found = meshbridge.compile(exported, machine=name)(*arguments)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_commands_take_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(_activated().serialize())
+    found = []
+    for name in ("bytes", "v5e"):
+        assert cli.main(["report", str(program), "--machine", name, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    launches = [sum(each["executions"] for each in report["collectives"]) for report in found]
+    assert launches[1] < launches[0]
+    assert cli.main(["partition", str(program), "--machine", "abacus"]) == 2
+    assert "argument --machine: unknown machine 'abacus'" in capsys.readouterr().err
+    assert cli.main(["partition", str(program), "-o", str(tmp_path / "done")]) == 0
+    assert cli.main(["report", str(tmp_path / "done"), "--machine", "v5e"]) == 1
+    assert "--machine has no effect on a program that is partitioned already" in capsys.readouterr().err
+
+
+def test_unnamed_machines_are_no_devices() -> None:
+    assert not {name for _, name in machine.machines()} & set(UNNAMED)
