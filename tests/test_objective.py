@@ -12,7 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import meshbridge
 from meshbridge import resharding
 from meshbridge.cost.objective import NEUTRAL, UNNAMED, objective
 from meshbridge.ir.mlir import MeshError
@@ -20,9 +23,7 @@ from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.machines import machine
 from meshbridge.resharding import BYTES, Objective
 from meshbridge.tools import cli
-
-import meshbridge
-from tests.operations.differential import Spec, assert_close, device_mesh, run_sharded
+from tests.operations.differential import device_mesh
 from tests.test_targets import MINE
 
 MESHES = ((2, 4), (2, 2, 2), (4, 8), (2, 4, 4))
@@ -110,8 +111,8 @@ def test_commands_take_a_machine(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert launches[1] < launches[0]
     assert cli.main(["partition", str(program), "--machine", "abacus"]) == 2
     assert "argument --machine: unknown machine 'abacus'" in capsys.readouterr().err
-    assert cli.main(["partition", str(program), "-o", str(tmp_path / "done")]) == 0
-    assert cli.main(["report", str(tmp_path / "done"), "--machine", "v5e"]) == 1
+    assert cli.main(["partition", str(program), "--emit", "mesh", "-o", str(tmp_path / "done.mlir")]) == 0
+    assert cli.main(["report", str(tmp_path / "done.mlir"), "--machine", "v5e"]) == 1
     assert "--machine has no effect on a program that is partitioned already" in capsys.readouterr().err
 
 

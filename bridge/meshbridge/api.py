@@ -134,7 +134,9 @@ def report(
     from meshbridge.reports import partition_and_report
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
-    return partition_and_report(opened.module, Options(emit="mesh", resharding=resharding, machine=machine, collectives=collectives))[0]
+    return partition_and_report(
+        opened.module, Options(emit="mesh", resharding=resharding, machine=machine, collectives=collectives)
+    )[0]
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

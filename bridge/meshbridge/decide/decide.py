@@ -59,9 +59,7 @@ def decide(
     return Decisions(tuple(decided))
 
 
-def _propagated(
-    functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective
-) -> list[Graph]:
+def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective) -> list[Graph]:
     """The graphs of the functions that name a mesh, in which the user's annotations have been propagated.
 
     Where that meets a reshape which an axis fits only in part, the axis is cut in the graph, and then in the module. Other graphs

@@ -1,4 +1,4 @@
-"""What deciding and resharding minimise: bytes on the wire of a device, and the time that a collective takes to start, in bytes."""
+"""What deciding and resharding minimise: bytes on the wire of a device, and the starts of collectives, in such bytes."""
 
 from __future__ import annotations
 

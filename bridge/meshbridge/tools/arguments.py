@@ -29,7 +29,9 @@ def add_input(parser: console.Parser) -> None:
 
 def add_machine(parser: console.Parser, default: str | None, said: str = "") -> None:
     """The machine for which the plan is to be the best; the help says `said` of the `default`."""
-    help_ = f"what to minimise time on: a device of docs/targets.md, a file of one, neutral, or bytes (default: {said or default})"
+    help_ = (
+        f"what to minimise time on: a device of docs/targets.md, a file of one, neutral, or bytes (default: {said or default})"
+    )
     parser.add_argument("--machine", type=_machine, default=default, metavar="NAME", help=help_)
 
 

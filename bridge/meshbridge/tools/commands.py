@@ -286,9 +286,7 @@ def _binary(program: Program) -> Program:
 
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
-    how = pipeline.Options(
-        emit="mesh", resharding=options.resharding, machine=options.machine, collectives=options.collectives
-    )
+    how = pipeline.Options(emit="mesh", resharding=options.resharding, machine=options.machine, collectives=options.collectives)
     with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)

@@ -43,8 +43,8 @@ class Request:
     """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
 
     Inputs come from the archive `inputs`, or from `seed` where that is empty. With a `target`, whose first devices are meant,
-    nothing runs. The `machine` is the one for which our plan is the best. If it is to `keep` what it compiles, that is left in the
-    folder, and nothing else is found out.
+    nothing runs. Our plan is the best for `machine`. If it is to `keep` what it compiles, that is left in the folder, and nothing
+    else is found out.
     """
 
     contestant: str

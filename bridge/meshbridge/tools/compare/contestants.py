@@ -17,7 +17,7 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Contestant:
-    """`prepare` changes a module into what XLA is to compile for a machine of that name; `shardy` says in whose notation that is."""
+    """`prepare` changes a module into what XLA is to compile for a machine; `shardy` says in whose notation that is."""
 
     prepare: Callable[[ir.Module, str], ir.Module]
     shardy: bool
@@ -57,7 +57,7 @@ PEERS = tuple(name for name, contestant in CONTESTANTS.items() if not contestant
 
 
 def prepared(contestant: Contestant, module: ir.Module, machine: str) -> tuple[ir.Module, float]:
-    """A copy of `module` as XLA is to compile it for a machine of that name, and the seconds that partitioning took. Raises MeshError."""
+    """A copy of `module` as XLA is to compile it for `machine`, and the seconds that partitioning took. Raises MeshError."""
     seconds = []
     for _ in range(REPEATS if contestant.is_ours else 1):
         copy = formats.copy_module(module)
