@@ -52,8 +52,8 @@ class Options:
     resharding: Resharding = "cheapest"
     "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
     machine: str = "neutral"
-    """What is minimised: `bytes` on the wire, those and the launches of collectives (`neutral`), or time on a device of this name or
-    in this file (docs/targets.md)."""
+    """What is minimised: `bytes` on the wire, those and the launches of collectives (`neutral`), or time on a device of this
+    name, or in this file (docs/targets.md)."""
     collectives: Collectives = "on"
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
