@@ -133,7 +133,9 @@ def _pair(mesh: Mesh, source: Sharding, target: Sharding) -> _Pair:
         return _Pair(inf, blocks, most, 0.0, is_lean=False)
     all_used = prod(befores) * terms == mesh.size
     stays = all(before == after[: len(before)] for before, after in splits)
-    return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, fewer=fewer)
+    scattered = {axis for _, after in splits for axis in after}.intersection(partial)
+    launches = (sizes[tuple(scattered)] > 1) + (sizes[tuple(scattered.symmetric_difference(partial))] > 1)
+    return _Pair(parts, blocks, most, (terms - 2) / mesh.size, all_used and stays, launches, fewer)
 
 
 def _gathers(splits: list[tuple[Axes, Axes]], befores: list[int], afters: list[int]) -> int:
