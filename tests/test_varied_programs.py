@@ -42,7 +42,7 @@ def test_sends_no_more_than_xla(name: str) -> None:
     """Programs on which refinement has once ended with more bytes than one of XLA's partitioners."""
     program = PROGRAMS[name]
     arguments, results = program.jit_shardings(program.mesh())
-    partitioned = meshbridge.partition(program.export())
+    partitioned = meshbridge.partition(program.export(), machine="bytes")
     compiled = jax.jit(partitioned.call, in_shardings=arguments, out_shardings=results).lower(*program.avals()).compile()
     sent = communication(hlo.read(compiled.as_text() or "")).wire_bytes
     theirs = [communication(hlo.read(xla(program, shardy=shardy).compiled.as_text())) for shardy in (True, False)]
