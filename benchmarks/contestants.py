@@ -19,7 +19,6 @@ from meshbridge.ir import mlir
 from meshbridge.read import formats
 from testdata.program import Program
 
-
 MACHINE = "bytes"
 """The programs are so small that launches are all that counts on any device; what is compared are bytes."""
 
