@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from meshbridge.ir.mlir import MeshError
+from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.machines import machine
 from meshbridge.machines.machine import PLATFORMS, Machine
 
@@ -45,3 +46,14 @@ def parse(text: str) -> Target:
         expected = f"{len(found.topology)} positive numbers with x between them ({', '.join(found.topology)})"
         raise MeshError(f"error: target '{text}': expected a topology of {expected}, found '{topology}'")
     return Target(text, device, found, tuple(map(int, sizes)))
+
+
+def check_devices(module: ir.Module, available: int, there: str) -> int:
+    """How many devices an annotated program is for. Raises MeshError where it names no mesh, and where that needs more than are
+    `available`, of which `there` says where."""
+    mesh = find_mesh(module)
+    if mesh is None:
+        raise MeshError("<module>: error: the program names no mesh, there is nothing to partition")
+    if mesh.size > available:
+        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, {there} {available}")
+    return mesh.size

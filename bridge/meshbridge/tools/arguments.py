@@ -8,6 +8,7 @@ import re
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
+from meshbridge.machines.target import Target, parse
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.tools import console
@@ -27,7 +28,7 @@ def add_input(parser: console.Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress on a terminal")
 
 
-def add_machine(parser: console.Parser, default: str | None, said: str = "") -> None:
+def add_machine(parser: argparse._ActionsContainer, default: str | None, said: str = "") -> None:
     """The machine for which the plan is to be the best; the help says `said` of the `default`."""
     help_ = (
         f"what to minimise time on: a device of docs/targets.md, a file of one, neutral, or bytes (default: {said or default})"
@@ -43,6 +44,14 @@ def _machine(name: str) -> str:
     except MeshError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
     return name
+
+
+def target(command: str, text: str) -> Target:
+    """What `--target` says. Raises UsageError where it names no devices that there are."""
+    try:
+        return parse(text)
+    except MeshError as error:
+        raise console.UsageError(f"meshbridge {command}: {error}") from None
 
 
 def add_run_inputs(parser: console.Parser) -> None:

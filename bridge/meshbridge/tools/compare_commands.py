@@ -6,8 +6,7 @@ import argparse
 import os
 
 from meshbridge import pipeline
-from meshbridge.ir.mlir import MeshError
-from meshbridge.machines.target import EXAMPLES, Target, parse
+from meshbridge.machines.target import EXAMPLES
 from meshbridge.read import files
 from meshbridge.read.formats import Program
 from meshbridge.tools import arguments, console, progress
@@ -99,7 +98,7 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     useless = dict.fromkeys(("--devices", "--seed", "--inputs"), "with --target, for which nothing runs")
     given = {name: getattr(options, name.strip("-")) is not None for name in useless}
     console.refuse_ignored("meshbridge compare", useless, given)
-    targets = [_target("compare", text) for text in options.targets]
+    targets = [arguments.target("compare", text) for text in options.targets]
     program = _read_ahead_of_time(options)
     from meshbridge.tools.compare import command, text
 
@@ -126,7 +125,7 @@ _READING, _COMPILING, _WRITING = "reading", "compiling", "writing"
 
 def compile(options: argparse.Namespace) -> int:
     """`meshbridge compile IN --target T -o FILE`."""
-    target = _target("compile", options.target)
+    target = arguments.target("compile", options.target)
     with progress.shown((_READING, _COMPILING, _WRITING), quiet=options.quiet) as steps:
         program = _read_ahead_of_time(options)
         steps.done(_READING)
@@ -137,14 +136,6 @@ def compile(options: argparse.Namespace) -> int:
         steps.done(_COMPILING)
     files.write_bytes(options.output, data)
     return 0
-
-
-def _target(command: str, text: str) -> Target:
-    """What `--target` says. Raises UsageError where it says nothing that can be compiled for."""
-    try:
-        return parse(text)
-    except MeshError as error:
-        raise console.UsageError(f"meshbridge {command}: {error}") from None
 
 
 def _read_ahead_of_time(options: argparse.Namespace) -> Program:

@@ -15,10 +15,10 @@ import jax
 import numpy as np
 
 from meshbridge import pipeline
-from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
+from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
-from meshbridge.machines.target import Target
+from meshbridge.machines.target import Target, check_devices
 from meshbridge.read import formats
 from meshbridge.read.formats import Program
 from meshbridge.read.import_shardings import ImportShardings
@@ -209,12 +209,7 @@ def _devices(module: ir.Module, available: int, there: str) -> int:
     copy = formats.copy_module(module)
     pipeline.verify(copy)
     pipeline.run((ImportShardings(),), copy)
-    mesh = find_mesh(copy)
-    if mesh is None:
-        raise MeshError("<module>: error: the program names no mesh, there is nothing to partition")
-    if mesh.size > available:
-        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, {there} {available}")
-    return mesh.size
+    return check_devices(copy, available, there)
 
 
 def _check_inputs(ports: Sequence[pjrt.Port], path: str) -> None:
