@@ -41,7 +41,7 @@ def compiled(program: str, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[
     chosen = target(text)
     platform = targets.EXPORT_PLATFORM[chosen.machine.platform]
     exported = build(program).export_for(platform)
-    report = meshbridge.report(meshbridge.partition(exported, emit="local"))
+    report = meshbridge.report(meshbridge.partition(exported, emit="local", machine=chosen.device))
     written: Counter[str] = Counter()
     for collective in report.collectives:
         written[collective.kind.replace("_", "-")] += collective.total_bytes  # type: ignore[assignment]  # typed for int only
