@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import objective
+from meshbridge.cost.objective import UNNAMED, objective
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import is_partitioned
@@ -123,7 +123,8 @@ class Pipeline:
 
 def build(options: Options = DEFAULTS) -> Pipeline:
     """The stages from any source to the form that the options name."""
-    optimize = {"on": (OptimizeCollectives(),), "off": (), "ring": (OptimizeCollectives(ring=0),)}
+    combine = OptimizeCollectives.combine if options.machine in UNNAMED else 0
+    optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
     stages = [
         Stage("source"),
         Stage("annotated", (ImportShardings(),)),

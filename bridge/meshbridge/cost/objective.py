@@ -15,6 +15,8 @@ Measured on the programs of `testdata/realistic`, 8 devices: against `bytes` the
 most), and annotated GPT steps of two axes execute 65, 96 and 158 collectives instead of 118, 183 and 246."""
 
 UNNAMED = {"bytes": BYTES, "neutral": NEUTRAL}
+"""Machines that are no devices. For devices small collectives are not combined by copying their operands together: the compilers
+of TPUs and GPUs combine by themselves, without copies. On a v5e those took a quarter of a decoding step's cycles."""
 
 
 @lru_cache(maxsize=64)
