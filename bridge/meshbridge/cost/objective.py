@@ -25,6 +25,8 @@ def objective(name: str) -> Objective:
 
     Raises MeshError where there is none.
     """
+    if not isinstance(name, str):
+        raise MeshError(f"error: machine is {name!r}, expected the name of one or the path of its file, as a string")
     if name in UNNAMED:
         return UNNAMED[name]
     try:
