@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine
 from meshbridge.resharding import BYTES, Objective
@@ -19,7 +17,6 @@ UNNAMED = {"bytes": BYTES, "neutral": NEUTRAL}
 of TPUs and GPUs combine by themselves, without copies. On a v5e those took a quarter of a decoding step's cycles."""
 
 
-@lru_cache(maxsize=64)
 def objective(name: str) -> Objective:
     """The objective of a machine: `neutral`, `bytes`, the name of a device of `machines`, or the path of its file.
 

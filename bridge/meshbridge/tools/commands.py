@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
-from meshbridge.dialect.module_mesh import is_partitioned
+from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.lowering.plain_stablehlo import check_version
 from meshbridge.machines.target import EXAMPLES, Target, check_devices
@@ -206,7 +206,7 @@ def _reached(steps: progress.Steps, target: Target | None = None) -> pipeline.On
     soon as it is known for how many it is."""
 
     def reached(stage: str, module: ir.Module) -> None:
-        if target is not None and stage == "annotated":
+        if target is not None and stage == "annotated" and find_mesh(module) is not None:
             check_devices(module, target.devices, f"target '{target.text}' has")
         steps.done(_STAGES[stage])
 
