@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 
+import meshbridge
 from meshbridge.cost.communication import Collective, communication
 from meshbridge.decide.assign import Assigner
 from meshbridge.decide.build_graph import GraphBuilder
@@ -28,6 +29,7 @@ from meshbridge.ir.sharding import Sharding
 from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
+from testdata.realistic.catalogue import build as build_realistic
 from tests.operations.differential import Spec, device_mesh
 
 MESH = build(Options(emit="mesh", machine="bytes"))
@@ -194,6 +196,13 @@ def test_what_a_loop_carries_is_gathered_again_behind_it() -> None:
 
     found = _collectives(train, [(256, 16), (16, 4)], [Spec(("a", "b"), None), Spec(None, None)], Spec(None, None))
     assert {collective.executions for collective in found} == {2}
+
+
+def test_what_some_of_a_class_have_the_others_may_take() -> None:
+    """Moments of positions are split along the sequence, and tokens along the batch: all activations follow the tokens."""
+    exported = build_realistic("adam_zero1", "inputs", 64).export_for("cpu")
+    report = meshbridge.report(exported, machine="bytes")
+    assert report.bytes_by_kind()["all_to_all"] < report.wire_bytes / 20
 
 
 def test_readers_of_a_value_that_moves_share_one_move() -> None:

@@ -244,8 +244,8 @@ class Refiner:
         """Axes that a class may be split along: the choices of axes, alone or after those that the user wrote on a dimension of
         the class."""
         tensors = self.graph.tensors
-        first, dim = dimensions[0]
-        tried = {tensors[first].split[dim]}
+        now = {tensors[tensor].split[dim] for tensor, dim in dimensions}
+        tried = now if len(now) == 1 else set()  # what only some have, the others may take
         after = [tensors[tensor].free_along(dim) for tensor, dim in dimensions if tensors[tensor].written]
         for written in dict.fromkeys([(), *after]):
             for chosen in self._choices_of_axes:
