@@ -26,7 +26,7 @@ from meshbridge.decide.graph import Graph, Tensor, across_region
 from meshbridge.decide.kind_choices import Known
 from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Sharding, Split
-from meshbridge.ir.subaxes import whole_and_parts
+from meshbridge.ir.subaxes import whole_and_parts, whole_split
 
 MOST_PADDING = 1 / 8
 """A dimension is sharded where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3.
@@ -244,8 +244,11 @@ class Refiner:
         """Axes that a class may be split along: the choices of axes, alone or after those that the user wrote on a dimension of
         the class."""
         tensors = self.graph.tensors
-        now = {tensors[tensor].split[dim] for tensor, dim in dimensions}
-        tried = now if len(now) == 1 else set()  # what only some have, the others may take
+        first, dim = dimensions[0]
+        own = tensors[first].split[dim]
+        is_whole = whole_split(self.graph.mesh, (own,)) == (own,)  # parts of axes are for what no whole one fits
+        has_all = all(tensors[tensor].split[dim] == own for tensor, dim in dimensions)
+        tried = {own} if has_all or not is_whole else set()
         after = [tensors[tensor].free_along(dim) for tensor, dim in dimensions if tensors[tensor].written]
         for written in dict.fromkeys([(), *after]):
             for chosen in self._choices_of_axes:
