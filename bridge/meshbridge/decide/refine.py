@@ -246,7 +246,9 @@ class Refiner:
         tensors = self.graph.tensors
         first, dim = dimensions[0]
         own = tensors[first].split[dim]
-        is_whole = whole_split(self.graph.mesh, (own,)) == (own,)  # parts of axes are for what no whole one fits
+        # Parts of axes are left out: with them a llama step of uneven sizes has 493 KB of text on 65,536 devices, without 414,
+        # and 197 on 8. Which of its plans is the faster one is not measured.
+        is_whole = whole_split(self.graph.mesh, (own,)) == (own,)
         has_all = all(tensors[tensor].split[dim] == own for tensor, dim in dimensions)
         tried = {own} if has_all or not is_whole else set()
         after = [tensors[tensor].free_along(dim) for tensor, dim in dimensions if tensors[tensor].written]
