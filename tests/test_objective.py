@@ -36,7 +36,7 @@ def test_machines_by_name(tmp_path: Path) -> None:
     assert objective("neutral") == NEUTRAL
     assert objective(str(path)).launch == pytest.approx(5e10 * 2e-6)
     for _, name in machine.machines():
-        assert objective(name).launch == machine.named(name).link.launch > 0
+        assert objective(name).launch == machine.named(name).link.launch_bytes > 0
     with pytest.raises(MeshError, match=r"unknown machine 'abacus', expected one of bytes, neutral, .*v5e.*\.toml file"):
         objective("abacus")
     with pytest.raises(MeshError, match="machine is None, expected the name of one or the path of its file"):
@@ -89,7 +89,7 @@ def test_a_dear_launch_is_avoided_and_numbers_stay(tmp_path: Path) -> None:
     """The dearer a launch, the fewer collectives; bytes alone are fewest where launches cost nothing."""
     exported = _activated()
     slow = tmp_path / "slow.toml"
-    slow.write_text(MINE.replace("latency = 2e-6", "latency = 1"))
+    slow.write_text(MINE.replace("launch = 2e-6", "launch = 1"))
     reports = [meshbridge.report(exported, machine=name) for name in ("bytes", "neutral", str(slow))]
     launches = [sum(found.executions for found in report.collectives) for report in reports]
     assert launches == [2, 1, 1]

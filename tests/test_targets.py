@@ -59,7 +59,9 @@ def test_targets_as_they_are_written(written: str, name: str, topology: tuple[in
         ("v5e", "expected a target PLATFORM:DEVICE:TOPOLOGY, as in tpu:v5e:2x4 or gpu:h100:1x1x8, found 'v5e'"),
         ("tpu:v5e", "expected a target PLATFORM:DEVICE:TOPOLOGY"),
         ("tpu::2x4", "expected a target PLATFORM:DEVICE:TOPOLOGY"),
+        ("cpu8", "expected a target PLATFORM:DEVICE:TOPOLOGY"),
         ("cpu:x86:8", "target 'cpu:x86:8': expected platform tpu or gpu, found 'cpu'"),
+        ("cpu:cpu8:8", "target 'cpu:cpu8:8': expected platform tpu or gpu, found 'cpu'"),
         ("tpu:v9:2x4", "unknown TPU 'v9', expected one of 7x, v4, v5e, v5p, v6e, or the path of a .toml file"),
         ("gpu:v5e:1x1x8", "unknown GPU 'v5e', expected one of a100, b200, h100, h200, or"),
         ("tpu:v5e:2x", "expected a topology of 2 positive numbers with x between them (x, y), found '2x'"),
@@ -95,8 +97,14 @@ bytes = 17_179_869_184
 bandwidth = 1e12
 [link]
 source = "its box"
+name = "cable"
+kind = "switch"
+size = 4
 bandwidth = 5e10
-latency = 2e-6
+latency = 1e-6
+launch = 2e-6
+efficiency = 0.5
+reduction = 1
 [compiler]
 name = "mine"
 platform_name = "CUDA"
@@ -127,13 +135,21 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
         ("platform =", "platform", "not a TOML file: "),
         ('platform = "gpu"\n', "", "platform is missing"),
         ("bandwidth = 1e12", "", "memory.bandwidth is missing"),
-        ("latency = 2e-6", "", "link.latency is missing"),
-        ("latency = 2e-6", "latency = 0", "link.latency: expected a positive number, found 0"),
+        ("launch = 2e-6", "", "link.launch is missing"),
+        ("launch = 2e-6", "launch = 0", "link.launch: expected a positive number, found 0"),
+        ('kind = "switch"', 'kind = "bus"', "link.kind: expected torus or switch, found 'bus'"),
+        ('kind = "switch"', "", "link.kind: expected torus or switch, found None"),
+        ("reduction = 1", "wrap_all = true", "link.reduction is missing"),
+        ('kind = "switch"', 'kind = "torus"', "link.wrap_multiple is missing"),
+        ('kind = "switch"', 'kind = "torus"\nwrap_multiple = 4\nwrap_all = 1', "link.wrap_all: expected true or false, found 1"),
+        ("efficiency = 0.5", "efficiency = 1.5", "link.efficiency: expected at most 1, found 1.5"),
+        ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),
+        ("devices_per_chip = 1", "devices_per_chip = 2", "chip is missing: it says what connects the 2 devices of one"),
         ("bf16 = 1e14", 'bf16 = "fast"', "flops.bf16: expected a number, found 'fast'"),
         ("devices_per_chip = 1", "devices_per_chip = true", "devices_per_chip: expected a whole number, found True"),
         ("[memory]", "[storage]", "memory is missing"),
         ('source = "its box"', 'source = "its box"\nspeed = 3', "unknown key memory.speed, expected source, bytes, bandwidth"),
-        ('"gpu"', '"npu"', "expected platform tpu or gpu, found 'npu'"),
+        ('"gpu"', '"npu"', "expected platform tpu or gpu or cpu, found 'npu'"),
         ('name = "mine"', "", "compiler.name is missing"),
     ],
 )
@@ -151,12 +167,58 @@ def test_what_comes_with_meshbridge() -> None:
     for (platform, name), each in machine.machines().items():
         path = BRIDGE / "machines" / platform / f"{name}.toml"
         assert each.platform == platform
-        assert path.read_text().count("source = ") == {"tpu": 3, "gpu": 4}[platform]
-        assert each.flops["bf16"] > 1e14
-        assert 1 << 33 < each.memory_bytes < 1 << 38
-        assert 5e11 < each.memory_bandwidth < 1e13
-        assert 5e4 < each.link.launch < 1e7
-        assert len(each.topology) == 3 or name in ("v5e", "v6e")
+        assert path.read_text().count("source = ") == {"tpu": 4 + (name == "7x"), "gpu": 5, "cpu": 3}[platform]
+        assert 5e4 < each.link.launch_bytes < 1e7
+        for dtype in ("f8E4M3FN", "bf16", "f16", "f32", "f64", "si8", "ui4", "i32", "complex<f32>"):
+            assert each.peak(dtype) > 0
+        if platform != "cpu":
+            assert each.flops["bf16"] > 1e14
+            assert 1 << 33 < each.memory_bytes < 1 << 38
+            assert 5e11 < each.memory_bandwidth < 1e13
+            assert len(each.topology) == 3 or name in ("v5e", "v6e")
+            assert each.network is not None
+            assert each.network.rate < each.link.rate
+
+
+def test_the_template_is_a_machine() -> None:
+    """Whoever copies it has every key, with its meaning."""
+    found = machine.load(BRIDGE / "machines" / "template.toml")
+    assert found.links.keys() == {"network", "link", "chip"}
+    assert found.peak("f32") == found.flops["bf16"]
+    with pytest.raises(MeshError, match="machine 'template' has no FLOP/s for token, expected those of token"):
+        found.peak("token")
+
+
+@pytest.mark.parametrize(
+    ("written", "topology", "slices", "devices"),
+    [
+        ("v5p:4x4x4", (4, 4, 4), 1, 64),
+        ("v5p:2x4x4x4", (4, 4, 4), 2, 128),
+        ("v5e:3x2x4", (2, 4), 3, 24),
+        ("7x:2x2x1", (2, 2, 1), 1, 8),
+        ("h100:1x4x8", (1, 4, 8), 1, 32),
+        ("cpu8:8", (8,), 1, 8),
+        (f"{BRIDGE}/machines/gpu/a100.toml:2x1x4", (2, 1, 4), 1, 8),
+    ],
+)
+def test_machines_with_their_topology(written: str, topology: tuple[int, ...], slices: int, devices: int) -> None:
+    found = target.of_machine(written)
+    assert (found.topology, found.slices, found.devices) == (topology, slices, devices)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("v5p", "expected a machine DEVICE:TOPOLOGY, as in v5p:4x4x4 or h100:1x1x8, found 'v5p'"),
+        ("v9:4x4", "unknown machine 'v9', expected one of 7x, "),
+        ("v5p:4x4", "machine 'v5p:4x4': expected a topology of 3 positive numbers with x between them (x, y, z), found '4x4'"),
+        ("h100:2x1x1x8", "expected a topology of 3 positive numbers with x between them (slices, hosts, devices)"),
+    ],
+)
+def test_what_is_no_machine_with_a_topology(written: str, message: str) -> None:
+    with pytest.raises(MeshError) as caught:
+        target.of_machine(written)
+    assert message in str(caught.value)
 
 
 def test_looking_for_a_compiler_imports_nothing() -> None:

@@ -27,7 +27,7 @@ def objective(name: str) -> Objective:
     if name in UNNAMED:
         return UNNAMED[name]
     try:
-        return Objective(launch=machine.named(name).link.launch)
+        return Objective(launch=machine.named(name).link.launch_bytes)
     except MeshError as error:
         if machine.is_path(name):
             raise

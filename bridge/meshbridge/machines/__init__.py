@@ -1,1 +1,1 @@
-"""Accelerators as data: a file for each device, and targets, which say how many of one there are and how they are connected."""
+"""Accelerators as data: a file for each device; targets, which say how many of one there are; where a mesh lies on their links."""

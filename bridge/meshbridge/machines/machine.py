@@ -6,32 +6,62 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.registry import Registry
 
-PLATFORMS = ("tpu", "gpu")
-"""The kinds of accelerators, each of which has a compiler of its own."""
+PLATFORMS = ("tpu", "gpu", "cpu")
+"""The kinds of devices."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What connects devices. A collective takes the time in which it starts and that of its bytes."""
+    """What connects devices: a torus, or a switch that connects any two of them at their full rate. docs/machines.md has the
+    formulas."""
 
+    name: str
     bandwidth: float
-    "Bytes per second that a device receives in a collective: along one axis of a torus from both sides."
+    "Peak bytes per second, one way, of each port of a device: it has one to a switch, and two along each axis of a torus."
     latency: float
+    "Seconds of a hop: to the neighbour on a torus, through the switch to any device."
+    launch: float
     "Seconds in which a collective starts."
+    efficiency: float
+    "The share of `bandwidth` that collectives of many bytes reach."
+    reduction: float = 1.0
+    "How many times as fast an all-reduce is by sums that the switch makes."
+    size: int = 0
+    "The most devices along an axis of the torus, or at one switch; 0 where there is no limit."
+    wrap_multiple: int = 0
+    "An axis of a torus is a ring if it is a multiple of so many devices long, else a line. 0: no torus."
+    wrap_all: bool = False
+    "Whether all axes are lines where one is."
 
     @property
-    def launch(self) -> float:
-        """Bytes that it carries in the time in which a collective starts."""
-        return self.bandwidth * self.latency
+    def ports(self) -> int:
+        """Ports of a device, along one axis of a torus."""
+        return 2 if self.wrap_multiple else 1
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second, one way, that a port carries in collectives of many bytes."""
+        return self.bandwidth * self.efficiency
+
+    @property
+    def launch_bytes(self) -> float:
+        """Bytes that a device could receive, along one axis of a torus, in the time in which a collective starts."""
+        return self.ports * self.bandwidth * self.launch
+
+    def rings(self, sizes: Sequence[int]) -> tuple[bool, ...]:
+        """Of each axis of a torus of that many devices, whether it is a ring."""
+        wraps = tuple(bool(self.wrap_multiple) and size % self.wrap_multiple == 0 for size in sizes)
+        return tuple(wrap and (all(wraps) or not self.wrap_all) for wrap in wraps)
 
 
 @dataclass(frozen=True)
@@ -50,8 +80,46 @@ class Machine:
     memory_bandwidth: float
     "Bytes per second."
     link: Link
+    "Between the chips of a slice, or the devices of a node."
     compiler: Mapping[str, Any] = field(hash=False)
     "What the platform's compiler is told of the device."
+    network: Link | None = None
+    "Between slices, or nodes."
+    chip: Link | None = None
+    "Between the devices of a chip."
+
+    @property
+    def links(self) -> dict[str, Link]:
+        """Its links by their names, outermost first."""
+        return {link.name: link for link in (self.network, self.link, self.chip) if link is not None}
+
+    def peak(self, dtype: str) -> float:
+        """FLOPs per second of dense products whose operands have an MLIR element type: of the first type that a product can be
+        computed in and whose rate is known. Raises MeshError where there is none."""
+        wanted = next((types for start, types in _COMPUTED_IN.items() if dtype.lstrip("us").startswith(start)), (dtype,))
+        if (found := next((kind for kind in wanted if kind in self.flops), None)) is None:
+            raise MeshError(f"error: machine '{self.name}' has no FLOP/s for {dtype}, expected those of {' or '.join(wanted)}")
+        return self.flops[found]
+
+
+_SINGLE = ("tf32", "bf16", "f32")
+_DOUBLE = ("f64", "f32", "bf16")
+_COMPUTED_IN = {
+    "f4": ("f4", "f8", "bf16", "f32"),
+    "f8": ("f8", "bf16", "f32"),
+    "f16": ("f16", "bf16", "f32"),
+    "bf16": ("bf16", "f16", "f32"),
+    "f32": _SINGLE,
+    "complex<f32": _SINGLE,
+    "i16": _SINGLE,
+    "i32": _SINGLE,
+    "f64": _DOUBLE,
+    "complex<f64": _DOUBLE,
+    "i64": _DOUBLE,
+    "i": ("i8", "bf16", "f32"),
+}
+"""By how an element type starts, the types whose rate counts, of which the first that is known does. JAX's default precision
+computes products of float32 in TF32 on GPUs, and in one pass of bfloat16 on TPUs."""
 
 
 SUFFIX = ".toml"
@@ -67,7 +135,19 @@ _KEYS: dict[str, type] = {
     "compiler": dict,
 }
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
-_LINK_KEYS: dict[str, type] = {"source": str, "bandwidth": float, "latency": float}
+_NETWORK_KEYS: dict[str, type] = {
+    "source": str,
+    "name": str,
+    "bandwidth": float,
+    "latency": float,
+    "launch": float,
+    "efficiency": float,
+}
+_LINK_KEYS: dict[str, dict[str, type]] = {
+    "torus": {"kind": str, **_NETWORK_KEYS, "size": int, "wrap_multiple": int, "wrap_all": bool},
+    "switch": {"kind": str, **_NETWORK_KEYS, "size": int, "reduction": float},
+}
+_MAY_LACK: dict[str, type] = {"network": dict, "chip": dict}
 
 
 @cache
@@ -122,14 +202,12 @@ def load(path: Path) -> Machine:
         raise MeshError(f"{path}: error: cannot read: {error.strerror}") from None
     except ValueError as error:  # of TOML, or of UTF-8
         raise MeshError(f"{path}: error: not a TOML file: {error}") from None
-    _check(path, "", read, _KEYS)
+    _check(path, "", read, _KEYS, _MAY_LACK)
     memory = read["memory"]
     _check(path, "memory.", memory, _MEMORY_KEYS)
-    link = read["link"]
-    _check(path, "link.", link, _LINK_KEYS)
-    for key in ("bandwidth", "latency"):
-        if link[key] <= 0:
-            raise MeshError(f"{path}: error: link.{key}: expected a positive number, found {link[key]!r}")
+    links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_MAY_LACK) if place in read}
+    if read["devices_per_chip"] > 1 and "chip" not in links:
+        raise MeshError(f"{path}: error: chip is missing: it says what connects the {read['devices_per_chip']} devices of one")
     if read["platform"] not in PLATFORMS:
         raise MeshError(f"{path}: error: expected platform {' or '.join(PLATFORMS)}, found '{read['platform']}'")
     rates = {kind: rate for kind, rate in read["flops"].items() if kind != "source"}
@@ -144,21 +222,47 @@ def load(path: Path) -> Machine:
         rates,
         memory["bytes"],
         memory["bandwidth"],
-        Link(link["bandwidth"], link["latency"]),
+        links["link"],
         read["compiler"],
+        links.get("network"),
+        links.get("chip"),
     )
 
 
-def _check(path: Path, place: str, found: Mapping[str, Any], expected: Mapping[str, type]) -> None:
-    """Raises MeshError unless exactly these keys are there, with values of these types; an integer is a float, too."""
+def _link(path: Path, place: str, found: Mapping[str, Any]) -> Link:
+    """A section on links. Raises MeshError."""
+    expected = _NETWORK_KEYS
+    if place == "link.":
+        if found.get("kind") not in _LINK_KEYS:
+            raise MeshError(f"{path}: error: link.kind: expected {' or '.join(_LINK_KEYS)}, found {found.get('kind')!r}")
+        expected = _LINK_KEYS[found["kind"]]
+    _check(path, place, found, expected)
+    for key, value in found.items():
+        if expected[key] in (int, float) and value <= 0:
+            raise MeshError(f"{path}: error: {place}{key}: expected a positive number, found {value!r}")
+    if found["efficiency"] > 1:
+        raise MeshError(f"{path}: error: {place}efficiency: expected at most 1, found {found['efficiency']!r}")
+    return Link(**{key: value for key, value in found.items() if key not in ("kind", "source")})
+
+
+def _check(
+    path: Path,
+    place: str,
+    found: Mapping[str, Any],
+    expected: Mapping[str, type],
+    may_lack: Mapping[str, type] = MappingProxyType({}),
+) -> None:
+    """Raises MeshError unless exactly the expected keys are there, and perhaps others, with values of these types; an integer is
+    a float, too."""
+    known = {**expected, **may_lack}
     for key in [*expected, *found]:
         if key not in found:
             raise MeshError(f"{path}: error: {place}{key} is missing")
-        if key not in expected:
-            raise MeshError(f"{path}: error: unknown key {place}{key}, expected {', '.join(expected)}")
-        kinds = (int, float) if expected[key] is float else expected[key]
-        if not isinstance(found[key], kinds) or isinstance(found[key], bool):
-            raise MeshError(f"{path}: error: {place}{key}: expected a {_WORDS[expected[key]]}, found {found[key]!r}")
+        if key not in known:
+            raise MeshError(f"{path}: error: unknown key {place}{key}, expected {', '.join(known)}")
+        kinds = (int, float) if known[key] is float else known[key]
+        if not isinstance(found[key], kinds) or (isinstance(found[key], bool) and known[key] not in (bool, object)):
+            raise MeshError(f"{path}: error: {place}{key}: expected {_WORDS[known[key]]}, found {found[key]!r}")
 
 
-_WORDS = {str: "string", int: "whole number", float: "number", list: "list", dict: "table"}
+_WORDS = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "a table", bool: "true or false"}

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.machines import machine
-from meshbridge.machines.machine import PLATFORMS, Machine
+from meshbridge.machines.machine import Machine
 
 EXAMPLES = "tpu:v5e:2x4 or gpu:h100:1x1x8"
+
+COMPILED_FOR = ("tpu", "gpu")
+"""The platforms whose compilers need none of their devices. A CPU needs no target: programs are compiled where they run."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a program is compiled for."""
+    """What a program is compiled for, or its time is predicted on."""
 
     text: str
     "As it was written."
@@ -25,11 +29,13 @@ class Target:
     machine: Machine
     topology: tuple[int, ...]
     "How many of what the machine's `topology` names."
+    slices: int = 1
+    "How many of that there are."
 
     @property
     def devices(self) -> int:
         """How many there are, as JAX counts them."""
-        return prod(self.topology) * self.machine.devices_per_chip
+        return self.slices * prod(self.topology) * self.machine.devices_per_chip
 
 
 def parse(text: str) -> Target:
@@ -38,14 +44,33 @@ def parse(text: str) -> Target:
     device, _, topology = rest.rpartition(":")  # a path may hold colons
     if not (platform and device and topology):
         raise MeshError(f"error: expected a target PLATFORM:DEVICE:TOPOLOGY, as in {EXAMPLES}, found '{text}'")
-    if platform not in PLATFORMS:
-        raise MeshError(f"error: target '{text}': expected platform {' or '.join(PLATFORMS)}, found '{platform}'")
+    if platform not in COMPILED_FOR:
+        raise MeshError(f"error: target '{text}': expected platform {' or '.join(COMPILED_FOR)}, found '{platform}'")
     found = machine.find(platform, device)
+    return Target(text, device, found, _sizes(f"target '{text}'", topology, found.topology))
+
+
+def of_machine(text: str) -> Target:
+    """Devices whose platform the machine's name says, written `DEVICE:TOPOLOGY`, as in `v5p:4x4x4`; in front of the topology of a
+    torus may stand how many slices there are: `v5p:2x4x4x4`. Raises MeshError."""
+    device, _, topology = text.rpartition(":")
+    if not (device and topology):
+        raise MeshError(f"error: expected a machine DEVICE:TOPOLOGY, as in v5p:4x4x4 or h100:1x1x8, found '{text}'")
+    found = machine.named(device)
+    names = found.topology
+    if found.link.wrap_multiple and topology.count("x") == len(names):
+        names = ("slices", *names)
+    sizes = _sizes(f"machine '{text}'", topology, names)
+    whole = len(found.topology)
+    return Target(text, device, found, sizes[-whole:], prod(sizes[:-whole]))
+
+
+def _sizes(place: str, topology: str, names: Sequence[str]) -> tuple[int, ...]:
     sizes = topology.split("x")
-    if len(sizes) != len(found.topology) or not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
-        expected = f"{len(found.topology)} positive numbers with x between them ({', '.join(found.topology)})"
-        raise MeshError(f"error: target '{text}': expected a topology of {expected}, found '{topology}'")
-    return Target(text, device, found, tuple(map(int, sizes)))
+    if len(sizes) != len(names) or not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):
+        expected = f"{len(names)} positive numbers with x between them ({', '.join(names)})"
+        raise MeshError(f"error: {place}: expected a topology of {expected}, found '{topology}'")
+    return tuple(map(int, sizes))
 
 
 def check_devices(module: ir.Module, available: int, there: str) -> int:

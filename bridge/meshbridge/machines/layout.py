@@ -1,0 +1,212 @@
+"""Where the axes of a mesh lie on the links of a machine: a layout, written `data=dcn,model=ici`, and a default where nothing is
+said.
+
+By default axes are laid out as `jax.make_mesh` does it. Of the slices of a TPU, and of the nodes of GPUs, the outermost axes take
+as many as divide them, from the outside. Within a slice axes take the axes of the torus from the innermost on: whole ones before
+parts of them, several before one. Everything here is closed-form: nothing lists devices.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from operator import mul
+
+from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.machines.machine import Link
+from meshbridge.machines.target import Target
+
+Layout = Mapping[str, tuple[str, ...]]
+"""By the name of a mesh axis, the links, or axes of the torus, that it lies on."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One coordinate of a device: its place along an axis of the torus, at a switch, or among nodes and slices."""
+
+    name: str
+    "That of the axis of the torus, or of the link."
+    link: Link
+    size: int
+    ring: bool = False
+
+    @property
+    def torus(self) -> bool:
+        """Whether neighbours are connected, and not any two devices."""
+        return self.link.wrap_multiple > 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a mesh axis takes of a dimension: `size` devices, each of which is `stride` further along it than the one before."""
+
+    dimension: Dimension
+    size: int
+    stride: int = 1
+
+    @property
+    def ring(self) -> bool:
+        """Whether the last device is the neighbour of the first one."""
+        return self.dimension.ring and self.size * self.stride == self.dimension.size
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A mesh on the devices of a machine."""
+
+    target: Target
+    dimensions: tuple[Dimension, ...]
+    "Outermost first: network, axes of the torus or switch, devices of a chip."
+    parts: tuple[tuple[Part, ...], ...]
+    "Of each axis that the dialect numbers, what it lies on, outermost first; nothing for an axis of one device."
+
+    def across(self, axes: Axes) -> tuple[Part, ...]:
+        """What groups along `axes` lie on, outermost dimension first; parts of a dimension next to each other are one."""
+        found: list[Part] = []
+        parts = (part for axis in axes for part in self.parts[axis])
+        for part in sorted(parts, key=lambda part: (self.dimensions.index(part.dimension), -part.stride)):
+            if found and found[-1].dimension == part.dimension and found[-1].stride == part.size * part.stride:
+                part = Part(part.dimension, found.pop().size * part.size, part.stride)
+            found.append(part)
+        return tuple(found)
+
+
+def dimensions(target: Target) -> tuple[Dimension, ...]:
+    """The coordinates of the devices of `target`. Raises MeshError where a node or a torus is larger than the machine's."""
+    machine, link = target.machine, target.machine.link
+    inner = target.topology if link.wrap_multiple else target.topology[-1:]
+    names = machine.topology if link.wrap_multiple else (link.name,)
+    outer = target.slices * prod(target.topology[: len(target.topology) - len(inner)])
+    for name, size in zip(names, inner, strict=True):
+        if size > link.size:
+            raise MeshError(f"error: machine '{target.text}': {size} devices along {name}, expected {link.size} at most")
+    found = [Dimension(*each) for each in zip(names, itertools.repeat(link), inner, link.rings(inner))]
+    if machine.network is not None:
+        found.insert(0, Dimension(machine.network.name, machine.network, outer))
+    elif outer > 1:
+        raise MeshError(f"error: machine '{target.text}': expected {link.size} devices at most, its file has no [network]")
+    if machine.chip is not None:
+        found.append(Dimension(machine.chip.name, machine.chip, machine.devices_per_chip))
+    return tuple(found)
+
+
+def parse(text: str) -> Layout:
+    """A layout as it is written: `data=dcn,model=x+y`. Raises MeshError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for each in text.split(","):
+        axis, equals, where = (part.strip() for part in each.partition("="))
+        if not (axis and equals and where) or axis in found:
+            raise MeshError(f"error: expected a layout AXIS=LINK,…, each axis once, as in data=dcn,model=ici, found '{text}'")
+        found[axis] = tuple(name.strip() for name in where.split("+"))
+    return found
+
+
+def place(mesh: Mesh, target: Target, layout: Layout | None = None) -> Placement:
+    """Where the axes of `mesh` lie. Raises MeshError for a layout that does not fit, and for a mesh of another number of
+    devices."""
+    if mesh.size != target.devices:
+        raise MeshError(f"error: mesh @{mesh.name} has {mesh.size} devices, machine '{target.text}' has {target.devices}")
+    physical, layout = dimensions(target), layout or {}
+    sizes = {name: prod(mesh.shape[axis] for axis in run) for name, run in mesh.runs.items()}
+    allowed = {axis: _named(axis, layout[axis], physical, target) for axis in layout if axis in sizes}
+    for axis in layout:
+        if axis not in sizes:
+            raise MeshError(f"error: layout of '{axis}': mesh @{mesh.name} has no such axis, expected one of {', '.join(sizes)}")
+    taken = _assign(sizes, physical, allowed, target)
+    parts: list[tuple[Part, ...]] = [()] * mesh.rank
+    strides = dict.fromkeys(physical, 1)
+    for name, run in reversed(mesh.runs.items()):
+        own = []
+        for dimension, size in reversed([*zip(physical, taken[name], strict=True)]):
+            if size > 1:
+                own.append(Part(dimension, size, strides[dimension]))
+                strides[dimension] *= size
+        for number, cut in zip(run, _cut(own[::-1], [mesh.shape[number] for number in run], name), strict=True):
+            parts[number] = cut
+    return Placement(target, physical, tuple(parts))
+
+
+def _named(axis: str, names: Sequence[str], physical: Sequence[Dimension], target: Target) -> tuple[bool, ...]:
+    """Which dimensions an axis may lie on."""
+    known = dict.fromkeys(name for dimension in physical for name in (dimension.link.name, dimension.name))
+    if unknown := [name for name in names if name not in known]:
+        expected = f"expected one of {', '.join(known)}"
+        raise MeshError(f"error: layout of '{axis}': machine '{target.text}' has no '{unknown[0]}', {expected}")
+    return tuple(dimension.name in names or dimension.link.name in names for dimension in physical)
+
+
+def _assign(
+    sizes: Mapping[str, int], physical: Sequence[Dimension], allowed: Mapping[str, Sequence[bool]], target: Target
+) -> dict[str, tuple[int, ...]]:
+    """Of each mesh axis, how many devices it takes along each dimension. The axes that a layout names choose first."""
+    free = [dimension.size for dimension in physical]
+    network = [not dimension.torus and dimension.link == target.machine.network for dimension in physical]
+    outer: dict[str, list[int]] = {}
+    said_first = sorted(sizes, key=lambda name: name not in allowed)
+    for name in said_first:  # of the network, the outermost axes take what they can, an axis after one that it divides
+        size, mine = sizes[name], outer.setdefault(name, [1] * len(physical))
+        for at, (is_network, may) in enumerate(zip(network, allowed.get(name, network), strict=True)):
+            if is_network and may:
+                mine[at] = gcd(size, free[at])
+                free[at] //= mine[at]
+        if name not in allowed and size > prod(mine):
+            break
+    used = [1] * len(physical)
+    inside_out = [*reversed([*sizes])]
+    inside_out.sort(key=lambda name: name not in allowed)
+    found: dict[str, tuple[int, ...]] = {}
+    for name in inside_out:
+        mine = outer.get(name, [1] * len(physical))
+        within = allowed.get(name, [True] * len(physical))
+        room = [size if may and not is_network else 1 for size, may, is_network in zip(free, within, network, strict=True)]
+        whole = [dimension.size for dimension in physical]
+        options = _splits(sizes[name] // prod(mine), room)
+        best = max(options, key=lambda split: _preference(split, whole, used), default=None)
+        if best is None:
+            left = ", ".join(f"{size} of {dimension.name}" for size, dimension in zip(free, physical, strict=True))
+            where = f"machine '{target.text}'" if name not in allowed else "where its layout says"
+            raise MeshError(f"error: mesh axis '{name}' of {sizes[name]} devices does not fit {where}: what is left is {left}")
+        free = [size // taken for size, taken in zip(free, best, strict=True)]
+        used = [before * taken for before, taken in zip(used, best, strict=True)]
+        found[name] = tuple(map(mul, mine, best))
+    return found
+
+
+def _splits(size: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All ways to take `size` devices as a product of divisors of `room`."""
+    if not room:
+        if size == 1:
+            yield ()
+        return
+    common = gcd(size, room[0])
+    for taken in (divisor for divisor in range(1, common + 1) if common % divisor == 0):
+        yield from ((taken, *rest) for rest in _splits(size // taken, room[1:]))
+
+
+def _preference(split: Sequence[int], whole: Sequence[int], used: Sequence[int]) -> tuple[object, ...]:
+    """Which way to take devices `jax.make_mesh` prefers: most along whole dimensions, most whole dimensions, most along
+    dimensions that inner axes lie on, and then the first dimensions."""
+    entire = [taken for taken, size in zip(split, whole, strict=True) if taken == size > 1]
+    shared = prod(taken for taken, before in zip(split, used, strict=True) if before > 1)
+    return prod(entire), len(entire), shared, tuple(split)
+
+
+def _cut(parts: Sequence[Part], sizes: Sequence[int], name: str) -> Iterator[tuple[Part, ...]]:
+    """The parts of a user's axis for each of the axes that it is, outermost first."""
+    left = list(parts)
+    for size in sizes:
+        own: list[Part] = []
+        while size > 1:
+            part = left.pop(0)
+            taken = gcd(size, part.size)
+            if taken not in (size, part.size):
+                along = f"{part.size} devices along {part.dimension.name}"
+                raise MeshError(f"error: mesh axis '{name}' is split in {size}, which {along} cannot be")
+            size //= taken
+            own.append(Part(part.dimension, taken, part.stride * (part.size // taken)))
+            if taken < part.size:
+                left.insert(0, Part(part.dimension, part.size // taken, part.stride))
+        yield tuple(own)
