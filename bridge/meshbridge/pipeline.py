@@ -16,7 +16,7 @@ from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.cost.objective import UNNAMED, objective
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
-from meshbridge.dialect.module_mesh import is_partitioned
+from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.groups import Form, Spelling
@@ -28,6 +28,8 @@ from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.plain_stablehlo import PlainStablehlo, check_version
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
+from meshbridge.machines.layout import place
+from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.import_shardings import ImportShardings
 
@@ -53,7 +55,7 @@ class Options:
     "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
     machine: str = "neutral"
     """What is minimised: `bytes` on the wire, those and the launches of collectives (`neutral`), or time on a device of this
-    name, or in this file (docs/targets.md)."""
+    name, or in this file (docs/targets.md), of which a topology, as in `h100:1x1x8`, has the devices of the mesh."""
     collectives: Collectives = "on"
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
@@ -206,7 +208,7 @@ def partition_module(
 
     A module that is partitioned already goes on from there. It is verified, and so are the stages of VERIFIED and what comes out.
     `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told.
-    Raises MeshError with a located diagnostic.
+    Raises MeshError with a located diagnostic, also where a mesh does not fit the machine.
     """
     stages = build(options)
     if is_partitioned(module):
@@ -218,6 +220,8 @@ def partition_module(
     for stage in stages.stages:
         verified = "last" if stage == stages.stages[-1] else VERIFIED.get(stage.name, "none")
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
+        if stage.name == "annotated" and has_topology(options.machine) and (mesh := find_mesh(module)) is not None:
+            place(mesh, of_machine(options.machine))
         if on_stage is not None:
             on_stage(stage.name, module)
     return timings

@@ -1,24 +1,28 @@
-"""The report: what a program communicates once it is partitioned, and why; what it computes twice; how much memory it needs."""
+"""The report: what a program communicates once it is partitioned, and why; what it computes twice; how much memory
+and time it needs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from meshbridge.analysis.executions import Execution, Weigh, branch_weights, executed, is_unknown_loop
+from meshbridge.cost import trace
 from meshbridge.cost.communication import Collective, Communication, collectives, wire_bytes_on
-from meshbridge.cost.flops import Work, amount, work
+from meshbridge.cost.flops import Work, amount, products, work
 from meshbridge.cost.memory import Memory, memory
+from meshbridge.cost.step import Step, predict
 from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function, title, walk_all
 from meshbridge.ir.sharding import Mesh
+from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
-from meshbridge.text import size_text, table
+from meshbridge.text import size_text, table, time_text
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -79,11 +83,55 @@ class Report(Communication):
     "Loops without a known trip count: their bodies are counted once."
     unknown_branches: tuple[Choice, ...] = ()
     "Where nothing says which of several branches is taken, and they do not send the same number of bytes."
+    step: Step | None = None
+    "The predicted step, on a machine whose topology was given."
+    model_products: Mapping[str, float] | None = None
+    """FLOPs of all products of the program before it was partitioned, by the element type of the operands, but for those that it
+    computes again to save memory; None if it came partitioned."""
 
     @property
     def redundant_work(self) -> Work | None:
         """What one device computes beyond its share: the same as another one, or padding of uneven shards."""
         return None if self.needed_work is None else self.work - self.needed_work
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the predicted step; None without one."""
+        return None if self.step is None else self.step.seconds
+
+    @property
+    def exposed_seconds(self) -> float | None:
+        """In which a device waits for communication; None without a predicted step."""
+        return None if self.step is None else self.step.exposed_seconds
+
+    @property
+    def compute_seconds(self) -> float | None:
+        """In which a device computes; None without a predicted step."""
+        return None if self.step is None else self.step.compute_seconds
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most memory that a device needs at one time."""
+        return self.memory.peak
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: the share of the predicted step that `model_products` would take at the devices' peak; None
+        where either is unknown."""
+        if self.step is None or self.model_products is None or not self.step.seconds:
+            return None
+        machine = self.step.target.machine
+        ideal = sum(flops / machine.peak(kind) for kind, flops in self.model_products.items())
+        return ideal / self.mesh.size / self.step.seconds
+
+    def perfetto(self) -> str:
+        """The predicted step as a Chrome trace in JSON, which Perfetto shows: docs/report.md says of what.
+
+        Raises MeshError without a predicted step.
+        """
+        if self.step is None:
+            raise MeshError("error: there is no predicted step, expected a machine with a topology, as in h100:1x1x8")
+        return trace.chrome_trace(self.step)
 
     def table(self) -> str:
         """The report for people: equal collectives of one source line together, most bytes first, each with its reason; then
@@ -105,14 +153,17 @@ def partition_and_report(
     if options.emit == "annotated":
         raise MeshError("error: a program in the form 'annotated' is not partitioned yet, there is nothing to report")
     needed: Work | None = None
+    asked: dict[str, float] | None = None
+    target = of_machine(options.machine) if has_topology(options.machine) else None
     found: list[Report] = []
 
     def observe(stage: str, module: ir.Module) -> None:
-        nonlocal needed
+        nonlocal needed, asked
         if stage == "legal":  # annotations would stand between a loop and its trip count
-            needed = work(executed(module, find_mesh(module), weigh=amount))
+            ops = list(executed(module, find_mesh(module), weigh=amount))
+            needed, asked = work(ops), products(ops, once=True)
         if stage == "optimised":
-            found.append(report_of(module, needed))
+            found.append(replace(report_of(module, needed, target), model_products=asked))
             _forget_reasons(module)
         if on_stage is not None:
             on_stage(stage, module)
@@ -121,8 +172,9 @@ def partition_and_report(
     return found[0], timings
 
 
-def report_of(module: ir.Module, needed: Work | None) -> Report:
-    """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all."""
+def report_of(module: ir.Module, needed: Work | None, target: Target | None = None) -> Report:
+    """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all. Its step is
+    predicted on the devices of a `target`."""
     ops = list(executed(module))
     meshes = declared_meshes(module.body)
     mesh, main = mesh_or_single(module), main_function(module)
@@ -131,13 +183,15 @@ def report_of(module: ir.Module, needed: Work | None) -> Report:
     return Report(
         collectives=tuple(collectives(sending, meshes)),
         mesh=mesh,
-        **{side: tuple(_held(main, side, mesh)) for side in _SIDES},
+        arguments=tuple(_held(main, "arguments", mesh)),
+        results=tuple(_held(main, "results", mesh)),
         work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main),
         not_partitioned=tuple(NotPartitioned(title(op), location_of(op)) for op, _ in ops if GATHERED in op.attributes),
         unknown_loops=tuple(location_of(op) for op, _ in ops if is_unknown_loop(op)),
         unknown_branches=tuple(_choices(sending, weigh)),
+        step=None if target is None else predict(main, meshes, target),
     )
 
 
@@ -189,6 +243,8 @@ def _json(report: Report) -> str:
             "redundant": None if report.redundant_work is None else asdict(report.redundant_work),
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
+        "machine": None if report.step is None else report.step.target.text,
+        **{key: getattr(report, key) for key in ("seconds", "exposed_seconds", "compute_seconds", "mfu", "peak_bytes")},
         **{kind: list(map(asdict, getattr(report, kind))) for kind in ("not_partitioned", "unknown_loops", "unknown_branches")},
     }
     return json.dumps(whole, indent=2)
@@ -228,10 +284,17 @@ def _totals(report: Report) -> Iterable[str]:
         yield line
     memory = report.memory
     parts = (f"{part} {size_text(getattr(memory, part))}" for part in ("arguments", "results", "temporaries"))
-    yield f"about {size_text(memory.peak)} of memory per device: {', '.join(parts)}"
+    donated = f", less {size_text(memory.donated)} of donated arguments" if memory.donated else ""
+    yield f"about {size_text(memory.peak)} of memory per device: {', '.join(parts)}{donated}"
+    if (step := report.step) is not None:
+        times = f"computing {time_text(step.compute_seconds)}, exposed communication {time_text(step.exposed_seconds)}"
+        used = "" if report.mfu is None else f", MFU {report.mfu:.1%}"
+        yield f"about {time_text(step.seconds)} per step on {step.target.text}: {times}{used}"
 
 
 def _remarks(report: Report) -> Iterable[str]:
+    if report.step is not None and report.peak_bytes > (room := report.step.target.machine.memory_bytes):
+        yield f"does not fit: a device of {report.step.target.text} has {size_text(room)} of memory"
     for op, count in Counter(report.not_partitioned).items():
         yield f"not partitioned: {op.operation} at {op.location}{f', {count} times' if count > 1 else ''}"
     for at in report.unknown_loops:

@@ -1,4 +1,4 @@
-"""What people read: tables, and sizes of memory."""
+"""What people read: tables, sizes of memory, and times."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ def size_text(size: float) -> str:
         if size < 999.95:
             return f"{size:.1f} {unit}"
     return f"{size / 1000:,.1f} GB"
+
+
+def time_text(seconds: float) -> str:
+    """`260 us`, `98.3 ms`, `1,234.5 s`: whole microseconds up to 1,000, then one decimal."""
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.0f} us"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 0.99995 else f"{seconds:,.1f} s"
 
 
 def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:

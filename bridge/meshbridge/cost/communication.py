@@ -92,6 +92,11 @@ def wire_bytes_on(meshes: dict[str, Mesh]) -> Weigh:
 
 def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[Collective]:
     """The collectives among the ops of a program that runs on `meshes`."""
+    return (collective for *_, collective in communicating(ops, meshes))
+
+
+def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[tuple[ir.Operation, Mesh, Axes, Collective]]:
+    """The same, each beside its op, the mesh on which it runs, and the axes of that along which its groups lie."""
     grouped, moved = cache(_grouped), cache(_moved)  # what lists all devices is read once
     for op, times in ops:
         dialect, _, kind = op.name.partition(".")
@@ -110,7 +115,7 @@ def collectives(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable[C
             wire = share * tensor_bytes(op.operands[0])
         else:
             continue
-        yield Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op))
+        yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op))
 
 
 Measured = tuple[Axes, float]
@@ -200,7 +205,7 @@ def _largest(meshes: dict[str, Mesh]) -> Mesh:
 def _grouped(groups: ir.Attribute, mesh: Mesh) -> tuple[Axes, int]:
     """The mesh axes of device groups, and the devices of one. Raises MeshError for groups along axes that `mesh` has not."""
     if isinstance(groups, ir.DenseElementsAttr):
-        table = _table(groups)
+        table = device_table(groups)
         return _axes_within(table, mesh), table.shape[1]
     if (digits := read_digits(groups, mesh)) is None:
         raise MeshError(f"error: expected device groups along axes of @{mesh.name}, found {groups}")
@@ -210,11 +215,11 @@ def _grouped(groups: ir.Attribute, mesh: Mesh) -> tuple[Axes, int]:
 
 def _moved(pairs: ir.Attribute, mesh: Mesh) -> tuple[Axes, float]:
     """The mesh axes along which a permute sends, and the share of all devices that send to another one."""
-    table = _table(pairs)
+    table = device_table(pairs)
     return _axes_within(table, mesh), float((table[:, 0] != table[:, 1]).sum()) / mesh.size
 
 
-def _table(listed: ir.Attribute) -> np.ndarray:
+def device_table(listed: ir.Attribute) -> np.ndarray:
     """Device ids, one row for each group or pair."""
     found = np.array(ir.DenseIntElementsAttr(listed))
     return found.reshape(found.shape[0], -1) if found.size else np.zeros((0, 2), np.int64)
@@ -224,12 +229,17 @@ def _axes_within(groups: np.ndarray, mesh: Mesh) -> Axes:
     """The mesh axes along which the devices of a row differ, the one that changes slowest first."""
     if not groups.size:
         return ()
-    positions = groups
-    if mesh.device_ids:
-        of_device = np.empty(mesh.size, np.int64)
-        of_device[np.array(mesh.device_ids)] = np.arange(mesh.size)
-        positions = of_device[groups]
-    coordinates = np.array(np.unravel_index(positions, mesh.shape))
+    coordinates = np.array(np.unravel_index(positions_of(groups, mesh), mesh.shape))
     differs = (coordinates != coordinates[:, :, :1]).any(axis=1)
     changing = [axis for axis in range(mesh.rank) if differs[axis].any()]
     return tuple(sorted(changing, key=lambda axis: -int(differs[axis].argmax())))
+
+
+def positions_of(devices: np.ndarray, mesh: Mesh) -> np.ndarray:
+    """The positions on the mesh, row by row, of devices of these ids."""
+    if not mesh.device_ids:
+        return devices
+    of_device = np.empty(mesh.size, np.int64)
+    of_device[np.array(mesh.device_ids)] = np.arange(mesh.size)
+    found: np.ndarray = of_device[devices]
+    return found

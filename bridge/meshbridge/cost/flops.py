@@ -13,6 +13,8 @@ import numpy as np
 
 from meshbridge.analysis.executions import Execution
 from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import element_of
+from meshbridge.ir.locations import is_repeated
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ops.elementwise import ELEMENTWISE
 
@@ -47,6 +49,17 @@ def work(executed: Iterable[Execution]) -> Work:
         elif (count := _COUNTED.get(op.name)) is not None:
             elements += times * count(op)
     return Work(contractions, elements)
+
+
+def products(executed: Iterable[Execution], *, once: bool = False) -> dict[str, float]:
+    """The `contractions` of `work`, by the MLIR element type of the operands; if `once`, without those that are computed again to
+    save memory."""
+    found: dict[str, float] = {}
+    for op, times in executed:
+        if (contract := _CONTRACTIONS.get(op.name)) is not None and not (once and is_repeated(op)):
+            kind = str(element_of(op.operands[0]))
+            found[kind] = found.get(kind, 0.0) + times * contract(op)
+    return found
 
 
 def amount(executed: Sequence[Execution]) -> float:

@@ -3,8 +3,7 @@
 The estimate is of what XLA does with the program, without asking it. Buffers are taken in program order, each from the operation
 that fills it to the last one that reads it, with three exceptions:
 
-- What a loop over its readers would compute on the way has no buffer: broadcasts, iotas, constants, views, and a value of
-  elementwise or rearranging operations with one reader that does the like. Its operands live until that reader runs instead.
+- What a loop over its readers would compute on the way has no buffer (`fusion`). Its operands live until that reader runs.
 - A result reuses the buffer of an operand of its size that is not read afterwards, where the operation allows it.
 - Values that a loop carries have one buffer for all its iterations.
 """
@@ -14,27 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from meshbridge.cost.fusion import VIEWS, Fusion, read_by
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import REGION_OPS, ir, walk
+from meshbridge.ir.mlir import REGION_OPS, entries, ir
 from meshbridge.ops.elementwise import ELEMENTWISE
-
-_VIEWS = frozenset(
-    {"stablehlo.reshape", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert", "sdy.sharding_constraint"}
-)
-"""The bytes of the operand under another name."""
-
-_FREE = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant", "stablehlo.partition_id"})
-"""Made anew by whoever reads them."""
-
-_REARRANGING = frozenset(
-    f"stablehlo.{name}" for name in ("transpose", "slice", "pad", "reverse", "dynamic_slice", "concatenate", "gather")
-) | {"mesh.all_slice"}
-
-_FUSING = ELEMENTWISE | _REARRANGING
-"""Can be computed on the way by a reader that is one of these."""
-
-_READING = _FUSING | _FREE | _VIEWS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
-"""Can compute their operands on the way."""
 
 _IN_PLACE = ELEMENTWISE | {
     "stablehlo.dynamic_update_slice",
@@ -46,6 +28,8 @@ _IN_PLACE = ELEMENTWISE | {
 }
 """Can write over their operands."""
 
+_ALIASED, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -54,11 +38,13 @@ class Memory:
     arguments: float
     results: float
     temporaries: float
+    donated: float = 0.0
+    "Of the results, those that take the buffers of arguments."
 
     @property
     def peak(self) -> float:
-        """All three together: arguments are not donated, and results have their own buffers."""
-        return self.arguments + self.results + self.temporaries
+        """All together, what is donated once."""
+        return self.arguments + self.results - self.donated + self.temporaries
 
 
 def memory(function: ir.Operation) -> Memory:
@@ -68,7 +54,26 @@ def memory(function: ir.Operation) -> Memory:
     returned = list(operations[-1].operands)
     arguments = sum(map(tensor_bytes, block.arguments))
     results = sum(map(tensor_bytes, returned))
-    return Memory(arguments, results, _Block(operations, owned=(), given=set(returned)).peak())
+    temporaries = _Block(operations, owned=(), given=set(returned)).peak()
+    return Memory(arguments, results, temporaries, _donated(function, list(block.arguments), returned))
+
+
+def _donated(function: ir.Operation, arguments: Sequence[ir.Value], results: Sequence[ir.Value]) -> float:
+    """Bytes of the results that take the buffers of arguments: of those that `tf.aliasing_output` names, or, for arguments with
+    `jax.buffer_donor`, of the first of the same type that is left."""
+    donors = []
+    taken: set[int] = set()
+    for argument, entry in zip(arguments, entries(function, "arg_attrs"), strict=True):
+        if _ALIASED in entry:
+            taken.add(int(ir.IntegerAttr(entry[_ALIASED]).value))
+        elif _DONOR in entry:
+            donors.append(argument)
+    left: dict[ir.Type, list[int]] = {}
+    for number in reversed(range(len(results))):
+        if number not in taken:
+            left.setdefault(results[number].type, []).append(number)
+    taken.update(left[donor.type].pop() for donor in donors if left.get(donor.type))
+    return sum((tensor_bytes(results[number]) for number in taken), 0.0)
 
 
 class _Block:
@@ -81,16 +86,13 @@ class _Block:
         self.operations = operations
         self.given = given
         self.last: dict[ir.Value, int] = {}
-        self.readers: dict[ir.Value, list[ir.Operation]] = {}
         for position, op in enumerate(operations):
-            for value in _read_by(op):
+            for value in read_by(op):
                 self.last[value] = position
-                self.readers.setdefault(value, []).append(op)
-        self.sources = {value: found for op in operations for value, found in self._computed_on_the_way(op)}
-        "For values without a buffer, what must live instead."
+        self.sources = Fusion(operations).sources
         self.moved: dict[ir.Value, int] = {}
         "For values that are read on the way at other positions than the result has, the last position where that happens."
-        in_place = {value for op in operations if op.name in ELEMENTWISE | _VIEWS for value in op.results}
+        in_place = {value for op in operations if op.name in ELEMENTWISE | VIEWS for value in op.results}
         for value in reversed(self.sources):
             last = self.last.get(value, 0)
             moved = self.moved.get(value, 0) if value in in_place else last
@@ -99,21 +101,6 @@ class _Block:
                 self.moved[source] = max(self.moved.get(source, 0), moved)
         self.alive = dict.fromkeys(owned, 0.0)
         "Bytes of this block's own that the value takes: none for what stands outside."
-
-    def _computed_on_the_way(self, op: ir.Operation) -> Iterable[tuple[ir.Value, Sequence[ir.Value]]]:
-        """Results of `op` that have no buffer, each with what it is computed from."""
-        if op.name == "stablehlo.while":
-            body = op.regions[1].blocks[0]
-            yielded = list(body.operations)[-1].operation.operands
-            for result, initial, argument, value in zip(op.results, op.operands, body.arguments, yielded, strict=True):
-                if argument == value:  # only read in there
-                    yield result, [initial]
-            return
-        for result in op.results:
-            readers = self.readers.get(result, [])
-            fused = op.name in _FUSING and len(readers) == 1 and readers[0].name in _READING
-            if fused or op.name in _FREE or op.name in _VIEWS:
-                yield result, list(op.operands)
 
     def peak(self) -> float:
         """The most bytes alive at one time."""
@@ -150,10 +137,3 @@ class _Block:
             given = set() if op.name == "stablehlo.while" else set(operations[-1].operands)
             peaks.append(_Block(operations, block.arguments, given).peak())
         return max(peaks, default=0.0)
-
-
-def _read_by(op: ir.Operation) -> Iterable[ir.Value]:
-    """The operands of `op` and whatever its regions use from outside (and inside, which nobody asks for)."""
-    if not len(op.regions):
-        return op.operands
-    return [value for inner in walk(op) for value in inner.operands]

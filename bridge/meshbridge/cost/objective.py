@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine
+from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.resharding import BYTES, Objective
 
 NEUTRAL = Objective(launch=1e5)
@@ -18,7 +19,8 @@ of TPUs and GPUs combine by themselves, without copies. On a v5e those took a qu
 
 
 def objective(name: str) -> Objective:
-    """The objective of a machine: `neutral`, `bytes`, the name of a device of `machines`, or the path of its file.
+    """The objective of a machine: `neutral`, `bytes`, the name of a device of `machines`, or the path of its file,
+    perhaps with a topology, as in `h100:1x1x8`.
 
     Raises MeshError where there is none.
     """
@@ -27,7 +29,8 @@ def objective(name: str) -> Objective:
     if name in UNNAMED:
         return UNNAMED[name]
     try:
-        return Objective(launch=machine.named(name).link.launch_bytes)
+        device = of_machine(name).machine if has_topology(name) else machine.named(name)
+        return Objective(launch=device.link.launch_bytes)
     except MeshError as error:
         if machine.is_path(name):
             raise

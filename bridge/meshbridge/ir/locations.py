@@ -16,6 +16,7 @@ from meshbridge.ir.mlir import ir
 # Locations are read from their text: their Python classes differ between the versions of jaxlib that we support.
 _FILE = re.compile(r'(?:"(?P<function>[\w.<>]+)"\()?"(?P<file>(?:[^"\\]|\\.)*)":(?P<line>\d+):(?P<column>\d+)')
 _REASON = re.compile(r'loc\(fused<"((?:[^"\\]|\\.)*)">\[')
+_SCOPE = re.compile(r'"([^"]*)/[^"/]*"\(')
 _ESCAPED = re.compile(rb"\\([0-9A-F]{2})")
 
 
@@ -51,6 +52,17 @@ def location_at(location: ir.Location) -> SourceLocation:
     if found is None:
         return SourceLocation()
     return SourceLocation(found["file"], int(found["line"]), int(found["column"]), found["function"] or "")
+
+
+def scope_of(location: ir.Location) -> str:
+    """The names around an operation in the user's program, outermost first, as JAX stacks them: `jit(step)/loss`."""
+    found = _SCOPE.search(str(location))
+    return found[1] if found else ""
+
+
+def is_repeated(op: ir.Operation) -> bool:
+    """Whether JAX put `op` there to compute again what `jax.checkpoint` does not keep."""
+    return "rematted_computation" in str(op.location)
 
 
 def names_file(location: ir.Location) -> bool:

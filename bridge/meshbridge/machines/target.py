@@ -65,6 +65,14 @@ def of_machine(text: str) -> Target:
     return Target(text, device, found, sizes[-whole:], prod(sizes[:-whole]))
 
 
+_TOPOLOGY = re.compile(r":\d[\dx]*$")
+
+
+def has_topology(name: str) -> bool:
+    """Whether the name of a machine says how many devices there are, as `v5p:4x4x4` does and `v5p` does not."""
+    return _TOPOLOGY.search(name) is not None
+
+
 def _sizes(place: str, topology: str, names: Sequence[str]) -> tuple[int, ...]:
     sizes = topology.split("x")
     if len(sizes) != len(names) or not all(re.fullmatch("[1-9][0-9]*", size) for size in sizes):

@@ -31,7 +31,8 @@ def add_input(parser: console.Parser) -> None:
 def add_machine(parser: argparse._ActionsContainer, default: str | None, said: str = "") -> None:
     """The machine for which the plan is to be the best; the help says `said` of the `default`."""
     help_ = (
-        f"what to minimise time on: a device of docs/targets.md, a file of one, neutral, or bytes (default: {said or default})"
+        f"what to minimise time on: a device of docs/targets.md or a file of one, perhaps with a topology, as in "
+        f"v5p:4x4x4 or h100:1x1x8, which must be that of the mesh; neutral, or bytes (default: {said or default})"
     )
     parser.add_argument("--machine", type=_machine, default=default, metavar="NAME", help=help_)
 

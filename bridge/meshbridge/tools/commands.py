@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
-from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
-from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.dialect.module_mesh import is_partitioned
+from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.plain_stablehlo import check_version
-from meshbridge.machines.target import EXAMPLES, Target, check_devices
+from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports import partition_and_report
@@ -31,7 +31,7 @@ def _add_partition(parser: console.Parser) -> None:
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
-    _add_machine(parser)
+    arguments.add_machine(parser, pipeline.DEFAULTS.machine)
     text = "with --emit local: plain StableHLO of that version, for other compilers than XLA, e.g. 1.9.0"
     parser.add_argument(_VERSION, type=_version, metavar="V", help=text)
     parser.add_argument("--ops", metavar="FILE", help="with --stablehlo-version: the ops that may be used, one on each line")
@@ -65,8 +65,10 @@ def _add_report(parser: console.Parser) -> None:
     arguments.add_input(parser)
     _add_platform(parser)
     _add_options(parser, "resharding", "collectives")
-    _add_machine(parser)
+    arguments.add_machine(parser, pipeline.DEFAULTS.machine)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    text = "write the predicted step there, as a Chrome trace: with --machine DEVICE:TOPOLOGY"
+    parser.add_argument("--perfetto", metavar="STEP.json", help=text)
     parser.set_defaults(command=report)
 
 
@@ -101,23 +103,6 @@ def _add_options(parser: console.Parser, *names: str) -> None:
     for name in names:
         flag, default = _flag(name), getattr(pipeline.DEFAULTS, name)
         parser.add_argument(flag, choices=get_args(kinds[name]), default=default, help=f"{_HELP[name]} (default: {default})")
-
-
-def _add_machine(parser: console.Parser) -> None:
-    """What the plan is made for: a device, or some of one."""
-    group = parser.add_mutually_exclusive_group()
-    arguments.add_machine(group, pipeline.DEFAULTS.machine)
-    help_ = f"the same for devices that the program must find room on, e.g. {EXAMPLES}"
-    group.add_argument("--target", metavar="PLATFORM:DEVICE:TOPOLOGY", help=help_)
-
-
-def _target(command: str, options: argparse.Namespace) -> Target | None:
-    """What `--target` says, if anything; its device is then the machine. Raises UsageError where there is no such target."""
-    if options.target is None:
-        return None
-    found = arguments.target(command, options.target)
-    options.machine = found.device
-    return found
 
 
 def _flag(name: str) -> str:
@@ -159,18 +144,17 @@ def partition(options: argparse.Namespace) -> int:
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
     console.refuse_ignored("meshbridge partition", useless, _given(options))
-    target = _target("partition", options)
     given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine")}
     how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
     with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options)
+            _refuse_done(program, options, "resharding", "machine")
             if options.report:
-                found, timings = partition_and_report(program.module, how, on_stage=_reached(steps, target))
+                found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:
-                found, timings = None, pipeline.partition_module(program.module, how, on_stage=_reached(steps, target))
+                found, timings = None, pipeline.partition_module(program.module, how, on_stage=_reached(steps))
             chosen = formats.choose(_presentable(program, how), options.output)
             data = chosen.serialize()
     files.write_bytes(options.output, data)
@@ -201,16 +185,9 @@ def _work(how: pipeline.Options) -> list[str]:
     return [_STAGES[stage.name] for stage in pipeline.build(how).stages]
 
 
-def _reached(steps: progress.Steps, target: Target | None = None) -> pipeline.OnStage:
-    """Tells the steps of a command which stages are reached, and refuses a program for which a `target` has too few devices as
-    soon as it is known for how many it is."""
-
-    def reached(stage: str, module: ir.Module) -> None:
-        if target is not None and stage == "annotated" and find_mesh(module) is not None:
-            check_devices(module, target.devices, f"target '{target.text}' has")
-        steps.done(_STAGES[stage])
-
-    return reached
+def _reached(steps: progress.Steps) -> pipeline.OnStage:
+    """Tells the steps of a command which stages are reached."""
+    return lambda stage, _: steps.done(_STAGES[stage])
 
 
 def _given(options: argparse.Namespace) -> dict[str, object]:
@@ -218,11 +195,9 @@ def _given(options: argparse.Namespace) -> dict[str, object]:
     return {_flag(name): value != getattr(pipeline.DEFAULTS, name, None) and value for name, value in vars(options).items()}
 
 
-def _refuse_done(program: Program, options: argparse.Namespace) -> None:
-    """Raises MeshError for options that a program which is partitioned already comes too late for."""
-    given = {
-        name: getattr(options, name) != getattr(pipeline.DEFAULTS, name, None) for name in ("resharding", "target", "machine")
-    }
+def _refuse_done(program: Program, options: argparse.Namespace, *names: str) -> None:
+    """Raises MeshError for options of these names that a program which is partitioned already comes too late for."""
+    given = {name: getattr(options, name) != getattr(pipeline.DEFAULTS, name) for name in names}
     if is_partitioned(program.module) and (late := [name for name, is_given in given.items() if is_given]):
         raise MeshError(f"error: --{late[0]} has no effect {_DONE}")
 
@@ -314,14 +289,18 @@ def _binary(program: Program) -> Program:
 
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
-    target = _target("report", options)
+    is_placed = has_topology(options.machine)
+    useless = {} if is_placed else {"--perfetto": "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8"}
+    console.refuse_ignored("meshbridge report", useless, {"--perfetto": options.perfetto})
     how = pipeline.Options(emit="mesh", resharding=options.resharding, machine=options.machine, collectives=options.collectives)
     with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options)
-            found, _ = partition_and_report(program.module, how, on_stage=_reached(steps, target))
+            _refuse_done(program, options, "resharding", *(() if is_placed else ("machine",)))
+            found, _ = partition_and_report(program.module, how, on_stage=_reached(steps))
+    if options.perfetto is not None:
+        files.write_bytes(options.perfetto, found.perfetto().encode())
     print(found.to_json() if options.json else found.table())
     return 0
 

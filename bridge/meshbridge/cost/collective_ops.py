@@ -1,0 +1,79 @@
+"""Seconds that the collectives of a partitioned program take on a machine, op by op."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from math import prod
+
+import numpy as np
+
+from meshbridge.cost.communication import device_table, positions_of
+from meshbridge.cost.permutes import permute_time, shift_time
+from meshbridge.cost.seconds import Time, collective_time
+from meshbridge.dialect.ops import PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.machines.layout import Placement
+
+
+def time_of(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement) -> Time:
+    """The time of a collective along `axes` of the mesh that is placed."""
+    kind = op.name.partition(".")[2]
+    if kind in _PERMUTES:
+        return _PERMUTES[kind](op, mesh, axes, placement)
+    return collective_time(kind, sum(map(tensor_bytes, op.operands)), axes, placement)
+
+
+def _relabelling(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement) -> Time:
+    sizes = tuple(mesh.shape[axis] for axis in axes)
+    numbers = np.arange(prod(sizes))
+    targets = numbers.reshape(sizes).transpose([axes.index(axis) for axis in PermuteOp(op).target_axes]).ravel()
+    return permute_time(tensor_bytes(op.operands[0]), numbers, targets, axes, placement)
+
+
+def _shift(op: ir.Operation, _: Mesh, axes: Axes, placement: Placement) -> Time:
+    view = ShiftOp(op)
+    return shift_time(tensor_bytes(op.operands[0]), axes, view.offset, placement, rotate=view.rotate)
+
+
+def _send(op: ir.Operation, _: Mesh, axes: Axes, placement: Placement) -> Time:
+    """To a neighbour: which device of a group sends is written at the other end."""
+    return shift_time(tensor_bytes(op.operands[0]), axes, 1, placement, rotate=False)
+
+
+def _halo(op: ir.Operation, _: Mesh, __: Axes, placement: Placement) -> Time:
+    """A slab from each neighbour, one after the other."""
+    view, whole = UpdateHaloOp(op), ir.RankedTensorType(op.operands[0].type)
+    split = [(dim, axes) for dim, axes in enumerate(view.split_axes) if axes]
+    row = tensor_bytes(op.operands[0])
+    return _one_after_the_other(
+        shift_time(row * width / whole.shape[dim], axes, offset, placement, rotate=False)
+        for (dim, axes), before, after in zip(split, view.halo_sizes[0::2], view.halo_sizes[1::2], strict=False)
+        for offset, width in ((1, before), (-1, after))
+    )
+
+
+def _listed(op: ir.Operation, mesh: Mesh, _: Axes, placement: Placement) -> Time:
+    sources, targets = positions_of(device_table(op.attributes["source_target_pairs"]), mesh).T
+    return permute_time(tensor_bytes(op.operands[0]), sources, targets, tuple(range(mesh.rank)), placement)
+
+
+def _one_after_the_other(times: Iterable[Time]) -> Time:
+    latency, busy = 0.0, defaultdict[str, float](float)
+    for time in times:
+        latency += time.latency
+        for link, seconds in time.busy.items():
+            busy[link] += seconds
+    return Time(latency, dict(busy))
+
+
+_PERMUTES: dict[str, Callable[[ir.Operation, Mesh, Axes, Placement], Time]] = {
+    "permute": _relabelling,
+    "shift": _shift,
+    "send": _send,
+    "update_halo": _halo,
+    "collective_permute": _listed,
+}
+"""Collectives in which each device sends to one other."""

@@ -1,0 +1,153 @@
+"""Which values of a block no buffer holds, because their readers compute them on the way, and how many bytes operations move.
+
+The estimate is of what XLA fuses, without asking it. Readers compute broadcasts, iotas, constants and views on the way,
+and a value of elementwise or rearranging operations if they do the like: one reader, or several where the value is cheap to
+compute, and what it is computed from takes no more bytes to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
+from meshbridge.ops.elementwise import ELEMENTWISE
+
+VIEWS = frozenset({"stablehlo.reshape", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert", "sdy.sharding_constraint"})
+"""The bytes of the operand under another name."""
+
+_FREE = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant", "stablehlo.partition_id"})
+"""Made anew by whoever reads them."""
+
+_REARRANGING = frozenset(
+    f"stablehlo.{name}" for name in ("transpose", "slice", "pad", "reverse", "dynamic_slice", "concatenate", "gather")
+) | {"mesh.all_slice"}
+
+_FUSING = ELEMENTWISE | _REARRANGING
+"""Can be computed on the way by a reader that is one of these."""
+
+_READING = _FUSING | _FREE | VIEWS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
+"""Can compute their operands on the way."""
+
+_EXPENSIVE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic"),
+        *("power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh"),
+    )
+)
+"""Take too long for several readers to compute the same."""
+
+_OPERANDS = 64
+"""More buffers no fusion reads."""
+
+_SLICING = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice", "stablehlo.gather", "mesh.all_slice"})
+"""Read no more of their first operand than their result holds."""
+
+_UPDATING = {"stablehlo.dynamic_update_slice": 1, "stablehlo.scatter": -1}
+"""Write into their first operand, by the number of the operand that says how much."""
+
+
+Buffers = Mapping[ir.Value, float]
+"""What is read, by the value that a buffer holds, and how many bytes of it."""
+
+_NOTHING: Mapping[ir.Value, Buffers] = {}
+
+
+class Fusion:
+    """The operations of one block, those that fill buffers and those that only their readers compute."""
+
+    def __init__(self, operations: Sequence[ir.Operation], outside: Mapping[ir.Value, Buffers] = _NOTHING) -> None:
+        """`outside` says of values around the block which buffers are read to compute them, where they have none."""
+        self._readers: dict[ir.Value, dict[ir.Operation, None]] = {}
+        for op in operations:
+            for value in read_by(op):
+                self._readers.setdefault(value, {})[op] = None
+        self.sources: dict[ir.Value, Sequence[ir.Value]] = {}
+        "For values without a buffer, what they are computed from."
+        self._buffers: dict[ir.Value, Buffers] = dict(outside)
+        "For values without a buffer, what is read to compute them."
+        self._expensive: set[ir.Value] = set()
+        "Values without a buffer that take long to compute."
+        for op in operations:
+            self._compute_on_the_way(op)
+
+    def _compute_on_the_way(self, op: ir.Operation) -> None:
+        """Notes the results of `op` that have no buffer."""
+        if op.name == "stablehlo.while":
+            for number, _ in only_read(op):
+                self._share(op.results[number], op.operands[number])
+        elif op.name == BARRIER:
+            for result, operand in zip(op.results, op.operands, strict=True):
+                self._share(result, operand)
+        elif op.name in _FREE or op.name in VIEWS or op.name in _FUSING:
+            read = self.read(op)
+            is_expensive = op.name in _EXPENSIVE or any(operand in self._expensive for operand in op.operands)
+            for result in op.results:
+                if op.name not in _FUSING or self._is_fused(result, read, is_expensive=is_expensive):
+                    self.sources[result] = list(op.operands)
+                    self._buffers[result] = read
+                    if is_expensive:
+                        self._expensive.add(result)
+
+    def _share(self, value: ir.Value, source: ir.Value) -> None:
+        """Notes that `value` is in the buffer of `source`."""
+        self.sources[value] = [source]
+        self._buffers[value] = self._buffers_of(source)
+
+    def _is_fused(self, value: ir.Value, read: Buffers, *, is_expensive: bool) -> bool:
+        """Whether each reader computes `value` for itself out of what is `read` for that."""
+        readers = self._readers.get(value, {})
+        if not readers or len(read) > _OPERANDS or any(reader.name not in _READING for reader in readers):
+            return False
+        return len(readers) == 1 or (not is_expensive and sum(read.values()) <= tensor_bytes(value))
+
+    def read(self, op: ir.Operation) -> dict[ir.Value, float]:
+        """What `op` reads, itself or to compute operands on the way."""
+        found: dict[ir.Value, float] = {}
+        for number, value in enumerate(read_by(op)):
+            share = _share(op, number)
+            for buffer, size in self._buffers_of(value).items():
+                found[buffer] = max(found.get(buffer, 0.0), share * size)
+        return found
+
+    def inside(self, op: ir.Operation) -> dict[ir.Value, Buffers]:
+        """What the regions of `op` know of values around them (see `__init__`)."""
+        if op.name != "stablehlo.while":
+            return self._buffers
+        return self._buffers | {argument: self._buffers_of(op.operands[number]) for number, argument in only_read(op)}
+
+    def _buffers_of(self, value: ir.Value) -> Buffers:
+        known = self._buffers.get(value)
+        return {value: tensor_bytes(value)} if known is None else known
+
+    def written(self, op: ir.Operation) -> float:
+        """Bytes that `op` writes: its results that have buffers, or what it updates in place."""
+        if op.name in _UPDATING:
+            return tensor_bytes(op.operands[_UPDATING[op.name]])
+        if op.name in REGION_OPS:
+            return 0.0
+        return sum(tensor_bytes(result) for result in op.results if result not in self.sources)
+
+
+def only_read(op: ir.Operation) -> Iterator[tuple[int, ir.Value]]:
+    """What a loop carries and never changes: its number, and the argument of the body."""
+    body = op.regions[1].blocks[0]
+    yielded = body.operations[len(body.operations) - 1].operation.operands
+    for number, (argument, value) in enumerate(zip(body.arguments, yielded, strict=True)):
+        if argument == value:
+            yield number, argument
+
+
+def _share(op: ir.Operation, number: int) -> float:
+    """How large a part of its operand of that number `op` reads."""
+    if number or op.name not in (*_SLICING, *_UPDATING):
+        return 1.0
+    return 0.0 if op.name in _UPDATING else min(1.0, tensor_bytes(op.results[0]) / max(tensor_bytes(op.operands[0]), 1.0))
+
+
+def read_by(op: ir.Operation) -> Iterable[ir.Value]:
+    """The operands of `op` and whatever its regions use from outside (and inside, which nobody asks for)."""
+    if not len(op.regions):
+        return op.operands
+    return [value for inner in walk(op) for value in inner.operands]

@@ -1,0 +1,174 @@
+"""The predicted step: one device's program, scheduled on a machine.
+
+The device runs one kernel at a time, as long as its arithmetic or its traffic with memory takes, whichever is more. Collectives
+occupy links. Those that the platform's compiler makes asynchronous run beside kernels; for others the device waits. A loop's body
+is scheduled by itself, and takes its time as often as the loop runs; of branches the dearest counts. What is ready starts in the
+order of `schedule`: compilers that hide latency aim at that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from meshbridge.analysis.executions import BRANCHING
+from meshbridge.analysis.known_values import branch
+from meshbridge.analysis.trip_count import trip_count
+from meshbridge.cost.collective_ops import time_of
+from meshbridge.cost.communication import communicating
+from meshbridge.cost.flops import products
+from meshbridge.cost.fusion import Buffers, Fusion
+from meshbridge.cost.memory import memory
+from meshbridge.cost.schedule import Task, starts
+from meshbridge.cost.seconds import Time, op_time
+from meshbridge.ir.mlir import REGION_OPS, ir, walk
+from meshbridge.ir.sharding import Mesh
+from meshbridge.machines.layout import place
+from meshbridge.machines.machine import Machine
+from meshbridge.machines.target import Target
+
+COMPUTE, MEMORY, LOOPS = "compute", "memory", "loops"
+"""Resources of a device, and what slices of whole loops have instead of one. Other resources are links."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one resource does for a while. Of a loop, one execution of the body is listed, where the loop starts."""
+
+    resource: str
+    name: str
+    "Of the operation."
+    location: ir.Location
+    start: float
+    "Seconds from the start of the step."
+    seconds: float
+    executions: int
+    "How often the step does it."
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of a block by one device."""
+
+    seconds: float
+    compute_seconds: float
+    "In which the device runs kernels."
+    slices: tuple[Slice, ...]
+
+    @property
+    def exposed_seconds(self) -> float:
+        """In which it waits for communication."""
+        return max(self.seconds - self.compute_seconds, 0.0)
+
+    def repeated(self, times: int) -> Execution:
+        """So many executions one after the other."""
+        slices = tuple(replace(each, executions=times * each.executions) for each in self.slices)
+        return Execution(times * self.seconds, times * self.compute_seconds, slices)
+
+    def after(self, seconds: float) -> Iterable[Slice]:
+        """Its slices, if it starts later."""
+        return (replace(each, start=seconds + each.start) for each in self.slices)
+
+
+@dataclass(frozen=True)
+class Step(Execution):
+    """One execution of a program."""
+
+    peak_bytes: float
+    "The most memory that the device needs at one time."
+    target: Target
+    "The devices."
+
+
+def predict(function: ir.Operation, meshes: Mapping[str, Mesh], target: Target) -> Step:
+    """The step of one device's program (stages 3 to 5), whose collectives run on `meshes`, on the devices of `target`.
+
+    Takes time in operations, whatever the number of devices, but for permutes. Raises MeshError for a mesh that does not fit the
+    target, and for collectives along no axes of a mesh.
+    """
+    placements = {name: place(mesh, target) for name, mesh in meshes.items()}
+    times = {
+        op: time_of(op, mesh, axes, placements[mesh.name])
+        for op, mesh, axes, _ in communicating(((op, 1) for op in walk(function)), dict(meshes))
+    }
+    run = _Prediction(target.machine, times).execution(function.regions[0].blocks[0])
+    return Step(run.seconds, run.compute_seconds, run.slices, memory(function).peak, target)
+
+
+@dataclass
+class _Prediction:
+    machine: Machine
+    communication: Mapping[ir.Operation, Time]
+
+    def execution(self, block: ir.Block, outside: Mapping[ir.Value, Buffers] | None = None) -> Execution:
+        """One execution of a block, of which `outside` says what `Fusion` knows of values around it."""
+        operations = [view.operation for view in block.operations]
+        fusion = Fusion(operations, outside or {})
+        tasks: list[Task] = []
+        executions: list[Execution] = []
+        filled_by: dict[ir.Value, int] = {}
+        "By the value in a buffer, the number of the task that fills it."
+        for op in operations:
+            if op.name not in REGION_OPS and all(result in fusion.sources for result in op.results):
+                continue
+            read = fusion.read(op)
+            run, busy = self._run(op, fusion, read)
+            after = tuple({filled_by[value]: None for value in read if value in filled_by})
+            filled_by.update(dict.fromkeys(op.results, len(tasks)))
+            tasks.append(Task(run.seconds, busy, after))
+            executions.append(run)
+        begun = list(zip(starts(tasks), executions, strict=True))
+        slices = tuple(part for start, run in begun for part in run.after(start))
+        seconds = max((start + run.seconds for start, run in begun), default=0.0)
+        return Execution(seconds, sum(run.compute_seconds for run in executions), slices)
+
+    def _run(self, op: ir.Operation, fusion: Fusion, read: Buffers) -> tuple[Execution, Mapping[str, float]]:
+        """What executing `op` is, and how long it occupies resources."""
+        if op.name in REGION_OPS:
+            return self._regions(op, fusion)
+        if op in self.communication:
+            return self._collective(op, self.communication[op])
+        return self._kernel(op, sum(read.values()) + fusion.written(op))
+
+    def _regions(self, op: ir.Operation, fusion: Fusion) -> tuple[Execution, Mapping[str, float]]:
+        """A loop or branch lets nothing run beside it but communication along links that it does not use."""
+        inside = fusion.inside(op)
+        runs = [self.execution(region.blocks[0], inside) for region in op.regions]
+        known = branch(op) if op.name in BRANCHING else len(runs) - 1  # of a loop, the body
+        run = max(runs, key=lambda each: each.seconds) if known is None else runs[known]
+        if op.name == "stablehlo.while":
+            times = trip_count(op)
+            times = 1 if times is None else times
+            run = run.repeated(times)
+            whole = Slice(LOOPS, f"{op.name} of {times} iterations", op.location, 0.0, run.seconds, 1)
+            run = replace(run, slices=(whole, *run.slices))
+        used = {each.resource for each in run.slices} - {MEMORY, LOOPS} | {COMPUTE}
+        return run, dict.fromkeys(used, run.seconds)
+
+    def _collective(self, op: ir.Operation, time: Time) -> tuple[Execution, Mapping[str, float]]:
+        busy = {link: time.latency + seconds for link, seconds in time.busy.items()}
+        slices = tuple(Slice(link, op.name, op.location, 0.0, seconds, 1) for link, seconds in busy.items())
+        if not _is_asynchronous(op, self.machine):
+            busy |= {COMPUTE: time.seconds}
+        return Execution(time.seconds, 0.0, slices), busy
+
+    def _kernel(self, op: ir.Operation, moved: float) -> tuple[Execution, Mapping[str, float]]:
+        """An operation that computes, and with it what it computes of its operands on the way; it moves so many bytes."""
+        (kind, count), *_ = (*products([(op, 1)]).items(), ("", 0.0))
+        seconds, moving = (op_time(flops / _EFFICIENCY, kind, moved / _EFFICIENCY, self.machine) for flops in (count, 0.0))
+        parts = ((COMPUTE, seconds), (MEMORY, moving))
+        slices = tuple(Slice(resource, op.name, op.location, 0.0, each, 1) for resource, each in parts)
+        return Execution(seconds, seconds, slices), {COMPUTE: seconds}
+
+
+_EFFICIENCY = 0.9
+"""The share of their peaks that products and traffic with memory reach."""
+
+_PERMUTES = frozenset({"permute", "shift", "collective_permute"})
+_ASYNCHRONOUS = {"tpu": _PERMUTES, "v5e": _PERMUTES | {"all_gather"}, "cpu": frozenset[str]()}
+"""By device, or platform, the collectives that its compiler makes asynchronous unless it is told otherwise; elsewhere all are."""
+
+
+def _is_asynchronous(op: ir.Operation, machine: Machine) -> bool:
+    kinds = _ASYNCHRONOUS.get(machine.name, _ASYNCHRONOUS.get(machine.platform))
+    return kinds is None or op.name.partition(".")[2] in kinds

@@ -1,0 +1,45 @@
+"""The predicted step as a Chrome trace: JSON that Perfetto and `chrome://tracing` show, a track for each resource."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from meshbridge.cost.step import COMPUTE, LOOPS, MEMORY, Slice, Step
+from meshbridge.ir.locations import location_at, scope_of
+
+
+def chrome_trace(step: Step) -> str:
+    """One process, a thread for each resource in the order compute, memory, links, loops; a complete event for each slice, in
+    microseconds. A loop's body is there once."""
+    links = sorted({each.resource for each in step.slices} - {COMPUTE, MEMORY, LOOPS})
+    tracks = {name: number for number, name in enumerate((COMPUTE, MEMORY, *links, LOOPS), 1)}
+    named = [_named("process_name", 0, step.target.text), *(_named("thread_name", tracks[name], name) for name in tracks)]
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *_events(step, tracks)]})
+
+
+def _named(what: str, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 1, "tid": track, "args": {"name": name}}
+
+
+def _events(step: Step, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
+    for each in sorted(step.slices, key=lambda each: (tracks[each.resource], each.start, -each.seconds)):
+        at = {"pid": 1, "tid": tracks[each.resource], "ts": each.start * 1e6, "dur": each.seconds * 1e6}
+        yield {"ph": "X", "name": _name(each), "cat": each.resource, **at, "args": _said(each)}
+
+
+def _name(part: Slice) -> str:
+    """`dot_general model.py:42 x32`: the operation, its source line, and how often it is executed if more than once."""
+    words = (part.name.partition(".")[2], location_at(part.location).short, f"x{part.executions}" if part.executions > 1 else "")
+    return " ".join(filter(None, words))
+
+
+def _said(part: Slice) -> dict[str, object]:
+    return {
+        "operation": part.name,
+        "location": str(location_at(part.location)),
+        "module": scope_of(part.location),
+        "executions": part.executions,
+        "total_ms": part.executions * part.seconds * 1e3,
+    }

@@ -1,0 +1,354 @@
+"""The predicted step: schedules, small programs whose times are counted by hand, its JSON and its trace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import NamedSharding, PartitionSpec
+
+import meshbridge
+from meshbridge.cost.memory import memory
+from meshbridge.cost.schedule import Task, starts
+from meshbridge.cost.seconds import collective_time
+from meshbridge.cost.step import Step, predict
+from meshbridge.dialect import assembly
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.ir.mlir import MeshError, context, ir, main_function
+from meshbridge.machines.layout import place
+from meshbridge.machines.target import of_machine
+from meshbridge.tools import cli
+
+GPUS = "h100:1x1x8"
+SIZE = 4096
+TENSOR = f"tensor<{SIZE}x{SIZE}xbf16>"
+SHARD = f"tensor<{SIZE // 8}x{SIZE}xbf16>"
+BYTES = 2.0 * SIZE * SIZE
+PEAK = 0.9
+"""The share of their peaks that products and memory reach."""
+GPU = of_machine(GPUS).machine
+PRODUCT = 2 * SIZE**3 / (PEAK * GPU.flops["bf16"])
+PASS = BYTES / (PEAK * GPU.memory_bandwidth)
+"""Seconds in which a tensor is read or written once."""
+
+
+def read(body: str, arguments: str, results: str) -> ir.Module:
+    text = f"mesh.mesh @m(shape = 8)\nfunc.func @main({arguments}) -> ({results}) {{\n{body}\n}}\n"
+    return assembly.read(text, "step.mlir", context())
+
+
+def predicted(body: str, arguments: str, results: str, machine: str = GPUS) -> Step:
+    module = read(body, arguments, results)
+    return predict(main_function(module), declared_meshes(module.body), of_machine(machine))
+
+
+def gathered(machine: str = GPUS) -> float:
+    """Seconds of the all-gather of a tensor."""
+    (mesh,) = declared_meshes(read(f"return %a : {TENSOR}", f"%a: {TENSOR}", TENSOR).body).values()
+    return collective_time("all_gather", BYTES / 8, (0,), place(mesh, of_machine(machine))).seconds
+
+
+def product(name: str, left: str, right: str) -> str:
+    return f"%{name} = stablehlo.dot_general %{left}, %{right}, contracting_dims = [1] x [0] : ({TENSOR}, {TENSOR}) -> {TENSOR}\n"
+
+
+def gather(name: str, shard: str) -> str:
+    return f"%{name} = mesh.all_gather %{shard} on @m mesh_axes = [0] gather_axis = 0 : {SHARD} -> {TENSOR}\n"
+
+
+def test_tasks_take_turns_on_a_resource() -> None:
+    """The one that more depends on goes first; those on other resources run beside it."""
+    tasks = [
+        Task(1.0, {"a": 1.0}),
+        Task(1.0, {"a": 1.0}),
+        Task(5.0, {"b": 5.0}, (1,)),
+        Task(1.0, {"a": 1.0}, (0, 2)),
+        Task(2.0, {"a": 2.0, "b": 0.5}, (3,)),
+    ]
+    assert starts(tasks) == [1.0, 0.0, 1.0, 6.0, 7.0]
+    assert starts([]) == []
+
+
+def test_a_resource_may_be_free_before_its_task_is_over() -> None:
+    assert starts([Task(3.0, {"a": 1.0}), Task(1.0, {"a": 1.0})]) == [0.0, 1.0]
+
+
+def test_a_gather_beside_a_product_is_hidden() -> None:
+    """A GPU's all-gather runs while the product that does not need it does; what reads it comes after both."""
+    body = product("y", "a", "b") + gather("w", "s") + product("z", "y", "w") + f"return %z : {TENSOR}"
+    step = predicted(body, f"%a: {TENSOR}, %b: {TENSOR}, %s: {SHARD}", TENSOR)
+    assert gathered() < PRODUCT
+    assert step.seconds == pytest.approx(2 * PRODUCT)
+    assert step.exposed_seconds == pytest.approx(0)
+    assert [each.start for each in step.slices if each.name == "mesh.all_gather"] == [0]
+
+
+def test_a_gather_that_a_product_needs_is_exposed() -> None:
+    body = gather("w", "s") + product("y", "a", "w") + f"return %y : {TENSOR}"
+    step = predicted(body, f"%a: {TENSOR}, %s: {SHARD}", TENSOR)
+    assert step.exposed_seconds == pytest.approx(gathered())
+    assert (step.seconds, step.compute_seconds) == pytest.approx((gathered() + PRODUCT, PRODUCT))
+
+
+@pytest.mark.parametrize(("machine", "hidden"), [("v5e:2x4", True), ("v5p:2x2x2", False)])
+def test_a_device_waits_for_what_its_compiler_makes_synchronous(machine: str, hidden: bool) -> None:
+    """libtpu's all-gathers are asynchronous on a v5e, and not on a v5p."""
+    body = product("y", "a", "b") + gather("w", "s") + f"return %y, %w : {TENSOR}, {TENSOR}"
+    step = predicted(body, f"%a: {TENSOR}, %b: {TENSOR}, %s: {SHARD}", f"{TENSOR}, {TENSOR}", machine)
+    waits = max(gathered(machine) - step.compute_seconds, 0) if hidden else gathered(machine)
+    assert step.exposed_seconds == pytest.approx(waits)
+
+
+LOOP = f"""
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:4 = stablehlo.while(%i = %zero, %x = %a, %v = %s, %u = %b) : tensor<i32>, {TENSOR}, {SHARD}, {TENSOR}
+  cond {{
+    %most = stablehlo.constant dense<5> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %most : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }} do {{
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    {gather("w", "v")}
+    {product("y", "x", "u")}
+    {product("z", "y", "w")}
+    stablehlo.return %next, %z, %v, %u : tensor<i32>, {TENSOR}, {SHARD}, {TENSOR}
+  }}
+  return %0#1 : {TENSOR}
+"""
+
+
+def test_a_loop_is_scheduled_once_and_counted_often() -> None:
+    step = predicted(LOOP, f"%a: {TENSOR}, %s: {SHARD}, %b: {TENSOR}", TENSOR)
+    assert step.seconds == pytest.approx(5 * 2 * PRODUCT, rel=1e-3)
+    dots = [each for each in step.slices if each.name == "stablehlo.dot_general" and each.resource == "compute"]
+    assert [each.executions for each in dots] == [5, 5]
+    (loop,) = [each for each in step.slices if each.resource == "loops"]
+    assert (loop.name, loop.seconds) == ("stablehlo.while of 5 iterations", pytest.approx(step.seconds))
+
+
+def test_of_branches_the_dearest_counts() -> None:
+    body = f"""
+  %0 = "stablehlo.if"(%p) ({{
+    %1 = stablehlo.negate %a : {TENSOR}
+    stablehlo.return %1 : {TENSOR}
+  }}, {{
+    {product("y", "a", "b")}
+    stablehlo.return %y : {TENSOR}
+  }}) : (tensor<i1>) -> {TENSOR}
+  return %0 : {TENSOR}
+"""
+    arguments = f"%p: tensor<i1>, %a: {TENSOR}, %b: {TENSOR}"
+    assert predicted(body, arguments, TENSOR).seconds == pytest.approx(PRODUCT)
+    known = f"%p = stablehlo.constant dense<true> : tensor<i1>\n{body}"
+    assert predicted(known, f"%a: {TENSOR}, %b: {TENSOR}", TENSOR).seconds == pytest.approx(2 * PASS)
+
+
+def test_fused_operations_move_their_operands_and_results_alone() -> None:
+    """Three operations in one loop: two tensors are read, one is written."""
+    body = f"""
+  %0 = stablehlo.add %a, %b : {TENSOR}
+  %1 = stablehlo.negate %0 : {TENSOR}
+  %2 = stablehlo.multiply %1, %1 : {TENSOR}
+  return %2 : {TENSOR}
+"""
+    assert predicted(body, f"%a: {TENSOR}, %b: {TENSOR}", TENSOR).seconds == pytest.approx(3 * PASS)
+
+
+SHARED = f"""
+  %0 = stablehlo.OP %a : {TENSOR}
+  %1 = stablehlo.negate %0 : {TENSOR}
+  %2 = stablehlo.abs %0 : {TENSOR}
+  return %1, %2 : {TENSOR}, {TENSOR}
+"""
+
+
+@pytest.mark.parametrize(("op", "passes"), [("sign", 4), ("exponential", 6)])
+def test_what_is_cheap_is_computed_by_every_reader(op: str, passes: int) -> None:
+    """Two readers read the argument instead; an exponential is computed once, written, and read twice."""
+    step = predicted(SHARED.replace("OP", op), f"%a: {TENSOR}", f"{TENSOR}, {TENSOR}")
+    assert step.seconds == pytest.approx(passes * PASS)
+
+
+def test_a_slice_reads_what_it_takes() -> None:
+    body = f"%0 = stablehlo.slice %a [0:{SIZE // 8}, 0:{SIZE}] : ({TENSOR}) -> {SHARD}\nreturn %0 : {SHARD}"
+    assert predicted(body, f"%a: {TENSOR}", SHARD).seconds == pytest.approx(2 * PASS / 8)
+
+
+def test_what_a_loop_only_reads_is_read_as_it_is_outside() -> None:
+    """The mask is a broadcast: no buffer holds it, inside of the loop as little as outside."""
+    body = f"""
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %mask = stablehlo.broadcast_in_dim %row, dims = [1] : (tensor<{SIZE}xbf16>) -> {TENSOR}
+  %0:3 = stablehlo.while(%i = %zero, %x = %a, %m = %mask) : tensor<i32>, {TENSOR}, {TENSOR}
+  cond {{
+    %most = stablehlo.constant dense<5> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %most : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }} do {{
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    %y = stablehlo.add %x, %m : {TENSOR}
+    stablehlo.return %next, %y, %m : tensor<i32>, {TENSOR}, {TENSOR}
+  }}
+  return %0#1 : {TENSOR}
+"""
+    step = predicted(body, f"%a: {TENSOR}, %row: tensor<{SIZE}xbf16>", TENSOR)
+    assert step.seconds == pytest.approx(5 * 2 * PASS, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "donated"),
+    [("", 0), ("{tf.aliasing_output = 0 : i32}", BYTES), ("{jax.buffer_donor = true}", BYTES)],
+)
+def test_a_result_takes_the_buffer_of_a_donated_argument(attributes: str, donated: float) -> None:
+    module = read(f"%0 = stablehlo.negate %a : {TENSOR}\nreturn %0 : {TENSOR}", f"%a: {TENSOR} {attributes}", TENSOR)
+    found = memory(main_function(module))
+    assert (found.donated, found.peak) == (donated, 2 * BYTES - donated)
+
+
+def test_a_donor_of_another_type_gives_nothing() -> None:
+    module = read(f"return %a : {TENSOR}", f"%a: {TENSOR}, %b: {SHARD} {{jax.buffer_donor = true}}", TENSOR)
+    assert memory(main_function(module)).donated == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mesh.shift %x on @m shift_axis = 0 offset = 1 rotate : tensor<8x6xf32> -> tensor<8x6xf32>",
+        "mesh.update_halo %x on @m split_axes = [[0], []] halo_sizes = [2, 1] : tensor<8x6xf32>",
+        "mesh.all_reduce %x on @m mesh_axes = [0] : tensor<8x6xf32> -> tensor<8x6xf32>",
+        "mesh.all_to_all %x on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : tensor<8x6xf32> -> tensor<8x6xf32>",
+        "mesh.permute %x on @m mesh_axes = [0] target_axes = [0] : tensor<8x6xf32> -> tensor<8x6xf32>",
+        '"stablehlo.collective_permute"(%x) {source_target_pairs = dense<[[0, 1], [7, 0]]> : tensor<2x2xi64>}'
+        " : (tensor<8x6xf32>) -> tensor<8x6xf32>",
+    ],
+)
+@pytest.mark.parametrize("machine", [GPUS, "v5e:2x4"])
+def test_collectives_of_every_kind_have_a_time(line: str, machine: str) -> None:
+    step = predicted(f"%0 = {line}\nreturn %0 : tensor<8x6xf32>", "%x: tensor<8x6xf32>", "tensor<8x6xf32>", machine)
+    assert (step.exposed_seconds > 0) == ("mesh.permute" not in line)  # along one axis nothing moves
+    assert step.compute_seconds == 0
+
+
+def exported() -> export.Exported:
+    """The gradient of two layers with `jax.checkpoint`, the batch on one axis and the hidden dimension on the other."""
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    specs = [("data", None), (None, "model"), ("model", None)]
+
+    def loss(x: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.sum(jax.checkpoint(lambda y: jax.nn.gelu(y @ v) @ w)(x) ** 2)
+
+    shapes = [(64, 256), (256, 512), (512, 256)]
+    shardings = [NamedSharding(mesh, PartitionSpec(*spec)) for spec in specs]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return export.export(jax.jit(jax.grad(loss, argnums=(1, 2)), in_shardings=shardings))(*arguments)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.jax_export"
+    path.write_bytes(exported().serialize())
+    return path
+
+
+def test_the_report_has_a_step(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = meshbridge.report(exported(), machine=GPUS)
+    assert cli.main(["report", str(program), "--machine", GPUS, "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    keys = ("seconds", "exposed_seconds", "compute_seconds", "mfu", "peak_bytes")
+    assert [read[key] for key in keys] == [getattr(report, key) for key in keys]
+    assert read["machine"] == GPUS
+    assert read["seconds"] == pytest.approx(read["compute_seconds"] + read["exposed_seconds"])
+    assert read["peak_bytes"] == read["memory"]["peak"]
+    assert f"per step on {GPUS}: computing" in report.table()
+
+
+def test_mfu_counts_what_is_computed_again_once() -> None:
+    """Two products forwards, three backwards, since the argument has no gradient; not the one that the checkpoint repeats."""
+    report = meshbridge.report(exported(), machine=GPUS)
+    flops = 5 * 2 * 64 * 256 * 512
+    assert report.model_products == {"f32": flops}
+    assert report.seconds is not None
+    assert report.mfu == pytest.approx(flops / 8 / GPU.flops["tf32"] / report.seconds)
+
+
+def test_without_a_topology_there_is_no_step() -> None:
+    for machine in ("neutral", "h100"):
+        report = meshbridge.report(exported(), machine=machine)
+        assert (report.step, report.seconds, report.exposed_seconds, report.mfu) == (None,) * 4
+        assert report.peak_bytes > 0
+        with pytest.raises(MeshError, match="there is no predicted step, expected a machine with a topology"):
+            report.perfetto()
+
+
+def test_trace(program: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    assert cli.main(["report", str(program), "--machine", "v5e:2x4", "--perfetto", str(path)]) == 0
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    tracks = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    slices = [each for each in events if each["ph"] == "X"]
+    assert {"compute", "memory", "loops"} < set(tracks.values())
+    assert len(slices) + len(tracks) + 1 == len(events)
+    for each in slices:
+        assert each.keys() == {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"}
+        assert tracks[each["tid"]] == each["cat"]
+        assert each["args"].keys() == {"operation", "location", "module", "executions", "total_ms"}
+    for track in ("compute", "memory"):  # one after the other
+        ends = [(each["ts"], each["ts"] + each["dur"]) for each in slices if each["cat"] == track]
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(ends))
+    dots = [each for each in slices if each["args"]["operation"] == "stablehlo.dot_general" and each["cat"] == "compute"]
+    assert all(each["name"].startswith("dot_general test_step.py:") for each in dots)
+    assert any("rematted_computation" in each["args"]["module"] for each in dots)
+
+
+def test_a_partitioned_program_has_a_step(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "partitioned.mlir"
+    assert cli.main(["partition", str(program), "--machine", GPUS, "--emit", "mesh", "-o", str(saved)]) == 0
+    found = []
+    for path in (program, saved):
+        assert cli.main(["report", str(path), "--machine", GPUS, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["seconds"] == pytest.approx(found[1]["seconds"])
+    assert found[1]["mfu"] is None
+    local = tmp_path / "local.mlir"
+    assert cli.main(["partition", str(program), "--machine", GPUS, "--emit", "local", "-o", str(local)]) == 0
+    assert cli.main(["report", str(local), "--machine", GPUS, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "expected"),
+    [
+        (["--machine", "h100:1x1x4"], 1, "error: mesh @mesh has 8 devices, machine 'h100:1x1x4' has 4"),
+        (["--machine", "h100:1x8"], 2, "expected a topology of 3 positive numbers with x between them (slices, hosts, devices)"),
+        (["--machine", "h900:1x1x8"], 2, "unknown machine 'h900'"),
+        (["--perfetto", "step.json"], 2, "--perfetto has no effect without --machine DEVICE:TOPOLOGY, as in h100:1x1x8"),
+        (["--machine", "h100", "--perfetto", "step.json"], 2, "--perfetto has no effect without --machine DEVICE:TOPOLOGY"),
+    ],
+)
+def test_diagnostics(
+    program: Path, said: list[str], status: int, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = [str(tmp_path / word) if word.endswith(".json") else word for word in said]
+    assert cli.main(["report", str(program), *said]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert expected in captured.err
+    assert captured.err.count("error:") == 1
+    assert not (tmp_path / "step.json").exists()
+
+
+def test_what_does_not_fit_is_said() -> None:
+    mesh = jax.make_mesh((8,), ("data",))
+    held = NamedSharding(mesh, PartitionSpec())
+    doubled = export.export(jax.jit(lambda x: x * 2, in_shardings=held, out_shardings=held))
+    report = meshbridge.report(doubled(jax.ShapeDtypeStruct((8, 2**30), np.float32)), machine="v5e:2x4")
+    assert "does not fit: a device of v5e:2x4 has 17.2 GB of memory" in report.table()
