@@ -398,6 +398,7 @@ SCHEMA: dict[str, Any] = {
     "seconds": type(None),
     "exposed_seconds": type(None),
     "compute_seconds": type(None),
+    "communication_seconds": type(None),
     "mfu": type(None),
     "peak_bytes": float,
     "not_partitioned": list,

@@ -105,6 +105,10 @@ latency = 1e-6
 launch = 2e-6
 efficiency = 0.5
 reduction = 1
+[step]
+source = "our own bench"
+efficiency = 0.8
+asynchronous = ["all_gather"]
 [compiler]
 name = "mine"
 platform_name = "CUDA"
@@ -142,7 +146,15 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
         ("reduction = 1", "wrap_all = true", "link.reduction is missing"),
         ('kind = "switch"', 'kind = "torus"', "link.wrap_multiple is missing"),
         ('kind = "switch"', 'kind = "torus"\nwrap_multiple = 4\nwrap_all = 1', "link.wrap_all: expected true or false, found 1"),
-        ("efficiency = 0.5", "efficiency = 1.5", "link.efficiency: expected at most 1, found 1.5"),
+        ("efficiency = 0.5", "efficiency = 1.5", "link.efficiency: expected a number above 0 and of at most 1, found 1.5"),
+        ("efficiency = 0.8", "efficiency = 0.0", "step.efficiency: expected a number above 0 and of at most 1, found 0.0"),
+        (
+            '["all_gather"]',
+            '["gather"]',
+            "step.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
+        ),
+        ('["all_gather"]', "[1]", "collective_broadcast, collective_permute, found 1"),
+        ("[step]", "[steps]", "step is missing"),
         ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),
         ("devices_per_chip = 1", "devices_per_chip = 2", "chip is missing: it says what connects the 2 devices of one"),
         ("bf16 = 1e14", 'bf16 = "fast"', "flops.bf16: expected a number, found 'fast'"),
@@ -167,7 +179,7 @@ def test_what_comes_with_meshbridge() -> None:
     for (platform, name), each in machine.machines().items():
         path = BRIDGE / "machines" / platform / f"{name}.toml"
         assert each.platform == platform
-        assert path.read_text().count("source = ") == {"tpu": 4 + (name == "7x"), "gpu": 5, "cpu": 3}[platform]
+        assert path.read_text().count("source = ") == {"tpu": 5 + (name == "7x"), "gpu": 6, "cpu": 4}[platform]
         assert 5e4 < each.link.launch_bytes < 1e7
         for dtype in ("f8E4M3FN", "bf16", "f16", "f32", "f64", "si8", "ui4", "i32", "complex<f32>"):
             assert each.peak(dtype) > 0

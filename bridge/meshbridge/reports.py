@@ -110,6 +110,11 @@ class Report(Communication):
         return None if self.step is None else self.step.compute_seconds
 
     @property
+    def communication_seconds(self) -> float | None:
+        """That collectives take, one after the other, exposed or not; None without a predicted step."""
+        return None if self.step is None else self.step.communication_seconds
+
+    @property
     def peak_bytes(self) -> float:
         """The most memory that a device needs at one time."""
         return self.memory.peak
@@ -195,6 +200,9 @@ def report_of(module: ir.Module, needed: Work | None, target: Target | None = No
     )
 
 
+_STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds", "mfu", "peak_bytes")
+"""What the JSON has of the predicted step."""
+
 _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 
 
@@ -244,7 +252,7 @@ def _json(report: Report) -> str:
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
         "machine": None if report.step is None else report.step.target.text,
-        **{key: getattr(report, key) for key in ("seconds", "exposed_seconds", "compute_seconds", "mfu", "peak_bytes")},
+        **{key: getattr(report, key) for key in _STEP},
         **{kind: list(map(asdict, getattr(report, kind))) for kind in ("not_partitioned", "unknown_loops", "unknown_branches")},
     }
     return json.dumps(whole, indent=2)
@@ -287,7 +295,8 @@ def _totals(report: Report) -> Iterable[str]:
     donated = f", less {size_text(memory.donated)} of donated arguments" if memory.donated else ""
     yield f"about {size_text(memory.peak)} of memory per device: {', '.join(parts)}{donated}"
     if (step := report.step) is not None:
-        times = f"computing {time_text(step.compute_seconds)}, exposed communication {time_text(step.exposed_seconds)}"
+        exposed = f"{time_text(step.communication_seconds)}, of it exposed {time_text(step.exposed_seconds)}"
+        times = f"computing {time_text(step.compute_seconds)}, communication {exposed}"
         used = "" if report.mfu is None else f", MFU {report.mfu:.1%}"
         yield f"about {time_text(step.seconds)} per step on {step.target.text}: {times}{used}"
 

@@ -77,3 +77,11 @@ _PERMUTES: dict[str, Callable[[ir.Operation, Mesh, Axes, Placement], Time]] = {
     "collective_permute": _listed,
 }
 """Collectives in which each device sends to one other."""
+
+_LOWERED = {"gather": "all_gather", "reduce": "all_reduce", "scatter": "all_to_all", "broadcast": "collective_broadcast"}
+
+
+def issued_kind(op: ir.Operation) -> str:
+    """The kind of a collective that a compiler issues for `op`, by StableHLO's name."""
+    kind = op.name.partition(".")[2]
+    return "collective_permute" if kind in _PERMUTES else _LOWERED.get(kind, kind)

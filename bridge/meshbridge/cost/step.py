@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from meshbridge.analysis.executions import BRANCHING
 from meshbridge.analysis.known_values import branch
 from meshbridge.analysis.trip_count import trip_count
-from meshbridge.cost.collective_ops import time_of
+from meshbridge.cost.collective_ops import issued_kind, time_of
 from meshbridge.cost.communication import communicating
 from meshbridge.cost.flops import products
 from meshbridge.cost.fusion import Buffers, Fusion
@@ -53,6 +53,8 @@ class Execution:
     seconds: float
     compute_seconds: float
     "In which the device runs kernels."
+    communication_seconds: float
+    "That its collectives take, one after the other."
     slices: tuple[Slice, ...]
 
     @property
@@ -63,7 +65,10 @@ class Execution:
     def repeated(self, times: int) -> Execution:
         """So many executions one after the other."""
         slices = tuple(replace(each, executions=times * each.executions) for each in self.slices)
-        return Execution(times * self.seconds, times * self.compute_seconds, slices)
+        seconds, compute, communication = (
+            times * each for each in (self.seconds, self.compute_seconds, self.communication_seconds)
+        )
+        return Execution(seconds, compute, communication, slices)
 
     def after(self, seconds: float) -> Iterable[Slice]:
         """Its slices, if it starts later."""
@@ -92,7 +97,8 @@ def predict(function: ir.Operation, meshes: Mapping[str, Mesh], target: Target) 
         for op, mesh, axes, _ in communicating(((op, 1) for op in walk(function)), dict(meshes))
     }
     run = _Prediction(target.machine, times).execution(function.regions[0].blocks[0])
-    return Step(run.seconds, run.compute_seconds, run.slices, memory(function).peak, target)
+    seconds = (run.seconds, run.compute_seconds, run.communication_seconds)
+    return Step(*seconds, run.slices, memory(function).peak, target)
 
 
 @dataclass
@@ -120,7 +126,10 @@ class _Prediction:
         begun = list(zip(starts(tasks), executions, strict=True))
         slices = tuple(part for start, run in begun for part in run.after(start))
         seconds = max((start + run.seconds for start, run in begun), default=0.0)
-        return Execution(seconds, sum(run.compute_seconds for run in executions), slices)
+        computing, communicating = (
+            sum(getattr(run, part) for run in executions) for part in ("compute_seconds", "communication_seconds")
+        )
+        return Execution(seconds, computing, communicating, slices)
 
     def _run(self, op: ir.Operation, fusion: Fusion, read: Buffers) -> tuple[Execution, Mapping[str, float]]:
         """What executing `op` is, and how long it occupies resources."""
@@ -148,27 +157,14 @@ class _Prediction:
     def _collective(self, op: ir.Operation, time: Time) -> tuple[Execution, Mapping[str, float]]:
         busy = {link: time.latency + seconds for link, seconds in time.busy.items()}
         slices = tuple(Slice(link, op.name, op.location, 0.0, seconds, 1) for link, seconds in busy.items())
-        if not _is_asynchronous(op, self.machine):
+        if issued_kind(op) not in self.machine.asynchronous:
             busy |= {COMPUTE: time.seconds}
-        return Execution(time.seconds, 0.0, slices), busy
+        return Execution(time.seconds, 0.0, time.seconds, slices), busy
 
     def _kernel(self, op: ir.Operation, moved: float) -> tuple[Execution, Mapping[str, float]]:
         """An operation that computes, and with it what it computes of its operands on the way; it moves so many bytes."""
         (kind, count), *_ = (*products([(op, 1)]).items(), ("", 0.0))
-        seconds, moving = (op_time(flops / _EFFICIENCY, kind, moved / _EFFICIENCY, self.machine) for flops in (count, 0.0))
+        seconds, moving = (op_time(flops, kind, moved, self.machine) / self.machine.efficiency for flops in (count, 0.0))
         parts = ((COMPUTE, seconds), (MEMORY, moving))
         slices = tuple(Slice(resource, op.name, op.location, 0.0, each, 1) for resource, each in parts)
-        return Execution(seconds, seconds, slices), {COMPUTE: seconds}
-
-
-_EFFICIENCY = 0.9
-"""The share of their peaks that products and traffic with memory reach."""
-
-_PERMUTES = frozenset({"permute", "shift", "collective_permute"})
-_ASYNCHRONOUS = {"tpu": _PERMUTES, "v5e": _PERMUTES | {"all_gather"}, "cpu": frozenset[str]()}
-"""By device, or platform, the collectives that its compiler makes asynchronous unless it is told otherwise; elsewhere all are."""
-
-
-def _is_asynchronous(op: ir.Operation, machine: Machine) -> bool:
-    kinds = _ASYNCHRONOUS.get(machine.name, _ASYNCHRONOUS.get(machine.platform))
-    return kinds is None or op.name.partition(".")[2] in kinds
+        return Execution(seconds, seconds, 0.0, slices), {COMPUTE: seconds}

@@ -1,1 +1,1 @@
-"""Accelerators as data: a file for each device; targets, which say how many of one there are; where a mesh lies on their links."""
+"""Accelerators as data: a file for each device; targets, which say how many of one there are; where a mesh lies on them."""

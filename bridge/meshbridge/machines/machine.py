@@ -83,6 +83,10 @@ class Machine:
     "Between the chips of a slice, or the devices of a node."
     compiler: Mapping[str, Any] = field(hash=False)
     "What the platform's compiler is told of the device."
+    efficiency: float
+    "The share of its FLOPs and of its memory's bandwidth that kernels reach in the step that is predicted."
+    asynchronous: frozenset[str]
+    "Of ISSUED, the collectives that run beside kernels; for others the device waits."
     network: Link | None = None
     "Between slices, or nodes."
     chip: Link | None = None
@@ -132,8 +136,16 @@ _KEYS: dict[str, type] = {
     "flops": dict,
     "memory": dict,
     "link": dict,
+    "step": dict,
     "compiler": dict,
 }
+ISSUED = (
+    *("all_gather", "all_reduce", "reduce_scatter", "all_to_all"),
+    *("collective_broadcast", "collective_permute"),
+)
+"""The kinds of collectives that compilers issue, by StableHLO's names."""
+
+_STEP_KEYS: dict[str, type] = {"source": str, "efficiency": float, "asynchronous": list}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -205,6 +217,11 @@ def load(path: Path) -> Machine:
     _check(path, "", read, _KEYS, _MAY_LACK)
     memory = read["memory"]
     _check(path, "memory.", memory, _MEMORY_KEYS)
+    step = read["step"]
+    _check(path, "step.", step, _STEP_KEYS)
+    _check_share(path, "step.efficiency", step["efficiency"])
+    if unknown := [kind for kind in step["asynchronous"] if kind not in ISSUED]:
+        raise MeshError(f"{path}: error: step.asynchronous: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
     links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_MAY_LACK) if place in read}
     if read["devices_per_chip"] > 1 and "chip" not in links:
         raise MeshError(f"{path}: error: chip is missing: it says what connects the {read['devices_per_chip']} devices of one")
@@ -224,6 +241,8 @@ def load(path: Path) -> Machine:
         memory["bandwidth"],
         links["link"],
         read["compiler"],
+        step["efficiency"],
+        frozenset(step["asynchronous"]),
         links.get("network"),
         links.get("chip"),
     )
@@ -240,9 +259,13 @@ def _link(path: Path, place: str, found: Mapping[str, Any]) -> Link:
     for key, value in found.items():
         if expected[key] in (int, float) and value <= 0:
             raise MeshError(f"{path}: error: {place}{key}: expected a positive number, found {value!r}")
-    if found["efficiency"] > 1:
-        raise MeshError(f"{path}: error: {place}efficiency: expected at most 1, found {found['efficiency']!r}")
+    _check_share(path, f"{place}efficiency", found["efficiency"])
     return Link(**{key: value for key, value in found.items() if key not in ("kind", "source")})
+
+
+def _check_share(path: Path, place: str, found: float) -> None:
+    if not 0 < found <= 1:
+        raise MeshError(f"{path}: error: {place}: expected a number above 0 and of at most 1, found {found!r}")
 
 
 def _check(
