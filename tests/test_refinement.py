@@ -219,6 +219,20 @@ def test_readers_of_a_value_that_moves_share_one_move() -> None:
     assert found[0].total_bytes == 3 / 4 * 32 * 32 * 4
 
 
+def test_a_product_contracts_along_what_its_operands_were_moved_to() -> None:
+    """Two operands in columns, both moved to rows for products before: their own product contracts the rows, which nothing but
+    those moves suggests."""
+
+    def gradients(x: jax.Array, y: jax.Array, v: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        both = jnp.tanh(x @ v) + jnp.tanh(y @ w)
+        return jax.lax.with_sharding_constraint(both, rows), jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())))
+
+    axes = ("a", "b")
+    rows, shapes = NamedSharding(device_mesh((2, 4)), Spec(axes)), [(1024, 64), (1024, 64), (64, 64), (64, 64)]
+    found = _collectives(gradients, shapes, [Spec(None, axes), Spec(None, axes), Spec(), Spec()], Spec(axes))
+    assert sorted(collective.kind for collective in found) == ["all_to_all", "all_to_all", "reduce_scatter"]
+
+
 def test_axes_that_nobody_uses_stay_unused() -> None:
     """A program whose arguments and results everybody holds whole sends nothing, however much there is to compute."""
     assert not _collectives(lambda x, w: jnp.tanh(x @ w) @ w.T, [(512, 512), (512, 512)], [Spec(), Spec()], Spec())

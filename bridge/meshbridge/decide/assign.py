@@ -355,7 +355,10 @@ class Assigner:
         if only_split and not has_layout(results) and (fitting := op.fitting(tuple(splits))) is not None:
             return fitting
         ready = [value.ready(scope) if value is not None else [] for value in arriving]
-        suggestions = tuple([op.suggestion(end, split) for end, split in enumerate(splits)])
+        suggested = [*enumerate(splits)]
+        for end, (value, have) in enumerate(zip(arriving, ready, strict=True)):
+            suggested += [(end, sharding.split_axes) for sharding in (*have, value and value.anticipated) if sharding is not None]
+        suggestions = tuple([op.suggestion(end, split) for end, split in suggested])
         first = [self._arriving(value, have) if value else pricing.nothing for value, have in zip(arriving, ready, strict=True)]
         last = [self._leaving(tensor, passed or free, kind.reduce_share) if tensor else pricing.nothing for tensor in results]
 
