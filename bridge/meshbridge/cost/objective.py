@@ -7,7 +7,15 @@ from meshbridge.machines import machine
 from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.resharding import BYTES, Objective
 
-NEUTRAL = Objective(launch=1e5)
+MEMORY = 0.1
+"""Bytes sent that it costs as much to hold a byte throughout the program: little, so that of plans that send nearly as much, the
+one that needs less memory is taken.
+
+Measured on the programs of `testdata/realistic`, 77 plans for three targets: with 0.1 none sends more than with 0, and
+temporaries become up to 7 % less in plans of as many bytes; a GPT of two axes without constraints sends 1,949 MB instead of
+2,358. With 1 two plans send 10 to 14 % more, one of which needs 5.5 GB instead of 9.9."""
+
+NEUTRAL = Objective(launch=1e5, memory=MEMORY)
 """Where no machine is named: a collective starts in a microsecond, and a link carries 100 GB in a second.
 
 Measured on the programs of `testdata/realistic`, 8 devices: against `bytes` they send 0.02 % more (the geometric mean; 0.9 % at
@@ -30,7 +38,7 @@ def objective(name: str) -> Objective:
         return UNNAMED[name]
     try:
         device = of_machine(name).machine if has_topology(name) else machine.named(name)
-        return Objective(launch=device.link.launch_bytes)
+        return Objective(device.link.launch_bytes, MEMORY)
     except MeshError as error:
         if machine.is_path(name):
             raise

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import chain, permutations
 from operator import itemgetter
@@ -23,6 +24,7 @@ from meshbridge.decide.choice import ROUNDING
 from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE, ClassSize, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, Tensor, across_region
+from meshbridge.decide.held import held, local_bytes
 from meshbridge.decide.kind_choices import Known
 from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Sharding, Split
@@ -63,6 +65,8 @@ class Draft:
     number: int
     "Its place among the moves of its class."
     tensors: Changes
+    freed: float
+    "How much less it costs to hold them."
     left: float
     "What it could save at most."
     dearest: dict[int, float]
@@ -105,19 +109,37 @@ def refine(graph: Graph, budget: int) -> None:
         if tensor.boundary:
             graph.describe(index, found=frozenset(sum(tensor.split, ())))
     folded, standing_for = fold_layers(graph)
-    left = Refiner(folded, budget).run(WIDE, NARROW)
+    prices = _memory_prices(graph)
+    left = Refiner(folded, budget, _summed(prices, standing_for)).run(WIDE, NARROW)
     graph.tensors = [folded.tensors[colour] for colour in standing_for]
     if len(graph.nodes) <= MANAGEABLE:
-        Refiner(graph, left).run(NARROW, HELD)
+        Refiner(graph, left, prices).run(NARROW, HELD)
+
+
+def _memory_prices(graph: Graph) -> list[float]:
+    """Per tensor, what it costs to hold a byte of it; none where memory has no price."""
+    price = graph.pricing.objective.memory
+    return [price * part for part in held(graph)] if price else []
+
+
+def _summed(prices: Sequence[float], standing_for: Sequence[int]) -> list[float]:
+    """The same per tensor of the folded graph."""
+    found = [0.0] * (1 + max(standing_for, default=-1)) if prices else []
+    for colour, price in zip(standing_for, prices, strict=False):
+        found[colour] += price
+    return found
 
 
 class Refiner:
     """Refines the splits of one folded graph in place."""
 
-    def __init__(self, graph: Graph, budget: int) -> None:
+    def __init__(self, graph: Graph, budget: int, memory_prices: Sequence[float] = ()) -> None:
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
+        self._memory_prices = memory_prices
+        "Per tensor, what it costs to hold a byte of it; none where memory has no price."
+        self._local_bytes = cache(lambda tensor: local_bytes(tensor, graph.mesh))
         self._members = [(*node.operands, *node.results) for node in graph.nodes]
         self._known = [_known_of(members) for members in self._members]
         self._kinds = costs_of_nodes(graph)
@@ -127,7 +149,7 @@ class Refiner:
         self._costs = [kind.cost(known(graph.tensors)) for kind, known in zip(self._kinds, self._known, strict=True)]
         self._own = [weight * cost.own for weight, cost in zip(self._weights, self._costs, strict=True)]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
-        self._total = sum(self._own) + sum(self._shared)
+        self._total = sum(self._own) + sum(self._shared) + self._held(range(len(graph.tensors)))
         self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
         "Tensors as moves make them, by which of their dimensions go to which axes; None where they may not."
         self._choices_of_axes = _choices_of_axes(graph)
@@ -182,7 +204,8 @@ class Refiner:
         """Gives the class the axes that save most, if any do."""
         least = LEAST_GAIN * self._total
         stake, staying = self._at_stake(found.near, found.read)
-        if stake - sum([self._weights[node] * self._kinds[node].least for node in found.near]) <= least:
+        at_least = sum([self._weights[node] * self._kinds[node].least for node in found.near])
+        if stake - at_least <= least and stake + self._held(found.members) - at_least <= least:
             return
         alike: Alike = {}
         for tensor, dims in found.members.items():
@@ -199,7 +222,8 @@ class Refiner:
                 if len(changed) < len(found.members):
                     near, read = self._near(changed)
                     at_stake, stays = self._at_stake(near, read)
-                draft = self._draft(Draft(number, changed, at_stake + equal, {**stays}), near, least)
+                freed = self._freed(changed)
+                draft = self._draft(Draft(number, changed, freed, at_stake + freed + equal, {**stays}), near, least)
                 if draft.left >= least:
                     drafts.append(draft)
         trials: list[Trial] = []
@@ -325,8 +349,18 @@ class Refiner:
                 moved.update(tensor for tensor in self.graph.nodes[index].operands if tensor >= 0)
         shared = {tensor: self._uses(tensor, costs) for tensor in moved}
         gain = sum(self._own[node] - self._weights[node] * cost.own for node, cost in costs.items())
-        gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items())
+        gain += sum(self._shared[tensor] - cost for tensor, cost in shared.items()) + draft.freed
         return Trial(draft.number, gain, draft.tensors, costs, shared)
+
+    def _held(self, tensors: Iterable[int]) -> float:
+        """What it costs to hold tensors as they are."""
+        prices, known, bytes_of = self._memory_prices, self.graph.tensors, self._local_bytes
+        return sum([prices[tensor] * bytes_of(known[tensor]) for tensor in tensors]) if prices else 0.0
+
+    def _freed(self, changed: Changes) -> float:
+        """How much less it costs to hold tensors once they are changed."""
+        prices, known, bytes_of = self._memory_prices, self.graph.tensors, self._local_bytes
+        return sum([prices[i] * (bytes_of(known[i]) - bytes_of(after)) for i, after in changed.items()]) if prices else 0.0
 
     def _uses(self, tensor: int, changed: Mapping[int, NodeCost], without: Container[int] = ()) -> float:
         """Bytes of resharding a value to all that its users need, `without` some of them: each distinct need once, as often as

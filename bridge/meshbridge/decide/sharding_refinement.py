@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from meshbridge.cost.objective import objective
@@ -42,6 +42,9 @@ class ShardingRefinement(Pass):
     machine: str = "bytes"
     "What is minimised: bytes on the wire, or time on a device of this name (see `meshbridge.cost.objective`)."
 
+    memory_factor: float = 1.0
+    "How many times what the machine says it costs to hold a byte."
+
     annotate: bool = True
     "Write the decisions down. Otherwise they are handed on to `mesh-spmdization`, if that is the next pass."
 
@@ -58,6 +61,9 @@ class ShardingRefinement(Pass):
     def _decide(self, module: ir.Module) -> Decisions:
         if self.moves < 0:
             raise MeshError(f"{self.name}: error: moves is {self.moves}, expected 0 or more")
+        if self.memory_factor < 0:
+            raise MeshError(f"{self.name}: error: memory-factor is {self.memory_factor}, expected 0 or more")
         with module.context, ir.Location.unknown():
             weights = objective(self.machine)
+            weights = replace(weights, memory=self.memory_factor * weights.memory)
             return decide(functions_to_partition(module), module, Interface(), moves=self.moves, objective=weights)

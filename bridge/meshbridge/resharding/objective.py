@@ -1,4 +1,5 @@
-"""What deciding and resharding minimise: bytes on the wire of a device, and the starts of collectives, in such bytes."""
+"""What deciding and resharding minimise: bytes on the wire of a device, and in such bytes the starts of collectives and what is
+held in memory."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ class Objective:
 
     launch: float = 0.0
     "Bytes that a link carries in the time in which a collective starts."
+    memory: float = 0.0
+    "Bytes sent that it costs as much to hold a byte throughout the program."
 
     @cached_property
     def planning(self) -> Options:
@@ -27,7 +30,7 @@ class Objective:
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self.launch)
+        return hash((self.launch, self.memory))
 
     def __hash__(self) -> int:
         """Computed once: prices are looked up by objective."""

@@ -1,0 +1,42 @@
+"""How long a device holds each tensor of a graph: what a byte of it counts where memory has a price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+
+from meshbridge.decide.graph import Graph, Tensor
+from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.sharding import Mesh
+
+STEEPNESS = 8
+"""The power of what is held at a time that the time counts by: only what is held near the peak has to become less."""
+
+
+def local_bytes(tensor: Tensor, mesh: Mesh) -> float:
+    """Bytes of one device's shard, the largest one."""
+    sizes = [-(-size // mesh.group_size(axes)) for size, axes in zip(tensor.shape, tensor.split, strict=True)]
+    return prod(sizes) * element_bytes(tensor.dtype)
+
+
+def held(graph: Graph) -> list[float]:
+    """Per tensor, the part of the program during which it is held, from 0 to 1: from the first node that mentions it to the last
+    one, each place weighed by what all devices hold there as the tensors are split now."""
+    spans = [(users[0], users[-1] + 1) if users else (0, 0) for users in graph.users]
+    weights = _weights(graph, spans)
+    until = [0.0, *accumulate(weights)]
+    whole = until[-1] or 1.0
+    return [(until[end] - until[start]) / whole for start, end in spans]
+
+
+def _weights(graph: Graph, spans: Sequence[tuple[int, int]]) -> list[float]:
+    """Per node, how much its place counts."""
+    sizes = {tensor: local_bytes(tensor, graph.mesh) for tensor in {*graph.tensors}}
+    changes = [0.0] * (len(graph.nodes) + 1)
+    for tensor, (start, end) in zip(graph.tensors, spans, strict=True):
+        changes[start] += sizes[tensor]
+        changes[end] -= sizes[tensor]
+    alive = list(accumulate(changes[:-1]))
+    most = max(alive, default=0.0) or 1.0
+    return [(each / most) ** STEEPNESS for each in alive]
