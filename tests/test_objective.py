@@ -17,12 +17,17 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge import resharding
+from meshbridge.cost.memory import memory
 from meshbridge.cost.objective import NEUTRAL, UNNAMED, objective
-from meshbridge.ir.mlir import MeshError
+from meshbridge.decide.sharding_refinement import ShardingRefinement
+from meshbridge.ir.mlir import MeshError, context, main_function
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.machines import machine
+from meshbridge.pipeline import Options, build, run
+from meshbridge.read import formats
 from meshbridge.resharding import BYTES, Objective
 from meshbridge.tools import cli
+from testdata.realistic.catalogue import build as build_realistic
 from tests.operations.differential import device_mesh
 from tests.test_targets import MINE
 
@@ -152,3 +157,19 @@ def test_devices_combine_by_themselves() -> None:
 
 def test_unnamed_machines_are_no_devices() -> None:
     assert not {name for _, name in machine.machines()} & set(UNNAMED)
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "machine", "factors"),
+    [("gpt8_scan_dp_tp", "inputs", "h100", (0.0, 1.0)), ("gpt8_scan_fsdp_tp", "constrained", "neutral", (1.0, 100.0))],
+)
+def test_the_dearer_memory_is_the_less_is_held(name: str, annotation: str, machine: str, factors: tuple[float, float]) -> None:
+    """What is held is counted for every layer, though layers are folded, and in a loop's stacks."""
+    exported = build_realistic(name, annotation, 8).export_for("cpu")
+    held = []
+    for factor in factors:
+        decided = ShardingRefinement(machine=machine, memory_factor=factor, annotate=False)
+        module = formats.unpack(exported, context()).module
+        run(build(Options(emit="mesh")).replacing("decided", decided).passes, module)
+        held.append(memory(main_function(module)).temporaries)
+    assert held[1] < 0.8 * held[0]
