@@ -1,4 +1,4 @@
-"""Where the axes of a mesh lie on the links of a machine."""
+"""Which links of a machine the axes of a mesh are on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from meshbridge.machines.layout import Placement
 
 def placed(machine: str, layout_text: str = "", **sizes: int) -> Placement:
     """A mesh with these axes on a machine, written `v5p:4x4x4`, in a layout, written `data=ici`."""
-    mesh = Mesh("m", tuple(sizes.values()), tuple(sizes))
-    return layout.place(mesh, target.of_machine(machine), layout.parse(layout_text) if layout_text else None)
+    return layout.place(Mesh("m", tuple(sizes.values()), tuple(sizes)), target.of_machine(machine, layout_text))
 
 
-def lies(placement: Placement) -> list[list[tuple[str, int, int]]]:
+def parts_of(placement: Placement) -> list[list[tuple[str, int, int]]]:
     """Of each axis, name of the dimension, size and stride of each part."""
     return [[(part.dimension.name, part.size, part.stride) for part in parts] for parts in placement.parts]
 
@@ -85,14 +84,14 @@ def test_nodes_of_gpus_are_row_major() -> None:
     ],
 )
 def test_layouts(placement: Placement, expected: list[list[tuple[str, int, int]]]) -> None:
-    assert lies(placement) == expected
+    assert parts_of(placement) == expected
 
 
 def test_axes_that_are_several_to_the_dialect() -> None:
     """Digits of a user's axis take parts of what the axis takes."""
     mesh = Mesh("m", (2, 4, 2, 2), ("data", "model"), digits=(2, 2))
     found = layout.place(mesh, target.of_machine("h100:1x4x8"))
-    assert lies(found) == [
+    assert parts_of(found) == [
         [("infiniband", 2, 2)],
         [("infiniband", 2, 1), ("nvlink", 2, 4)],
         [("nvlink", 2, 2)],
@@ -104,7 +103,7 @@ def test_axes_that_are_several_to_the_dialect() -> None:
 
 def test_parts_next_to_each_other_are_one() -> None:
     placement = placed("v5e:16x16", a=4, b=4, c=16)
-    assert lies(placement)[:2] == [[("y", 4, 4)], [("y", 4, 1)]]
+    assert parts_of(placement)[:2] == [[("y", 4, 4)], [("y", 4, 1)]]
     (whole,) = placement.across((0, 1))
     assert (whole.size, whole.stride, whole.ring) == (16, 1, True)
     (inner,), (outer,) = placement.across((1,)), placement.across((0,))
@@ -151,4 +150,4 @@ def test_what_does_not_fit(machine: str, layout_text: str, sizes: dict[str, int]
 def test_placing_does_not_list_devices() -> None:
     """A mesh of a million devices is placed in no more steps than one of eight."""
     placement = placed("h100:1024x128x8", data=1024, fsdp=128, model=8)
-    assert lies(placement) == [[("infiniband", 1024, 128)], [("infiniband", 128, 1)], [("nvlink", 8, 1)]]
+    assert parts_of(placement) == [[("infiniband", 1024, 128)], [("infiniband", 128, 1)], [("nvlink", 8, 1)]]

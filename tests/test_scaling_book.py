@@ -61,10 +61,9 @@ V4, V5E, V5P, V6E, H100, B200 = (of_the_book(machine.named(name)) for name in ("
 
 def on(text: str, layout_text: str = "", **sizes: int) -> Placement:
     """A mesh of these axes on one of the book's machines."""
-    found = target.of_machine(text)
-    said = layout.parse(layout_text) if layout_text else None
+    found = target.of_machine(text, layout_text)
     mesh = Mesh("m", tuple(sizes.values()), tuple(sizes))
-    return layout.place(mesh, replace(found, machine=of_the_book(found.machine)), said)
+    return layout.place(mesh, replace(found, machine=of_the_book(found.machine)))
 
 
 def over(kind: str, operand: float, placement: Placement, *axes: int) -> float:

@@ -288,6 +288,18 @@ def test_without_a_topology_there_is_no_step() -> None:
             report.perfetto()
 
 
+def test_a_layout_says_which_axis_the_network_is_for(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Across two nodes of four that axis takes longer which is on the network, and nothing says otherwise than by default."""
+    machine, seconds = "h100:1x2x4", []
+    for layout in ("", "data=infiniband", "model=infiniband+nvlink"):
+        assert cli.main(["report", str(program), "--machine", machine, "--layout", layout, "--json"]) == 0
+        seconds.append(json.loads(capsys.readouterr().out)["seconds"])
+        assert meshbridge.report(exported(), machine=machine, layout=layout).seconds == seconds[-1]
+    assert seconds[0] == seconds[1] != seconds[2]
+    with pytest.raises(MeshError, match="layout has no effect without a machine of a topology"):
+        meshbridge.report(exported(), layout="a=nvlink")
+
+
 def test_trace(program: Path, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     assert cli.main(["report", str(program), "--machine", "v5e:2x4", "--perfetto", str(path)]) == 0
@@ -330,6 +342,13 @@ def test_a_partitioned_program_has_a_step(program: Path, tmp_path: Path, capsys:
         (["--machine", "h100:1x8"], 2, "expected a topology of 3 positive numbers with x between them (slices, hosts, devices)"),
         (["--machine", "h900:1x1x8"], 2, "unknown machine 'h900'"),
         (["--perfetto", "step.json"], 2, "--perfetto has no effect without --machine DEVICE:TOPOLOGY, as in h100:1x1x8"),
+        (["--layout", "data=nvlink"], 2, "--layout has no effect without --machine DEVICE:TOPOLOGY"),
+        (["--machine", GPUS, "--layout", "a"], 2, "argument --layout: expected a layout AXIS=LINK,…, each axis once"),
+        (
+            ["--machine", GPUS, "--layout", "z=nvlink"],
+            1,
+            "error: layout of 'z': mesh @mesh has no such axis, expected one of data, model",
+        ),
         (["--machine", "h100", "--perfetto", "step.json"], 2, "--perfetto has no effect without --machine DEVICE:TOPOLOGY"),
     ],
 )

@@ -122,6 +122,7 @@ def report(
     platform: str | None = None,
     resharding: Resharding = "cheapest",
     machine: str = "neutral",
+    layout: str = "",
     collectives: Collectives = "on",
 ) -> Report:
     """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs.
@@ -134,9 +135,8 @@ def report(
     from meshbridge.reports import partition_and_report
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
-    return partition_and_report(
-        opened.module, Options(emit="mesh", resharding=resharding, machine=machine, collectives=collectives)
-    )[0]
+    options = Options(emit="mesh", resharding=resharding, machine=machine, layout=layout, collectives=collectives)
+    return partition_and_report(opened.module, options)[0]
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

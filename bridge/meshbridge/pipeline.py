@@ -29,7 +29,7 @@ from meshbridge.lowering.plain_stablehlo import PlainStablehlo, check_version
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.machines.layout import place
-from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.import_shardings import ImportShardings
 
@@ -56,6 +56,9 @@ class Options:
     machine: str = "neutral"
     """What is minimised: `bytes` on the wire, those and the launches of collectives (`neutral`), or time on a device of this
     name, or in this file (docs/targets.md), of which a topology, as in `h100:1x1x8`, has the devices of the mesh."""
+    layout: str = ""
+    """With a topology: which links the axes of the mesh are on, as in `data=dcn,model=ici` (docs/machines.md). Axes that it does
+    not name take what is left."""
     collectives: Collectives = "on"
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
@@ -72,6 +75,8 @@ class Options:
                 option = name.replace("_", "-")
                 raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
         objective(self.machine)
+        if self.target is None and self.layout:
+            raise MeshError("error: layout has no effect without a machine of a topology, as in v5p:4x4x4")
         if self.stablehlo_version is None:
             if self.ops:
                 raise MeshError("error: ops has no effect without stablehlo-version")
@@ -83,6 +88,11 @@ class Options:
             raise MeshError(
                 "error: replica-groups is 'mesh-axes', which has no effect with stablehlo-version: groups are lists there"
             )
+
+    @property
+    def target(self) -> Target | None:
+        """The devices that `machine` gives a topology of."""
+        return of_machine(self.machine, self.layout) if has_topology(self.machine) else None
 
 
 DEFAULTS = Options()
@@ -220,8 +230,8 @@ def partition_module(
     for stage in stages.stages:
         verified = "last" if stage == stages.stages[-1] else VERIFIED.get(stage.name, "none")
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
-        if stage.name == "annotated" and has_topology(options.machine) and (mesh := find_mesh(module)) is not None:
-            place(mesh, of_machine(options.machine))
+        if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
+            place(mesh, options.target)
         if on_stage is not None:
             on_stage(stage.name, module)
     return timings

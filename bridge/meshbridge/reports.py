@@ -20,7 +20,7 @@ from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function, title, walk_all
 from meshbridge.ir.sharding import Mesh
-from meshbridge.machines.target import Target, has_topology, of_machine
+from meshbridge.machines.target import Target
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
 from meshbridge.text import size_text, table, time_text
 
@@ -159,7 +159,7 @@ def partition_and_report(
         raise MeshError("error: a program in the form 'annotated' is not partitioned yet, there is nothing to report")
     needed: Work | None = None
     asked: dict[str, float] | None = None
-    target = of_machine(options.machine) if has_topology(options.machine) else None
+    target = options.target
     found: list[Report] = []
 
     def observe(stage: str, module: ir.Module) -> None:

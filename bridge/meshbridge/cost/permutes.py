@@ -2,7 +2,7 @@
 
 On a torus each operand travels along one dimension after the other, the shorter way around a ring, half of it each way where both
 are as long; where there are several dimensions, in equal shares in each rotation of their order. What goes through a network goes
-through nothing else. Counted link by link: the time to count grows with the devices along the dimensions that the groups lie on.
+through nothing else. Counted link by link: the time to count grows with the devices along the dimensions that the groups are on.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def permute_time(operand_bytes: float, sources: np.ndarray, targets: np.ndarray,
 
 
 def _coordinates(placement: Placement, axes: Axes) -> tuple[list[Dimension], np.ndarray]:
-    """The dimensions that groups along `axes` lie on, and the coordinates of devices along them: of shape dimensions x groups x
+    """The dimensions that groups along `axes` are on, and the coordinates of devices along them: of shape dimensions x groups x
     devices of a group."""
     parts = [part for axis in axes for part in placement.parts[axis]]
     dimensions = [dimension for dimension in placement.dimensions if any(part.dimension == dimension for part in parts)]

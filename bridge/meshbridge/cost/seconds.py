@@ -3,7 +3,7 @@ formulas.
 
 A collective takes the time in which it starts and that of its hops, the latency, and beside it keeps each kind of link busy for
 as long as its bytes take. Groups work on all their links at once: the link that is busy longest counts. All groups of a mesh
-communicate at the same time, and share the links that they lie on together.
+communicate at the same time, and share the links that they are on together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def op_time(flops: float, dtype: str, memory_bytes: float, machine: Machine) -> 
 def collective_time(kind: str, operand_bytes: float, axes: Axes, placement: Placement) -> Time:
     """The time of a collective of the mesh dialect or of StableHLO, by its name without prefix; permutes are of `cost.permutes`.
 
-    `operand_bytes` are those of one device's operand: a shard of a gather, all of a reduction. Groups lie along `axes`.
+    `operand_bytes` are those of one device's operand: a shard of a gather, all of a reduction. Groups are along `axes`.
     """
     busy: dict[str, float] = {}
     levels = [_Level(link, tuple(own)) for link, own in groupby(placement.across(axes), key=lambda part: part.dimension.link)]
@@ -59,7 +59,7 @@ def collective_time(kind: str, operand_bytes: float, axes: Axes, placement: Plac
 
 @dataclass(frozen=True)
 class _Level:
-    """What a group lies on of one kind of link."""
+    """What a group is on of one kind of link."""
 
     link: Link
     parts: tuple[Part, ...]
@@ -69,8 +69,8 @@ class _Level:
         return prod(part.size for part in self.parts)
 
     def rates(self) -> dict[str, float]:
-        """Bytes per second that a device receives at the most, by dimension. Groups between whose devices others lie share the
-        links with those."""
+        """Bytes per second that a device receives at the most, by dimension. Groups between whose devices those of others are share the
+        links with them."""
         found: dict[str, float] = {}
         for part in self.parts:
             ports = 2 if part.ring else 1

@@ -1,4 +1,4 @@
-"""Where the axes of a mesh lie on the links of a machine: a layout, written `data=dcn,model=ici`, and a default where nothing is
+"""Which links of a machine the axes of a mesh are on: a layout, written `data=dcn,model=ici`, and a default where nothing is
 said.
 
 By default axes are laid out as `jax.make_mesh` does it. Of the slices of a TPU, and of the nodes of GPUs, the outermost axes take
@@ -18,9 +18,6 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines.machine import Link
 from meshbridge.machines.target import Target
-
-Layout = Mapping[str, tuple[str, ...]]
-"""By the name of a mesh axis, the links, or axes of the torus, that it lies on."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,10 @@ class Placement:
     dimensions: tuple[Dimension, ...]
     "Outermost first: network, axes of the torus or switch, devices of a chip."
     parts: tuple[tuple[Part, ...], ...]
-    "Of each axis that the dialect numbers, what it lies on, outermost first; nothing for an axis of one device."
+    "Of each axis that the dialect numbers, what it is on, outermost first; nothing for an axis of one device."
 
     def across(self, axes: Axes) -> tuple[Part, ...]:
-        """What groups along `axes` lie on, outermost dimension first; parts of a dimension next to each other are one."""
+        """What groups along `axes` are on, outermost dimension first; parts of a dimension next to each other are one."""
         found: list[Part] = []
         parts = (part for axis in axes for part in self.parts[axis])
         for part in sorted(parts, key=lambda part: (self.dimensions.index(part.dimension), -part.stride)):
@@ -93,23 +90,12 @@ def dimensions(target: Target) -> tuple[Dimension, ...]:
     return tuple(found)
 
 
-def parse(text: str) -> Layout:
-    """A layout as it is written: `data=dcn,model=x+y`. Raises MeshError."""
-    found: dict[str, tuple[str, ...]] = {}
-    for each in text.split(","):
-        axis, equals, where = (part.strip() for part in each.partition("="))
-        if not (axis and equals and where) or axis in found:
-            raise MeshError(f"error: expected a layout AXIS=LINK,…, each axis once, as in data=dcn,model=ici, found '{text}'")
-        found[axis] = tuple(name.strip() for name in where.split("+"))
-    return found
-
-
-def place(mesh: Mesh, target: Target, layout: Layout | None = None) -> Placement:
-    """Where the axes of `mesh` lie. Raises MeshError for a layout that does not fit, and for a mesh of another number of
-    devices."""
+def place(mesh: Mesh, target: Target) -> Placement:
+    """Which links the axes of `mesh` are on, as the target's layout says. Raises MeshError for a layout that does not fit, and for
+    a mesh of another number of devices."""
     if mesh.size != target.devices:
         raise MeshError(f"error: mesh @{mesh.name} has {mesh.size} devices, machine '{target.text}' has {target.devices}")
-    physical, layout = dimensions(target), layout or {}
+    physical, layout = dimensions(target), target.layout
     sizes = {name: prod(mesh.shape[axis] for axis in run) for name, run in mesh.runs.items()}
     allowed = {axis: _named(axis, layout[axis], physical, target) for axis in layout if axis in sizes}
     for axis in layout:
@@ -124,13 +110,13 @@ def place(mesh: Mesh, target: Target, layout: Layout | None = None) -> Placement
             if size > 1:
                 own.append(Part(dimension, size, strides[dimension]))
                 strides[dimension] *= size
-        for number, cut in zip(run, _cut(own[::-1], [mesh.shape[number] for number in run], name), strict=True):
-            parts[number] = cut
+        for number, parts_of_it in zip(run, _shared_out(own[::-1], [mesh.shape[number] for number in run], name), strict=True):
+            parts[number] = parts_of_it
     return Placement(target, physical, tuple(parts))
 
 
 def _named(axis: str, names: Sequence[str], physical: Sequence[Dimension], target: Target) -> tuple[bool, ...]:
-    """Which dimensions an axis may lie on."""
+    """Which dimensions an axis may be on."""
     known = dict.fromkeys(name for dimension in physical for name in (dimension.link.name, dimension.name))
     if unknown := [name for name in names if name not in known]:
         expected = f"expected one of {', '.join(known)}"
@@ -188,13 +174,13 @@ def _splits(size: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def _preference(split: Sequence[int], whole: Sequence[int], used: Sequence[int]) -> tuple[object, ...]:
     """Which way to take devices `jax.make_mesh` prefers: most along whole dimensions, most whole dimensions, most along
-    dimensions that inner axes lie on, and then the first dimensions."""
+    dimensions that inner axes are on, and then the first dimensions."""
     entire = [taken for taken, size in zip(split, whole, strict=True) if taken == size > 1]
     shared = prod(taken for taken, before in zip(split, used, strict=True) if before > 1)
     return prod(entire), len(entire), shared, tuple(split)
 
 
-def _cut(parts: Sequence[Part], sizes: Sequence[int], name: str) -> Iterator[tuple[Part, ...]]:
+def _shared_out(parts: Sequence[Part], sizes: Sequence[int], name: str) -> Iterator[tuple[Part, ...]]:
     """The parts of a user's axis for each of the axes that it is, outermost first."""
     left = list(parts)
     for size in sizes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 from meshbridge.dialect.module_mesh import find_mesh
@@ -31,6 +31,8 @@ class Target:
     "How many of what the machine's `topology` names."
     slices: int = 1
     "How many of that there are."
+    layout: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    "By the name of a mesh axis, the links, or axes of the torus, that it is on. Other axes take what is left."
 
     @property
     def devices(self) -> int:
@@ -50,9 +52,9 @@ def parse(text: str) -> Target:
     return Target(text, device, found, _sizes(f"target '{text}'", topology, found.topology))
 
 
-def of_machine(text: str) -> Target:
+def of_machine(text: str, layout: str = "") -> Target:
     """Devices whose platform the machine's name says, written `DEVICE:TOPOLOGY`, as in `v5p:4x4x4`; in front of the topology of a
-    torus may stand how many slices there are: `v5p:2x4x4x4`. Raises MeshError."""
+    torus may stand how many slices there are: `v5p:2x4x4x4`. A layout is written `data=dcn,model=x+y`. Raises MeshError."""
     device, _, topology = text.rpartition(":")
     if not (device and topology):
         raise MeshError(f"error: expected a machine DEVICE:TOPOLOGY, as in v5p:4x4x4 or h100:1x1x8, found '{text}'")
@@ -62,7 +64,18 @@ def of_machine(text: str) -> Target:
         names = ("slices", *names)
     sizes = _sizes(f"machine '{text}'", topology, names)
     whole = len(found.topology)
-    return Target(text, device, found, sizes[-whole:], prod(sizes[:-whole]))
+    return Target(text, device, found, sizes[-whole:], prod(sizes[:-whole]), parse_layout(layout))
+
+
+def parse_layout(text: str) -> dict[str, tuple[str, ...]]:
+    """A layout as it is written: `data=dcn,model=x+y`; nothing where nothing is. Raises MeshError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for each in text.split(",") if text else ():
+        axis, equals, where = (part.strip() for part in each.partition("="))
+        if not (axis and equals and where) or axis in found:
+            raise MeshError(f"error: expected a layout AXIS=LINK,…, each axis once, as in data=dcn,model=ici, found '{text}'")
+        found[axis] = tuple(name.strip() for name in where.split("+"))
+    return found
 
 
 _TOPOLOGY = re.compile(r":\d[\dx]*$")

@@ -8,7 +8,7 @@ import re
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
-from meshbridge.machines.target import Target, parse
+from meshbridge.machines.target import Target, parse, parse_layout
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.tools import console
@@ -45,6 +45,20 @@ def _machine(name: str) -> str:
     except MeshError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
     return name
+
+
+def add_layout(parser: argparse._ActionsContainer) -> None:
+    """Where the axes of the mesh are on a machine with a topology."""
+    help_ = "with --machine DEVICE:TOPOLOGY: the links that mesh axes are on, as in data=dcn,model=ici; others take what is left"
+    parser.add_argument("--layout", type=_layout, default="", metavar="AXIS=LINK,…", help=help_)
+
+
+def _layout(text: str) -> str:
+    try:
+        parse_layout(text)
+    except MeshError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
+    return text
 
 
 def target(command: str, text: str) -> Target:

@@ -66,6 +66,7 @@ def _add_report(parser: console.Parser) -> None:
     _add_platform(parser)
     _add_options(parser, "resharding", "collectives")
     arguments.add_machine(parser, pipeline.DEFAULTS.machine)
+    arguments.add_layout(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     text = "write the predicted step there, as a Chrome trace: with --machine DEVICE:TOPOLOGY"
     parser.add_argument("--perfetto", metavar="STEP.json", help=text)
@@ -290,9 +291,11 @@ def _binary(program: Program) -> Program:
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
     is_placed = has_topology(options.machine)
-    useless = {} if is_placed else {"--perfetto": "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8"}
-    console.refuse_ignored("meshbridge report", useless, {"--perfetto": options.perfetto})
-    how = pipeline.Options(emit="mesh", resharding=options.resharding, machine=options.machine, collectives=options.collectives)
+    given = {"--perfetto": options.perfetto, "--layout": options.layout}
+    useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
+    console.refuse_ignored("meshbridge report", useless, given)
+    names = ("resharding", "machine", "layout", "collectives")
+    how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
