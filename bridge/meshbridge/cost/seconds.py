@@ -69,8 +69,8 @@ class _Level:
         return prod(part.size for part in self.parts)
 
     def rates(self) -> dict[str, float]:
-        """Bytes per second that a device receives at the most, by dimension. Groups between whose devices those of others are share the
-        links with them."""
+        """Bytes per second that a device receives at the most, by dimension. Groups share links with groups whose devices are
+        between theirs."""
         found: dict[str, float] = {}
         for part in self.parts:
             ports = 2 if part.ring else 1

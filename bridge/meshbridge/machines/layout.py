@@ -91,8 +91,8 @@ def dimensions(target: Target) -> tuple[Dimension, ...]:
 
 
 def place(mesh: Mesh, target: Target) -> Placement:
-    """Which links the axes of `mesh` are on, as the target's layout says. Raises MeshError for a layout that does not fit, and for
-    a mesh of another number of devices."""
+    """Which links the axes of `mesh` are on, as the target's layout says. Raises MeshError for a layout that does not fit, and
+    for a mesh of another number of devices."""
     if mesh.size != target.devices:
         raise MeshError(f"error: mesh @{mesh.name} has {mesh.size} devices, machine '{target.text}' has {target.devices}")
     physical, layout = dimensions(target), target.layout
