@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets test-targets test-targets-all clean
+.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets bench-predicted test-targets test-targets-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -79,6 +79,9 @@ ARGS ?= --page docs/benchmarks.md --overview README.md
 
 bench-targets: $(TARGETS)/.ready  ## realistic programs compiled for TPUs and GPUs that need not be there, into docs/benchmarks.md
 	$(TARGETS)/bin/python -m benchmarks.targets $(ARGS)
+
+bench-predicted: $(READY)  ## the predicted step beside what the compilers modelled in bench-targets, into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.predicted --page docs/benchmarks.md
 
 clean:  ## remove what the targets above have made
 	rm -rf $(VENV) .venv-oldest $(TARGETS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,139 @@
+"""The predicted step beside what the compilers of accelerators model, for the programs that `make bench-targets` has compiled.
+
+From the repository's root: `python -m benchmarks.predicted [--page FILE]`. Nothing is compiled: each program of which
+build/targets has figures is partitioned for the target's device, and its step is predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+import meshbridge
+from benchmarks import marked
+from benchmarks.table import geometric_mean
+from benchmarks.targets import ROOT, TARGETS, Case
+from meshbridge.machines.target import Target, parse
+from meshbridge.reports import Report
+from meshbridge.tools.compare.contestants import OURS
+from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
+
+COMMAND = "make bench-predicted"
+
+FLOPS_PER_CYCLE = {"v5e": 4 * 2 * 128**2, "v5p": 2 * 4 * 2 * 128**2}
+"""Of a device's matrix units, each of 128 x 128 multiply-adds: the peak of bfloat16 over them is the clock that cycles count."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is predicted of a program on a target, and what its compiler models."""
+
+    case: Case
+    seconds: float
+    modelled_seconds: float
+    peak_bytes: float
+    allocated_bytes: float
+
+    @property
+    def ratio(self) -> float:
+        """Of seconds: predicted over modelled."""
+        return self.seconds / self.modelled_seconds
+
+    @property
+    def memory_ratio(self) -> float:
+        """Of the peak of memory: predicted over allocated."""
+        return self.peak_bytes / self.allocated_bytes
+
+
+def measure(case: Case) -> Pair | None:
+    """None where the compiler models nothing of the case. Raises CalledProcessError where the program cannot be exported."""
+    found: Mapping[str, Any] = json.loads(case.found.read_text())[OURS]
+    if found.get("error") or found["modelled"] is None:
+        return None
+    if not case.program.exists():
+        subprocess.run([sys.executable, *case.exporting], cwd=ROOT, check=True)
+    topology = "x".join(map(str, case.target.topology))
+    report = meshbridge.report(meshbridge.load(str(case.program)), machine=f"{case.target.device}:{topology}")
+    assert report.seconds is not None
+    return Pair(case, report.seconds, modelled_seconds(found, report, case.target), report.peak_bytes, found["peak_bytes"])
+
+
+def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -> float:
+    """A GPU's scheduler counts microseconds. The cycles of a TPU hold no communication: to them comes what the compiler
+    exposes, at the rate at which the predicted step's collectives send."""
+    total: float = found["modelled"]["total"]
+    if found["modelled"]["unit"] == "microseconds":
+        return total * 1e-6
+    sending = (report.communication_seconds or 0.0) / report.wire_bytes if report.wire_bytes else 0.0
+    clock = target.machine.flops["bf16"] / FLOPS_PER_CYCLE[target.device]
+    return total / clock + found["exposed_bytes"] * sending
+
+
+def page(pairs: Sequence[Pair]) -> str:
+    """A table of the targets, and one of the programs."""
+    return "\n".join([*_summary(pairs), "", *_programs(pairs)])
+
+
+def _summary(pairs: Sequence[Pair]) -> Iterator[str]:
+    yield "| target | programs | rank correlation | predicted / modelled seconds | predicted / allocated bytes |"
+    yield "|---|---:|---:|---:|---:|"
+    chosen = {target: [pair for pair in pairs if pair.case.target.text == target] for target in TARGETS}
+    for target, own in {**chosen, "all": list(pairs)}.items():
+        if own:
+            times, sizes = ([get(pair) for pair in own] for get in _RATIOS)
+            yield f"| {target} | {len(own)} | {rank_correlation(own):.3f} | {_spread(times)} | {_spread(sizes)} |"
+
+
+_RATIOS: tuple[Callable[[Pair], float], ...] = (lambda pair: pair.ratio, lambda pair: pair.memory_ratio)
+
+
+def rank_correlation(pairs: Sequence[Pair]) -> float:
+    """Spearman's, of predicted and modelled seconds."""
+    return float(spearmanr([pair.seconds for pair in pairs], [pair.modelled_seconds for pair in pairs]).statistic)
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _programs(pairs: Sequence[Pair]) -> Iterator[str]:
+    targets = [target for target in TARGETS if any(pair.case.target.text == target for pair in pairs)]
+    yield f"| program | annotated | {' | '.join(f'{target}: ms | GB' for target in targets)} |"
+    yield f"|---|---|{'---:|---:|' * len(targets)}"
+    for annotation in ANNOTATIONS:
+        for name in BUILDERS:
+            own = {pair.case.target.text: pair for pair in pairs if (pair.case.name, pair.case.annotation) == (name, annotation)}
+            if own:
+                yield f"| {name} | {annotation} | {' | '.join(_cells(own.get(target)) for target in targets)} |"
+
+
+def _cells(pair: Pair | None) -> str:
+    if pair is None:
+        return " | "
+    times = f"{pair.seconds * 1e3:,.1f} / {pair.modelled_seconds * 1e3:,.1f} = {pair.ratio:.2f}"
+    return f"{times} | {pair.peak_bytes / 1e9:.1f} / {pair.allocated_bytes / 1e9:.1f} = {pair.memory_ratio:.2f}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
+    options = parser.parse_args(argv)
+    cases = (Case(name, annotation, parse(t)) for t in TARGETS for name in BUILDERS for annotation in variants(name))
+    text = page([pair for case in cases if case.found.exists() and (pair := measure(case))])
+    print(text)
+    if options.page:
+        options.page.write_text(marked.replaced(options.page, "predicted", COMMAND, text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

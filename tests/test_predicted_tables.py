@@ -1,0 +1,49 @@
+"""`make bench-predicted`: what its tables make of the figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import predicted, targets
+from benchmarks.predicted import Pair
+from benchmarks.targets import OURS, Case
+from meshbridge.machines.target import parse
+
+TPU, GPU = parse("tpu:v5e:2x4"), parse("gpu:h100:1x1x8")
+
+
+def test_tables() -> None:
+    """Two programs in the other order on the TPU, in the same one on the GPU."""
+    pairs = [
+        Pair(Case("vocab_loss", "inputs", TPU), 2e-3, 1e-3, 3e9, 1e9),
+        Pair(Case("unet", "inputs", TPU), 1e-3, 2e-3, 1e9, 3e9),
+        Pair(Case("vocab_loss", "inputs", GPU), 2e-3, 4e-3, 1e9, 1e9),
+        Pair(Case("unet", "inputs", GPU), 3e-3, 6e-3, 1e9, 1e9),
+    ]
+    lines = predicted.page(pairs).splitlines()
+    assert lines[2:4] == [
+        "| tpu:v5e:2x4 | 2 | -1.000 | 1.00 (0.50 to 2.00) | 1.00 (0.33 to 3.00) |",
+        "| gpu:h100:1x1x8 | 2 | 1.000 | 0.50 (0.50 to 0.50) | 1.00 (1.00 to 1.00) |",
+    ]
+    assert "| vocab_loss | inputs | 2.0 / 1.0 = 2.00 | 3.0 / 1.0 = 3.00 | 2.0 / 4.0 = 0.50 | 1.0 / 1.0 = 1.00 |" in lines
+
+
+def test_exposed_bytes_come_to_the_cycles_of_a_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a program in which nothing is exposed and of one in which everything is, at the predicted rate."""
+    monkeypatch.setattr(targets, "FOLDER", tmp_path)
+    case = Case("decode_heads", "inputs", TPU)
+    found: list[Pair] = []
+    for exposed in (0, 1e6):
+        figures = {"modelled": {"total": 3e6, "unit": "cycles"}, "exposed_bytes": exposed, "peak_bytes": 2e9, "error": ""}
+        case.found.write_text(json.dumps({OURS: figures}))
+        pair = predicted.measure(case)
+        assert pair is not None
+        found.append(pair)
+    assert found[0].modelled_seconds == pytest.approx(3e6 / 1.5e9, rel=1e-2)
+    assert 1e6 / 100e9 < found[1].modelled_seconds - found[0].modelled_seconds < 1e-3
+    assert found[0].seconds == found[1].seconds > 0
+    case.found.write_text(json.dumps({OURS: {"error": "no room"}}))
+    assert predicted.measure(case) is None
