@@ -77,6 +77,7 @@ def test_nodes_of_gpus_are_row_major() -> None:
         (placed("v5p:2x4x4x4", "model=dcn", data=64, model=2), [[("x", 4, 1), ("y", 4, 1), ("z", 4, 1)], [("dcn", 2, 1)]]),
         (placed("v5p:4x4x4", "model=z", data=16, model=4), [[("x", 4, 1), ("y", 4, 1)], [("z", 4, 1)]]),
         (placed("v5e:4x8", "data=x+y,model=y", data=8, model=4), [[("x", 4, 1), ("y", 2, 4)], [("y", 4, 1)]]),
+        (placed("v5e:4x8", "data=y,model=x+y", data=4, model=8), [[("y", 4, 2)], [("x", 4, 1), ("y", 2, 1)]]),
         (placed("h100:1x4x8", "model=nvlink,data=infiniband", model=8, data=4), [[("nvlink", 8, 1)], [("infiniband", 4, 1)]]),
         (placed("7x:2x2x1", "model=chip", data=4, model=2), [[("x", 2, 1), ("y", 2, 1)], [("chip", 2, 1)]]),
         (placed("cpu8:8", data=2, model=4), [[("memory", 2, 4)], [("memory", 4, 1)]]),

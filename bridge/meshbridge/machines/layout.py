@@ -127,7 +127,8 @@ def _named(axis: str, names: Sequence[str], physical: Sequence[Dimension], targe
 def _assign(
     sizes: Mapping[str, int], physical: Sequence[Dimension], allowed: Mapping[str, Sequence[bool]], target: Target
 ) -> dict[str, tuple[int, ...]]:
-    """Of each mesh axis, how many devices it takes along each dimension. The axes that a layout names choose first."""
+    """Of each mesh axis, how many devices it takes along each dimension. The axes that a layout names choose first, before
+    all those with the fewest dimensions to choose from."""
     free = [dimension.size for dimension in physical]
     network = [not dimension.torus and dimension.link == target.machine.network for dimension in physical]
     outer: dict[str, list[int]] = {}
@@ -141,12 +142,13 @@ def _assign(
         if name not in allowed and size > prod(mine):
             break
     used = [1] * len(physical)
+    everywhere = [True] * len(physical)
     inside_out = [*reversed([*sizes])]
-    inside_out.sort(key=lambda name: name not in allowed)
+    inside_out.sort(key=lambda name: sum(allowed[name]) if name in allowed else len(physical) + 1)  # who has the fewest choices
     found: dict[str, tuple[int, ...]] = {}
     for name in inside_out:
         mine = outer.get(name, [1] * len(physical))
-        within = allowed.get(name, [True] * len(physical))
+        within = allowed.get(name, everywhere)
         room = [size if may and not is_network else 1 for size, may, is_network in zip(free, within, network, strict=True)]
         whole = [dimension.size for dimension in physical]
         options = _splits(sizes[name] // prod(mine), room)

@@ -92,11 +92,6 @@ class Machine:
     chip: Link | None = None
     "Between the devices of a chip."
 
-    @property
-    def links(self) -> dict[str, Link]:
-        """Its links by their names, outermost first."""
-        return {link.name: link for link in (self.network, self.link, self.chip) if link is not None}
-
     def peak(self, dtype: str) -> float:
         """FLOPs per second of dense products whose operands have an MLIR element type: of the first type that a product can be
         computed in and whose rate is known. Raises MeshError where there is none."""
