@@ -7,6 +7,8 @@ through nothing else. Counted link by link: the time to count grows with the dev
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -20,11 +22,17 @@ from meshbridge.machines.machine import Link
 def shift_time(operand_bytes: float, axes: Axes, offset: int, placement: Placement, *, rotate: bool) -> Time:
     """The time of a permute to the device `offset` further along `axes`; if `rotate`, from the last devices to the first ones,
     too."""
+    of_a_byte = _shifted_byte(axes, offset, placement, rotate)
+    return replace(of_a_byte, busy={name: operand_bytes * seconds for name, seconds in of_a_byte.busy.items()})
+
+
+@lru_cache(maxsize=256)
+def _shifted_byte(axes: Axes, offset: int, placement: Placement, rotate: bool) -> Time:
     size = prod(part.size for axis in axes for part in placement.parts[axis])
     sources = np.arange(size)
     targets = (sources + offset) % size if rotate else sources + offset
     inside = (targets >= 0) & (targets < size)
-    return permute_time(operand_bytes, sources[inside], targets[inside], axes, placement)
+    return permute_time(1.0, sources[inside], targets[inside], axes, placement)
 
 
 def permute_time(operand_bytes: float, sources: np.ndarray, targets: np.ndarray, axes: Axes, placement: Placement) -> Time:
