@@ -107,6 +107,7 @@ efficiency = 0.5
 reduction = 1
 [step]
 source = "our own bench"
+launch = 1e-6
 efficiency = 0.8
 asynchronous = ["all_gather"]
 [compiler]
@@ -154,6 +155,7 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
             "step.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
         ),
         ('["all_gather"]', "[1]", "collective_broadcast, collective_permute, found 1"),
+        ("launch = 1e-6", "launch = -1", "step.launch: expected no negative number, found -1"),
         ("[step]", "[steps]", "step is missing"),
         ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),
         ("devices_per_chip = 1", "devices_per_chip = 2", "chip is missing: it says what connects the 2 devices of one"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from meshbridge.analysis.executions import BRANCHING
 from meshbridge.analysis.known_values import branch
@@ -162,9 +163,19 @@ class _Prediction:
         return Execution(time.seconds, 0.0, time.seconds, slices), busy
 
     def _kernel(self, op: ir.Operation, moved: float) -> tuple[Execution, Mapping[str, float]]:
-        """An operation that computes, and with it what it computes of its operands on the way; it moves so many bytes."""
+        """An operation that computes, and with it what it computes of its operands on the way; it moves so many bytes. Arithmetic
+        of single numbers is part of other kernels."""
+        if all(map(_is_single, (*op.operands, *op.results))):
+            return Execution(0.0, 0.0, 0.0, ()), {}
         (kind, count), *_ = (*products([(op, 1)]).items(), ("", 0.0))
-        seconds, moving = (op_time(flops, kind, moved, self.machine) / self.machine.efficiency for flops in (count, 0.0))
+        working, moving = (op_time(flops, kind, moved, self.machine) / self.machine.efficiency for flops in (count, 0.0))
+        seconds = self.machine.kernel_launch + working
         parts = ((COMPUTE, seconds), (MEMORY, moving))
         slices = tuple(Slice(resource, op.name, op.location, 0.0, each, 1) for resource, each in parts)
         return Execution(seconds, seconds, 0.0, slices), {COMPUTE: seconds}
+
+
+def _is_single(value: ir.Value) -> bool:
+    return not isinstance(value.type, ir.RankedTensorType) or (
+        ir.RankedTensorType(value.type).has_static_shape and prod(ir.RankedTensorType(value.type).shape) == 1
+    )

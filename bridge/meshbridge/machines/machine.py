@@ -83,6 +83,8 @@ class Machine:
     "Between the chips of a slice, or the devices of a node."
     compiler: Mapping[str, Any] = field(hash=False)
     "What the platform's compiler is told of the device."
+    kernel_launch: float
+    "Seconds that a kernel takes in the step that is predicted, beside its work."
     efficiency: float
     "The share of its FLOPs and of its memory's bandwidth that kernels reach in the step that is predicted."
     asynchronous: frozenset[str]
@@ -140,7 +142,7 @@ ISSUED = (
 )
 """The kinds of collectives that compilers issue, by StableHLO's names."""
 
-_STEP_KEYS: dict[str, type] = {"source": str, "efficiency": float, "asynchronous": list}
+_STEP_KEYS: dict[str, type] = {"source": str, "launch": float, "efficiency": float, "asynchronous": list}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -215,6 +217,8 @@ def load(path: Path) -> Machine:
     step = read["step"]
     _check(path, "step.", step, _STEP_KEYS)
     _check_share(path, "step.efficiency", step["efficiency"])
+    if step["launch"] < 0:
+        raise MeshError(f"{path}: error: step.launch: expected no negative number, found {step['launch']!r}")
     if unknown := [kind for kind in step["asynchronous"] if kind not in ISSUED]:
         raise MeshError(f"{path}: error: step.asynchronous: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
     links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_MAY_LACK) if place in read}
@@ -236,6 +240,7 @@ def load(path: Path) -> Machine:
         memory["bandwidth"],
         links["link"],
         read["compiler"],
+        step["launch"],
         step["efficiency"],
         frozenset(step["asynchronous"]),
         links.get("network"),
