@@ -128,16 +128,20 @@ def test_commands_take_a_topology(tmp_path: Path, capsys: pytest.CaptureFixture[
     program, whole = tmp_path / "program", tmp_path / "whole.mlir"
     program.write_bytes(_activated().serialize())
     texts = []
-    for name in ("bytes", "v5e", "v5e:2x4"):
-        assert cli.main(["partition", str(program), "--emit", "mesh", "--machine", name, "-o", str(whole)]) == 0
+    for said in (["--machine", "bytes"], ["--machine", "v5e"], ["--machine", "v5e:2x4"], ["--target", "tpu:v5e:2x4"]):
+        assert cli.main(["partition", str(program), "--emit", "mesh", *said, "-o", str(whole)]) == 0
         texts.append(whole.read_text())
-    assert texts[0] != texts[1] == texts[2]
+    assert texts[0] != texts[1] == texts[2] == texts[3]
     for command in (["partition", str(program), "-o", str(tmp_path / "none")], ["report", str(program)]):
         capsys.readouterr()
         assert cli.main([*command, "--machine", "v5e:2x2"]) == 1
         assert "error: mesh @mesh has 8 devices, machine 'v5e:2x2' has 4" in capsys.readouterr().err
         assert cli.main([*command, "--machine", "v5e:8"]) == 2
         assert "expected a topology of 2 positive numbers" in capsys.readouterr().err
+        assert cli.main([*command, "--target", "tpu:v5e"]) == 2
+        assert "expected a target PLATFORM:DEVICE:TOPOLOGY" in capsys.readouterr().err
+        assert cli.main([*command, "--target", "tpu:v5e:2x4", "--machine", "v5e"]) == 2
+        assert "not allowed with argument --target" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
     with pytest.raises(MeshError, match="mesh @mesh has 8 devices, machine 'v5e:2x2' has 4"):
         meshbridge.partition(_activated(), machine="v5e:2x2")

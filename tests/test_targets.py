@@ -377,7 +377,7 @@ def test_a_contestant_that_fails_is_a_column(
     ("script", "limit", "error"),
     [
         ("time.sleep(60)", ("--timeout", "1"), "not done within 1 seconds"),
-        ("x = b'x' * 500_000_000; time.sleep(60)", ("--memory-limit", "0.25"), "needs more than 0.25 GB of memory"),
+        ("x = b'x' * 500_000_000; time.sleep(60)", ("--process-memory", "0.25"), "needs more than 0.25 GB of memory"),
     ],
 )
 def test_limits(

@@ -79,7 +79,7 @@ USELESS = {
     "compare text --target tpu:v5e:2x4 --devices 8": "--devices has no effect with --target, for which nothing runs",
     "compare text --target tpu:v5e:2x4 --inputs in.npz": "--inputs has no effect with --target, for which nothing runs",
     "compare text --timeout 0": "argument --timeout: expected a positive number, found '0'",
-    "compare text --memory-limit inf": "argument --memory-limit: expected a positive number, found 'inf'",
+    "compare text --process-memory inf": "argument --process-memory: expected a positive number, found 'inf'",
     "compile text -o x": "the following arguments are required: --target",
     "convert text --to mlir -o x.mlirbc": "--to mlir asks for MLIR text",
     "convert text --to bytecode -o x.mlir": "--to bytecode asks for MLIR bytecode, but the name x.mlir for MLIR text",

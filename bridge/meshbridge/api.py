@@ -34,6 +34,7 @@ class Keywords(TypedDict, total=False):
 
     resharding: Resharding
     machine: str
+    memory_limit: float | str | None
     collectives: Collectives
     replica_groups: Spelling
 
@@ -122,6 +123,7 @@ def report(
     platform: str | None = None,
     resharding: Resharding = "cheapest",
     machine: str = "neutral",
+    memory_limit: float | str | None = None,
     layout: str = "",
     collectives: Collectives = "on",
 ) -> Report:
@@ -135,7 +137,7 @@ def report(
     from meshbridge.reports import partition_and_report
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
-    options = Options(emit="mesh", resharding=resharding, machine=machine, layout=layout, collectives=collectives)
+    options = Options("mesh", resharding, machine, memory_limit=memory_limit, layout=layout, collectives=collectives)
     return partition_and_report(opened.module, options)[0]
 
 

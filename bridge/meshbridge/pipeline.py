@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
+from meshbridge.cost.limit import bytes_in, least_factor
 from meshbridge.cost.objective import UNNAMED, objective
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -32,6 +34,7 @@ from meshbridge.machines.layout import place
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.import_shardings import ImportShardings
+from meshbridge.resharding import Objective
 
 LEGALIZE: tuple[Pass, ...] = (
     InlineCalls(),
@@ -59,6 +62,9 @@ class Options:
     layout: str = ""
     """With a topology: which links the axes of the mesh are on, as in `data=dcn,model=ici` (docs/machines.md). Axes that it does
     not name take what is left."""
+    memory_limit: float | str | None = None
+    """The most memory that the program may need on a device, in bytes or as in `80GB`: of plans that need no more, the one under
+    the least price of memory is taken. What is counted are arguments, results and temporaries (docs/report.md)."""
     collectives: Collectives = "on"
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
@@ -74,7 +80,7 @@ class Options:
             if get_origin(kind) is Literal and getattr(self, name) not in (choices := get_args(kind)):
                 option = name.replace("_", "-")
                 raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        objective(self.machine)
+        self._check_memory_limit(objective(self.machine))
         if self.target is None and self.layout:
             raise MeshError("error: layout has no effect without a machine of a topology, as in v5p:4x4x4")
         if self.stablehlo_version is None:
@@ -88,6 +94,15 @@ class Options:
             raise MeshError(
                 "error: replica-groups is 'mesh-axes', which has no effect with stablehlo-version: groups are lists there"
             )
+
+    def _check_memory_limit(self, weights: Objective) -> None:
+        if self.memory_limit is None:
+            return
+        bytes_in(self.memory_limit)
+        if not weights.memory:
+            raise MeshError(f"error: memory-limit has no effect on machine '{self.machine}', for which memory has no price")
+        if self.emit == "annotated":
+            raise MeshError("error: memory-limit has no effect on the form 'annotated', which is not partitioned yet")
 
     @property
     def target(self) -> Target | None:
@@ -133,15 +148,16 @@ class Pipeline:
         return [stage.name for stage in self.stages].index(name)
 
 
-def build(options: Options = DEFAULTS) -> Pipeline:
-    """The stages from any source to the form that the options name."""
+def build(options: Options = DEFAULTS, memory_factor: float = 1.0) -> Pipeline:
+    """The stages from any source to the form that the options name; memory costs so many times what the machine says."""
     combine = OptimizeCollectives.combine if options.machine in UNNAMED else 0
     optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
+    decide = ShardingRefinement(machine=options.machine, memory_factor=memory_factor, annotate=options.emit == "annotated")
     stages = [
         Stage("source"),
         Stage("annotated", (ImportShardings(),)),
         Stage("legal", LEGALIZE),
-        Stage("decided", (ShardingRefinement(machine=options.machine, annotate=options.emit == "annotated"),)),
+        Stage("decided", (decide,)),
     ]
     if options.emit != "annotated":
         partition = MeshSpmdization(
@@ -218,7 +234,7 @@ def partition_module(
 
     A module that is partitioned already goes on from there. It is verified, and so are the stages of VERIFIED and what comes out.
     `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told.
-    Raises MeshError with a located diagnostic, also where a mesh does not fit the machine.
+    Raises MeshError with a located diagnostic, also where a mesh does not fit the machine, or a plan the limit of memory.
     """
     stages = build(options)
     if is_partitioned(module):
@@ -227,20 +243,40 @@ def partition_module(
         stages = stages.starting_at("partitioned")
     timings: list[Timing] = []
     known: Known = {}
-    for stage in stages.stages:
-        verified = "last" if stage == stages.stages[-1] else VERIFIED.get(stage.name, "none")
+    waiting = deque(stages.stages)
+    while waiting:
+        stage = waiting.popleft()
+        verified = VERIFIED.get(stage.name, "none") if waiting else "last"
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
         if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
             place(mesh, options.target)
+        if stage.name == "legal" and options.memory_limit is not None:
+            factor = _fitting(module, options, options.memory_limit)
+            waiting = deque(build(options, factor).starting_at("legal").stages)
         if on_stage is not None:
             on_stage(stage.name, module)
     return timings
+
+
+def _fitting(module: ir.Module, options: Options, limit: float | str) -> float:
+    """The least factor for the price of memory under which a legal module needs no more than a limit. Raises MeshError."""
+    data = mlir.to_bytecode(module)
+
+    def planned(factor: float) -> ir.Module:
+        copy = ir.Module.parse(data, module.context)
+        stages = build(replace(options, emit="mesh", stablehlo_version=None, ops=()), factor)
+        run(stages.starting_at("legal").passes, copy, verified="none")
+        return copy
+
+    return least_factor(bytes_in(limit), planned)
 
 
 def _refuse_partitioned(module: ir.Module, options: Options) -> None:
     """Raises MeshError where a program that is partitioned already has no such form."""
     if options.emit == "annotated":
         raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{options.emit}'")
+    if options.memory_limit is not None:
+        raise MeshError("<module>: error: the program is partitioned already, memory-limit has no effect on it")
     if options.emit == "exported" and (op := find_replicas(module)) is not None:
         raise OpError(
             op, "speaks of replicas, as the form 'local' does; no other form is made of that", "start from the form 'mesh'"

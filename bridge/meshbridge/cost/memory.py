@@ -10,7 +10,7 @@ that fills it to the last one that reads it, with three exceptions:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from meshbridge.cost.fusion import VIEWS, Fusion, read_by
@@ -49,13 +49,26 @@ class Memory:
 
 def memory(function: ir.Operation) -> Memory:
     """The estimate for a function of one device's program."""
-    block = function.regions[0].blocks[0]
-    operations = [view.operation for view in block.operations]
-    returned = list(operations[-1].operands)
-    arguments = sum(map(tensor_bytes, block.arguments))
-    results = sum(map(tensor_bytes, returned))
-    temporaries = _Block(operations, owned=(), given=set(returned)).peak()
-    return Memory(arguments, results, temporaries, _donated(function, list(block.arguments), returned))
+    arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function), _returned(function)
+    sizes = [sum(map(tensor_bytes, values)) for values in (arguments, returned)]
+    return Memory(sizes[0], sizes[1], whole.peak(), _donated(function, arguments, returned))
+
+
+def largest(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
+    """The values that take the most bytes when a device needs the most memory: its shards of arguments, and temporaries."""
+    arguments = {value: tensor_bytes(value) for value in function.regions[0].blocks[0].arguments}
+    found = arguments | _body(function).at_peak()
+    return sorted(found.items(), key=lambda each: -each[1])[:count]
+
+
+def _returned(function: ir.Operation) -> list[ir.Value]:
+    *_, last = function.regions[0].blocks[0].operations
+    return list(last.operation.operands)
+
+
+def _body(function: ir.Operation) -> _Block:
+    operations = [view.operation for view in function.regions[0].blocks[0].operations]
+    return _Block(operations, owned=(), given=set(_returned(function)))
 
 
 def _donated(function: ir.Operation, arguments: Sequence[ir.Value], results: Sequence[ir.Value]) -> float:
@@ -84,6 +97,7 @@ class _Block:
 
     def __init__(self, operations: Sequence[ir.Operation], owned: Iterable[ir.Value], given: set[ir.Value]) -> None:
         self.operations = operations
+        self.owned = tuple(owned)
         self.given = given
         self.last: dict[ir.Value, int] = {}
         for position, op in enumerate(operations):
@@ -99,15 +113,33 @@ class _Block:
             for source in self.sources[value]:
                 self.last[source] = max(self.last.get(source, 0), last)
                 self.moved[source] = max(self.moved.get(source, 0), moved)
-        self.alive = dict.fromkeys(owned, 0.0)
+        self.alive = dict.fromkeys(self.owned, 0.0)
         "Bytes of this block's own that the value takes: none for what stands outside."
 
     def peak(self) -> float:
         """The most bytes alive at one time."""
+        return max(
+            (held + max((inner.peak() for inner in self._inner(op)), default=0.0) for op, held in self._walk()), default=0.0
+        )
+
+    def at_peak(self) -> dict[ir.Value, float]:
+        """What is alive then, and how many bytes each takes. To be asked before anything else."""
+        again = _Block(self.operations, self.owned, self.given)
+        most, at, inside = -1.0, None, None
+        for op, held in again._walk():
+            inner = max(again._inner(op), key=_Block.peak, default=None)
+            needed = held + (inner.peak() if inner is not None else 0.0)
+            if needed > most:
+                most, at, inside = needed, op, inner
+        alive = next(({**self.alive} for op, _ in self._walk() if op == at), {})
+        return alive | (inside.at_peak() if inside is not None else {})
+
+    def _walk(self) -> Iterator[tuple[ir.Operation, float]]:
+        """Each operation, and the bytes alive while it runs: those of `alive`."""
         dying: dict[int, list[ir.Value]] = {}
         for value, position in self.last.items():
             dying.setdefault(position, []).append(value)
-        held = most = 0.0
+        held = 0.0
         for position, op in enumerate(self.operations):
             dead = dying.get(position, [])
             free = [value for value in dead if value in self.alive and self.moved.get(value, -1) < position]
@@ -121,19 +153,16 @@ class _Block:
                 else:
                     self.alive[result] = size
                     held += size
-            most = max(most, held + self._inner_peak(op))
+            yield op, held
             for value in (*dead, *(result for result in made if result not in self.last)):
                 held -= self.alive.pop(value, 0.0)
-        return most
 
-    def _inner_peak(self, op: ir.Operation) -> float:
-        """What the regions of a loop or branch need beside what it carries."""
-        if op.name not in REGION_OPS:
-            return 0.0
-        peaks = []
-        for region in op.regions:
-            block = region.blocks[0]
+    def _inner(self, op: ir.Operation) -> list[_Block]:
+        """The regions of a loop or branch, which need memory beside what it carries."""
+        blocks = [region.blocks[0] for region in op.regions] if op.name in REGION_OPS else []
+        found = []
+        for block in blocks:
             operations = [view.operation for view in block.operations]
             given = set() if op.name == "stablehlo.while" else set(operations[-1].operands)
-            peaks.append(_Block(operations, block.arguments, given).peak())
-        return max(peaks, default=0.0)
+            found.append(_Block(operations, block.arguments, given))
+        return found

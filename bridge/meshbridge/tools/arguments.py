@@ -8,7 +8,7 @@ import re
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
-from meshbridge.machines.target import Target, parse, parse_layout
+from meshbridge.machines.target import EXAMPLES, Target, parse, parse_layout
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.tools import console
@@ -35,6 +35,37 @@ def add_machine(parser: argparse._ActionsContainer, default: str | None, said: s
         f"v5p:4x4x4 or h100:1x1x8, which must be that of the mesh; neutral, or bytes (default: {said or default})"
     )
     parser.add_argument("--machine", type=_machine, default=default, metavar="NAME", help=help_)
+
+
+def add_target(parser: argparse._ActionsContainer) -> None:
+    """The same as a target is written."""
+    help_ = f"the same, as a target: {EXAMPLES}"
+    parser.add_argument("--target", type=_device, dest="machine", metavar="PLATFORM:DEVICE:TOPOLOGY", help=help_)
+
+
+def _device(text: str) -> str:
+    """The machine of a target, with its topology."""
+    try:
+        parse(text)
+    except MeshError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
+    return text.partition(":")[2]
+
+
+def add_memory_limit(parser: console.Parser) -> None:
+    """How much memory the plan may need."""
+    help_ = "the most memory that the program may need on a device, e.g. 80GB: what fits is taken, though it may send more"
+    parser.add_argument("--memory-limit", type=_memory, metavar="SIZE", help=help_)
+
+
+def _memory(text: str) -> str:
+    from meshbridge.cost.limit import bytes_in
+
+    try:
+        bytes_in(text)
+    except MeshError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("error: memory-limit is ")) from None
+    return text
 
 
 def _machine(name: str) -> str:

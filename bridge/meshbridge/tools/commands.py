@@ -31,7 +31,8 @@ def _add_partition(parser: console.Parser) -> None:
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
-    arguments.add_machine(parser, pipeline.DEFAULTS.machine)
+    _add_machine(parser)
+    arguments.add_memory_limit(parser)
     text = "with --emit local: plain StableHLO of that version, for other compilers than XLA, e.g. 1.9.0"
     parser.add_argument(_VERSION, type=_version, metavar="V", help=text)
     parser.add_argument("--ops", metavar="FILE", help="with --stablehlo-version: the ops that may be used, one on each line")
@@ -65,7 +66,8 @@ def _add_report(parser: console.Parser) -> None:
     arguments.add_input(parser)
     _add_platform(parser)
     _add_options(parser, "resharding", "collectives")
-    arguments.add_machine(parser, pipeline.DEFAULTS.machine)
+    _add_machine(parser)
+    arguments.add_memory_limit(parser)
     arguments.add_layout(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     text = "write the predicted step there, as a Chrome trace: with --machine DEVICE:TOPOLOGY"
@@ -104,6 +106,13 @@ def _add_options(parser: console.Parser, *names: str) -> None:
     for name in names:
         flag, default = _flag(name), getattr(pipeline.DEFAULTS, name)
         parser.add_argument(flag, choices=get_args(kinds[name]), default=default, help=f"{_HELP[name]} (default: {default})")
+
+
+def _add_machine(parser: console.Parser) -> None:
+    """What the plan is made for, under either of its names."""
+    group = parser.add_mutually_exclusive_group()
+    arguments.add_machine(group, pipeline.DEFAULTS.machine)
+    arguments.add_target(group)
 
 
 def _flag(name: str) -> str:
@@ -145,13 +154,13 @@ def partition(options: argparse.Namespace) -> int:
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
     console.refuse_ignored("meshbridge partition", useless, _given(options))
-    given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine")}
+    given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "memory_limit")}
     how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
     with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options, "resharding", "machine")
+            _refuse_done(program, options, "resharding", "machine", "memory_limit")
             if options.report:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:
@@ -200,7 +209,7 @@ def _refuse_done(program: Program, options: argparse.Namespace, *names: str) -> 
     """Raises MeshError for options of these names that a program which is partitioned already comes too late for."""
     given = {name: getattr(options, name) != getattr(pipeline.DEFAULTS, name) for name in names}
     if is_partitioned(program.module) and (late := [name for name, is_given in given.items() if is_given]):
-        raise MeshError(f"error: --{late[0]} has no effect {_DONE}")
+        raise MeshError(f"error: {_flag(late[0])} has no effect {_DONE}")
 
 
 def _read_for_platform(options: argparse.Namespace) -> Program:
@@ -294,13 +303,13 @@ def report(options: argparse.Namespace) -> int:
     given = {"--perfetto": options.perfetto, "--layout": options.layout}
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
     console.refuse_ignored("meshbridge report", useless, given)
-    names = ("resharding", "machine", "layout", "collectives")
+    names = ("resharding", "machine", "memory_limit", "layout", "collectives")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options, "resharding", *(() if is_placed else ("machine",)))
+            _refuse_done(program, options, "resharding", "memory_limit", *(() if is_placed else ("machine",)))
             found, _ = partition_and_report(program.module, how, on_stage=_reached(steps))
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, found.perfetto().encode())

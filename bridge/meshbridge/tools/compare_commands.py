@@ -55,12 +55,12 @@ def _add_limits(parser: console.Parser) -> None:
     help_ = f"seconds that each process may take (for a target {TIMEOUT:g} by default, else any number)"
     parser.add_argument("--timeout", type=arguments.amount, metavar="SECONDS", help=help_)
     parser.add_argument(
-        "--memory-limit", type=arguments.amount, metavar="GB", help="memory that each process may use (default: any amount)"
+        "--process-memory", type=arguments.amount, metavar="GB", help="memory that each process may use (default: any amount)"
     )
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    return Limits(options.timeout, options.memory_limit)
+    return Limits(options.timeout, options.process_memory)
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -1,0 +1,125 @@
+"""Limits of memory: another plan is taken where one fits, and what cannot fit says by how much, and for which tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import meshbridge
+from meshbridge.cost.limit import bytes_in
+from meshbridge.cost.memory import largest, memory
+from meshbridge.ir.mlir import MeshError, context, ir, main_function
+from meshbridge.tools import cli
+from testdata.realistic.catalogue import build as build_realistic
+from tests.operations.differential import device_mesh
+
+HELD = """
+func.func @main(%x: tensor<1024xf32>, %w: tensor<64xf32>) -> tensor<64xf32> {
+  %long = stablehlo.custom_call @made(%x) : (tensor<1024xf32>) -> tensor<2048xf32>
+  %early = stablehlo.custom_call @made(%x) : (tensor<1024xf32>) -> tensor<512xf32>
+  %least = stablehlo.custom_call @made(%early) : (tensor<512xf32>) -> tensor<8xf32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %loop:2 = stablehlo.while(%i = %zero, %y = %w) : tensor<i32>, tensor<64xf32>
+  cond {
+    %end = stablehlo.constant dense<3> : tensor<i32>
+    %on = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %on : tensor<i1>
+  } do {
+    %inside = stablehlo.custom_call @made(%y, %long) : (tensor<64xf32>, tensor<2048xf32>) -> tensor<4096xf32>
+    %next = stablehlo.custom_call @made(%inside) : (tensor<4096xf32>) -> tensor<64xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %after = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %after, %next : tensor<i32>, tensor<64xf32>
+  }
+  %out = stablehlo.custom_call @made(%loop#1, %least) : (tensor<64xf32>, tensor<8xf32>) -> tensor<64xf32>
+  return %out : tensor<64xf32>
+}
+"""
+
+
+def test_what_is_held_at_the_peak() -> None:
+    """In the loop: what it makes, what it reads from outside, the argument, and not what was read before."""
+    module = ir.Module.parse(HELD, context())
+    function = main_function(module)
+    sizes = [size for _, size in largest(function, 3)]
+    assert sizes == [4 * 4096, 4 * 2048, 4 * 1024]
+    assert 4 * (4096 + 2048) <= memory(function).temporaries <= 4 * (4096 + 2048 + 64 + 64 + 8) + 32
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [(1e9, 1e9), (5, 5), ("7", 7), ("80GB", 80e9), ("16 GiB", 16 * 2**30), ("1.5TB", 1.5e12), ("2e3 MB", 2e9)]
+)
+def test_sizes(text: float | str, size: float) -> None:
+    assert bytes_in(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-3GB", "0", "3 parsecs", "1.2.3", "nan", "inf", float("nan"), float("inf"), -1])
+def test_what_is_no_size(text: float | str) -> None:
+    with pytest.raises(MeshError, match=r"memory-limit is .*, expected a positive number of bytes, or one as in 80GB"):
+        bytes_in(text)
+
+
+def test_another_plan_is_taken_where_it_fits() -> None:
+    exported = build_realistic("gpt8_scan_fsdp_tp", "constrained", 8).export_for("cpu")
+    free = meshbridge.report(exported)
+    limit = 0.85 * free.memory.peak
+    limited = meshbridge.report(exported, memory_limit=limit)
+    assert limited.memory.peak <= limit
+    assert limited.wire_bytes < 1.2 * free.wire_bytes
+    assert meshbridge.report(exported, memory_limit=free.memory.peak) == free
+
+
+def _network() -> export.Exported:
+    """Two products, the hidden dimension of which nobody has annotated."""
+    mesh = device_mesh((2, 4))
+
+    def function(x: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(jnp.tanh(x @ v) @ w), axis=0)
+
+    rows, whole = NamedSharding(mesh, P("a")), NamedSharding(mesh, P("b"))
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((512, 64), (64, 4096), (4096, 64))]
+    return export.export(jax.jit(function, in_shardings=(rows, whole, whole)))(*shapes)
+
+
+def test_numbers_stay() -> None:
+    exported = _network()
+    free = meshbridge.report(exported)
+    tight = meshbridge.partition(exported, memory_limit=free.memory.peak)
+    values = [np.random.default_rng(n).standard_normal(aval.shape, "float32") / 8 for n, aval in enumerate(exported.in_avals)]
+    x, v, w = values
+    placed = [
+        jax.device_put(value, sharding)
+        for value, sharding in zip(values, exported.in_shardings_jax(device_mesh((2, 4))), strict=True)
+    ]
+    expected = np.tanh(np.tanh(x @ v) @ w).sum(axis=0)
+    np.testing.assert_allclose(jax.jit(tight.call)(*placed), expected, rtol=2e-4, atol=2e-3)
+
+
+def test_what_cannot_fit_says_by_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, out = tmp_path / "program.jax_export", tmp_path / "out.jax_export"
+    program.write_bytes(_network().serialize())
+    for command in (["partition", str(program), "-o", str(out)], ["report", str(program)]):
+        assert cli.main([*command, "--memory-limit", "100KB"]) == 1
+        said = capsys.readouterr()
+        for text in ("of memory on a device, ", " more than the limit of 100.0 KB (arguments ", "argument 1: 262.1 KB", __file__):
+            assert text in said.err
+        assert not said.out
+        assert cli.main([*command, "--memory-limit", "much"]) == 2
+        assert "--memory-limit: 'much', expected a positive number of bytes" in capsys.readouterr().err
+        assert cli.main([*command, "--memory-limit", "1GB", "--machine", "bytes"]) == 1
+        assert "memory-limit has no effect on machine 'bytes'" in capsys.readouterr().err
+    assert not out.exists()
+    assert (
+        cli.main(["partition", str(program), "--emit", "mesh", "--memory-limit", "1GB", "-o", str(tmp_path / "done.mlir")]) == 0
+    )
+    assert cli.main(["partition", str(tmp_path / "done.mlir"), "--memory-limit", "1GB", "-o", str(out)]) == 1
+    assert "--memory-limit has no effect on a program that is partitioned already" in capsys.readouterr().err
+    with pytest.raises(MeshError, match="no effect on the form 'annotated'"):
+        meshbridge.partition(_network(), emit="annotated", memory_limit="1GB")  # type: ignore[call-overload]
