@@ -16,17 +16,17 @@ from meshbridge.ops.elementwise import ELEMENTWISE
 VIEWS = frozenset({"stablehlo.reshape", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert", "sdy.sharding_constraint"})
 """The bytes of the operand under another name."""
 
-_FREE = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant", "stablehlo.partition_id"})
+FREE = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.constant", "stablehlo.partition_id"})
 """Made anew by whoever reads them."""
 
 _REARRANGING = frozenset(
     f"stablehlo.{name}" for name in ("transpose", "slice", "pad", "reverse", "dynamic_slice", "concatenate", "gather")
 ) | {"mesh.all_slice"}
 
-_FUSING = ELEMENTWISE | _REARRANGING
+FUSING = ELEMENTWISE | _REARRANGING
 """Can be computed on the way by a reader that is one of these."""
 
-_READING = _FUSING | _FREE | VIEWS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
+_READING = FUSING | FREE | VIEWS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
 """Can compute their operands on the way."""
 
 _EXPENSIVE = frozenset(
@@ -80,11 +80,11 @@ class Fusion:
         elif op.name == BARRIER:
             for result, operand in zip(op.results, op.operands, strict=True):
                 self._share(result, operand)
-        elif op.name in _FREE or op.name in VIEWS or op.name in _FUSING:
+        elif op.name in FREE or op.name in VIEWS or op.name in FUSING:
             read = self.read(op)
             is_expensive = op.name in _EXPENSIVE or any(operand in self._expensive for operand in op.operands)
             for result in op.results:
-                if op.name not in _FUSING or self._is_fused(result, read, is_expensive=is_expensive):
+                if op.name not in FUSING or self._is_fused(result, read, is_expensive=is_expensive):
                     self.sources[result] = list(op.operands)
                     self._buffers[result] = read
                     if is_expensive:

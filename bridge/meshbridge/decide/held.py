@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
+from meshbridge.cost.fusion import FREE, FUSING, VIEWS
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.sharding import Mesh
@@ -23,11 +24,26 @@ def local_bytes(tensor: Tensor, mesh: Mesh) -> float:
 def held(graph: Graph) -> list[float]:
     """Per tensor, the part of the program during which it is held, from 0 to 1: from the first node that mentions it to the last
     one, each place weighed by what all devices hold there as the tensors are split now."""
-    spans = [(users[0], users[-1] + 1) if users else (0, 0) for users in graph.users]
+    spans = _spans(graph)
     weights = _weights(graph, spans)
     until = [0.0, *accumulate(weights)]
     whole = until[-1] or 1.0
     return [(until[end] - until[start]) / whole for start, end in spans]
+
+
+def _spans(graph: Graph) -> list[tuple[int, int]]:
+    """Per tensor, the places of the nodes from the first that mentions it to behind the last one. What its only reader computes
+    on the way has none, and what that is computed from is held for it."""
+    starts = [users[0] if users else 0 for users in graph.users]
+    ends = [users[-1] + 1 if users else 0 for users in graph.users]
+    for node in reversed(graph.nodes):
+        result = node.only_result
+        if result >= 0 and (node.name in FREE or node.name in VIEWS or (node.name in FUSING and graph.uses[result] == 1)):
+            for operand in node.operands:
+                if operand >= 0:
+                    ends[operand] = max(ends[operand], ends[result])
+            ends[result] = starts[result]
+    return list(zip(starts, ends, strict=True))
 
 
 def _weights(graph: Graph, spans: Sequence[tuple[int, int]]) -> list[float]:
