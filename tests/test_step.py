@@ -179,6 +179,16 @@ def test_what_is_cheap_is_computed_by_every_reader(op: str, passes: int, kernels
     assert step.seconds == pytest.approx(moving(passes, kernels))
 
 
+def test_a_normalised_tensor_is_computed_by_every_reader() -> None:
+    """Out of one of its size and a vector: four passes, and two of a row, in place of five and one."""
+    row = f"tensor<{SIZE}xbf16>"
+    body = f"""
+  %m = stablehlo.broadcast_in_dim %row, dims = [1] : ({row}) -> {TENSOR}
+  {SHARED.replace("stablehlo.OP %a", "stablehlo.subtract %a, %m")}"""
+    step = predicted(body, f"%a: {TENSOR}, %row: {row}", f"{TENSOR}, {TENSOR}")
+    assert step.seconds == pytest.approx(moving(4 + 2 / SIZE, 2))
+
+
 def test_arithmetic_of_single_numbers_takes_no_kernel() -> None:
     body = "%0 = stablehlo.add %a, %a : tensor<f32>\n%1 = stablehlo.exponential %0 : tensor<f32>\nreturn %1 : tensor<f32>"
     assert predicted(body, "%a: tensor<f32>", "tensor<f32>").seconds == 0

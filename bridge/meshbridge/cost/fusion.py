@@ -2,7 +2,7 @@
 
 The estimate is of what XLA fuses, without asking it. Readers compute broadcasts, iotas, constants and views on the way,
 and a value of elementwise or rearranging operations if they do the like: one reader, or several where the value is cheap to
-compute, and what it is computed from takes no more bytes to read.
+compute, and what it is computed from takes hardly more bytes to read.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ _EXPENSIVE = frozenset(
     )
 )
 """Take too long for several readers to compute the same."""
+
+_ENOUGH = 1.1
+"""How many times the bytes of a value several readers read to compute it for themselves: a normalised tensor is computed from
+one of its size and a few vectors."""
 
 _OPERANDS = 64
 """More buffers no fusion reads."""
@@ -100,7 +104,7 @@ class Fusion:
         readers = self._readers.get(value, {})
         if not readers or len(read) > _OPERANDS or any(reader.name not in _READING for reader in readers):
             return False
-        return len(readers) == 1 or (not is_expensive and sum(read.values()) <= tensor_bytes(value))
+        return len(readers) == 1 or (not is_expensive and sum(read.values()) <= _ENOUGH * tensor_bytes(value))
 
     def read(self, op: ir.Operation) -> dict[ir.Value, float]:
         """What `op` reads, itself or to compute operands on the way."""
