@@ -99,6 +99,19 @@ def test_a_gather_that_a_product_needs_is_exposed() -> None:
     assert step.communication_seconds == pytest.approx(gathered())
 
 
+def placed(after: str) -> Step:
+    """A product of arguments, and one of the gather and what comes `after` its barrier."""
+    body = gather("w", "s") + f"%0:2 = stablehlo.optimization_barrier %a, %{after} : {TENSOR}, {TENSOR}\n"
+    body += product("y", "0#0", "b") + product("z", "y", "w") + f"return %z : {TENSOR}"
+    return predicted(body, f"%a: {TENSOR}, %b: {TENSOR}, %s: {SHARD}", TENSOR)
+
+
+def test_what_a_barrier_hands_on_waits_for_all_of_it() -> None:
+    """So `jax.checkpoint` computes again once the gradient is there; no memory moves for it."""
+    assert placed("b").seconds == pytest.approx(2 * PRODUCT)
+    assert placed("w").seconds == pytest.approx(gathered() + 2 * PRODUCT)
+
+
 @pytest.mark.parametrize(("machine", "hidden"), [("v5e:2x4", True), ("v5p:2x2x2", False), ("7x:2x2x1", True)])
 def test_a_device_waits_for_what_its_compiler_makes_synchronous(machine: str, hidden: bool) -> None:
     """libtpu's all-gathers are asynchronous on a v5e, and not on a v5p."""

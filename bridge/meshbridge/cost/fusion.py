@@ -26,7 +26,7 @@ _REARRANGING = frozenset(
 FUSING = ELEMENTWISE | _REARRANGING
 """Can be computed on the way by a reader that is one of these."""
 
-_READING = FUSING | FREE | VIEWS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}
+_READING = (FUSING | FREE | VIEWS | {"stablehlo.reduce", "stablehlo.dynamic_update_slice"}) - {BARRIER}
 """Can compute their operands on the way."""
 
 _EXPENSIVE = frozenset(
@@ -83,7 +83,9 @@ class Fusion:
                 self._share(op.results[number], op.operands[number])
         elif op.name == BARRIER:
             for result, operand in zip(op.results, op.operands, strict=True):
-                self._share(result, operand)
+                self.sources[result] = [operand]
+                if operand in self._buffers:  # else readers wait for the barrier, which hands the buffer on
+                    self._buffers[result] = self._buffers[operand]
         elif op.name in FREE or op.name in VIEWS or op.name in FUSING:
             read = self.read(op)
             is_expensive = op.name in _EXPENSIVE or any(operand in self._expensive for operand in op.operands)

@@ -22,7 +22,7 @@ from meshbridge.cost.fusion import Buffers, Fusion
 from meshbridge.cost.memory import memory
 from meshbridge.cost.schedule import Task, starts
 from meshbridge.cost.seconds import Time, op_time
-from meshbridge.ir.mlir import REGION_OPS, ir, walk
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.layout import place
 from meshbridge.machines.machine import Machine
@@ -102,6 +102,10 @@ def predict(function: ir.Operation, meshes: Mapping[str, Mesh], target: Target) 
     return Step(*seconds, run.slices, memory(function).peak, target)
 
 
+_KEPT = REGION_OPS | {BARRIER}
+"""Are scheduled although their results may have no buffers. What a barrier hands on waits for all of its operands."""
+
+
 @dataclass
 class _Prediction:
     machine: Machine
@@ -116,7 +120,7 @@ class _Prediction:
         filled_by: dict[ir.Value, int] = {}
         "By the value in a buffer, the number of the task that fills it."
         for op in operations:
-            if op.name not in REGION_OPS and all(result in fusion.sources for result in op.results):
+            if op.name not in _KEPT and all(result in fusion.sources for result in op.results):
                 continue
             read = fusion.read(op)
             run, busy = self._run(op, fusion, read)
@@ -134,6 +138,8 @@ class _Prediction:
 
     def _run(self, op: ir.Operation, fusion: Fusion, read: Buffers) -> tuple[Execution, Mapping[str, float]]:
         """What executing `op` is, and how long it occupies resources."""
+        if op.name == BARRIER:
+            return Execution(0.0, 0.0, 0.0, ()), {}
         if op.name in REGION_OPS:
             return self._regions(op, fusion)
         if op in self.communication:
