@@ -25,6 +25,7 @@ from meshbridge.ir.mlir import MeshError, context, ir, main_function
 from meshbridge.machines.layout import place
 from meshbridge.machines.target import of_machine
 from meshbridge.tools import cli
+from tests.user_programs import PROGRAMS
 
 GPUS = "h100:1x1x8"
 SIZE = 4096
@@ -393,6 +394,14 @@ def test_diagnostics(
     assert expected in captured.err
     assert captured.err.count("error:") == 1
     assert not (tmp_path / "step.json").exists()
+
+
+def test_a_mesh_of_one_device_needs_no_place() -> None:
+    """JAX declares one beside the program's own for arguments whose sharding nobody gave."""
+    user = PROGRAMS["one_axis"]()
+    report = meshbridge.report(user.jitted, *user.arguments, kwargs=user.named, machine=GPUS)
+    assert "@empty_mesh" in export.export(user.jitted)(*user.arguments, **user.named).mlir_module()
+    assert report.seconds is not None
 
 
 def test_what_does_not_fit_is_said() -> None:

@@ -92,9 +92,9 @@ def predict(function: ir.Operation, meshes: Mapping[str, Mesh], target: Target) 
     Takes time in operations, whatever the number of devices, but for permutes. Raises MeshError for a mesh that does not fit the
     target, and for collectives along no axes of a mesh.
     """
-    placements = {name: place(mesh, target) for name, mesh in meshes.items()}
+    placements = {name: place(mesh, target) for name, mesh in meshes.items() if mesh.size > 1}  # JAX declares one of one device
     times = {
-        op: time_of(op, mesh, axes, placements[mesh.name])
+        op: time_of(op, mesh, axes, placements[mesh.name]) if mesh.size > 1 else Time()
         for op, mesh, axes, _ in communicating(((op, 1) for op in walk(function)), dict(meshes))
     }
     run = _Prediction(target.machine, times).execution(function.regions[0].blocks[0])
