@@ -109,6 +109,7 @@ reduction = 1
 source = "our own bench"
 launch = 1e-6
 efficiency = 0.8
+repeats = false
 asynchronous = ["all_gather"]
 [compiler]
 name = "mine"

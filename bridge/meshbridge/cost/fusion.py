@@ -61,8 +61,12 @@ _NOTHING: Mapping[ir.Value, Buffers] = {}
 class Fusion:
     """The operations of one block, those that fill buffers and those that only their readers compute."""
 
-    def __init__(self, operations: Sequence[ir.Operation], outside: Mapping[ir.Value, Buffers] = _NOTHING) -> None:
-        """`outside` says of values around the block which buffers are read to compute them, where they have none."""
+    def __init__(
+        self, operations: Sequence[ir.Operation], outside: Mapping[ir.Value, Buffers] = _NOTHING, *, repeats: bool = False
+    ) -> None:
+        """`outside` says of values around the block which buffers are read to compute them, where they have none. With `repeats`
+        several readers compute even what takes long."""
+        self._repeats = repeats
         self._readers: dict[ir.Value, dict[ir.Operation, None]] = {}
         for op in operations:
             for value in read_by(op):
@@ -106,7 +110,7 @@ class Fusion:
         readers = self._readers.get(value, {})
         if not readers or len(read) > _OPERANDS or any(reader.name not in _READING for reader in readers):
             return False
-        return len(readers) == 1 or (not is_expensive and sum(read.values()) <= _ENOUGH * tensor_bytes(value))
+        return len(readers) == 1 or ((self._repeats or not is_expensive) and sum(read.values()) <= _ENOUGH * tensor_bytes(value))
 
     def read(self, op: ir.Operation) -> dict[ir.Value, float]:
         """What `op` reads, itself or to compute operands on the way."""

@@ -114,7 +114,7 @@ class _Prediction:
     def execution(self, block: ir.Block, outside: Mapping[ir.Value, Buffers] | None = None) -> Execution:
         """One execution of a block, of which `outside` says what `Fusion` knows of values around it."""
         operations = [view.operation for view in block.operations]
-        fusion = Fusion(operations, outside or {})
+        fusion = Fusion(operations, outside or {}, repeats=self.machine.repeats)
         tasks: list[Task] = []
         executions: list[Execution] = []
         filled_by: dict[ir.Value, int] = {}

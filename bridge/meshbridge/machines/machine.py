@@ -87,6 +87,8 @@ class Machine:
     "Seconds that a kernel takes in the step that is predicted, beside its work."
     efficiency: float
     "The share of its FLOPs and of its memory's bandwidth that kernels reach in the step that is predicted."
+    repeats: bool
+    "Whether its compiler lets several kernels compute the same exponential or the like, where that saves traffic with memory."
     asynchronous: frozenset[str]
     "Of ISSUED, the collectives that run beside kernels; for others the device waits."
     network: Link | None = None
@@ -142,7 +144,7 @@ ISSUED = (
 )
 """The kinds of collectives that compilers issue, by StableHLO's names."""
 
-_STEP_KEYS: dict[str, type] = {"source": str, "launch": float, "efficiency": float, "asynchronous": list}
+_STEP_KEYS: dict[str, type] = {"source": str, "launch": float, "efficiency": float, "repeats": bool, "asynchronous": list}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -242,6 +244,7 @@ def load(path: Path) -> Machine:
         read["compiler"],
         step["launch"],
         step["efficiency"],
+        step["repeats"],
         frozenset(step["asynchronous"]),
         links.get("network"),
         links.get("chip"),
