@@ -2,7 +2,7 @@
 
 The device runs one kernel at a time, as long as its arithmetic or its traffic with memory takes, whichever is more. Collectives
 occupy links. Those that the platform's compiler makes asynchronous run beside kernels; for others the device waits. A loop's body
-is scheduled by itself, and takes its time as often as the loop runs; of branches the dearest counts. What is ready starts in the
+is scheduled by itself, and takes its time once for each iteration; of branches the dearest counts. What is ready starts in the
 order of `schedule`: compilers that hide latency aim at that.
 """
 
