@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -83,6 +85,34 @@ def test_a_resource_may_be_free_before_its_task_is_over() -> None:
     assert starts([Task(3.0, {"a": 1.0}), Task(1.0, {"a": 1.0})]) == [0.0, 1.0]
 
 
+@st.composite
+def some_tasks(draw: st.DrawFn) -> list[Task]:
+    tasks: list[Task] = []
+    for number in range(draw(st.integers(0, 12))):
+        busy = draw(st.dictionaries(st.sampled_from("abc"), st.integers(0, 5).map(float), max_size=3))
+        seconds = max(busy.values(), default=0.0) + draw(st.integers(0, 2))
+        after = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
+        tasks.append(Task(seconds, busy, tuple(sorted(after))))
+    return tasks
+
+
+@given(some_tasks())
+def test_schedules_are_right_and_leave_nothing_ready_waiting(tasks: list[Task]) -> None:
+    """Each task follows those that it waits for, a resource serves one at a time, and a task starts when the last of its
+    resources or of those that it waits for lets it."""
+    begun = starts(tasks)
+    for task, start in zip(tasks, begun, strict=True):
+        followed = [begun[before] + tasks[before].seconds for before in task.after]
+        assert all(end <= start for end in followed)
+        lets = {0.0, *followed}
+        for other, from_ in zip(tasks, begun, strict=True):
+            for name in task.busy.keys() & other.busy.keys():
+                mine, theirs = start + task.busy[name], from_ + other.busy[name]
+                lets.add(theirs)
+                assert other is task or theirs <= start or mine <= from_ or start == mine or from_ == theirs
+        assert start in lets
+
+
 def test_a_gather_beside_a_product_is_hidden() -> None:
     """A GPU's all-gather runs while the product that does not need it does; what reads it comes after both."""
     body = product("y", "a", "b") + gather("w", "s") + product("z", "y", "w") + f"return %z : {TENSOR}"
@@ -149,6 +179,15 @@ def test_a_loop_is_scheduled_once_and_counted_often() -> None:
     assert [each.executions for each in dots] == [5, 5]
     (loop,) = [each for each in step.slices if each.resource == "loops"]
     assert (loop.name, loop.seconds) == ("stablehlo.while of 5 iterations", pytest.approx(step.seconds))
+
+
+def test_nodes_exchange_on_a_network() -> None:
+    """An axis across nodes gathers on the network first, then on each node's switch; each has a track of its own."""
+    body = gather("w", "s") + f"return %w : {TENSOR}"
+    apart, together = (predicted(body, f"%s: {SHARD}", TENSOR, machine) for machine in ("h100:1x4x2", GPUS))
+    assert {each.resource for each in apart.slices} == {"nvlink", "infiniband"}
+    assert {each.resource for each in together.slices} == {"nvlink"}
+    assert apart.seconds > together.seconds
 
 
 def test_of_branches_the_dearest_counts() -> None:
