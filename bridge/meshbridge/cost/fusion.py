@@ -7,6 +7,7 @@ compute, and what it is computed from takes hardly more bytes to read.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from meshbridge.ir.elements import tensor_bytes
@@ -55,17 +56,15 @@ _UPDATING = {"stablehlo.dynamic_update_slice": 1, "stablehlo.scatter": -1}
 Buffers = Mapping[ir.Value, float]
 """What is read, by the value that a buffer holds, and how many bytes of it."""
 
-_NOTHING: Mapping[ir.Value, Buffers] = {}
+Known = ChainMap[ir.Value, Buffers]
+"""For values without a buffer, what is read to compute them: in a block, and in each of those around it."""
 
 
 class Fusion:
     """The operations of one block, those that fill buffers and those that only their readers compute."""
 
-    def __init__(
-        self, operations: Sequence[ir.Operation], outside: Mapping[ir.Value, Buffers] = _NOTHING, *, repeats: bool = False
-    ) -> None:
-        """`outside` says of values around the block which buffers are read to compute them, where they have none. With `repeats`
-        several readers compute even what takes long."""
+    def __init__(self, operations: Sequence[ir.Operation], outside: Known | None = None, *, repeats: bool = False) -> None:
+        """`outside` is what is known of values around the block. With `repeats` several readers compute even what takes long."""
         self._repeats = repeats
         self._readers: dict[ir.Value, dict[ir.Operation, None]] = {}
         for op in operations:
@@ -73,8 +72,9 @@ class Fusion:
                 self._readers.setdefault(value, {})[op] = None
         self.sources: dict[ir.Value, Sequence[ir.Value]] = {}
         "For values without a buffer, what they are computed from."
-        self._buffers: dict[ir.Value, Buffers] = dict(outside)
-        "For values without a buffer, what is read to compute them."
+        self._outside: Known = ChainMap() if outside is None else outside
+        self._buffers: dict[ir.Value, Buffers] = {}
+        "What is known of this block's own."
         self._expensive: set[ir.Value] = set()
         "Values without a buffer that take long to compute."
         for op in operations:
@@ -88,8 +88,8 @@ class Fusion:
         elif op.name == BARRIER:
             for result, operand in zip(op.results, op.operands, strict=True):
                 self.sources[result] = [operand]
-                if operand in self._buffers:  # else readers wait for the barrier, which hands the buffer on
-                    self._buffers[result] = self._buffers[operand]
+                if (known := self._known(operand)) is not None:  # else readers wait for the barrier, which hands the buffer on
+                    self._buffers[result] = known
         elif op.name in FREE or op.name in VIEWS or op.name in FUSING:
             read = self.read(op)
             is_expensive = op.name in _EXPENSIVE or any(operand in self._expensive for operand in op.operands)
@@ -121,15 +121,19 @@ class Fusion:
                 found[buffer] = max(found.get(buffer, 0.0), share * size)
         return found
 
-    def inside(self, op: ir.Operation) -> dict[ir.Value, Buffers]:
+    def inside(self, op: ir.Operation) -> Known:
         """What the regions of `op` know of values around them (see `__init__`)."""
-        if op.name != "stablehlo.while":
-            return self._buffers
-        return self._buffers | {argument: self._buffers_of(op.operands[number]) for number, argument in only_read(op)}
+        carried = only_read(op) if op.name == "stablehlo.while" else ()
+        arguments = {argument: self._buffers_of(op.operands[number]) for number, argument in carried}
+        return ChainMap(arguments, self._buffers, *self._outside.maps)
 
     def _buffers_of(self, value: ir.Value) -> Buffers:
-        known = self._buffers.get(value)
+        known = self._known(value)
         return {value: tensor_bytes(value)} if known is None else known
+
+    def _known(self, value: ir.Value) -> Buffers | None:
+        found = self._buffers.get(value)
+        return self._outside.get(value) if found is None else found
 
     def written(self, op: ir.Operation) -> float:
         """Bytes that `op` writes: its results that have buffers, or what it updates in place."""

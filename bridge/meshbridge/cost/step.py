@@ -18,7 +18,7 @@ from meshbridge.analysis.trip_count import trip_count
 from meshbridge.cost.collective_ops import issued_kind, time_of
 from meshbridge.cost.communication import communicating
 from meshbridge.cost.flops import products
-from meshbridge.cost.fusion import Buffers, Fusion
+from meshbridge.cost.fusion import Buffers, Fusion, Known
 from meshbridge.cost.memory import memory
 from meshbridge.cost.schedule import Task, starts
 from meshbridge.cost.seconds import Time, op_time
@@ -111,10 +111,10 @@ class _Prediction:
     machine: Machine
     communication: Mapping[ir.Operation, Time]
 
-    def execution(self, block: ir.Block, outside: Mapping[ir.Value, Buffers] | None = None) -> Execution:
+    def execution(self, block: ir.Block, outside: Known | None = None) -> Execution:
         """One execution of a block, of which `outside` says what `Fusion` knows of values around it."""
         operations = [view.operation for view in block.operations]
-        fusion = Fusion(operations, outside or {}, repeats=self.machine.repeats)
+        fusion = Fusion(operations, outside, repeats=self.machine.repeats)
         tasks: list[Task] = []
         executions: list[Execution] = []
         filled_by: dict[ir.Value, int] = {}
