@@ -1,7 +1,9 @@
 """The predicted step beside what the compilers of accelerators model, for the programs that `make bench-targets` has compiled.
 
 From the repository's root: `python -m benchmarks.predicted [--page FILE]`. Nothing is compiled: each program of which
-build/targets has figures is partitioned for the target's device, and its step is predicted.
+build/targets has figures is partitioned for the target's device, and its step is predicted. So is the step of Shardy's plan:
+meshbridge partitions the program again, after Shardy's passes have given every value its sharding. That is XLA's plan where it
+sends as many bytes; elsewhere XLA's partitioner has other ideas, and the prediction is of no use.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxlib.mlir.passmanager import PassManager
 from scipy.stats import spearmanr
 
 import meshbridge
@@ -23,13 +26,17 @@ from benchmarks.table import geometric_mean
 from benchmarks.targets import ROOT, TARGETS, Case
 from meshbridge.machines.target import Target, parse
 from meshbridge.reports import Report
-from meshbridge.tools.compare.contestants import OURS
+from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
 
 COMMAND = "make bench-predicted"
 
 FLOPS_PER_CYCLE = {"v5e": 4 * 2 * 128**2, "v5p": 2 * 4 * 2 * 128**2}
 """Of a device's matrix units, each of 128 x 128 multiply-adds: the peak of bfloat16 over them is the clock that cycles count."""
+
+
+ALIKE = 0.1
+"""By how much of its bytes the plan that is predicted for Shardy may differ from that which XLA has compiled."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Pair:
     modelled_seconds: float
     peak_bytes: float
     allocated_bytes: float
+    peer: tuple[float, float] | None = None
+    "Seconds of Shardy's plan, predicted and modelled."
 
     @property
     def ratio(self) -> float:
@@ -60,10 +69,30 @@ def measure(case: Case) -> Pair | None:
         return None
     if not case.program.exists():
         subprocess.run([sys.executable, *case.exporting], cwd=ROOT, check=True)
-    topology = "x".join(map(str, case.target.topology))
-    report = meshbridge.report(meshbridge.load(str(case.program)), machine=f"{case.target.device}:{topology}")
+    report, theirs = (predict(case, shardy=shardy) for shardy in (False, True))
     assert report.seconds is not None
-    return Pair(case, report.seconds, modelled_seconds(found, report, case.target), report.peak_bytes, found["peak_bytes"])
+    modelled = modelled_seconds(found, report, case.target)
+    peer = _peer(json.loads(case.found.read_text()).get(PEER, {"error": "not measured"}), theirs, case.target)
+    return Pair(case, report.seconds, modelled, report.peak_bytes, found["peak_bytes"], peer)
+
+
+def predict(case: Case, *, shardy: bool) -> Report:
+    """The report of a program on its target, of our plan or of that which follows from Shardy's propagation."""
+    program = meshbridge.load(str(case.program))
+    if shardy:
+        with program.module.context:
+            PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(program.module.operation)
+    topology = "x".join(map(str, case.target.topology))
+    return meshbridge.report(program, machine=f"{case.target.device}:{topology}")
+
+
+def _peer(found: Mapping[str, Any], report: Report, target: Target) -> tuple[float, float] | None:
+    """None where nothing is modelled, or XLA has compiled another plan."""
+    if found.get("error") or found["modelled"] is None or report.seconds is None:
+        return None
+    if abs(report.wire_bytes - found["wire_bytes"]) > ALIKE * found["wire_bytes"]:
+        return None
+    return report.seconds, modelled_seconds(found, report, target)
 
 
 def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -> float:
@@ -79,7 +108,7 @@ def modelled_seconds(found: Mapping[str, Any], report: Report, target: Target) -
 
 def page(pairs: Sequence[Pair]) -> str:
     """A table of the targets, and one of the programs."""
-    return "\n".join([*_summary(pairs), "", *_programs(pairs)])
+    return "\n".join([*_summary(pairs), "", *_plans(pairs), "", *_programs(pairs)])
 
 
 def _summary(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -90,6 +119,20 @@ def _summary(pairs: Sequence[Pair]) -> Iterator[str]:
         if own:
             times, sizes = ([get(pair) for pair in own] for get in _RATIOS)
             yield f"| {target} | {len(own)} | {rank_correlation(own):.3f} | {_spread(times)} | {_spread(sizes)} |"
+
+
+def _plans(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Of each program, seconds of our plan over those of Shardy's, as predicted and as modelled."""
+    yield "| target | programs | rank correlation of ours / Shardy's | predicted | modelled | predicted / modelled |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for target in (*TARGETS, "all"):
+        own = [(pair, pair.peer) for pair in pairs if pair.peer is not None and target in (pair.case.target.text, "all")]
+        if len(own) > 1:
+            predicted = [pair.seconds / peer[0] for pair, peer in own]
+            modelled = [pair.modelled_seconds / peer[1] for pair, peer in own]
+            apart = [ours / theirs for ours, theirs in zip(predicted, modelled, strict=True)]
+            found = f"{float(spearmanr(predicted, modelled).statistic):.3f}"
+            yield f"| {target} | {len(own)} | {found} | {_spread(predicted)} | {_spread(modelled)} | {_spread(apart)} |"
 
 
 _RATIOS: tuple[Callable[[Pair], float], ...] = (lambda pair: pair.ratio, lambda pair: pair.memory_ratio)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import predicted, targets
 from benchmarks.predicted import Pair
-from benchmarks.targets import OURS, Case
+from benchmarks.targets import OURS, PEER, Case
 from meshbridge.machines.target import parse
 
 TPU, GPU = parse("tpu:v5e:2x4"), parse("gpu:h100:1x1x8")
@@ -31,6 +31,17 @@ def test_tables() -> None:
     assert "| vocab_loss | inputs | 2.0 / 1.0 = 2.00 | 3.0 / 1.0 = 3.00 | 2.0 / 4.0 = 0.50 | 1.0 / 1.0 = 1.00 |" in lines
 
 
+def test_plans_of_one_program_are_compared() -> None:
+    """Ours is predicted to take half of Shardy's time, modelled to take three quarters; the other way round for the second."""
+    pairs = [
+        Pair(Case("vocab_loss", "inputs", GPU), 1e-3, 3e-3, 1e9, 1e9, (2e-3, 4e-3)),
+        Pair(Case("unet", "inputs", GPU), 3e-3, 1e-3, 1e9, 1e9, (4e-3, 2e-3)),
+        Pair(Case("resnet50", "inputs", GPU), 1e-3, 1e-3, 1e9, 1e9),
+    ]
+    wanted = "| gpu:h100:1x1x8 | 2 | -1.000 | 0.61 (0.50 to 0.75) | 0.61 (0.50 to 0.75) | 1.00 (0.67 to 1.50) |"
+    assert wanted in predicted.page(pairs).splitlines()
+
+
 def test_exposed_bytes_come_to_the_cycles_of_a_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program in which nothing is exposed and of one in which everything is, at the predicted rate."""
     monkeypatch.setattr(targets, "FOLDER", tmp_path)
@@ -45,5 +56,16 @@ def test_exposed_bytes_come_to_the_cycles_of_a_tpu(tmp_path: Path, monkeypatch: 
     assert found[0].modelled_seconds == pytest.approx(3e6 / 1.5e9, rel=1e-2)
     assert 1e6 / 100e9 < found[1].modelled_seconds - found[0].modelled_seconds < 1e-3
     assert found[0].seconds == found[1].seconds > 0
+    assert found[0].peer is None
+    report = predicted.predict(case, shardy=True)
+    figures |= {"wire_bytes": report.wire_bytes}
+    case.found.write_text(json.dumps({OURS: figures, PEER: figures}))
+    pair = predicted.measure(case)
+    assert pair is not None
+    assert pair.peer == (report.seconds, pytest.approx(found[1].modelled_seconds, rel=0.1))
+    case.found.write_text(json.dumps({OURS: figures, PEER: figures | {"wire_bytes": 2 * report.wire_bytes}}))
+    pair = predicted.measure(case)
+    assert pair is not None
+    assert pair.peer is None
     case.found.write_text(json.dumps({OURS: {"error": "no room"}}))
     assert predicted.measure(case) is None
