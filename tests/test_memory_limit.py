@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge.cost.limit import bytes_in
 from meshbridge.cost.memory import largest, memory
+from meshbridge.cost.ways import bytes_in
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
 from meshbridge.tools import cli
 from testdata.realistic.catalogue import build as build_realistic

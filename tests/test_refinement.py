@@ -93,7 +93,7 @@ def test_more_layers_cost_no_more_prices(monkeypatch: pytest.MonkeyPatch) -> Non
         graph = _graph(module)
         propagator = Propagator(graph)
         propagator.run("backward-forward")
-        refine(graph, ShardingRefinement.moves)
+        refine(graph, ShardingRefinement.moves, graph.pricing.objective)
         assigner = Assigner(graph, lambda *_: None)
         assigner.run()
         counts.append((len(priced), propagator.count, assigner.count))

@@ -34,6 +34,7 @@ class Keywords(TypedDict, total=False):
 
     resharding: Resharding
     machine: str
+    layout: str
     memory_limit: float | str | None
     collectives: Collectives
     replica_groups: Spelling

@@ -6,16 +6,18 @@ import importlib
 import pkgutil
 import re
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import inf
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.limit import bytes_in, least_factor
 from meshbridge.cost.objective import UNNAMED, objective
+from meshbridge.cost.ways import Way, best_way, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
@@ -148,11 +150,14 @@ class Pipeline:
         return [stage.name for stage in self.stages].index(name)
 
 
-def build(options: Options = DEFAULTS, memory_factor: float = 1.0) -> Pipeline:
-    """The stages from any source to the form that the options name; memory costs so many times what the machine says."""
+def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
+    """The stages from any source to the form that the options name, planned in some way: that of the options."""
+    way = way or Way(options.machine)
     combine = OptimizeCollectives.combine if options.machine in UNNAMED else 0
     optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
-    decide = ShardingRefinement(machine=options.machine, memory_factor=memory_factor, annotate=options.emit == "annotated")
+    decide = ShardingRefinement(
+        machine=way.machine, layout=options.layout, memory_factor=way.memory_factor, annotate=options.emit == "annotated"
+    )
     stages = [
         Stage("source"),
         Stage("annotated", (ImportShardings(),)),
@@ -161,7 +166,11 @@ def build(options: Options = DEFAULTS, memory_factor: float = 1.0) -> Pipeline:
     ]
     if options.emit != "annotated":
         partition = MeshSpmdization(
-            boundary=True, resharding=options.resharding, machine=options.machine, explain=options.explain
+            boundary=True,
+            resharding=options.resharding,
+            machine=way.machine,
+            layout=options.layout,
+            explain=options.explain,
         )
         stages += [
             Stage("partitioned", (partition,)),
@@ -250,25 +259,28 @@ def partition_module(
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
         if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
             place(mesh, options.target)
-        if stage.name == "legal" and options.memory_limit is not None:
-            factor = _fitting(module, options, options.memory_limit)
-            waiting = deque(build(options, factor).starting_at("legal").stages)
+        if stage.name == "legal" and (options.target is not None or options.memory_limit is not None):
+            waiting = deque(build(options, _best_way(module, options)).starting_at("legal").stages)
         if on_stage is not None:
             on_stage(stage.name, module)
     return timings
 
 
-def _fitting(module: ir.Module, options: Options, limit: float | str) -> float:
-    """The least factor for the price of memory under which a legal module needs no more than a limit. Raises MeshError."""
-    data = mlir.to_bytecode(module)
+def _best_way(module: ir.Module, options: Options) -> Way:
+    """The best way to plan a legal module: by the prices of the machine's links, or as if they were all alike, which goes wrong
+    where the plan that prices promise is not the one that follows. Raises MeshError where nothing keeps the limit of memory."""
+    data, target = mlir.to_bytecode(module), options.target
+    machines = [options.machine] if target is None else [options.machine, target.device]
 
-    def planned(factor: float) -> ir.Module:
+    def planned(way: Way) -> ir.Module:
         copy = ir.Module.parse(data, module.context)
-        stages = build(replace(options, emit="mesh", stablehlo_version=None, ops=()), factor)
-        run(stages.starting_at("legal").passes, copy, verified="none")
+        stages = build(replace(options, emit="mesh", stablehlo_version=None, ops=()), way)
+        with warnings.catch_warnings():  # what the user should know is said of the plan that is taken
+            warnings.simplefilter("ignore", mlir.ShardingWarning)
+            run(stages.starting_at("legal").passes, copy, verified="none")
         return copy
 
-    return least_factor(bytes_in(limit), planned)
+    return best_way(machines, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
 
 
 def _refuse_partitioned(module: ir.Module, options: Options) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+
+from meshbridge.cost.seconds import collective_time
 from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines import machine
-from meshbridge.machines.target import has_topology, of_machine
-from meshbridge.resharding import BYTES, Objective
+from meshbridge.machines.layout import Placement, place
+from meshbridge.machines.target import Target, has_topology, of_machine
+from meshbridge.resharding import BYTES, Objective, Slowness
 
 MEMORY = 0.1
 """Bytes sent that it costs as much to hold a byte throughout the program: little, so that of plans that send nearly as much, the
@@ -26,20 +34,59 @@ UNNAMED = {"bytes": BYTES, "neutral": NEUTRAL}
 of TPUs and GPUs combine by themselves, without copies. On a v5e those took a quarter of a decoding step's cycles."""
 
 
-def objective(name: str) -> Objective:
-    """The objective of a machine: `neutral`, `bytes`, the name of a device of `machines`, or the path of its file,
-    perhaps with a topology, as in `h100:1x1x8`.
+def objective(name: str, mesh: Mesh | None = None, layout: str = "") -> Objective:
+    """The objective of a machine: `neutral`, `bytes`, the name of a device of `machines`, or the path of its file, perhaps with a
+    topology, as in `h100:1x1x8`: then bytes cost what they take along each axis of the `mesh`, where `layout` says that they are.
 
-    Raises MeshError where there is none.
+    Raises MeshError where there is none, and where the mesh does not fit the topology.
     """
     if not isinstance(name, str):
         raise MeshError(f"error: machine is {name!r}, expected the name of one or the path of its file, as a string")
     if name in UNNAMED:
         return UNNAMED[name]
     try:
-        device = of_machine(name).machine if has_topology(name) else machine.named(name)
-        return Objective(device.link.launch_bytes, MEMORY)
+        target = of_machine(name, layout) if has_topology(name) else None
+        device = target.machine if target is not None else machine.named(name)
     except MeshError as error:
         if machine.is_path(name):
             raise
         raise MeshError(str(error).replace("expected one of", f"expected one of {', '.join(UNNAMED)},")) from None
+    rates = _rates(mesh, target) if mesh is not None and target is not None else None
+    return Objective(device.link.launch_bytes, MEMORY, rates)
+
+
+@dataclass(eq=False)
+class LinkRates:
+    """What collectives take along the axes of a mesh that lies on a machine, beside one of its own links by itself."""
+
+    placement: Placement
+    runs: Mapping[str, Axes]
+    "The axes that each of the user's is, by its name."
+    _found: dict[tuple[str, frozenset[str]], Slowness] = field(default_factory=dict)
+
+    def gathering(self, axes: frozenset[str]) -> Slowness:
+        """Of gathers and reductions."""
+        return self._of("all_gather", axes)
+
+    def exchanging(self, axes: frozenset[str]) -> Slowness:
+        """Of all-to-alls."""
+        return self._of("all_to_all", axes)
+
+    def _of(self, kind: str, axes: frozenset[str]) -> Slowness:
+        if (found := self._found.get((kind, axes))) is None:
+            link, across = (
+                self.placement.target.machine.link,
+                tuple(axis for name in self.runs for axis in self.runs[name] if name in axes),
+            )
+            others = prod(part.size for part in self.placement.across(across)) - 1
+            received = others if kind == "all_gather" else others / (others + 1)
+            time = collective_time(kind, 1.0, across, self.placement)
+            seconds = max(time.busy.values()) / received
+            found = self._found[kind, axes] = Slowness(link.ports * link.rate * seconds, time.latency / link.launch)
+        return found
+
+
+@lru_cache(maxsize=64)
+def _rates(mesh: Mesh, target: Target) -> LinkRates:
+    """Raises MeshError where the mesh does not fit the target."""
+    return LinkRates(place(mesh, target), mesh.runs)

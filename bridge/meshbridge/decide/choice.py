@@ -116,9 +116,9 @@ class Prices(dict[Sharding, float]):
         if pair is not None and pair[0] is not pair[1]:
             received, is_price, launches = resharding.floor(self._shape, self._mesh, pair[0], pair[1])
             if received:
-                launch = self._objective.launch
-                found = pair[2] * (received * element_bytes(self._dtype) + launch * max(1, launches))
-                is_price = is_price and not (launch and not launches)
+                size = received * element_bytes(self._dtype)
+                found = pair[2] * self._objective.price(self._mesh, pair[0], pair[1], size, max(1, launches))
+                is_price = is_price and not (self._objective.launch and not launches)
             if not is_price and pair[0] != pair[1]:
                 self._floors[sharding] = pair
                 found *= 1 - ROUNDING

@@ -50,11 +50,11 @@ def decide(
     Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
     """
     decided = []
-    for graph in _propagated(list(functions), module, interface, objective):
+    for graph in _propagated(list(functions), module, interface, objective.plain):
         for text in graph.warnings:
             warnings.warn(text, ShardingWarning, stacklevel=2)
         if moves:
-            refine(graph, moves)
+            refine(graph, moves, objective)
         decided.append(_Decider(graph, Bodies(graph.pricing, interface)).function())
     return Decisions(tuple(decided))
 

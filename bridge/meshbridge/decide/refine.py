@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, permutations
 from operator import itemgetter
 
-from meshbridge.decide.choice import ROUNDING
+from meshbridge.decide.choice import ROUNDING, pricing_of
 from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE, ClassSize, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, Tensor, across_region
@@ -29,6 +29,7 @@ from meshbridge.decide.kind_choices import Known
 from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts, whole_split
+from meshbridge.resharding import Objective
 
 MOST_PADDING = 1 / 8
 """A dimension is sharded where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3.
@@ -103,17 +104,26 @@ class DimensionClass:
     read: tuple[int, ...]
 
 
-def refine(graph: Graph, budget: int) -> None:
-    """Refines the splits of `graph` in place, trying at most `budget` moves."""
+def refine(graph: Graph, budget: int, objective: Objective) -> None:
+    """Refines the splits of `graph` in place, trying at most `budget` moves: first as if all axes were alike, from which one gets
+    to a better plan than from prices that hold only where the rest of it is good already."""
     for index, tensor in enumerate(graph.tensors):
         if tensor.boundary:
             graph.describe(index, found=frozenset(sum(tensor.split, ())))
+    for each in dict.fromkeys((objective.plain, objective)):
+        graph.pricing = pricing_of(graph.mesh, each)
+        budget = _refined(graph, budget)
+
+
+def _refined(graph: Graph, budget: int) -> int:
+    """Refines under the objective of the graph's prices; returns the moves that are left."""
     folded, standing_for = fold_layers(graph)
     prices = _memory_prices(graph)
     left = Refiner(folded, budget, _summed(prices, standing_for)).run(WIDE, NARROW)
     graph.tensors = [folded.tensors[colour] for colour in standing_for]
     if len(graph.nodes) <= MANAGEABLE:
-        Refiner(graph, left, prices).run(NARROW, HELD)
+        left = Refiner(graph, left, prices).run(NARROW, HELD)
+    return left
 
 
 def _memory_prices(graph: Graph) -> list[float]:

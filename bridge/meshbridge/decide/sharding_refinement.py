@@ -9,6 +9,7 @@ from meshbridge.cost.objective import objective
 from meshbridge.decide.annotate import annotate
 from meshbridge.decide.decide import decide
 from meshbridge.decide.decisions import Decisions
+from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Known, Pass, register
 from meshbridge.ops.rule import Interface
@@ -42,6 +43,9 @@ class ShardingRefinement(Pass):
     machine: str = "bytes"
     "What is minimised: bytes on the wire, or time on a device of this name (see `meshbridge.cost.objective`)."
 
+    layout: str = ""
+    "With a topology of that device: which links the axes of the mesh are on."
+
     memory_factor: float = 1.0
     "How many times what the machine says it costs to hold a byte."
 
@@ -64,6 +68,6 @@ class ShardingRefinement(Pass):
         if self.memory_factor < 0:
             raise MeshError(f"{self.name}: error: memory-factor is {self.memory_factor}, expected 0 or more")
         with module.context, ir.Location.unknown():
-            weights = objective(self.machine)
+            weights = objective(self.machine, find_mesh(module), self.layout)
             weights = replace(weights, memory=self.memory_factor * weights.memory)
             return decide(functions_to_partition(module), module, Interface(), moves=self.moves, objective=weights)

@@ -12,6 +12,7 @@ from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, Fun
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
@@ -60,6 +61,9 @@ class MeshSpmdization(Pass):
     machine: str = "bytes"
     "The machine for which plans are the cheapest, as in `sharding-refinement`."
 
+    layout: str = ""
+    "With a topology of that machine: which links the axes of the mesh are on."
+
     boundary: bool = False
     "Write down what arguments and results are shards of, in their attributes `meshbridge.global`, `meshbridge.mesh` and"
     " `meshbridge.split_axes`: what `wrap-local` and running on devices need."
@@ -77,10 +81,10 @@ class MeshSpmdization(Pass):
         """Partitions as has been decided in the same run, else as the annotations say."""
         bodies = _bodies_of_composites(module)
         with module.context, ir.Location.unknown():
-            planning = replace(objective(self.machine).planning, exact=self.resharding == "exact")
+            weights, exact = objective(self.machine, find_mesh(module), self.layout), self.resharding == "exact"
             decisions: Decisions = known.pop(Decisions, None) or decisions_from_annotations(module)
             for function in decisions.functions:
-                partitioner = _FunctionPartitioner(function, planning)
+                partitioner = _FunctionPartitioner(function, replace(weights.planning_on(function.mesh), exact=exact))
                 partitioner.at.reasons = Reasons(function.mesh) if self.explain else None
                 partitioner.run(boundary=self.boundary or self.materialized)
                 if self.materialized:

@@ -12,5 +12,6 @@ from meshbridge.resharding.objective import BYTES, Objective
 from meshbridge.resharding.plan import Options, Plan
 from meshbridge.resharding.planner import cost, plan
 from meshbridge.resharding.price import floor
+from meshbridge.resharding.slowness import Slowness
 
-__all__ = ["BYTES", "Bound", "Objective", "Options", "Plan", "bound", "cost", "emit", "floor", "plan"]
+__all__ = ["BYTES", "Bound", "Objective", "Options", "Plan", "Slowness", "bound", "cost", "emit", "floor", "plan"]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 
 from meshbridge.ir.digits import Digit, Digits, group_size
+from meshbridge.ir.sharding import Axes
 from meshbridge.resharding.alignment import Alignment, Position
 from meshbridge.resharding.local import LocalBuffer
 from meshbridge.resharding.steps import Permute, Relay, Step
@@ -33,10 +34,14 @@ class Recipe:
     "Twisted paths and all-to-alls in one exchange of n permutes, at the bound; otherwise a permute and an all-to-all."
 
     apart: bool = False
-    "One all-gather for each run of positions, the last the largest, so that the target is not transposed in the end."
+    "One all-gather for each run of positions, so that the target is not transposed in the end: those along"
+    " `slowest` first, the last the largest."
 
     relayed: bool = False
     "Relabel by all-to-alls: no pair of devices is listed."
+
+    slowest: Axes = ()
+    "Axes along which bytes take longer than along others, the slowest first."
 
     spread: bool = False
     "Scatter the partial digits that the target does not use, divide the reduction among copies, and gather in the end."
@@ -98,7 +103,13 @@ def _gather(buffer: LocalBuffer, labels: Labels, recipe: Recipe) -> None:
         runs = [list(labels)] if labels else []
     else:
         buffer.reorder(sorted(buffer.order, key=lambda position: position.order))
-        runs = sorted(buffer.runs(list(labels)), key=lambda run: prod(position.radix for position in run))
+        places = {axis: place - len(recipe.slowest) for place, axis in enumerate(recipe.slowest)}
+
+        def first_the_slowest(run: list[Position]) -> tuple[int, int]:
+            slowest = min(places.get(labels[position].axis, 0) for position in run)
+            return slowest, prod(position.radix for position in run)
+
+        runs = sorted(buffer.runs(list(labels)), key=first_the_slowest)
     for run in runs:
         buffer.gather({position: (labels[position],) for position in run})
 

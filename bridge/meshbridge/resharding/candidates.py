@@ -31,9 +31,11 @@ from meshbridge.resharding.steps import (
 Steps = tuple[Step, ...]
 
 
-def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, listed: bool) -> Iterator[Steps]:
+def plans_between(
+    shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, listed: bool, slowest: Axes = ()
+) -> Iterator[Steps]:
     """The steps of every plan from `source` to `target` in one leg: at least one at the lower bound, if nothing is reduced and
-    permutes may list devices (`listed`)."""
+    permutes may list devices (`listed`). Axes that are `slowest` are gathered along first."""
     reduced, _ = reduced_axes(source, target)
     if 0 in shape:  # nothing to send or to reduce: a new buffer
         yield (tile_exchange(shape, mesh, source, target),)
@@ -52,7 +54,7 @@ def plans_between(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, 
         return
     found = False
     if not (source.halo_sizes or source.offsets or target.halo_sizes or target.offsets):
-        for steps in _aligned(shape, mesh, source, target, reduced, listed):
+        for steps in _aligned(shape, mesh, source, target, reduced, listed, slowest):
             yield (*steps, *mask)
             found = True
         if not found and not reduced and (digits := relabelling(mesh, source, target)):
@@ -91,7 +93,9 @@ def _halo_starts(source: Sharding) -> Shape:
     return tuple(next(lows) if axes else 0 for axes in source.split_axes)
 
 
-def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes, listed: bool) -> Iterator[Steps]:
+def _aligned(
+    shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduced: Axes, listed: bool, slowest: Axes
+) -> Iterator[Steps]:
     """Plans by digits, a pad of an uneven replicated source before them, a crop of an uneven replicated target behind."""
     whole = padded_shape(shape, mesh, source.split_axes, target.split_axes)
     alignment = align(whole, mesh, source.split_axes, target.split_axes)
@@ -100,7 +104,7 @@ def _aligned(shape: Shape, mesh: Mesh, source: Sharding, target: Sharding, reduc
     unused = alignment.of(source.copied_axes(mesh))
     for spread in (False, True) if reduced else (False,):
         for fused in (True, False) if listed else (False,):
-            recipe = Recipe(fused, relayed=not listed, spread=spread)
+            recipe = Recipe(fused, relayed=not listed, spread=spread, slowest=slowest)
             given = (alignment, alignment.of(reduced), unused, source.partial_kind)
             steps = aligned_steps(*given, recipe)
             yield in_padding(shape, whole, mesh, source, target, steps, listed)

@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.plan import DEFAULTS, Options
+from meshbridge.resharding.slowness import Rates, slowness
 
 
 @dataclass(frozen=True)
@@ -18,19 +20,46 @@ class Objective:
     memory: float = 0.0
     "Bytes sent that it costs as much to hold a byte throughout the program."
 
+    rates: Rates | None = None
+    "How much longer collectives take along axes of the mesh; None where all axes are alike."
+
     @cached_property
     def planning(self) -> Options:
         """How plans are chosen. Of equal bytes, fewer collectives are better in any case."""
         return replace(DEFAULTS, alpha=max(DEFAULTS.alpha, self.launch * DEFAULTS.beta))
+
+    def planning_on(self, mesh: Mesh) -> Options:
+        """The same on a mesh, some axes of which may be slower than others."""
+        if self.rates is None:
+            return self.planning
+        rates = {
+            name: self.rates.gathering(frozenset((name,))).bytes for name in mesh.runs if mesh.group_size(mesh.runs[name]) > 1
+        }
+        slow = {axis: rate for name, rate in rates.items() for axis in mesh.runs[name]}
+        least = min(slow.values(), default=0.0)
+        slowest = sorted((axis for axis in slow if slow[axis] > least), key=lambda axis: -slow[axis])
+        return replace(self.planning, slowest=tuple(slowest))
 
     @cached_property
     def pricing(self) -> Options:
         """The same for plans that are priced and not emitted."""
         return replace(self.planning, check=False)
 
+    def price(self, mesh: Mesh, source: Sharding, target: Sharding, size: float, collectives: float) -> float:
+        """What a resharding costs in which a device receives `size` bytes in so many collectives."""
+        if self.rates is None:
+            return size + self.launch * collectives
+        slow = slowness(mesh, source, target, self.rates)
+        return size * slow.bytes + self.launch * collectives * slow.launch
+
+    @cached_property
+    def plain(self) -> Objective:
+        """The same where all axes are alike."""
+        return replace(self, rates=None) if self.rates else self
+
     @cached_property
     def _hash(self) -> int:
-        return hash((self.launch, self.memory))
+        return hash((self.launch, self.memory, self.rates))
 
     def __hash__(self) -> int:
         """Computed once: prices are looked up by objective."""

@@ -9,7 +9,7 @@ from math import prod
 
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.groups import LISTED_DEVICES, names_axes
-from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.ir.sharding import Axes, Mesh, Sharding
 from meshbridge.resharding.notation import sharding_text
 from meshbridge.resharding.steps import Reshape, Shape, Slice, Step
 
@@ -40,12 +40,15 @@ class Options:
     scratch: int | None = None
     """Bytes that a plan may hold beyond `Plan.peak_bound` for the sake of fewer collectives; None is 256 KB, or nothing where
     `exact`. If every plan holds more, the one that holds least is taken."""
+    slowest: Axes = ()
+    "Axes along which bytes take longer than along others, the slowest first: gathered along first, while shards are small."
     check: bool = True
     "Execute every plan symbolically before it is used."
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.alpha, self.beta, self.rounds, self.pairs, self.listed, self.exact, self.scratch, self.check))
+        limits = (self.rounds, self.pairs, self.listed, self.scratch)
+        return hash((self.alpha, self.beta, *limits, self.exact, self.slowest, self.check))
 
     def __hash__(self) -> int:
         """Computed once: prices are looked up by options."""

@@ -127,11 +127,11 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
             share = even_share(mesh, source, target, options.permutes(mesh))
             if share is not None:
                 found = share.of(prod(shape))
-                return found.received * size + objective.launch * found.collectives
+                return objective.price(mesh, source, target, found.received * size, found.collectives)
         way = way_between(shape, dtype, mesh, source, target, options)
-        return way.received * size + objective.launch * way.launches
+        return objective.price(mesh, source, target, way.received * size, way.launches)
     best = plan(shape, dtype, mesh, source, target, options)
-    return best.total_bytes / mesh.size + objective.launch * best.collectives
+    return objective.price(mesh, source, target, best.total_bytes / mesh.size, best.collectives)
 
 
 def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
@@ -176,7 +176,7 @@ def _along(
 def _leg(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Sharding, options: Options) -> Plan | None:
     """The cheapest plan from `source` to `target` without stopping between."""
     start = buffer_shape(shape, mesh, source)
-    candidates = list(plans_between(shape, mesh, source, target, options.lists(mesh)))
+    candidates = list(plans_between(shape, mesh, source, target, options.lists(mesh), options.slowest))
     if not options.exact:
         candidates = [steps for steps in candidates if _longest_exchange(steps) <= options.permutes(mesh)] or candidates
     found = [Plan(shape, dtype, mesh, source, target, start, steps) for steps in candidates]

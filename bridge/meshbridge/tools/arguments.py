@@ -59,7 +59,7 @@ def add_memory_limit(parser: console.Parser) -> None:
 
 
 def _memory(text: str) -> str:
-    from meshbridge.cost.limit import bytes_in
+    from meshbridge.cost.ways import bytes_in
 
     try:
         bytes_in(text)

@@ -32,6 +32,7 @@ def _add_partition(parser: console.Parser) -> None:
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
     _add_machine(parser)
+    arguments.add_layout(parser)
     arguments.add_memory_limit(parser)
     text = "with --emit local: plain StableHLO of that version, for other compilers than XLA, e.g. 1.9.0"
     parser.add_argument(_VERSION, type=_version, metavar="V", help=text)
@@ -154,13 +155,13 @@ def partition(options: argparse.Namespace) -> int:
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
     console.refuse_ignored("meshbridge partition", useless, _given(options))
-    given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "memory_limit")}
+    given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "layout", "memory_limit")}
     how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
     with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options, "resharding", "machine", "memory_limit")
+            _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit")
             if options.report:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:

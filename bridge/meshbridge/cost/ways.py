@@ -1,13 +1,17 @@
-"""A limit of memory: the least price of memory under which a plan keeps it."""
+"""Ways to plan a program, of which the best is taken: prices are not all that a step takes, and memory has a limit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from meshbridge.cost.memory import largest, memory
+from meshbridge.cost.step import predict
+from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.locations import location_of
 from meshbridge.ir.mlir import MeshError, ir, main_function, title
+from meshbridge.machines.target import Target
 from meshbridge.text import size_text
 
 FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
@@ -33,21 +37,39 @@ def bytes_in(size: float | str) -> float:
     return number * float(_UNITS[found[2]])
 
 
-def least_factor(limit: float, planned: Callable[[float], ir.Module]) -> float:
-    """The least of FACTORS under which what is `planned`, one device's program, needs no more memory than `limit` bytes.
+class Way(NamedTuple):
+    """How a program is planned."""
 
-    Raises MeshError where there is none: by how much the one that needs least misses it, and for which tensors.
+    machine: str
+    "Whose prices are paid: those of a device alone, or of its links too."
+    memory_factor: float = 1.0
+    "How many times what the machine says it costs to hold a byte."
+
+
+def best_way(machines: Sequence[str], target: Target | None, limit: float, planned: Callable[[Way], ir.Module]) -> Way:
+    """The way to plan for one of the `machines` under which what is `planned`, one device's program, takes least time on the
+    `target`, if that is known; under the least of FACTORS under which one needs no more memory than `limit` bytes.
+
+    Raises MeshError where none does: by how much the one that needs least misses it, and for which tensors.
     """
-    best: tuple[float, ir.Module] | None = None
+    least: tuple[float, ir.Module] | None = None
     for factor in FACTORS:
-        module = planned(factor)
-        needed = memory(main_function(module)).peak
-        if needed <= limit:
-            return factor
-        if best is None or needed < best[0]:
-            best = needed, module
-    assert best is not None
-    raise MeshError(_message(limit, best[0], main_function(best[1])))
+        found: list[tuple[float, Way]] = []
+        for way in (Way(machine, factor) for machine in machines):
+            module = planned(way)
+            needed = memory(main_function(module)).peak
+            if needed <= limit:
+                found.append((_seconds(module, target), way))
+            if least is None or needed < least[0]:
+                least = needed, module
+        if found:
+            return min(found, key=lambda each: each[0])[1]
+    assert least is not None
+    raise MeshError(_message(limit, least[0], main_function(least[1])))
+
+
+def _seconds(module: ir.Module, target: Target | None) -> float:
+    return predict(main_function(module), declared_meshes(module.body), target).seconds if target is not None else 0.0
 
 
 def _message(limit: float, needed: float, function: ir.Operation) -> str:
