@@ -95,7 +95,7 @@ def test_save_takes_what_partition_gives(artifact: export.Exported, tmp_path: Pa
 def test_options_are_those_of_the_command(artifact: export.Exported, jitted: Any, tmp_path: Path) -> None:
     """By the same names, with the same defaults; what is given is left as it is."""
     partition, report = (_choices(command) for command in ("partition", "report"))
-    assert {*partition, "machine", "memory_limit"} == {"emit", *meshbridge.api.Keywords.__annotations__}
+    assert {*partition, "layout", "machine", "memory_limit"} == {"emit", *meshbridge.api.Keywords.__annotations__}
     for command, choices in ((meshbridge.partition, partition), (meshbridge.report, report)):
         names = set(inspect.signature(command).parameters) | set(meshbridge.api.Keywords.__annotations__)
         assert set(choices) <= names
