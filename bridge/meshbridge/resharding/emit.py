@@ -7,8 +7,10 @@ ids, as in the form `exported`; lowering to `local` makes them replicas.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial, singledispatch
 from itertools import accumulate
+from math import prod
 
 import numpy as np
 
@@ -138,8 +140,9 @@ def _permute(step: s.Permute, value: ir.Value, site: Site) -> ir.Value:
 @_emit_step.register
 def _relay(step: s.Relay, value: ir.Value, site: Site) -> ir.Value:
     """Without swaps, rows are those of the members by their numbers along the targets: the member with the number t along them is
-    to have what the one with that number along the sources had."""
-    emit, targets, swaps = site.emit, step.targets, step.swaps
+    to have what the one with that number along the sources had. Pairs of digits go in the order of the mesh, so that whole axes
+    are named."""
+    emit, swaps = site.emit, step.swaps
     for swap in swaps:
         rows = in_rows(emit, value, group_size(swap.left))
         for digits in swap.over:
@@ -147,10 +150,25 @@ def _relay(step: s.Relay, value: ir.Value, site: Site) -> ir.Value:
         value = out_of_rows(emit, rows, step.shape)
     if swaps:
         return value
+    pairs = sorted(zip(step.targets, step.sources, strict=True), key=lambda pair: -pair[0].stride)
+    targets, sources = tuple(target for target, _ in pairs), [source for _, source in pairs]
     rows = _exchanged(targets, 0, 0, in_rows(emit, value, group_size(targets)), site)
-    apart = emit.reshape(rows, [*(digit.radix for digit in targets), shape_of(rows)[1]])
-    ordered = emit.transpose(apart, [*(targets.index(digit) for digit in step.sources), len(targets)])
+    radices, order = _together([digit.radix for digit in targets], [*map(targets.index, sources)])
+    apart = emit.reshape(rows, [*radices, shape_of(rows)[1]])
+    ordered = emit.transpose(apart, [*order, len(radices)])
     return out_of_rows(emit, _exchanged(targets, 0, 0, emit.reshape(ordered, shape_of(rows)), site), step.shape)
+
+
+def _together(sizes: Sequence[int], order: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The sizes of dimensions and their order in a transposition, of which those that stay side by side are one."""
+    runs: list[list[int]] = []
+    for dim in order:
+        if runs and runs[-1][-1] + 1 == dim:
+            runs[-1].append(dim)
+        else:
+            runs.append([dim])
+    placed = sorted(runs)
+    return [prod(sizes[dim] for dim in run) for run in placed], [placed.index(run) for run in runs]
 
 
 _emit_step.register(TileExchange, exchange_tiles)
