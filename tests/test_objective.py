@@ -150,13 +150,13 @@ def test_commands_take_a_topology(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_devices_combine_by_themselves() -> None:
-    """Two sums that nothing but their groups has in common: one collective where no device is named, two where one is."""
+    """Two sums that nothing but their groups has in common: two collectives for compilers that combine them."""
     mesh = device_mesh((2, 4))
     shardings = tuple(NamedSharding(mesh, P(None, "b")) for _ in range(2))
     jitted = jax.jit(lambda x, y: (x.sum(1), jnp.cos(y).sum(1)), in_shardings=shardings, out_shardings=None)
     exported = export.export(jitted)(*[jax.ShapeDtypeStruct((rows, 64), jnp.float32) for rows in (8, 16)])
-    found = [len(meshbridge.report(exported, machine=name).collectives) for name in ("bytes", "neutral", "v5e", "h100")]
-    assert found == [1, 1, 2, 2]
+    found = [len(meshbridge.report(exported, machine=name).collectives) for name in ("bytes", "neutral", "cpu8", "v5e", "h100:1x1x8")]
+    assert found == [1, 1, 1, 2, 2]
 
 
 def test_unnamed_machines_are_no_devices() -> None:

@@ -110,6 +110,7 @@ source = "our own bench"
 launch = 1e-6
 efficiency = 0.8
 repeats = false
+combines = true
 asynchronous = ["all_gather"]
 [compiler]
 name = "mine"

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import UNNAMED, objective
+from meshbridge.cost.objective import combines, objective
 from meshbridge.cost.ways import Way, best_way, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -153,7 +153,7 @@ class Pipeline:
 def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     """The stages from any source to the form that the options name, planned in some way: that of the options."""
     way = way or Way(options.machine)
-    combine = OptimizeCollectives.combine if options.machine in UNNAMED else 0
+    combine = 0 if combines(options.machine) else OptimizeCollectives.combine
     optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
     decide = ShardingRefinement(
         machine=way.machine, layout=options.layout, memory_factor=way.memory_factor, annotate=options.emit == "annotated"

@@ -12,6 +12,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines import machine
 from meshbridge.machines.layout import Placement, place
+from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.resharding import BYTES, Objective, Slowness
 
@@ -30,8 +31,7 @@ Measured on the programs of `testdata/realistic`, 8 devices: against `bytes` the
 most), and annotated GPT steps of two axes execute 65, 96 and 158 collectives instead of 118, 183 and 246."""
 
 UNNAMED = {"bytes": BYTES, "neutral": NEUTRAL}
-"""Machines that are no devices. For devices small collectives are not combined by copying their operands together: the compilers
-of TPUs and GPUs combine by themselves, without copies. On a v5e those took a quarter of a decoding step's cycles."""
+"""Machines that are no devices."""
 
 
 def objective(name: str, mesh: Mesh | None = None, layout: str = "") -> Objective:
@@ -44,15 +44,23 @@ def objective(name: str, mesh: Mesh | None = None, layout: str = "") -> Objectiv
         raise MeshError(f"error: machine is {name!r}, expected the name of one or the path of its file, as a string")
     if name in UNNAMED:
         return UNNAMED[name]
+    rates = _rates(mesh, of_machine(name, layout)) if mesh is not None and has_topology(name) else None
+    return Objective(_device(name).link.launch_bytes, MEMORY, rates)
+
+
+def combines(name: str) -> bool:
+    """Whether the compiler of the machine combines small collectives. Else they are combined by copying their operands together:
+    on a v5e the copies took a quarter of a decoding step's cycles. Raises MeshError as `objective` does."""
+    return name not in UNNAMED and _device(name).combines
+
+
+def _device(name: str) -> Machine:
     try:
-        target = of_machine(name, layout) if has_topology(name) else None
-        device = target.machine if target is not None else machine.named(name)
+        return of_machine(name).machine if has_topology(name) else machine.named(name)
     except MeshError as error:
         if machine.is_path(name):
             raise
         raise MeshError(str(error).replace("expected one of", f"expected one of {', '.join(UNNAMED)},")) from None
-    rates = _rates(mesh, target) if mesh is not None and target is not None else None
-    return Objective(device.link.launch_bytes, MEMORY, rates)
 
 
 @dataclass(eq=False)

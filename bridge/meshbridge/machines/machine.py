@@ -89,6 +89,8 @@ class Machine:
     "The share of its FLOPs and of its memory's bandwidth that kernels reach in the step that is predicted."
     repeats: bool
     "Whether its compiler lets several kernels compute the same exponential or the like, where that saves traffic with memory."
+    combines: bool
+    "Whether its compiler combines small collectives, without copies."
     asynchronous: frozenset[str]
     "Of ISSUED, the collectives that run beside kernels; for others the device waits."
     network: Link | None = None
@@ -144,7 +146,14 @@ ISSUED = (
 )
 """The kinds of collectives that compilers issue, by StableHLO's names."""
 
-_STEP_KEYS: dict[str, type] = {"source": str, "launch": float, "efficiency": float, "repeats": bool, "asynchronous": list}
+_STEP_KEYS: dict[str, type] = {
+    "source": str,
+    "launch": float,
+    "efficiency": float,
+    "repeats": bool,
+    "combines": bool,
+    "asynchronous": list,
+}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -245,6 +254,7 @@ def load(path: Path) -> Machine:
         step["launch"],
         step["efficiency"],
         step["repeats"],
+        step["combines"],
         frozenset(step["asynchronous"]),
         links.get("network"),
         links.get("chip"),
