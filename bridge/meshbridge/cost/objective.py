@@ -45,7 +45,7 @@ def objective(name: str, mesh: Mesh | None = None, layout: str = "") -> Objectiv
     if name in UNNAMED:
         return UNNAMED[name]
     rates = _rates(mesh, of_machine(name, layout)) if mesh is not None and has_topology(name) else None
-    return Objective(_device(name).link.launch_bytes, MEMORY, rates)
+    return Objective(_device(name).link.launch_bytes, MEMORY, is_thorough=True, rates=rates)
 
 
 def combines(name: str) -> bool:

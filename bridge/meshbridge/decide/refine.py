@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import chain, permutations
+from math import inf
 from operator import itemgetter
 
 from meshbridge.decide.choice import ROUNDING, pricing_of
@@ -105,30 +106,41 @@ class DimensionClass:
 
 
 def refine(graph: Graph, budget: int, objective: Objective) -> None:
-    """Refines the splits of `graph` in place, trying at most `budget` moves: first as if all axes were alike, from which one gets
-    to a better plan than from prices that hold only where the rest of it is good already."""
+    """Refines the splits of `graph` in place, trying at most `budget` moves on each of the objective's routes.
+
+    The plan of a later route is taken if it costs less and holds no more: parameters that are gathered outside of their loop cost
+    less, until they do not fit.
+    """
     for index, tensor in enumerate(graph.tensors):
         if tensor.boundary:
             graph.describe(index, found=frozenset(sum(tensor.split, ())))
-    for each in dict.fromkeys((objective.plain, objective)):
-        graph.pricing = pricing_of(graph.mesh, each)
-        budget = _refined(graph, budget)
+    propagated, prices = graph.tensors, _memory_prices(graph, objective.memory)
+    least = most_held = inf
+    for route in objective.routes:
+        graph.tensors, left = list(propagated), budget
+        for each in route:
+            graph.pricing = pricing_of(graph.mesh, each)
+            refiner = _refined(graph, left, prices)
+            left = refiner.budget
+        if refiner.total < least and refiner.held <= most_held:
+            least, most_held, found = refiner.total, refiner.held, graph.tensors
+    graph.tensors = found
 
 
-def _refined(graph: Graph, budget: int) -> int:
-    """Refines under the objective of the graph's prices; returns the moves that are left."""
+def _refined(graph: Graph, budget: int, prices: Sequence[float]) -> Refiner:
+    """Refines under the objective of the graph's prices, and those of memory by tensor; returns what did so last."""
     folded, standing_for = fold_layers(graph)
-    prices = _memory_prices(graph)
-    left = Refiner(folded, budget, _summed(prices, standing_for)).run(WIDE, NARROW)
+    refiner = Refiner(folded, budget, _summed(prices, standing_for))
+    left = refiner.run(WIDE, NARROW)
     graph.tensors = [folded.tensors[colour] for colour in standing_for]
     if len(graph.nodes) <= MANAGEABLE:
-        left = Refiner(graph, left, prices).run(NARROW, HELD)
-    return left
+        refiner = Refiner(graph, left, prices)
+        refiner.run(NARROW, HELD)
+    return refiner
 
 
-def _memory_prices(graph: Graph) -> list[float]:
+def _memory_prices(graph: Graph, price: float) -> list[float]:
     """Per tensor, what it costs to hold a byte of it; none where memory has no price."""
-    price = graph.pricing.objective.memory
     return [price * part for part in held(graph)] if price else []
 
 
@@ -159,12 +171,17 @@ class Refiner:
         self._costs = [kind.cost(known(graph.tensors)) for kind, known in zip(self._kinds, self._known, strict=True)]
         self._own = [weight * cost.own for weight, cost in zip(self._weights, self._costs, strict=True)]
         self._shared = [self._uses(tensor, {}) for tensor in range(len(graph.tensors))]
-        self._total = sum(self._own) + sum(self._shared) + self._held(range(len(graph.tensors)))
+        self.total = sum(self._own) + sum(self._shared) + self.held
         self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
         "Tensors as moves make them, by which of their dimensions go to which axes; None where they may not."
         self._choices_of_axes = _choices_of_axes(graph)
         self._stale = set(range(len(graph.tensors)))
         "Tensors near which something has changed since their classes were last tried."
+
+    @property
+    def held(self) -> float:
+        """What it costs to hold all tensors as they are."""
+        return self._held(range(len(self.graph.tensors)))
 
     def run(self, *sizes: ClassSize) -> int:
         """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
@@ -212,7 +229,7 @@ class Refiner:
 
     def _improve(self, found: DimensionClass) -> None:
         """Gives the class the axes that save most, if any do."""
-        least = LEAST_GAIN * self._total
+        least = LEAST_GAIN * self.total
         stake, staying = self._at_stake(found.near, found.read)
         at_least = sum([self._weights[node] * self._kinds[node].least for node in found.near])
         if stake - at_least <= least and stake + self._held(found.members) - at_least <= least:
@@ -221,7 +238,7 @@ class Refiner:
         for tensor, dims in found.members.items():
             alike.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
         drafts: list[Draft] = []
-        equal = ROUNDING * abs(self._total)
+        equal = ROUNDING * abs(self.total)
         for number, axes in enumerate(self._alternatives(found.dimensions)):
             if self.budget <= 0:
                 break
@@ -262,7 +279,7 @@ class Refiner:
             self._own[node] = self._weights[node] * cost.own
         for index, shared in trial.shared.items():
             self._shared[index] = shared
-        self._total -= trial.gain
+        self.total -= trial.gain
         near = {user for tensor in trial.tensors for user in graph.users[tensor]}
         self._stale.update(tensor for user in near for tensor in self._members[user])
 

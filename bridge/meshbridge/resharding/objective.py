@@ -20,6 +20,8 @@ class Objective:
     memory: float = 0.0
     "Bytes sent that it costs as much to hold a byte throughout the program."
 
+    is_thorough: bool = False
+    "Whether deciding also starts from the plan of the fewest bytes, and takes the better one, for twice the time."
     rates: Rates | None = None
     "How much longer collectives take along axes of the mesh; None where all axes are alike."
 
@@ -53,13 +55,20 @@ class Objective:
         return size * slow.bytes + self.launch * collectives * slow.launch
 
     @cached_property
+    def routes(self) -> tuple[tuple[Objective, ...], ...]:
+        """The ways to the best plan: what is minimised, one after the other. Prices of links and of launches, which may be many
+        times those of bytes, hold only where the rest of a plan is good already."""
+        whole = (self,) if self.rates is None else (self.plain, self)
+        return (whole, (replace(self.plain, launch=0.0), *whole)) if self.is_thorough else (whole,)
+
+    @cached_property
     def plain(self) -> Objective:
         """The same where all axes are alike."""
         return replace(self, rates=None) if self.rates else self
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.launch, self.memory, self.rates))
+        return hash((self.launch, self.memory, self.is_thorough, self.rates))
 
     def __hash__(self) -> int:
         """Computed once: prices are looked up by objective."""
