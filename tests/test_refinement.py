@@ -18,7 +18,7 @@ from meshbridge.decide.choice import Prices, pricing_of
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.propagate import Propagator
-from meshbridge.decide.refine import refine
+from meshbridge.decide.routes import refine
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
 from meshbridge.dialect.attributes import axis_array

@@ -21,7 +21,7 @@ from meshbridge.decide.decisions import (
 )
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.decide.propagate import Propagator
-from meshbridge.decide.refine import refine
+from meshbridge.decide.routes import refine
 from meshbridge.decide.unknown_sizes import refuse_unknown_axes
 from meshbridge.decide.unreduced import carry_declarations
 from meshbridge.dialect.module_mesh import find_mesh

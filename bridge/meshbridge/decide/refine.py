@@ -18,19 +18,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import chain, permutations
-from math import inf
 from operator import itemgetter
 
-from meshbridge.decide.choice import ROUNDING, pricing_of
-from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE, ClassSize, Dimension, classes_of
-from meshbridge.decide.fold_layers import fold_layers
+from meshbridge.decide.choice import ROUNDING
+from meshbridge.decide.dimension_classes import ClassSize, Dimension, classes_of
 from meshbridge.decide.graph import Graph, Tensor, across_region
-from meshbridge.decide.held import held, local_bytes
+from meshbridge.decide.held import local_bytes
 from meshbridge.decide.kind_choices import Known
 from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts, whole_split
-from meshbridge.resharding import Objective
 
 MOST_PADDING = 1 / 8
 """A dimension is sharded where its shards together are at most this part longer: 257 lines of a spectrum on 8 devices, not 3.
@@ -43,12 +40,6 @@ LEAST_GAIN = 1e-5
 
 Measured (`benchmarks.constants`): with 0, llama_scan_fsdp executes 230 collectives for 22,571 KB instead of 211 for 22,573, and
 resnet_spatial 57 for 292.6 instead of 47 for 293.1. With 1e-3, gpt12 sends 29,575 KB instead of 29,419."""
-
-MANAGEABLE = 1000
-"""Nodes up to which a program is refined once more unfolded: the stacks of a loop are folded, but may be sharded differently.
-
-Measured (`benchmarks.constants`): without it llama_scan_fsdp sends 25,522 KB instead of 22,573. Unfolded, gpt12 (more nodes)
-takes a fifth longer and sends as much."""
 
 Reader = tuple[int, int, bool]
 """A node that reads a tensor, the operand that it is there, and whether it does so in the loop that carries it."""
@@ -103,53 +94,6 @@ class DimensionClass:
     "The dimensions by tensor."
     near: tuple[int, ...]
     read: tuple[int, ...]
-
-
-def refine(graph: Graph, budget: int, objective: Objective) -> None:
-    """Refines the splits of `graph` in place, trying at most `budget` moves on each of the objective's routes.
-
-    The plan of a later route is taken if it costs less and holds no more: parameters that are gathered outside of their loop cost
-    less, until they do not fit.
-    """
-    for index, tensor in enumerate(graph.tensors):
-        if tensor.boundary:
-            graph.describe(index, found=frozenset(sum(tensor.split, ())))
-    propagated, prices = graph.tensors, _memory_prices(graph, objective.memory)
-    least = most_held = inf
-    for route in objective.routes:
-        graph.tensors, left = list(propagated), budget
-        for each in route:
-            graph.pricing = pricing_of(graph.mesh, each)
-            refiner = _refined(graph, left, prices)
-            left = refiner.budget
-        if refiner.total < least and refiner.held <= most_held:
-            least, most_held, found = refiner.total, refiner.held, graph.tensors
-    graph.tensors = found
-
-
-def _refined(graph: Graph, budget: int, prices: Sequence[float]) -> Refiner:
-    """Refines under the objective of the graph's prices, and those of memory by tensor; returns what did so last."""
-    folded, standing_for = fold_layers(graph)
-    refiner = Refiner(folded, budget, _summed(prices, standing_for))
-    left = refiner.run(WIDE, NARROW)
-    graph.tensors = [folded.tensors[colour] for colour in standing_for]
-    if len(graph.nodes) <= MANAGEABLE:
-        refiner = Refiner(graph, left, prices)
-        refiner.run(NARROW, HELD)
-    return refiner
-
-
-def _memory_prices(graph: Graph, price: float) -> list[float]:
-    """Per tensor, what it costs to hold a byte of it; none where memory has no price."""
-    return [price * part for part in held(graph)] if price else []
-
-
-def _summed(prices: Sequence[float], standing_for: Sequence[int]) -> list[float]:
-    """The same per tensor of the folded graph."""
-    found = [0.0] * (1 + max(standing_for, default=-1)) if prices else []
-    for colour, price in zip(standing_for, prices, strict=False):
-        found[colour] += price
-    return found
 
 
 class Refiner:

@@ -12,6 +12,7 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Known, Pass, register
+from meshbridge.machines.target import has_topology
 from meshbridge.ops.rule import Interface
 
 
@@ -68,6 +69,7 @@ class ShardingRefinement(Pass):
         if self.memory_factor < 0:
             raise MeshError(f"{self.name}: error: memory-factor is {self.memory_factor}, expected 0 or more")
         with module.context, ir.Location.unknown():
-            weights = objective(self.machine, find_mesh(module), self.layout)
+            mesh = find_mesh(module) if has_topology(self.machine) else None
+            weights = objective(self.machine, mesh, self.layout)
             weights = replace(weights, memory=self.memory_factor * weights.memory)
             return decide(functions_to_partition(module), module, Interface(), moves=self.moves, objective=weights)

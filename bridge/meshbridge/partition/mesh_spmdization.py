@@ -12,7 +12,6 @@ from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, Fun
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
-from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
@@ -81,10 +80,10 @@ class MeshSpmdization(Pass):
         """Partitions as has been decided in the same run, else as the annotations say."""
         bodies = _bodies_of_composites(module)
         with module.context, ir.Location.unknown():
-            weights, exact = objective(self.machine, find_mesh(module), self.layout), self.resharding == "exact"
             decisions: Decisions = known.pop(Decisions, None) or decisions_from_annotations(module)
             for function in decisions.functions:
-                partitioner = _FunctionPartitioner(function, replace(weights.planning_on(function.mesh), exact=exact))
+                planning = objective(self.machine, function.mesh, self.layout).planning_on(function.mesh)
+                partitioner = _FunctionPartitioner(function, replace(planning, exact=self.resharding == "exact"))
                 partitioner.at.reasons = Reasons(function.mesh) if self.explain else None
                 partitioner.run(boundary=self.boundary or self.materialized)
                 if self.materialized:
