@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
@@ -45,10 +47,8 @@ def add_target(parser: argparse._ActionsContainer) -> None:
 
 def _device(text: str) -> str:
     """The machine of a target, with its topology."""
-    try:
+    with _refusing():
         parse(text)
-    except MeshError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
     return text.partition(":")[2]
 
 
@@ -61,20 +61,16 @@ def add_memory_limit(parser: console.Parser) -> None:
 def _memory(text: str) -> str:
     from meshbridge.cost.ways import bytes_in
 
-    try:
+    with _refusing("memory-limit is "):
         bytes_in(text)
-    except MeshError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("error: memory-limit is ")) from None
     return text
 
 
 def _machine(name: str) -> str:
     from meshbridge.cost.objective import objective
 
-    try:
+    with _refusing():
         objective(name)
-    except MeshError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
     return name
 
 
@@ -85,11 +81,18 @@ def add_layout(parser: argparse._ActionsContainer) -> None:
 
 
 def _layout(text: str) -> str:
-    try:
+    with _refusing():
         parse_layout(text)
-    except MeshError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("error: ")) from None
     return text
+
+
+@contextmanager
+def _refusing(said: str = "") -> Iterator[None]:
+    """Errors of what an option's value means, as argparse reports them behind the option's name; without what they have `said`."""
+    try:
+        yield
+    except MeshError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix(f"error: {said}")) from None
 
 
 def target(command: str, text: str) -> Target:
