@@ -88,7 +88,7 @@ def _layout(text: str) -> str:
 
 @contextmanager
 def _refusing(said: str = "") -> Iterator[None]:
-    """Errors of what an option's value means, as argparse reports them behind the option's name; without what they have `said`."""
+    """Errors of what an option's value means, as argparse reports them behind its name; without what they have `said`."""
     try:
         yield
     except MeshError as error:
