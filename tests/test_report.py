@@ -400,6 +400,7 @@ SCHEMA: dict[str, Any] = {
     "compute_seconds": type(None),
     "communication_seconds": type(None),
     "mfu": type(None),
+    "tokens_per_second": type(None),
     "peak_bytes": float,
     "not_partitioned": list,
     "unknown_loops": list,

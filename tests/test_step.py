@@ -354,6 +354,25 @@ def test_mfu_counts_what_is_computed_again_once() -> None:
     assert report.mfu == pytest.approx(flops / 8 / GPU.flops["tf32"] / report.seconds)
 
 
+def test_tokens_per_second(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = meshbridge.report(exported(), machine=GPUS, tokens=4096)
+    assert report.seconds is not None
+    assert report.tokens_per_second == pytest.approx(4096 / report.seconds)
+    assert f"about {4096 / report.seconds:,.0f} tokens per second, {512 / report.seconds:,.1f} per device" in report.table()
+    assert cli.main(["report", str(program), "--machine", GPUS, "--tokens", "4096", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens_per_second"] == report.tokens_per_second
+    assert meshbridge.report(exported(), machine=GPUS).tokens_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "tokens", "expected"),
+    [(GPUS, 0, "tokens is 0, expected a positive number"), ("h100", 8, "tokens has no effect without a machine of a topology")],
+)
+def test_tokens_of_which_nothing_follows(machine: str, tokens: float, expected: str) -> None:
+    with pytest.raises(MeshError, match=expected):
+        meshbridge.report(exported(), machine=machine, tokens=tokens)
+
+
 def test_without_a_topology_there_is_no_step() -> None:
     for machine in ("neutral", "h100"):
         report = meshbridge.report(exported(), machine=machine)
@@ -417,6 +436,8 @@ def test_a_partitioned_program_has_a_step(program: Path, tmp_path: Path, capsys:
         (["--machine", "h100:1x8"], 2, "expected a topology of 3 positive numbers with x between them (slices, hosts, devices)"),
         (["--machine", "h900:1x1x8"], 2, "unknown machine 'h900'"),
         (["--perfetto", "step.json"], 2, "--perfetto has no effect without --machine DEVICE:TOPOLOGY, as in h100:1x1x8"),
+        (["--tokens", "4096"], 2, "--tokens has no effect without --machine DEVICE:TOPOLOGY"),
+        (["--machine", GPUS, "--tokens", "0"], 2, "argument --tokens: expected a positive number, found '0'"),
         (["--layout", "data=nvlink"], 2, "--layout has no effect without --machine DEVICE:TOPOLOGY"),
         (["--machine", GPUS, "--layout", "a"], 2, "argument --layout: expected a layout AXIS=LINK,…, each axis once"),
         (

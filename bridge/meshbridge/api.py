@@ -127,8 +127,10 @@ def report(
     memory_limit: float | str | None = None,
     layout: str = "",
     collectives: Collectives = "on",
+    tokens: float | None = None,
 ) -> Report:
-    """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs.
+    """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs. On a
+    machine with a topology, the time of a step, which processes so many `tokens`.
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError.
     """
@@ -139,7 +141,7 @@ def report(
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     options = Options("mesh", resharding, machine, memory_limit=memory_limit, layout=layout, collectives=collectives)
-    return partition_and_report(opened.module, options)[0]
+    return partition_and_report(opened.module, options, tokens=tokens)[0]
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from math import inf
 
 from meshbridge.analysis.executions import Execution, Weigh, branch_weights, executed, is_unknown_loop
 from meshbridge.cost import trace
@@ -88,6 +89,8 @@ class Report(Communication):
     model_products: Mapping[str, float] | None = None
     """FLOPs of all products of the program before it was partitioned, by the element type of the operands, but for those that it
     computes again to save memory; None if it came partitioned."""
+    tokens: float | None = None
+    "What one step processes, on all devices, as whoever asked has said."
 
     @property
     def redundant_work(self) -> Work | None:
@@ -129,6 +132,11 @@ class Report(Communication):
         ideal = sum(flops / machine.peak(kind) for kind, flops in self.model_products.items())
         return ideal / self.mesh.size / self.step.seconds
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all devices in the predicted step; None where that or `tokens` is unknown."""
+        return None if self.tokens is None or not self.seconds else self.tokens / self.seconds
+
     def perfetto(self) -> str:
         """The predicted step as a Chrome trace in JSON, which Perfetto shows: docs/report.md says of what.
 
@@ -149,17 +157,21 @@ class Report(Communication):
 
 
 def partition_and_report(
-    module: ir.Module, options: Options = DEFAULTS, *, on_stage: OnStage | None = None
+    module: ir.Module, options: Options = DEFAULTS, *, tokens: float | None = None, on_stage: OnStage | None = None
 ) -> tuple[Report, list[Timing]]:
-    """`partition_module`, and the report of what it did; the module is what it would be without.
+    """`partition_module`, and the report of what it did; the module is what it would be without. A step processes so many
+    `tokens`.
 
-    Raises MeshError with a located diagnostic, also for a form that says nothing of communication yet.
+    Raises MeshError with a located diagnostic, also for a form that says nothing of communication yet, and for tokens of which
+    nothing follows.
     """
     if options.emit == "annotated":
         raise MeshError("error: a program in the form 'annotated' is not partitioned yet, there is nothing to report")
     needed: Work | None = None
     asked: dict[str, float] | None = None
     target = options.target
+    if tokens is not None:
+        _check_tokens(tokens, target)
     found: list[Report] = []
 
     def observe(stage: str, module: ir.Module) -> None:
@@ -168,13 +180,20 @@ def partition_and_report(
             ops = list(executed(module, find_mesh(module), weigh=amount))
             needed, asked = work(ops), products(ops, once=True)
         if stage == "optimised":
-            found.append(replace(report_of(module, needed, target), model_products=asked))
+            found.append(replace(report_of(module, needed, target), model_products=asked, tokens=tokens))
             _forget_reasons(module)
         if on_stage is not None:
             on_stage(stage, module)
 
     timings = partition_module(module, replace(options, explain=True), on_stage=observe)
     return found[0], timings
+
+
+def _check_tokens(tokens: float, target: Target | None) -> None:
+    if not isinstance(tokens, int | float) or not 0 < tokens < inf:
+        raise MeshError(f"error: tokens is {tokens!r}, expected a positive number")
+    if target is None:
+        raise MeshError("error: tokens has no effect without a machine of a topology, as in v5p:4x4x4")
 
 
 def report_of(module: ir.Module, needed: Work | None, target: Target | None = None) -> Report:
@@ -200,7 +219,7 @@ def report_of(module: ir.Module, needed: Work | None, target: Target | None = No
     )
 
 
-_STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds", "mfu", "peak_bytes")
+_STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds", "mfu", "tokens_per_second", "peak_bytes")
 """What the JSON has of the predicted step."""
 
 _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
@@ -299,6 +318,8 @@ def _totals(report: Report) -> Iterable[str]:
         times = f"computing {time_text(step.compute_seconds)}, communication {exposed}"
         used = "" if report.mfu is None else f", MFU {report.mfu:.1%}"
         yield f"about {time_text(step.seconds)} per step on {step.target.text}: {times}{used}"
+    if (rate := report.tokens_per_second) is not None:
+        yield f"about {rate:,.0f} tokens per second, {rate / report.mesh.size:,.1f} per device"
 
 
 def _remarks(report: Report) -> Iterable[str]:

@@ -71,6 +71,8 @@ def _add_report(parser: console.Parser) -> None:
     arguments.add_memory_limit(parser)
     arguments.add_layout(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    text = "tokens that a step processes on all devices, of which tokens per second follow: with --machine DEVICE:TOPOLOGY"
+    parser.add_argument("--tokens", type=arguments.amount, metavar="N", help=text)
     text = "write the predicted step there, as a Chrome trace: with --machine DEVICE:TOPOLOGY"
     parser.add_argument("--perfetto", metavar="STEP.json", help=text)
     parser.set_defaults(command=report)
@@ -301,7 +303,7 @@ def _binary(program: Program) -> Program:
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
     is_placed = has_topology(options.machine)
-    given = {"--perfetto": options.perfetto, "--layout": options.layout}
+    given = {"--perfetto": options.perfetto, "--layout": options.layout, "--tokens": options.tokens}
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
     console.refuse_ignored("meshbridge report", useless, given)
     names = ("resharding", "machine", "memory_limit", "layout", "collectives")
@@ -311,7 +313,7 @@ def report(options: argparse.Namespace) -> int:
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
             _refuse_done(program, options, "resharding", "memory_limit", *(() if is_placed else ("machine",)))
-            found, _ = partition_and_report(program.module, how, on_stage=_reached(steps))
+            found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, found.perfetto().encode())
     print(found.to_json() if options.json else found.table())
