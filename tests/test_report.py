@@ -394,6 +394,7 @@ SCHEMA: dict[str, Any] = {
         "redundant": {"contractions": float, "elements": float},
     },
     "memory": {"arguments": float, "results": float, "temporaries": float, "donated": float, "peak": float},
+    "planned_for": {"machine": str, "why": str},
     "machine": type(None),
     "seconds": type(None),
     "exposed_seconds": type(None),

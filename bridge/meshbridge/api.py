@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class Keywords(TypedDict, total=False):
-    """How programs are partitioned; `meshbridge.pipeline.Options` says what each option means."""
+    """How programs are partitioned; `meshbridge.pipeline.Options` says what each option means. Where no machine is named, that of
+    the devices is meant which JAX runs on already, if the program may run on them."""
 
     resharding: Resharding
     machine: str
@@ -106,8 +107,10 @@ def partition(
     from meshbridge import pipeline
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
+    from meshbridge.runtime.devices import implied
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    options.setdefault("machine", implied(opened.platforms).name)
     how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     pipeline.partition_module(opened.module, how)
     if stablehlo_version is not None:
@@ -123,14 +126,15 @@ def report(
     kwargs: Named = None,
     platform: str | None = None,
     resharding: Resharding = "cheapest",
-    machine: str = "neutral",
+    machine: str | None = None,
     memory_limit: float | str | None = None,
     layout: str = "",
     collectives: Collectives = "on",
     tokens: float | None = None,
 ) -> Report:
     """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs. On a
-    machine with a topology, the time of a step, which processes so many `tokens`.
+    machine with a topology, the time of a step, which processes so many `tokens`. Where no machine is named, it is as for
+    `partition`.
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError.
     """
@@ -138,10 +142,12 @@ def report(
     from meshbridge.pipeline import Options
     from meshbridge.read import formats
     from meshbridge.reports import partition_and_report
+    from meshbridge.runtime.devices import Chosen, implied
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
-    options = Options("mesh", resharding, machine, memory_limit=memory_limit, layout=layout, collectives=collectives)
-    return partition_and_report(opened.module, options, tokens=tokens)[0]
+    chosen = implied(opened.platforms) if machine is None else Chosen(machine)
+    options = Options("mesh", resharding, chosen.name, memory_limit=memory_limit, layout=layout, collectives=collectives)
+    return replace(partition_and_report(opened.module, options, tokens=tokens)[0], why_machine=chosen.why)
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:
@@ -194,8 +200,8 @@ def compile(
 ) -> Executable:
     """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: all of JAX's by default.
 
-    As many are used as the mesh has. What is given is left as it is. A jitted function is traced with `arguments` and `kwargs`;
-    an artifact for several platforms is compiled for the devices' own.
+    As many are used as the mesh has; where no machine is named, theirs is meant. What is given is left as it is. A jitted
+    function is traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for the devices' own.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are.
     """
     import jax
@@ -203,11 +209,13 @@ def compile(
     from meshbridge import pipeline
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
+    from meshbridge.runtime import devices as jax_devices
     from meshbridge.runtime import pjrt
 
     available = tuple(devices if devices is not None else jax.devices())
     opened = formats.unpack(program, context(), arguments, kwargs)
     if available:
-        opened = formats.for_platform(opened, pjrt.platform(available[0]))
+        opened = formats.for_platform(opened, jax_devices.platform(available[0]))
+        options.setdefault("machine", jax_devices.of_device(available[0]).name)
     pipeline.partition_module(opened.module, pipeline.Options(emit="local", **options))
     return pjrt.load(opened, available)

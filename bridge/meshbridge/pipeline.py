@@ -16,7 +16,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import combines, objective
+from meshbridge.cost.objective import DEFAULT, combines, objective
 from meshbridge.cost.ways import Way, best_way, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -58,7 +58,7 @@ class Options:
     "The form: with decisions as annotations, as one device's program on the mesh dialect, or lowered, for PJRT or for JAX."
     resharding: Resharding = "cheapest"
     "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
-    machine: str = "neutral"
+    machine: str = DEFAULT
     """What is minimised: `bytes` on the wire, those and the launches of collectives (`neutral`), or time on a device of this
     name, or in this file (docs/targets.md), of which a topology, as in `h100:1x1x8`, has the devices of the mesh."""
     layout: str = ""

@@ -89,6 +89,10 @@ class Report(Communication):
     model_products: Mapping[str, float] | None = None
     """FLOPs of all products of the program before it was partitioned, by the element type of the operands, but for those that it
     computes again to save memory; None if it came partitioned."""
+    machine: str = DEFAULTS.machine
+    "What the plan is made for, unless the program came partitioned."
+    why_machine: str = ""
+    "Why it is made for that; empty where somebody said so, and for the default."
     tokens: float | None = None
     "What one step processes, on all devices, as whoever asked has said."
 
@@ -180,7 +184,7 @@ def partition_and_report(
             ops = list(executed(module, find_mesh(module), weigh=amount))
             needed, asked = work(ops), products(ops, once=True)
         if stage == "optimised":
-            found.append(replace(report_of(module, needed, target), model_products=asked, tokens=tokens))
+            found.append(replace(report_of(module, needed, target), machine=options.machine, model_products=asked, tokens=tokens))
             _forget_reasons(module)
         if on_stage is not None:
             on_stage(stage, module)
@@ -270,6 +274,7 @@ def _json(report: Report) -> str:
             "redundant": None if report.redundant_work is None else asdict(report.redundant_work),
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
+        "planned_for": None if report.needed_work is None else {"machine": report.machine, "why": report.why_machine},
         "machine": None if report.step is None else report.step.target.text,
         **{key: getattr(report, key) for key in _STEP},
         **{kind: list(map(asdict, getattr(report, kind))) for kind in ("not_partitioned", "unknown_loops", "unknown_branches")},
@@ -323,6 +328,8 @@ def _totals(report: Report) -> Iterable[str]:
 
 
 def _remarks(report: Report) -> Iterable[str]:
+    if report.why_machine and report.needed_work is not None:
+        yield f"planned for machine {report.machine}: {report.why_machine}"
     if report.step is not None and report.peak_bytes > (room := report.step.target.machine.memory_bytes):
         yield f"does not fit: a device of {report.step.target.text} has {size_text(room)} of memory"
     for op, count in Counter(report.not_partitioned).items():

@@ -105,7 +105,8 @@ def _open(exported: Any, name: str, ctx: ir.Context) -> Program:
             raise MeshError(
                 f"{name}: error: the artifact has the symbolic shape {aval.shape}, expected fixed sizes\n  hint: {hint}"
             )
-    return Program(portable.deserialize(exported.mlir_module_serialized, name, ctx), FORMAT, exported, _calling(exported))
+    module = portable.deserialize(exported.mlir_module_serialized, name, ctx)
+    return Program(module, FORMAT, exported, _calling(exported), platforms=tuple(exported.platforms))
 
 
 def _calling(exported: Any) -> TreeCalling:
@@ -136,7 +137,7 @@ def for_platform(program: Program, platform: str) -> Program:
         raise MeshError(f"<module>: error: the artifact is for the platforms {known}, not for {platform}\n  hint: {hint}")
     jax_platforms.choose(program.module, exported.platforms.index(platform))
     single = dataclasses.replace(exported, platforms=(platform,), uses_global_constants=False)
-    return dataclasses.replace(program, envelope=single)
+    return dataclasses.replace(program, envelope=single, platforms=(platform,))
 
 
 def pack(program: Program) -> Exported:

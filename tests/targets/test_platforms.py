@@ -98,3 +98,10 @@ def attention(*given: jax.Array) -> jax.Array:
 def test_gpu(function: Any, arguments: Any, collectives: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
     assert compiled("gpu:h100:1x1x8", function, *arguments) == collectives
+
+
+@pytest.mark.parametrize("text", ["tpu:v4:2x2x2", "tpu:v5e:2x4", "tpu:v5p:2x2x2", "tpu:v6e:2x4", "tpu:7x:2x2x1"])
+def test_compilers_know_devices_by_kinds_of_their_machines(text: str) -> None:
+    """Those of GPUs are named after the target's configuration, not as a driver names them."""
+    chosen = target(text)
+    assert {each.device_kind for each in targets.devices(chosen)} <= set(chosen.machine.kinds)

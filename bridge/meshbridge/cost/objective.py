@@ -30,7 +30,10 @@ NEUTRAL = Objective(launch=1e5, memory=MEMORY)
 Measured on the programs of `testdata/realistic`, 8 devices: against `bytes` they send 0.02 % more (the geometric mean; 0.9 % at
 most), and annotated GPT steps of two axes execute 65, 96 and 158 collectives instead of 118, 183 and 246."""
 
-UNNAMED = {"bytes": BYTES, "neutral": NEUTRAL}
+DEFAULT = "neutral"
+"""The machine that a plan is made for unless somebody names one, or JAX's devices imply one."""
+
+UNNAMED = {"bytes": BYTES, DEFAULT: NEUTRAL}
 """Machines that are no devices."""
 
 

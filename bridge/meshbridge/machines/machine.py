@@ -97,6 +97,8 @@ class Machine:
     "Between slices, or nodes."
     chip: Link | None = None
     "Between the devices of a chip."
+    kinds: tuple[str, ...] = ()
+    "What JAX calls such devices, their `device_kind`."
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of dense products whose operands have an MLIR element type: of the first type that a product can be
@@ -167,7 +169,8 @@ _LINK_KEYS: dict[str, dict[str, type]] = {
     "torus": {"kind": str, **_NETWORK_KEYS, "size": int, "wrap_multiple": int, "wrap_all": bool},
     "switch": {"kind": str, **_NETWORK_KEYS, "size": int, "reduction": float},
 }
-_MAY_LACK: dict[str, type] = {"network": dict, "chip": dict}
+_LINKS: dict[str, type] = {"network": dict, "chip": dict}
+_MAY_LACK: dict[str, type] = {**_LINKS, "kinds": list}
 
 
 @cache
@@ -209,6 +212,11 @@ def named(device: str) -> Machine:
     return known[device]
 
 
+def of_kind(kind: str) -> str | None:
+    """The name of the machine that comes with meshbridge whose devices JAX calls that; None where there is none."""
+    return next((name for (_, name), machine in machines().items() if kind in machine.kinds), None)
+
+
 def is_path(device: str) -> bool:
     """Whether that is the path of a machine's file, and no name."""
     return "/" in device or device.endswith(SUFFIX)
@@ -232,7 +240,7 @@ def load(path: Path) -> Machine:
         raise MeshError(f"{path}: error: step.launch: expected no negative number, found {step['launch']!r}")
     if unknown := [kind for kind in step["asynchronous"] if kind not in ISSUED]:
         raise MeshError(f"{path}: error: step.asynchronous: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
-    links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_MAY_LACK) if place in read}
+    links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_LINKS) if place in read}
     if read["devices_per_chip"] > 1 and "chip" not in links:
         raise MeshError(f"{path}: error: chip is missing: it says what connects the {read['devices_per_chip']} devices of one")
     if read["platform"] not in PLATFORMS:
@@ -258,6 +266,7 @@ def load(path: Path) -> Machine:
         frozenset(step["asynchronous"]),
         links.get("network"),
         links.get("chip"),
+        tuple(map(str, read.get("kinds", ()))),
     )
 
 

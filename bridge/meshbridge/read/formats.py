@@ -69,7 +69,8 @@ class Calling(Protocol):
 class Program:
     """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`, and
     `calling` how Python calls it, where that is more than one array for each argument and result. `version` is that of StableHLO
-    in which it is to be written, where its format has versions; None leaves it to the format.
+    in which it is to be written, where its format has versions; None leaves it to the format. `platforms` are those that it is
+    for, as jax.export calls them; nothing where it does not say.
     """
 
     module: ir.Module
@@ -77,6 +78,7 @@ class Program:
     envelope: object = None
     calling: Calling | None = None
     version: str | None = None
+    platforms: tuple[str, ...] = ()
 
     def serialize(self) -> bytes:
         """The content of a file that holds the program in its format. Raises MeshError for what the format cannot say."""

@@ -274,14 +274,6 @@ def _check_memories(ports: Iterable[Port], device: Any) -> None:
             )
 
 
-def platform(device: Any) -> str:
-    """What jax.export calls the platform of a device; `gpu` is that of several."""
-    name = str(device.platform)
-    if name != "gpu":
-        return name
-    return "rocm" if "rocm" in device.client.platform_version else "cuda"
-
-
 def compile_whole(module: ir.Module, device: Any) -> Executable:
     """Compiles a program on global shapes, without shardings, for one device, as it stands: XLA does everything.
 
