@@ -37,7 +37,7 @@ def exported(*platforms: str) -> export.Exported:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda device: monkeypatch.setattr(devices, "_running_on", lambda: device)
+    return lambda *some: monkeypatch.setattr(devices, "_running", lambda: some)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,6 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Any:
         (GPU, ("cuda",), "h100", "JAX runs on NVIDIA H100 80GB HBM3"),
         (GPU, ("rocm",), "neutral", ""),
         (OTHER, ("tpu",), "neutral", "JAX runs on TPU v2, which no machine is known of"),
-        (None, ("tpu",), "neutral", ""),
     ],
 )
 def test_the_report_says_which_machine_and_why(device: Any, platforms: Any, machine: str, why: str, running: Any) -> None:
@@ -76,8 +75,8 @@ def test_partition_and_compile_plan_for_it(running: Any, monkeypatch: pytest.Mon
     taken: Counter[str] = Counter()
     plan = meshbridge.pipeline.partition_module
     monkeypatch.setattr(meshbridge.pipeline, "partition_module", lambda m, how: (taken.update([how.machine]), plan(m, how)))
-    running(None)
-    monkeypatch.setattr(devices, "of_device", lambda device: devices.Chosen({"cpu": "h100"}[device.platform]))
+    running()
+    monkeypatch.setattr(devices, "of", lambda some: devices.Chosen({"cpu": "h100"}[some[0].platform]))
     meshbridge.compile(exported("cpu"))
     assert taken == {"h100": 1}
 
@@ -90,8 +89,10 @@ def test_a_program_that_came_partitioned_is_planned_for_nothing(running: Any) ->
     assert "planned for" not in report.table()
 
 
-def test_this_process_runs_on_cpus() -> None:
-    jax.devices()
+def test_without_accelerators_it_is_neutral(running: Any) -> None:
+    jax.devices()  # those of this process are CPUs
+    assert devices.implied(()) == devices.Chosen("neutral")
+    running()
     assert devices.implied(()) == devices.Chosen("neutral")
 
 

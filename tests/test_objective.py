@@ -49,8 +49,8 @@ def test_machines_by_name(tmp_path: Path) -> None:
         assert objective(name).launch == machine.named(name).link.launch_bytes > 0
     with pytest.raises(MeshError, match=r"unknown machine 'abacus', expected one of bytes, neutral, .*v5e.*\.toml file"):
         objective("abacus")
-    with pytest.raises(MeshError, match="machine is None, expected the name of one or the path of its file"):
-        meshbridge.report(_activated(), machine=None)  # type: ignore[arg-type]
+    with pytest.raises(MeshError, match="machine is 3, expected the name of one or the path of its file"):
+        meshbridge.report(_activated(), machine=3)  # type: ignore[arg-type]
     with pytest.raises(MeshError, match=r"^nowhere\.toml: error: cannot read"):
         objective("nowhere.toml")
 

@@ -216,6 +216,6 @@ def compile(
     opened = formats.unpack(program, context(), arguments, kwargs)
     if available:
         opened = formats.for_platform(opened, jax_devices.platform(available[0]))
-        options.setdefault("machine", jax_devices.of_device(available[0]).name)
+    options.setdefault("machine", jax_devices.of(available).name)
     pipeline.partition_module(opened.module, pipeline.Options(emit="local", **options))
     return pjrt.load(opened, available)

@@ -31,25 +31,23 @@ def implied(platforms: Sequence[str]) -> Chosen:
 
     Neither imports JAX nor has it look for devices: only where it has them does it run on them.
     """
-    device = _running_on()
-    if device is None or (platforms and platform(device) not in platforms):
+    return of([device for device in _running() if not platforms or platform(device) in platforms])
+
+
+def of(devices: Sequence[Any]) -> Chosen:
+    """The machine that the first of JAX's `devices` is one of; the default without any, on CPUs, and where none is known."""
+    if not devices or devices[0].platform == "cpu":
         return Chosen(DEFAULT)
-    return of_device(device)
+    kind = devices[0].device_kind
+    if (name := machine.of_kind(kind)) is None:
+        return Chosen(DEFAULT, f"JAX runs on {kind}, which no machine is known of")
+    return Chosen(name, f"JAX runs on {kind}")
 
 
-def of_device(device: Any) -> Chosen:
-    """The machine that a device of JAX is one of; the default for a CPU, and for one that no machine is known of."""
-    if device.platform == "cpu":
-        return Chosen(DEFAULT)
-    if (name := machine.of_kind(device.device_kind)) is None:
-        return Chosen(DEFAULT, f"JAX runs on {device.device_kind}, which no machine is known of")
-    return Chosen(name, f"JAX runs on {device.device_kind}")
-
-
-def _running_on() -> Any:
+def _running() -> Sequence[Any]:
     if "jax" not in sys.modules:
-        return None
+        return ()
     import jax
     from jax._src.xla_bridge import backends_are_initialized  # nothing public says so without initialising them
 
-    return jax.devices()[0] if backends_are_initialized() else None
+    return jax.devices() if backends_are_initialized() else ()
