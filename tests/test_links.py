@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +17,17 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import resharding
+from meshbridge import MeshError, pipeline, resharding
 from meshbridge.cost.objective import objective
+from meshbridge.cost.ways import Way
+from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.read import formats
 from meshbridge.resharding.steps import AllGather
+from meshbridge.tools import cli
 from testdata.realistic.catalogue import build as build_realistic
 from tests.operations.differential import device_mesh
+from tests.test_house import BRIDGE
 
 MESH = Mesh("mesh", (2, 4), ("data", "model"))
 NODES, ACROSS = "h100:1x4x2", "model=infiniband"
@@ -86,3 +95,59 @@ def test_numbers_stay() -> None:
     found = jax.jit(partitioned.call)(*placed)
     np.testing.assert_allclose(found[0], expected / expected.sum(-1, keepdims=True), rtol=2e-4, atol=1e-5)
     np.testing.assert_allclose(found[1], v.T @ x.T, rtol=2e-4, atol=1e-4)
+
+
+def two_layers() -> export.Exported:
+    mesh = device_mesh((2, 4))
+    specs = [P("a", None), P(None, "b"), P("b", None)]
+    shapes = [(64, 256), (256, 512), (512, 256)]
+    arguments = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
+    return export.export(jax.jit(jax.grad(lambda x, v, w: jnp.sum((jnp.tanh(x @ v) @ w) ** 2), argnums=(1, 2))))(*arguments)
+
+
+@pytest.mark.parametrize("emit", ["mesh", "local", "exported"])
+def test_the_plan_that_is_taken_is_not_made_again(emit: pipeline.Emit) -> None:
+    """It is what follows from the prices that were paid for it, reasons and all."""
+    options = pipeline.Options(emit=emit, machine=NODES, layout="b=infiniband", explain=True)
+    program, stages = two_layers(), list[str]()
+    module = formats.unpack(program, context()).module
+    timings = pipeline.partition_module(module, options, on_stage=lambda stage, _: stages.append(stage))
+    assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 2
+    assert stages == ["source", "annotated", "legal", "optimised", *(["lowered"] if emit != "mesh" else [])]
+    again = []
+    for machine in (NODES, "h100"):
+        again.append(formats.unpack(program, context()).module)
+        pipeline.run(pipeline.build(options, Way(machine)).passes, again[-1])
+    assert text(module) in map(text, again)
+    assert "all_reduce" in text(module)
+
+
+def test_a_step_that_cannot_be_predicted_is_planned_for_the_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a machine that multiplies numbers of 8 bits alone nothing says how long products of float32 take."""
+    path = tmp_path / "mine.toml"
+    source = (BRIDGE / "machines" / "gpu" / "h100.toml").read_text()
+    path.write_text(re.sub(r"^(bf16|f16|tf32|f32|f64) = .*\n", "", source, flags=re.MULTILINE))
+    machine, why = f"{path}:1x4x2", "machine 'mine' has no FLOP/s for f32, expected those of tf32 or bf16 or f32"
+    assert str(meshbridge.partition(two_layers(), machine=machine, emit="mesh")) == str(
+        meshbridge.partition(two_layers(), machine=str(path), emit="mesh")
+    )
+    report = meshbridge.report(two_layers(), machine=machine)
+    assert (report.step, report.seconds, json.loads(report.to_json())["seconds"]) == (None, None, None)
+    assert why in report.unpredicted
+    assert f"no step is predicted, and the plan is made for the device alone: {report.unpredicted}" in report.table()
+    with pytest.raises(MeshError, match=re.escape(why)):
+        report.perfetto()
+    program = tmp_path / "program.jax_export"
+    program.write_bytes(two_layers().serialize())
+    for asked in (["--tokens", "64"], ["--perfetto", str(tmp_path / "step.json")]):
+        assert cli.main(["report", str(program), "--machine", machine, *asked]) == 1
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("error: ")) == ("", 1)
+        assert why in captured.err
+
+
+def text(module: ir.Module) -> str:
+    return module.operation.get_asm(enable_debug_info=True)

@@ -394,6 +394,7 @@ SCHEMA: dict[str, Any] = {
         "redundant": {"contractions": float, "elements": float},
     },
     "memory": {"arguments": float, "results": float, "temporaries": float, "donated": float, "peak": float},
+    "unpredicted": str,
     "planned_for": {"machine": str, "why": str},
     "machine": type(None),
     "seconds": type(None),

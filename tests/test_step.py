@@ -27,6 +27,7 @@ from meshbridge.ir.mlir import MeshError, context, ir, main_function
 from meshbridge.machines.layout import place
 from meshbridge.machines.target import of_machine
 from meshbridge.tools import cli
+from tests.mesh_axes import needs_mesh_axes
 from tests.user_programs import PROGRAMS
 
 GPUS = "h100:1x1x8"
@@ -51,7 +52,7 @@ def read(body: str, arguments: str, results: str) -> ir.Module:
 
 def predicted(body: str, arguments: str, results: str, machine: str = GPUS) -> Step:
     module = read(body, arguments, results)
-    return predict(main_function(module), declared_meshes(module.body), of_machine(machine))
+    return predict(module, of_machine(machine))
 
 
 def gathered(machine: str = GPUS) -> float:
@@ -310,6 +311,30 @@ def test_collectives_of_every_kind_have_a_time(line: str, machine: str) -> None:
     step = predicted(f"%0 = {line}\nreturn %0 : tensor<8x6xf32>", "%x: tensor<8x6xf32>", "tensor<8x6xf32>", machine)
     assert (step.exposed_seconds > 0) == ("mesh.permute" not in line)  # along one axis nothing moves
     assert step.compute_seconds == 0
+
+
+def in_pairs(groups: str, operand: str = SHARD, result: str = f"tensor<{SIZE // 4}x{SIZE}xbf16>") -> Step:
+    body = f"""%0 = "stablehlo.all_gather"(%a) {{all_gather_dim = 0 : i64, replica_groups = {groups}}} : ({operand}) -> {result}
+  return %0 : {result}"""
+    return predicted(body, f"%a: {operand}", result)
+
+
+def test_groups_of_a_part_of_an_axis_send_less() -> None:
+    """A gather in pairs on an axis of 8 devices brings each device one shard, not seven."""
+    step = in_pairs("dense<[[0, 1], [2, 3], [4, 5], [6, 7]]> : tensor<4x2xi64>")
+    launch = GPU.link.launch + 3 * GPU.link.latency
+    assert step.seconds - launch == pytest.approx(BYTES / 8 / GPU.link.rate)
+    whole = predicted(f"{gather('0', 'a')}return %0 : {TENSOR}", f"%a: {SHARD}", TENSOR)
+    assert step.seconds - launch == pytest.approx((whole.seconds - launch) / 7)
+
+
+@needs_mesh_axes
+def test_groups_by_axes_of_a_mesh_in_any_order() -> None:
+    """As `jax.make_mesh` numbers devices that are on a ring: no digits say that order."""
+    order = "device_ids = dense<[0, 1, 3, 2, 4, 5, 7, 6]> : tensor<8xi64>"
+    axes = f'#stablehlo.mesh<axes = [<name = "a", size = 4>, <name = "b", size = 2>], {order}>'
+    named = f'#stablehlo.replica_group_mesh_axes<mesh = {axes}, axes = [#stablehlo.axis_ref<name = "b">]>'
+    assert in_pairs(named).seconds == in_pairs("dense<[[0, 1], [3, 2], [4, 5], [7, 6]]> : tensor<4x2xi64>").seconds
 
 
 def exported() -> export.Exported:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.cost.objective import DEFAULT, combines, objective
-from meshbridge.cost.ways import Way, best_way, bytes_in
+from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
@@ -35,6 +35,7 @@ from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.machines.layout import place
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
+from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.resharding import Objective
 
@@ -239,10 +240,12 @@ def partition_module(
     on_pass: OnPass | None = None,
     on_stage: OnStage | None = None,
 ) -> list[Timing]:
-    """Partitions `module` in place as far as `options.emit` says, and says how long each pass took.
+    """Partitions `module` in place as far as `options.emit` says, and says how long each pass took; where plans are compared, for
+    a topology or a limit of memory, the passes of all of them.
 
     A module that is partitioned already goes on from there. It is verified, and so are the stages of VERIFIED and what comes out.
-    `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told.
+    `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told. Of plans that are
+    compared, `on_pass` sees all, and `on_stage` the one that is taken, once it is optimised.
     Raises MeshError with a located diagnostic, also where a mesh does not fit the machine, or a plan the limit of memory.
     """
     stages = build(options)
@@ -259,28 +262,39 @@ def partition_module(
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
         if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
             place(mesh, options.target)
-        if stage.name == "legal" and (options.target is not None or options.memory_limit is not None):
-            waiting = deque(build(options, _best_way(module, options)).starting_at("legal").stages)
         if on_stage is not None:
             on_stage(stage.name, module)
+        if stage.name == "legal" and (options.target is not None or options.memory_limit is not None):
+            plan = _best_plan(module, options, timings, on_pass)
+            waiting = deque(build(options, plan.way).starting_at("legal").stages)
+            if options.emit != "annotated":
+                replace_content(module, plan.module)
+                waiting = deque(stages.starting_at("optimised").stages)
+                (verifier.verify if waiting else verify)(module)
+                if on_stage is not None:
+                    on_stage("optimised", module)
     return timings
 
 
-def _best_way(module: ir.Module, options: Options) -> Way:
-    """The best way to plan a legal module: by the prices of the machine's links, or as if they were all alike, which goes wrong
-    where the plan that prices promise is not the one that follows. Raises MeshError where nothing keeps the limit of memory."""
-    data, target = mlir.to_bytecode(module), options.target
+def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> Plan:
+    """The best plan of a legal module: by the prices of the machine's links, or as if they were all alike, which goes wrong where
+    the plan that prices promise is not the one that follows. Adds to the `timings`, and warns of what is to be said of that plan.
+    Raises MeshError where nothing keeps the limit of memory."""
+    target, said = options.target, dict[Way, list[warnings.WarningMessage]]()
     machines = [options.machine] if target is None else [options.machine, target.device]
 
     def planned(way: Way) -> ir.Module:
-        copy = ir.Module.parse(data, module.context)
+        copy = copy_module(module)
         stages = build(replace(options, emit="mesh", stablehlo_version=None, ops=()), way)
-        with warnings.catch_warnings():  # what the user should know is said of the plan that is taken
-            warnings.simplefilter("ignore", mlir.ShardingWarning)
-            run(stages.starting_at("legal").passes, copy, verified="none")
+        with warnings.catch_warnings(record=True) as said[way]:
+            warnings.simplefilter("always")
+            timings.extend(run(stages.starting_at("legal").passes, copy, verified="none", on_pass=on_pass))
         return copy
 
-    return best_way(machines, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
+    plan = best_plan(machines, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
+    for each in said[plan.way]:
+        warnings.warn(each.message, stacklevel=2)
+    return plan
 
 
 def _refuse_partitioned(module: ir.Module, options: Options) -> None:

@@ -93,6 +93,8 @@ class Report(Communication):
     "What the plan is made for, unless the program came partitioned."
     why_machine: str = ""
     "Why it is made for that; empty where somebody said so, and for the default."
+    unpredicted: str = ""
+    "Why there is no predicted step on a machine with a topology."
     tokens: float | None = None
     "What one step processes, on all devices, as whoever asked has said."
 
@@ -147,7 +149,8 @@ class Report(Communication):
         Raises MeshError without a predicted step.
         """
         if self.step is None:
-            raise MeshError("error: there is no predicted step, expected a machine with a topology, as in h100:1x1x8")
+            hint = "error: there is no predicted step, expected a machine with a topology, as in h100:1x1x8"
+            raise MeshError(self.unpredicted or hint)
         return trace.chrome_trace(self.step)
 
     def table(self) -> str:
@@ -184,12 +187,15 @@ def partition_and_report(
             ops = list(executed(module, find_mesh(module), weigh=amount))
             needed, asked = work(ops), products(ops, once=True)
         if stage == "optimised":
-            found.append(replace(report_of(module, needed, target), machine=options.machine, model_products=asked, tokens=tokens))
+            report = report_of(module, needed, target)
+            found.append(replace(report, machine=options.machine, model_products=asked, tokens=tokens))
             _forget_reasons(module)
         if on_stage is not None:
             on_stage(stage, module)
 
     timings = partition_module(module, replace(options, explain=True), on_stage=observe)
+    if tokens is not None and found[0].unpredicted:
+        raise MeshError(found[0].unpredicted)
     return found[0], timings
 
 
@@ -202,7 +208,10 @@ def _check_tokens(tokens: float, target: Target | None) -> None:
 
 def report_of(module: ir.Module, needed: Work | None, target: Target | None = None) -> Report:
     """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all. Its step is
-    predicted on the devices of a `target`."""
+    predicted on the devices of a `target`.
+
+    Raises MeshError where that of a program that came partitioned cannot be."""
+    step, unpredicted = _predicted(module, target, is_asked=needed is None)
     ops = list(executed(module))
     meshes = declared_meshes(module.body)
     mesh, main = mesh_or_single(module), main_function(module)
@@ -219,8 +228,19 @@ def report_of(module: ir.Module, needed: Work | None, target: Target | None = No
         not_partitioned=tuple(NotPartitioned(title(op), location_of(op)) for op, _ in ops if GATHERED in op.attributes),
         unknown_loops=tuple(location_of(op) for op, _ in ops if is_unknown_loop(op)),
         unknown_branches=tuple(_choices(sending, weigh)),
-        step=None if target is None else predict(main, meshes, target),
+        step=step,
+        unpredicted=unpredicted,
     )
+
+
+def _predicted(module: ir.Module, target: Target | None, *, is_asked: bool) -> tuple[Step | None, str]:
+    """The step on a `target`, or why there is none. Raises MeshError instead if somebody asked for nothing else."""
+    try:
+        return None if target is None else predict(module, target), ""
+    except MeshError as error:
+        if is_asked:
+            raise
+        return None, str(error)
 
 
 _STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds", "mfu", "tokens_per_second", "peak_bytes")
@@ -274,6 +294,7 @@ def _json(report: Report) -> str:
             "redundant": None if report.redundant_work is None else asdict(report.redundant_work),
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
+        "unpredicted": report.unpredicted,
         "planned_for": None if report.needed_work is None else {"machine": report.machine, "why": report.why_machine},
         "machine": None if report.step is None else report.step.target.text,
         **{key: getattr(report, key) for key in _STEP},
@@ -328,6 +349,8 @@ def _totals(report: Report) -> Iterable[str]:
 
 
 def _remarks(report: Report) -> Iterable[str]:
+    if report.unpredicted:
+        yield f"no step is predicted, and the plan is made for the device alone: {report.unpredicted}"
     if report.why_machine and report.needed_work is not None:
         yield f"planned for machine {report.machine}: {report.why_machine}"
     if report.step is not None and report.peak_bytes > (room := report.step.target.machine.memory_bytes):

@@ -18,12 +18,16 @@ from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines.layout import Placement
 
 
-def time_of(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement) -> Time:
-    """The time of a collective along `axes` of the mesh that is placed."""
+def time_of(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement, group: int) -> Time:
+    """The time of a collective along `axes` of the mesh that is placed, in groups of so many devices. Smaller ones than the axes
+    would have keep links busy for the share of the bytes that they send."""
     kind = op.name.partition(".")[2]
     if kind in _PERMUTES:
         return _PERMUTES[kind](op, mesh, axes, placement)
-    return collective_time(kind, sum(map(tensor_bytes, op.operands)), axes, placement)
+    whole = mesh.group_size(axes)
+    received = (group - 1, whole - 1) if kind == "all_gather" else (1 - 1 / group, 1 - 1 / whole)
+    share = received[0] / received[1] if group != whole else 1.0
+    return collective_time(kind, share * sum(map(tensor_bytes, op.operands)), axes, placement)
 
 
 def _relabelling(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement) -> Time:

@@ -21,7 +21,7 @@ from meshbridge.dialect.ops import CollectiveOpView, PermuteOp, ShiftOp, UpdateH
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.digits import axes_of, group_size, groups_along
 from meshbridge.ir.elements import element_bytes, tensor_bytes
-from meshbridge.ir.groups import read_digits
+from meshbridge.ir.groups import read_digits, read_groups
 from meshbridge.ir.locations import SourceLocation, location_of, reason_at
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
@@ -204,13 +204,13 @@ def _largest(meshes: dict[str, Mesh]) -> Mesh:
 
 def _grouped(groups: ir.Attribute, mesh: Mesh) -> tuple[Axes, int]:
     """The mesh axes of device groups, and the devices of one. Raises MeshError for groups along axes that `mesh` has not."""
-    if isinstance(groups, ir.DenseElementsAttr):
-        table = device_table(groups)
-        return _axes_within(table, mesh), table.shape[1]
-    if (digits := read_digits(groups, mesh)) is None:
+    if not isinstance(groups, ir.DenseElementsAttr) and (digits := read_digits(groups, mesh)) is not None:
+        axes = axes_of(mesh, digits)
+        return _axes_within(groups_along(mesh, digits), mesh) if axes is None else axes, group_size(digits)
+    table = device_table(groups) if isinstance(groups, ir.DenseElementsAttr) else read_groups(groups, mesh)
+    if table is None:
         raise MeshError(f"error: expected device groups along axes of @{mesh.name}, found {groups}")
-    axes = axes_of(mesh, digits)
-    return _axes_within(groups_along(mesh, digits), mesh) if axes is None else axes, group_size(digits)
+    return _axes_within(table, mesh), table.shape[1]
 
 
 def _moved(pairs: ir.Attribute, mesh: Mesh) -> tuple[Axes, float]:

@@ -19,11 +19,10 @@ from meshbridge.cost.collective_ops import issued_kind, time_of
 from meshbridge.cost.communication import communicating
 from meshbridge.cost.flops import products
 from meshbridge.cost.fusion import Buffers, Fusion, Known
-from meshbridge.cost.memory import memory
 from meshbridge.cost.schedule import Task, starts
 from meshbridge.cost.seconds import Time, op_time
-from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
-from meshbridge.ir.sharding import Mesh
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, main_function, walk
 from meshbridge.machines.layout import place
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
@@ -80,26 +79,25 @@ class Execution:
 class Step(Execution):
     """One execution of a program."""
 
-    peak_bytes: float
-    "The most memory that the device needs at one time."
     target: Target
     "The devices."
 
 
-def predict(function: ir.Operation, meshes: Mapping[str, Mesh], target: Target) -> Step:
-    """The step of one device's program (stages 3 to 5), whose collectives run on `meshes`, on the devices of `target`.
+def predict(module: ir.Module, target: Target) -> Step:
+    """The step of one device's program (stages 3 to 5) on the devices of `target`.
 
     Takes time in operations, whatever the number of devices, but for permutes. Raises MeshError for a mesh that does not fit the
     target, and for collectives along no axes of a mesh.
     """
+    function, meshes = main_function(module), declared_meshes(module.body)
     placements = {name: place(mesh, target) for name, mesh in meshes.items() if mesh.size > 1}  # JAX declares one of one device
     times = {
-        op: time_of(op, mesh, axes, placements[mesh.name]) if mesh.size > 1 else Time()
-        for op, mesh, axes, _ in communicating(((op, 1) for op in walk(function)), dict(meshes))
+        op: time_of(op, mesh, axes, placements[mesh.name], each.group_size) if mesh.size > 1 else Time()
+        for op, mesh, axes, each in communicating(((op, 1) for op in walk(function)), meshes)
     }
     run = _Prediction(target.machine, times).execution(function.regions[0].blocks[0])
     seconds = (run.seconds, run.compute_seconds, run.communication_seconds)
-    return Step(*seconds, run.slices, memory(function).peak, target)
+    return Step(*seconds, run.slices, target)
 
 
 _KEPT = REGION_OPS | {BARRIER}

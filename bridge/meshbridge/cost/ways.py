@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from meshbridge.cost.memory import largest, memory
 from meshbridge.cost.step import predict
-from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.locations import location_of
 from meshbridge.ir.mlir import MeshError, ir, main_function, title
 from meshbridge.machines.target import Target
@@ -46,30 +46,44 @@ class Way(NamedTuple):
     "How many times what the machine says it costs to hold a byte."
 
 
-def best_way(machines: Sequence[str], target: Target | None, limit: float, planned: Callable[[Way], ir.Module]) -> Way:
-    """The way to plan for one of the `machines` under which what is `planned`, one device's program, takes least time on the
-    `target`, if that is known; under the least of FACTORS under which one needs no more memory than `limit` bytes.
+class Plan(NamedTuple):
+    """A program that is planned in some way."""
+
+    way: Way
+    module: ir.Module
+    "One device's program."
+
+
+def best_plan(machines: Sequence[str], target: Target | None, limit: float, planned: Callable[[Way], ir.Module]) -> Plan:
+    """What is `planned` for that of the `machines` under which it takes least time on the `target`, if that is known, or for the
+    last of them where nothing says how long it takes; under the least of FACTORS under which one needs no more memory than
+    `limit` bytes.
 
     Raises MeshError where none does: by how much the one that needs least misses it, and for which tensors.
     """
     least: tuple[float, ir.Module] | None = None
     for factor in FACTORS:
-        found: list[tuple[float, Way]] = []
+        fitting: list[Plan] = []
         for way in (Way(machine, factor) for machine in machines):
             module = planned(way)
-            needed = memory(main_function(module)).peak
+            needed = memory(main_function(module)).peak if limit < inf else 0.0
             if needed <= limit:
-                found.append((_seconds(module, target), way))
-            if least is None or needed < least[0]:
+                fitting.append(Plan(way, module))
+            elif least is None or needed < least[0]:
                 least = needed, module
-        if found:
-            return min(found, key=lambda each: each[0])[1]
+        if fitting:
+            return _fastest(fitting, target)
     assert least is not None
     raise MeshError(_message(limit, least[0], main_function(least[1])))
 
 
-def _seconds(module: ir.Module, target: Target | None) -> float:
-    return predict(main_function(module), declared_meshes(module.body), target).seconds if target is not None else 0.0
+def _fastest(plans: Sequence[Plan], target: Target | None) -> Plan:
+    if target is None:
+        return plans[0]
+    try:
+        return min(plans, key=lambda plan: predict(plan.module, target).seconds)
+    except MeshError:  # the report says what its prediction stumbles over
+        return plans[-1]
 
 
 def _message(limit: float, needed: float, function: ir.Operation) -> str:

@@ -229,6 +229,16 @@ _AXIS = re.compile(r'<name = "((?:[^"\\]|\\.)*)", size = (\d+)>')
 def read_digits(attr: ir.Attribute, mesh: Mesh) -> Digits | None:
     """The digits of logical numbers that a `#stablehlo.replica_group_mesh_axes` names, of the mesh written inside it, or else of
     `mesh`. None where that mesh has no such axis, or another number of devices, or them in an order that no digits say."""
+    return None if (found := _read_axes(attr, mesh)) is None else logical_digits(*found)
+
+
+def read_groups(attr: ir.Attribute, mesh: Mesh) -> Numbers | None:
+    """The same groups as logical numbers, one row for each, in whatever order the mesh has its devices."""
+    return None if (found := _read_axes(attr, mesh)) is None else logical_numbers(found[0], groups_along(*found))
+
+
+def _read_axes(attr: ir.Attribute, mesh: Mesh) -> tuple[Mesh, Digits] | None:
+    """The mesh whose axes the attribute names, and the digits that they are of positions on it."""
     inside, _, named = str(attr).rpartition("axes = [")
     if sizes := [(name, int(size)) for name, size in _AXIS.findall(inside)]:
         ids = _IDS.search(inside)
@@ -244,7 +254,7 @@ def read_digits(attr: ir.Attribute, mesh: Mesh) -> Digits | None:
         inner, extent = prod(mesh.shape[run[-1] + 1 :]), mesh.group_size(run)
         part = int(size or extent)
         digits.append(Digit(run[0], part, inner * extent // (int(pre or 1) * part)))
-    return logical_digits(mesh, tuple(digits))
+    return mesh, tuple(digits)
 
 
 _IDS = re.compile(r"device_ids = dense<\[?([\d, ]*)\]?>")

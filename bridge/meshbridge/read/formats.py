@@ -160,6 +160,18 @@ def copy_module(module: ir.Module) -> ir.Module:
     return copy
 
 
+def replace_content(module: ir.Module, other: ir.Module) -> None:
+    """Makes `module` what `other` is, a module of the same context, which is left empty."""
+    for name in list(module.operation.attributes.keys()):
+        del module.operation.attributes[name]
+    for name, attr in other.operation.attributes.items():
+        module.operation.attributes[name] = attr
+    for view in list(module.body.operations):
+        view.operation.erase()
+    for view in list(other.body.operations):
+        module.body.append(view.operation)
+
+
 def _read_text(data: bytes, filename: str, ctx: ir.Context) -> Program:
     return Program(assembly.read(data, filename, ctx), TEXT)
 
