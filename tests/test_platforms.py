@@ -19,7 +19,7 @@ from jax._src.cudnn import fused_attention_stablehlo  # which asks for cuDNN bef
 from jax.experimental import pallas
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.experimental.pallas import triton
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 import meshbridge
@@ -364,3 +364,35 @@ def _compute(module: ir.Module, call: ir.Operation) -> None:
                     op.operands[number] = values.get(operand, operand)
             values.update(zip(view.operation.results, copy.results, strict=True))
         call.erase()
+
+
+@pytest.mark.usefixtures("_cudnn")
+@pytest.mark.parametrize(("function", "products"), [(attention, 2), (gradients, 2 + 5)])
+def test_attention_counts_as_its_products(mesh: Mesh, function: Callable[..., Any], products: int) -> None:
+    """Which are those of the shard: scores of 2 sequences and 2 heads, 32 x 32, of 16 numbers each."""
+    q = shaped(mesh, Q, jnp.bfloat16, *HEADS)
+    report = meshbridge.report(jax.jit(function), q, q, q, platform="cuda", machine="h100:1x1x8")
+    assert report.work.contractions == products * 2 * (2 * 2 * 32 * 32 * 16)
+    assert report.model_products == {"bf16": 8 * report.work.contractions}
+
+
+def test_kernels_count_as_they_say() -> None:
+    """A kernel of Pallas reads a number before the tensor that it multiplies; one without an estimate counts as nothing."""
+
+    def kernel(estimate: pallas.CostEstimate | None, *refs: Any) -> Any:
+        anywhere = pallas.BlockSpec(memory_space=pallas.ANY)
+        out = jax.ShapeDtypeStruct((8, 128), jnp.bfloat16)
+        specs = {"in_specs": [anywhere] * len(refs), "out_specs": anywhere}
+        return pallas.pallas_call(lambda *_: None, out_shape=out, cost_estimate=estimate, **specs)(*refs)
+
+    def called(rows: jax.Array, x: jax.Array) -> jax.Array:
+        said = pallas.CostEstimate(flops=1 << 40, transcendentals=0, bytes_accessed=0)
+        return kernel(None, kernel(said, rows, x))
+
+    mesh = AbstractMesh((2, 4), ("a", "b"))
+    within = jax.shard_map(called, mesh=mesh, in_specs=(Spec(), Spec("a", "b")), out_specs=Spec("a", "b"), check_vma=False)
+    arguments = (jax.ShapeDtypeStruct((8, 128), jnp.int32), jax.ShapeDtypeStruct((16, 512), jnp.bfloat16))
+    report = meshbridge.report(jax.jit(within), *arguments, platform="tpu", machine="v5p:2x2x2")
+    assert report.work.contractions == 1 << 40
+    assert report.seconds is not None
+    assert report.compute_seconds == pytest.approx((1 << 40) / 459e12 / 0.75, rel=0.01)

@@ -19,6 +19,7 @@ from math import prod
 from meshbridge.analysis.hlo import Array, Computation, HloError, HloModule, Instruction
 from meshbridge.analysis.hlo_executions import Executions
 from meshbridge.analysis.hlo_schedule import MARKS
+from meshbridge.analysis.kernel_flops import ATTENTION, attention_flops, estimated_flops
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ def _is_widened(computation: Computation, op: Instruction) -> bool:
 
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _CALL_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([\d",]*)\]')
-_SCORES = re.compile(r'"intermediate_tensor_shape": ?\{.*?"dimensions": ?\[([\d", ]*)\]')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-_COST = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
 
 
 def _operand(computation: Computation, op: Instruction, number: int) -> Array:
@@ -144,8 +143,7 @@ def _custom_call(module: HloModule, computation: Computation, op: Instruction) -
         return counter(module, computation, op)
     if target in MARKS:
         return 0.0
-    estimate = _COST.search(op.attributes)
-    return float(estimate.group(1)) if estimate else None
+    return estimated_flops(op.attributes)
 
 
 def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instruction], float]:
@@ -163,10 +161,10 @@ def _library_convolution(of: str) -> Callable[[HloModule, Computation, Instructi
 
 
 def _library_attention(_: HloModule, computation: Computation, op: Instruction) -> float:
-    """cuDNN's: scores and their sums of values; their gradients need the scores again and four products. Masks save nothing."""
-    scores = re.findall(r"\d+", _matched(_SCORES, op, "the shape of its scores").group(1))
-    products = 5 if (op.attribute("custom_call_target") or "").endswith("Backward") else 2
-    return 2.0 * products * prod(map(int, scores)) * _operand(computation, op, 0).shape[-1]
+    target, head_size = op.attribute("custom_call_target") or "", _operand(computation, op, 0).shape[-1]
+    if (found := attention_flops(target, op.attributes, head_size)) is None:
+        raise HloError(f"%{op.name} does not say the shape of its scores: {op.attributes[:200]!r}")
+    return found
 
 
 _LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
@@ -177,7 +175,7 @@ _LIBRARY: dict[str, Callable[[HloModule, Computation, Instruction], float]] = {
     "__cudnn$convBiasActivationForward": _library_convolution("xky"),
     "__cudnn$convBackwardInput": _library_convolution("ykx"),
     "__cudnn$convBackwardFilter": _library_convolution("xyk"),
-    "__cudnn$fmha": _library_attention,
+    ATTENTION: _library_attention,
 }
 """Custom calls of libraries, by how their targets begin: x is the convolved image, k the kernel, y the result."""
 

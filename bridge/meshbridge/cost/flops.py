@@ -12,16 +12,18 @@ from math import log2, prod
 import numpy as np
 
 from meshbridge.analysis.executions import Execution
+from meshbridge.analysis.kernel_flops import ATTENTION, attention_flops, estimated_flops
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.locations import is_repeated
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import CUSTOM_CALL, call_target, ir, is_custom_call, stablehlo
 from meshbridge.ops.elementwise import ELEMENTWISE
 
 
 @dataclass(frozen=True)
 class Work:
-    """`contractions`: two operations for each multiply-add of dot products and convolutions, a window over padding included.
+    """`contractions`: two operations for each multiply-add of dot products and convolutions, a window over padding included, and
+    what kernels say that they compute.
     `elements`: one for each element that an elementwise operation makes or a reduction reads; 5 n log2 n for an FFT of n.
     """
 
@@ -56,10 +58,17 @@ def products(executed: Iterable[Execution], *, once: bool = False) -> dict[str, 
     save memory."""
     found: dict[str, float] = {}
     for op, times in executed:
-        if (contract := _CONTRACTIONS.get(op.name)) is not None and not (once and is_repeated(op)):
-            kind = str(element_of(op.operands[0]))
-            found[kind] = found.get(kind, 0.0) + times * contract(op)
+        contract = _CONTRACTIONS.get(op.name)
+        if contract is not None and not (once and is_repeated(op)) and (count := contract(op)):
+            kind = _multiplied(op)
+            found[kind] = found.get(kind, 0.0) + times * count
     return found
+
+
+def _multiplied(op: ir.Operation) -> str:
+    """The element type of what is multiplied. A kernel may read numbers of rows and the like before its tensors."""
+    kinds = [str(element_of(operand)) for operand in op.operands if isinstance(operand.type, ir.RankedTensorType)]
+    return next((kind for kind in kinds if op.name != CUSTOM_CALL or kind.startswith(("f", "bf"))), kinds[0] if kinds else "f32")
 
 
 def amount(executed: Sequence[Execution]) -> float:
@@ -102,7 +111,18 @@ def _window(op: ir.Operation) -> float:
     return _elements(op.results[0]) * float(np.prod(integers(op.attributes["window_dimensions"])))
 
 
+def _custom_call(op: ir.Operation) -> float:
+    """Nothing for a kernel that does not say what it computes."""
+    config = op.attributes.get("backend_config", None)
+    if not is_custom_call(op) or not isinstance(config, ir.StringAttr):
+        return 0.0
+    if (target := call_target(op)).startswith(ATTENTION):
+        return attention_flops(target, config.value, _shape(op.operands[0])[-1]) or 0.0
+    return estimated_flops(config.value) or 0.0
+
+
 _CONTRACTIONS: dict[str, Callable[[ir.Operation], float]] = {
+    CUSTOM_CALL: _custom_call,
     "stablehlo.dot_general": _dot_general,
     "stablehlo.dot": _dot,
     "stablehlo.convolution": _convolution,
