@@ -73,6 +73,7 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
     """Combines what it can into buffers of at most `limit` bytes; returns whether there was anything."""
     groups: list[_Group] = []
     open_groups: dict[object, _Group] = {}
+    turns: dict[ir.Value, tuple[object, int]] = {}
     rewriter.finish()
     small = _small(rewriter, limit)
     different = drop_alike(small, rewriter)
@@ -80,7 +81,8 @@ def combine(rewriter: MeshRewriter, limit: int) -> bool:
     rewriter.finish()
     users = _Users(rewriter)
     for op, kind in different:
-        key = (op.block, kind.travels)
+        turn = _turn(op, kind.travels, turns)
+        key = (op.block, kind.travels, turn)
         group = open_groups.get(key)
         if group is None or group.size + kind.size > limit or not group.reaches(op, users):
             group = open_groups[key] = _Group()
@@ -126,6 +128,23 @@ def _kind(op: ir.Operation, rewriter: MeshRewriter, limit: int) -> _Kind | None:
         return None
     travels = sharing_key(op), element_of(op.operands[0]), element_of(op.results[0])
     return _Kind(looks(op), size, travels)
+
+
+def _turn(op: ir.Operation, travels: object, turns: dict[ir.Value, tuple[object, int]]) -> int:
+    """How many all-to-alls of its kind have brought just what one sends, without a computation between: where several tensors are
+    relayed, the first of each travel together, and then the second. `turns` are those of the ones before, by result."""
+    if op.name != AllToAllOp.OPERATION_NAME:
+        return 0
+    value = op.operands[0]
+    while not isinstance(made := value.owner, ir.Block) and made.name in _REARRANGING:
+        value = made.operation.operands[0]
+    before, turn = turns.get(value, (None, -1))
+    turn = turn + 1 if before == travels else 0
+    turns[op.results[0]] = travels, turn
+    return turn
+
+
+_REARRANGING = frozenset(f"stablehlo.{name}" for name in ("reshape", "transpose", "slice", "pad"))
 
 
 class _Users:
@@ -270,26 +289,32 @@ def _location(members: list[ir.Operation]) -> ir.Location:
     return because(f"{len(members)} collectives in one; of the last: {reason}", last.location) if reason else last.location
 
 
-def _moved(emit: Builder, value: ir.Value, source: int, target: int) -> ir.Value:
-    """`value` with dimension `source` as dimension `target`, the others in order."""
-    order = [dim for dim in range(len(shape_of(value))) if dim != source]
+def _moved(rank: int, source: int, target: int) -> list[int]:
+    """The order of dimensions in which `source` is the one numbered `target`, and the others stay in order."""
+    order = [dim for dim in range(rank) if dim != source]
     order.insert(target, source)
-    return value if source == target else emit.transpose(value, order)
+    return order
 
 
 def _flat(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
-    return emit.reshape(value, [prod(shape_of(value))])
+    return emit.reshape(_before_reshape(value), [prod(shape_of(value))])
 
 
 def _one_row(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
-    return emit.reshape(value, [1, prod(shape_of(value))])
+    return emit.reshape(_before_reshape(value), [1, prod(shape_of(value))])
+
+
+def _before_reshape(value: ir.Value) -> ir.Value:
+    """The same elements in the same order. A reshape that only the collective has read goes with it."""
+    made = value.owner
+    return made.operation.operands[0] if not isinstance(made, ir.Block) and made.name == "stablehlo.reshape" else value
 
 
 def _row_for_each(emit: Builder, op: ir.Operation, value: ir.Value, count: int) -> ir.Value:
     """One row for each device that gets a piece."""
     dim, shape = piece_dims(op)[0], shape_of(value)
-    split = emit.reshape(value, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
-    return emit.reshape(_moved(emit, split, dim, 0), [count, prod(shape) // count])
+    pieces = [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]]
+    return emit.rearrange(value, pieces, _moved(len(pieces), dim, 0), [count, prod(shape) // count])
 
 
 def _whole(emit: Builder, op: ir.Operation, row: ir.Value, count: int) -> ir.Value:
@@ -300,8 +325,8 @@ def _whole(emit: Builder, op: ir.Operation, row: ir.Value, count: int) -> ir.Val
 def _row_from_each(emit: Builder, op: ir.Operation, rows: ir.Value, count: int) -> ir.Value:
     """One row from each device, to stand one after the other along a dimension."""
     dim, shape = piece_dims(op)[-1], shape_of(op.results[0])
-    piece = [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
-    return emit.reshape(_moved(emit, emit.reshape(rows, [count, *piece]), 0, dim), shape)
+    pieces = [count, *shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
+    return emit.rearrange(rows, pieces, _moved(len(pieces), 0, dim), shape)
 
 
 def _reduce(emit: Builder, op: ir.Operation, flat: ir.Value, mesh: Mesh) -> ir.Value:

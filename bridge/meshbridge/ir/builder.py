@@ -214,6 +214,12 @@ class Builder:
         result = tensor([shape[dim] for dim in permutation], element_of(value))
         return self.value("transpose", result, [value], {"permutation": integers(permutation)})
 
+    def rearrange(self, value: ir.Value, parts: Shape, order: Sequence[int], shape: Shape) -> ir.Value:
+        """`value` as a tensor of `shape`: in `parts` first, and those in that `order`."""
+        if [*order] == sorted(order):
+            return self.reshape(value, shape)
+        return self.reshape(self.transpose(self.reshape(value, parts), order), shape)
+
     def broadcast(self, value: ir.Value, shape: Shape, dims: Sequence[int] = ()) -> ir.Value:
         """`value` spread over `shape`, of which its own dimensions are `dims`; a scalar stays one."""
         if not shape:

@@ -121,3 +121,20 @@ func.func @shared_follower(%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf3
   %4 = mesh.all_reduce %w on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
   return %2, %3, %4 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// What each of three relays sends at first travels together, and so does what each sends then. No reshape undoes another.
+// CHECK-LABEL: func.func @relays
+// CHECK-NOT:     stablehlo.reshape
+// CHECK:         mesh.all_to_all %{{.*}} tensor<2x9xf32> -> tensor<2x9xf32>
+// CHECK:         mesh.all_to_all %{{.*}} tensor<2x9xf32> -> tensor<2x9xf32>
+// CHECK-NOT:     mesh.all_to_all
+// CHECK:         return
+func.func @relays(%x: tensor<2x3xf32>, %y: tensor<2x3xf32>, %z: tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>) {
+  %0 = mesh.all_to_all %x on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : tensor<2x3xf32> -> tensor<2x3xf32>
+  %1 = mesh.all_to_all %0 on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : tensor<2x3xf32> -> tensor<2x3xf32>
+  %2 = mesh.all_to_all %y on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : tensor<2x3xf32> -> tensor<2x3xf32>
+  %3 = mesh.all_to_all %2 on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : tensor<2x3xf32> -> tensor<2x3xf32>
+  %4 = mesh.all_to_all %z on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : tensor<2x3xf32> -> tensor<2x3xf32>
+  %5 = mesh.all_to_all %4 on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : tensor<2x3xf32> -> tensor<2x3xf32>
+  return %1, %3, %5 : tensor<2x3xf32>, tensor<2x3xf32>, tensor<2x3xf32>
+}
