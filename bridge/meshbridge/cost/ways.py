@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
+from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import largest, memory
 from meshbridge.cost.step import predict
 from meshbridge.ir.locations import location_of
@@ -19,6 +20,12 @@ FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
 
 NAMED = 4
 """How many tensors a diagnostic names that take the most memory."""
+
+EQUAL = 1.01
+"""Predicted seconds that differ by less say nothing: of such plans the one is taken that sends least.
+
+Measured on the programs of `testdata/realistic`, 93 plans for three targets: with 1 nine send up to 7 % more for a step that is
+up to 0.6 % shorter."""
 
 _UNITS = {"": 1, "B": 1} | {f"{letter}B": 1000**n for n, letter in enumerate("KMGT", 1)}
 _UNITS |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
@@ -81,9 +88,11 @@ def _fastest(plans: Sequence[Plan], target: Target | None) -> Plan:
     if target is None:
         return plans[0]
     try:
-        return min(plans, key=lambda plan: predict(plan.module, target).seconds)
+        seconds = [predict(plan.module, target).seconds for plan in plans]
     except MeshError:  # the report says what its prediction stumbles over
         return plans[-1]
+    equal = [plan for plan, each in zip(plans, seconds, strict=True) if each <= EQUAL * min(seconds)]
+    return min(equal, key=lambda plan: communication(plan.module).wire_bytes) if len(equal) > 1 else equal[0]
 
 
 def _message(limit: float, needed: float, function: ir.Operation) -> str:
