@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets bench-predicted test-targets test-targets-all clean
+.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets bench-predicted bench-maxtext test-targets test-targets-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -82,6 +82,9 @@ bench-targets: $(TARGETS)/.ready  ## realistic programs compiled for TPUs and GP
 
 bench-predicted: $(READY)  ## the predicted step beside what the compilers modelled in bench-targets, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.predicted --page docs/benchmarks.md
+
+bench-maxtext: $(READY)  ## the predicted step beside what is published of MaxText on TPUs, into docs/machines.md
+	$(BIN)/python -m benchmarks.maxtext --page docs/machines.md
 
 clean:  ## remove what the targets above have made
 	rm -rf $(VENV) .venv-oldest $(TARGETS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
