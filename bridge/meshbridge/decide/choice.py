@@ -245,8 +245,8 @@ class OpChoices:
             candidates = (*candidates[:widest], (*candidates[widest][:-2], ()), *candidates[widest + 1 :])
         if passed := {*max(self.taken, default=())}:
             candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
-        known = self._known
-        options = [known[option] if option in known else self._choice(option) for option in _disjoint(candidates)]
+        find = self._known.get
+        options = [find(option) or self._choice(option) for option in _disjoint(candidates)]
         legal = [choice for choice in options if choice is not None]
         if not partial:
             return legal

@@ -19,6 +19,7 @@ from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import chain, permutations
 from operator import itemgetter
+from typing import NamedTuple
 
 from meshbridge.decide.choice import ROUNDING
 from meshbridge.decide.dimension_classes import ClassSize, Dimension, classes_of
@@ -47,8 +48,15 @@ Reader = tuple[int, int, bool]
 Changes = dict[int, Tensor]
 """Tensors by number, as they are to be."""
 
-Alike = dict[tuple[tuple[int, ...], Tensor], list[int]]
-"""The tensors of a class by which of their dimensions are of it, and by what is known of them."""
+
+class Alike(NamedTuple):
+    """Tensors of a class of which the same dimensions are of it, and the same is known."""
+
+    dims: tuple[int, ...]
+    tensor: Tensor
+    members: list[int]
+    price: float
+    "What it costs to hold a byte of each of them."
 
 
 @dataclass
@@ -178,22 +186,19 @@ class Refiner:
         at_least = sum([self._weights[node] * self._kinds[node].least for node in found.near])
         if stake - at_least <= least and stake + self._held(found.members) - at_least <= least:
             return
-        alike: Alike = {}
-        for tensor, dims in found.members.items():
-            alike.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
+        alike = self._alike(found.members)
         drafts: list[Draft] = []
         equal = ROUNDING * abs(self.total)
         for number, axes in enumerate(self._alternatives(found.dimensions)):
             if self.budget <= 0:
                 break
             self.budget -= 1
-            changed = self._changed(alike, axes)
+            changed, freed = self._changed(alike, axes)
             if changed:
                 near, at_stake, stays = found.near, stake, staying
                 if len(changed) < len(found.members):
                     near, read = self._near(changed)
                     at_stake, stays = self._at_stake(near, read)
-                freed = self._freed(changed)
                 draft = self._draft(Draft(number, changed, freed, at_stake + freed + equal, {**stays}), near, least)
                 if draft.left >= least:
                     drafts.append(draft)
@@ -254,22 +259,34 @@ class Refiner:
                     tried.add(axes)
                     yield axes
 
-    def _changed(self, alike: Alike, axes: Axes) -> Changes | None:
-        """New splits of the tensors concerned; None where shards would be padded by more than a little, or axes that may not move
-        are in the way. A dimension on which the user wrote other axes keeps these alone."""
-        size = self.graph.mesh.group_size(axes)
+    def _alike(self, members: Mapping[int, tuple[int, ...]]) -> list[Alike]:
+        """The tensors of a class, those together that a move changes alike."""
+        groups: dict[tuple[tuple[int, ...], Tensor], list[int]] = {}
+        for tensor, dims in members.items():
+            groups.setdefault((dims, self.graph.tensors[tensor]), []).append(tensor)
+        prices = self._memory_prices
+        return [Alike(*key, each, sum([prices[tensor] for tensor in each]) if prices else 0.0) for key, each in groups.items()]
+
+    def _changed(self, alike: Iterable[Alike], axes: Axes) -> tuple[Changes, float]:
+        """New splits of the tensors concerned, and how much less it costs to hold them; none where shards would be padded by more
+        than a little, or axes that may not move are in the way. A dimension on which the user wrote other axes keeps these
+        alone."""
+        size, bytes_of = self.graph.mesh.group_size(axes), self._local_bytes
         changed: Changes = {}
-        for (dims, before), members in alike.items():
+        freed = 0.0
+        for dims, before, members, price in alike:
             key = (before, dims, axes)
             try:
                 after = self._moved[key]
             except KeyError:
                 after = self._moved[key] = _moved(before, dims, axes, size)
             if after is None:
-                return None
+                return {}, 0.0
             if after is not before:
                 changed.update(dict.fromkeys(members, after))
-        return changed
+                if price:
+                    freed += price * (bytes_of(before) - bytes_of(after))
+        return changed, freed
 
     # Cost
 
@@ -327,11 +344,6 @@ class Refiner:
         """What it costs to hold tensors as they are."""
         prices, known, bytes_of = self._memory_prices, self.graph.tensors, self._local_bytes
         return sum([prices[tensor] * bytes_of(known[tensor]) for tensor in tensors]) if prices else 0.0
-
-    def _freed(self, changed: Changes) -> float:
-        """How much less it costs to hold tensors once they are changed."""
-        prices, known, bytes_of = self._memory_prices, self.graph.tensors, self._local_bytes
-        return sum([prices[i] * (bytes_of(known[i]) - bytes_of(after)) for i, after in changed.items()]) if prices else 0.0
 
     def _uses(self, tensor: int, changed: Mapping[int, NodeCost], without: Container[int] = ()) -> float:
         """Bytes of resharding a value to all that its users need, `without` some of them: each distinct need once, as often as
