@@ -157,6 +157,16 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
             "step.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
         ),
         ('["all_gather"]', "[1]", "collective_broadcast, collective_permute, found 1"),
+        (
+            "combines = true",
+            'combines = true\nstaged = { all_to_all = "all" }',
+            "unknown key step.staged.all_to_all, expected all_gather, ",
+        ),
+        (
+            "combines = true",
+            'combines = true\nstaged = { all_gather = "some" }',
+            "step.staged: expected some of all, rings, square, found 'some'",
+        ),
         ("launch = 1e-6", "launch = -1", "step.launch: expected no negative number, found -1"),
         ("[step]", "[steps]", "step is missing"),
         ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),

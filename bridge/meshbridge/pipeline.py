@@ -180,7 +180,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         ]
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups
-        lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=spelling)
+        lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=spelling, machine=options.machine)
         stages.append(Stage("lowered", (lower, *_finish(options))))
     return Pipeline(tuple(stages))
 

@@ -8,11 +8,13 @@ from functools import lru_cache
 from math import prod
 
 from meshbridge.cost.seconds import collective_time
+from meshbridge.ir.groups import Stages
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines import machine
 from meshbridge.machines.layout import Placement, place
 from meshbridge.machines.machine import Machine
+from meshbridge.machines.stages import inner_sizes
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.resharding import BYTES, Objective, Slowness
 
@@ -55,6 +57,15 @@ def combines(name: str) -> bool:
     """Whether the compiler of the machine combines small collectives. Else they are combined by copying their operands together:
     on a v5e the copies took a quarter of a decoding step's cycles. Raises MeshError as `objective` does."""
     return name not in UNNAMED and _device(name).combines
+
+
+def stages(name: str, devices: int) -> Stages:
+    """Which collectives over all of so many devices are written in two for the compiler of the machine: none of fewer bytes than
+    a device receives while another starts. Raises MeshError as `objective` does."""
+    if name in UNNAMED:
+        return Stages()
+    device, topology = _device(name), of_machine(name).topology if has_topology(name) else ()
+    return Stages(inner_sizes(device, devices, topology), device.link.launch_bytes)
 
 
 def _device(name: str) -> Machine:

@@ -8,6 +8,7 @@ sum divided by the number of devices; on integers the division truncates.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from meshbridge.ir.builder import Builder, element_of, integer, shape_of, tensor
 from meshbridge.ir.elements import neutral
@@ -45,16 +46,62 @@ def all_reduce_natively(emit: Builder, value: ir.Value, kind: str, count: int, g
     return _averaged(emit, _reducing(emit, "all_reduce", value, combiner, shape_of(value), groups()), kind, count)
 
 
-def reduce_scatter(emit: Builder, value: ir.Value, dim: int, kind: str, count: int, groups: GroupAttributes) -> ir.Value:
-    """Of the pieces of `value` along `dim`, one for each of the `count` devices of a group, this device's, reduced."""
-    shape, combiner = shape_of(value), _combiner_of(kind, element_of(value))
-    piece = [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
-    if is_native(kind, element_of(value)):
-        attrs = {"scatter_dimension": integer(dim)} | groups()
-        return _averaged(emit, _reducing(emit, "reduce_scatter", value, combiner, piece, attrs), kind, count)
+def reduce_scatter(
+    emit: Builder, value: ir.Value, dim: int, kind: str, stages: Sequence[tuple[int, GroupAttributes]]
+) -> ir.Value:
+    """Of the pieces of `value` along `dim`, one for each device of a group, this device's, reduced: by one collective after the
+    other, outer groups first, each over so many devices."""
+    scattered = _scattered if is_native(kind, element_of(value)) else _exchanged
+    for count, groups in stages:
+        value = scattered(emit, value, dim, _combiner_of(kind, element_of(value)), count, groups)
+    return _averaged(emit, value, kind, prod(count for count, _ in stages))
+
+
+def _scattered(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
+    """By XLA's reduce-scatter, in a form of which XLA:TPU (libtpu 0.0.42) makes no all-reduce: into pieces of whole tiles, or
+    along a first dimension of pieces."""
+    piece = _piece(value, dim, count)
+    if not _is_kept(piece, dim):
+        value, dim = _pieces_first(emit, value, dim, piece, count), 0
+    attrs = {"scatter_dimension": integer(dim)} | groups()
+    return emit.reshape(_reducing(emit, "reduce_scatter", value, combiner, _piece(value, dim, count), attrs), piece)
+
+
+def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int], count: int) -> ir.Value:
+    """The pieces one after the other, without a copy where nothing stands before `dim`. Else they are made matrices: of a mere
+    transposition XLA makes a layout, in which the first dimension is not the outermost."""
+    if prod(piece[:dim]) == 1:
+        return emit.reshape(value, [count, *piece[dim:]])
+    split = emit.reshape(value, [*piece[:dim], count, *piece[dim:]])
+    first = emit.transpose(split, [dim, *range(dim), *range(dim + 1, len(piece) + 1)])
+    return emit.reshape(first, [count, prod(piece[:-1]), piece[-1]])
+
+
+def _is_kept(piece: Sequence[int], dim: int) -> bool:
+    """Whether a reduce-scatter into such pieces along `dim` stays as it is: an even number of tiles, or parts of one, of which
+    every form becomes an all-reduce."""
+    inner, size = len(piece) - 1 - dim, piece[dim]
+    if prod(piece[:dim]) == 1:
+        return inner == 0 or (inner == 1 and size % TILE[1] != 0)
+    return inner < 2 and (size % (2 * TILE[inner]) == 0 or size < TILE[inner])
+
+
+TILE = (128, 8)
+"""The elements of a tile in the memory of a TPU along the last dimension, and along the one before."""
+
+
+def _exchanged(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
+    """By an exchange and arithmetic."""
+    piece = _piece(value, dim, count)
     exchanged = exchange_over(emit, value, dim, dim, count, groups(global_ids=False))
-    received = emit.reshape(exchanged, [*shape[:dim], count, *piece[dim:]])
+    received = emit.reshape(exchanged, [*piece[:dim], count, *piece[dim:]])
     return emit.reduce(received, neutral(f"bitwise_{combiner}", element_of(value)), [dim], combiner)
+
+
+def _piece(value: ir.Value, dim: int, count: int) -> list[int]:
+    """The shape of a piece of `value`, of so many along `dim`."""
+    shape = shape_of(value)
+    return [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
 
 
 def _averaged(emit: Builder, total: ir.Value, kind: str, count: int) -> ir.Value:

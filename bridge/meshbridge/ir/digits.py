@@ -6,7 +6,7 @@ Whatever depends on where a device stands follows from digits: its coordinates, 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,6 +39,21 @@ Digits = tuple[Digit, ...]
 def group_size(digits: Digits) -> int:
     """Devices in one group along `digits`."""
     return prod(digit.radix for digit in digits)
+
+
+def divided(digits: Digits, inner: int) -> tuple[Digits, Digits]:
+    """`digits` as outer ones, and the inner ones of groups of `inner` devices; no outer ones where none end or divide there."""
+    outer, within = list(digits), list[Digit]()
+    while inner > 1:
+        if not outer or gcd(outer[-1].radix, inner) not in (outer[-1].radix, inner):
+            return (), digits
+        axis, radix, stride = outer.pop()
+        taken = min(radix, inner)
+        within.insert(0, Digit(axis, taken, stride))
+        if taken < radix:
+            outer.append(Digit(axis, radix // taken, stride * taken))
+        inner //= taken
+    return tuple(outer), tuple(within)
 
 
 def group_index(digits: Digits, device: Number) -> Number:

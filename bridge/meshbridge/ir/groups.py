@@ -9,7 +9,7 @@ alone decides, in both forms: `jax.jit` takes it from the devices of its mesh, a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from meshbridge.ir.builder import dense
-from meshbridge.ir.digits import Digit, Digits, Numbers, groups_along, in_parts, line_digits, logical_digits
+from meshbridge.ir.digits import Digit, Digits, Numbers, divided, group_size, groups_along, in_parts, line_digits, logical_digits
 from meshbridge.ir.mlir import MeshError, ir, stablehlo
 from meshbridge.ir.sharding import Mesh
 
@@ -61,6 +61,22 @@ KNOWS_MESH_AXES = hasattr(stablehlo, "ReplicaGroupMeshAxesAttr")
 """Whether this jaxlib can write device groups by mesh axes."""
 
 
+@dataclass(frozen=True)
+class Stages:
+    """Which collectives over all devices are written in two, the one over `inner` devices, the other over as many groups."""
+
+    inner: Mapping[str, int] = field(default_factory=dict)
+    "By the names of StableHLO."
+    least: float = 0.0
+    "The bytes that the whole has on a device at least."
+
+    def of(self, kind: str, mesh: Mesh, digits: Digits, size: float) -> tuple[Digits, ...]:
+        """The digits of the groups of each, outer ones first, of a collective of `size` bytes."""
+        if size < self.least or group_size(digits) < mesh.size or kind not in self.inner:
+            return (digits,)
+        return tuple(stage for stage in divided(digits, self.inner[kind]) if stage)
+
+
 @dataclass
 class Groups:
     """Writes the groups of one module; equal ones once.
@@ -73,6 +89,7 @@ class Groups:
     spelling: Spelling = "auto"
     collective_broadcast: bool = False
     """Whether the backend has `stablehlo.collective_broadcast`."""
+    stages: Stages = Stages()
     _written: dict[tuple[Hashable, ...], ir.Attribute] = field(default_factory=dict)
     _devices: dict[tuple[str, Digits], Numbers] = field(default_factory=dict)
 

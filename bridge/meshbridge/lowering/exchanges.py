@@ -8,7 +8,8 @@ from math import prod
 
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp, AllToAllOp, PermuteOp
 from meshbridge.ir.builder import Builder, element_of, integer, op_of, shape_of, tensor
-from meshbridge.ir.digits import axis_digits
+from meshbridge.ir.digits import axis_digits, group_size
+from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.exchange import exchange_over
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.site import Site, lowers
@@ -25,9 +26,11 @@ def gather_over(site: Site, value: ir.Value, dim: int) -> ir.Value:
     if site.group_size == 1:
         return value
     shape = shape_of(value)
-    shape[dim] *= site.group_size
-    attrs = {"all_gather_dim": integer(dim)} | site.groups.collective(site.mesh, site.digits)
-    return site.emit.value("all_gather", tensor(shape, element_of(value)), [value], attrs)
+    for digits in reversed(site.stages("all_gather", type_bytes(value.type) * site.group_size)):
+        shape[dim] *= group_size(digits)
+        attrs = {"all_gather_dim": integer(dim)} | site.groups.collective(site.mesh, digits)
+        value = site.emit.value("all_gather", tensor(shape, element_of(value)), [value], attrs)
+    return value
 
 
 @lowers(AllSliceOp)

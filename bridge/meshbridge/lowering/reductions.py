@@ -11,6 +11,8 @@ from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
 from meshbridge.ir import combine
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.combine import GroupAttributes, is_native
+from meshbridge.ir.digits import Digits, group_size
+from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.exchanges import in_pieces
@@ -29,7 +31,7 @@ def all_reduce_over(site: Site, value: ir.Value, kind: str) -> ir.Value:
     if site.group_size == 1:
         return value
     if is_native(kind, element_of(value)):
-        return combine.all_reduce_natively(site.emit, value, kind, site.group_size, _groups(site))
+        return combine.all_reduce_natively(site.emit, value, kind, site.group_size, _groups(site, site.digits))
     return in_pieces(site, value, lambda flat: _scattered(site, flat, kind, 0))
 
 
@@ -47,12 +49,13 @@ def _converted(site: Site, value: ir.Value, kind: str) -> ir.Value:
     return site.emit.convert(value, element)
 
 
-def _groups(site: Site) -> GroupAttributes:
-    return partial(site.groups.collective, site.mesh, site.digits)
+def _groups(site: Site, digits: Digits) -> GroupAttributes:
+    return partial(site.groups.collective, site.mesh, digits)
 
 
 def _scattered(site: Site, value: ir.Value, kind: str, dim: int) -> ir.Value:
-    return combine.reduce_scatter(site.emit, value, dim, kind, site.group_size, _groups(site))
+    stages = site.stages("reduce_scatter", type_bytes(value.type))
+    return combine.reduce_scatter(site.emit, value, dim, kind, [(group_size(each), _groups(site, each)) for each in stages])
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:

@@ -44,6 +44,10 @@ class Site:
     def result_type(self) -> ir.RankedTensorType:
         return ir.RankedTensorType(self.op.results[0].type)
 
+    def stages(self, kind: str, size: float) -> tuple[Digits, ...]:
+        """The digits of the collectives, outer ones first, that are one of that kind over the site's groups, of `size` bytes."""
+        return self.groups.stages.of(kind, self.mesh, self.digits, size)
+
     def in_group(self) -> ir.Value:
         """This device's number in its group, `tensor<i32>`."""
         return self.positions.along(self.mesh, self.digits, self.emit)

@@ -93,6 +93,8 @@ class Machine:
     "Whether its compiler combines small collectives, without copies."
     asynchronous: frozenset[str]
     "Of ISSUED, the collectives that run beside kernels; for others the device waits."
+    staged: Mapping[str, str] = field(hash=False)
+    "The collectives over all devices of a slice that its compiler replaces by all-reduces, and on which of SLICES."
     network: Link | None = None
     "Between slices, or nodes."
     chip: Link | None = None
@@ -147,6 +149,8 @@ ISSUED = (
     *("collective_broadcast", "collective_permute"),
 )
 """The kinds of collectives that compilers issue, by StableHLO's names."""
+SLICES = ("all", "rings", "square")
+"""What slices `staged` speaks of: all, those whose every axis is a ring, those of equal sides."""
 
 _STEP_KEYS: dict[str, type] = {
     "source": str,
@@ -156,6 +160,7 @@ _STEP_KEYS: dict[str, type] = {
     "combines": bool,
     "asynchronous": list,
 }
+_STEP_MAY_LACK: dict[str, type] = {"staged": dict}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -234,12 +239,16 @@ def load(path: Path) -> Machine:
     memory = read["memory"]
     _check(path, "memory.", memory, _MEMORY_KEYS)
     step = read["step"]
-    _check(path, "step.", step, _STEP_KEYS)
+    _check(path, "step.", step, _STEP_KEYS, _STEP_MAY_LACK)
     _check_share(path, "step.efficiency", step["efficiency"])
     if step["launch"] < 0:
         raise MeshError(f"{path}: error: step.launch: expected no negative number, found {step['launch']!r}")
     if unknown := [kind for kind in step["asynchronous"] if kind not in ISSUED]:
         raise MeshError(f"{path}: error: step.asynchronous: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
+    staged = step.get("staged", {})
+    _check(path, "step.staged.", staged, {}, dict.fromkeys(("all_gather", "reduce_scatter"), str))
+    if unknown := [slices for slices in staged.values() if slices not in SLICES]:
+        raise MeshError(f"{path}: error: step.staged: expected some of {', '.join(SLICES)}, found {unknown[0]!r}")
     links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_LINKS) if place in read}
     if read["devices_per_chip"] > 1 and "chip" not in links:
         raise MeshError(f"{path}: error: chip is missing: it says what connects the {read['devices_per_chip']} devices of one")
@@ -264,6 +273,7 @@ def load(path: Path) -> Machine:
         step["repeats"],
         step["combines"],
         frozenset(step["asynchronous"]),
+        staged,
         links.get("network"),
         links.get("chip"),
         tuple(map(str, read.get("kinds", ()))),

@@ -114,7 +114,7 @@ def _reduce_scatter(step: s.ReduceScatter, value: ir.Value, site: Site) -> ir.Va
     if step.kind not in COMBINERS:
         raise MeshError(f"reduction '{step.kind}' has no body that could run")
     groups = partial(site.groups.collective, site.mesh, step.digits)
-    return reduce_scatter(site.emit, value, step.dim, step.kind, group_size(step.digits), groups)
+    return reduce_scatter(site.emit, value, step.dim, step.kind, [(group_size(step.digits), groups)])
 
 
 @_emit_step.register

@@ -1,0 +1,55 @@
+// XLA:TPU makes no all-reduces of reduce-scatters along a first dimension of pieces, or into pieces of whole tiles. Of those over all
+// devices of a slice it makes all-reduces, and of all-gathers too where all axes are rings: two collectives amount to one.
+// RUN: mesh-opt %s --lower-collectives | filecheck %s --check-prefixes=CHECK,ONE
+// RUN: mesh-opt %s --lower-collectives=machine=v5p | filecheck %s --check-prefixes=CHECK,TWO
+// RUN: mesh-opt %s --lower-collectives=machine=v5p:4x4x4 | filecheck %s --check-prefixes=CHECK,TWO
+
+mesh.mesh @m(shape = 16x4)
+
+// CHECK-LABEL: @rows
+// CHECK: %[[PIECES:.*]] = stablehlo.reshape %arg0 : (tensor<2048x512xbf16>) -> tensor<4x512x512xbf16>
+// CHECK: "stablehlo.reduce_scatter"(%[[PIECES]]) <{{.*}}scatter_dimension = 0
+// CHECK: (tensor<4x512x512xbf16>) -> tensor<1x512x512xbf16>
+func.func @rows(%x: tensor<2048x512xbf16>) -> tensor<512x512xbf16> {
+  %0 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 0 : tensor<2048x512xbf16> -> tensor<512x512xbf16>
+  return %0 : tensor<512x512xbf16>
+}
+
+// CHECK-LABEL: @even_tiles
+// CHECK: "stablehlo.reduce_scatter"(%arg0) <{{.*}}scatter_dimension = 1
+func.func @even_tiles(%x: tensor<2048x1024xbf16>) -> tensor<2048x256xbf16> {
+  %0 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 1 : tensor<2048x1024xbf16> -> tensor<2048x256xbf16>
+  return %0 : tensor<2048x256xbf16>
+}
+
+// CHECK-LABEL: @heads
+// CHECK: stablehlo.reshape %arg0 : (tensor<3x16x128x64xbf16>) -> tensor<3x4x4x128x64xbf16>
+// CHECK: stablehlo.transpose %{{.*}}, dims = [1, 0, 2, 3, 4]
+// CHECK: %[[PIECES:.*]] = stablehlo.reshape %{{.*}} -> tensor<4x1536x64xbf16>
+// CHECK: "stablehlo.reduce_scatter"(%[[PIECES]]) <{{.*}}scatter_dimension = 0
+// CHECK: (tensor<1x1536x64xbf16>) -> tensor<3x4x128x64xbf16>
+func.func @heads(%x: tensor<3x16x128x64xbf16>) -> tensor<3x4x128x64xbf16> {
+  %0 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 1 : tensor<3x16x128x64xbf16> -> tensor<3x4x128x64xbf16>
+  return %0 : tensor<3x4x128x64xbf16>
+}
+
+// CHECK-LABEL: @all_devices
+// ONE: stablehlo.reduce_scatter{{.*}}tensor<1x64xi64>
+// ONE: stablehlo.all_gather{{.*}}tensor<1x64xi64>
+// TWO: stablehlo.reduce_scatter{{.*}}tensor<4x16xi64>
+// TWO: stablehlo.reduce_scatter{{.*}}tensor<16x4xi64>
+// TWO: stablehlo.all_gather{{.*}}tensor<16x4xi64>{{.*}} -> tensor<64x1024xbf16>
+// TWO: stablehlo.all_gather{{.*}}tensor<4x16xi64>{{.*}} -> tensor<1024x1024xbf16>
+func.func @all_devices(%x: tensor<1024x1024xbf16>) -> tensor<1024x1024xbf16> {
+  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0, 1] scatter_axis = 0 : tensor<1024x1024xbf16> -> tensor<16x1024xbf16>
+  %1 = mesh.all_gather %0 on @m mesh_axes = [0, 1] gather_axis = 0 : tensor<16x1024xbf16> -> tensor<1024x1024xbf16>
+  return %1 : tensor<1024x1024xbf16>
+}
+
+// A second collective would take longer than what it saves.
+// CHECK-LABEL: @small
+// CHECK: stablehlo.all_gather{{.*}}tensor<1x64xi64>
+func.func @small(%x: tensor<64xbf16>) -> tensor<4096xbf16> {
+  %0 = mesh.all_gather %x on @m mesh_axes = [0, 1] gather_axis = 0 : tensor<64xbf16> -> tensor<4096xbf16>
+  return %0 : tensor<4096xbf16>
+}
