@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import prod
 
 from meshbridge.cost.seconds import collective_time
-from meshbridge.ir.groups import Stages
+from meshbridge.ir.groups import Forms
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines import machine
@@ -59,13 +59,13 @@ def combines(name: str) -> bool:
     return name not in UNNAMED and _device(name).combines
 
 
-def stages(name: str, devices: int) -> Stages:
-    """Which collectives over all of so many devices are written in two for the compiler of the machine: none of fewer bytes than
-    a device receives while another starts. Raises MeshError as `objective` does."""
+def forms(name: str, devices: int) -> Forms:
+    """The collectives on so many devices that the compiler of the machine keeps. Two for one take a launch more, which those of
+    fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""
     if name in UNNAMED:
-        return Stages()
+        return Forms()
     device, topology = _device(name), of_machine(name).topology if has_topology(name) else ()
-    return Stages(inner_sizes(device, devices, topology), device.link.launch_bytes)
+    return Forms(inner_sizes(device, devices, topology), device.link.launch_bytes, device.platform == "tpu")
 
 
 def _device(name: str) -> Machine:

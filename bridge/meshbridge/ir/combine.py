@@ -47,24 +47,33 @@ def all_reduce_natively(emit: Builder, value: ir.Value, kind: str, count: int, g
 
 
 def reduce_scatter(
-    emit: Builder, value: ir.Value, dim: int, kind: str, stages: Sequence[tuple[int, GroupAttributes]]
+    emit: Builder,
+    value: ir.Value,
+    dim: int,
+    kind: str,
+    stages: Sequence[tuple[int, GroupAttributes]],
+    *,
+    pieces_first: bool = False,
 ) -> ir.Value:
     """Of the pieces of `value` along `dim`, one for each device of a group, this device's, reduced: by one collective after the
-    other, outer groups first, each over so many devices."""
-    scattered = _scattered if is_native(kind, element_of(value)) else _exchanged
+    other, outer groups first, each over so many devices. With `pieces_first`, in the form that XLA:TPU keeps."""
+    combiner = _combiner_of(kind, element_of(value))
     for count, groups in stages:
-        value = scattered(emit, value, dim, _combiner_of(kind, element_of(value)), count, groups)
+        piece = _piece(value, dim, count)
+        if not is_native(kind, element_of(value)):
+            value = _exchanged(emit, value, dim, combiner, count, groups)
+        elif pieces_first and not _is_kept(piece, dim):
+            pieces = _pieces_first(emit, value, dim, piece, count)
+            value = emit.reshape(_scattered(emit, pieces, 0, combiner, count, groups), piece)
+        else:
+            value = _scattered(emit, value, dim, combiner, count, groups)
     return _averaged(emit, value, kind, prod(count for count, _ in stages))
 
 
 def _scattered(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
-    """By XLA's reduce-scatter, in a form of which XLA:TPU (libtpu 0.0.42) makes no all-reduce: into pieces of whole tiles, or
-    along a first dimension of pieces."""
-    piece = _piece(value, dim, count)
-    if not _is_kept(piece, dim):
-        value, dim = _pieces_first(emit, value, dim, piece, count), 0
+    """By XLA's reduce-scatter."""
     attrs = {"scatter_dimension": integer(dim)} | groups()
-    return emit.reshape(_reducing(emit, "reduce_scatter", value, combiner, _piece(value, dim, count), attrs), piece)
+    return _reducing(emit, "reduce_scatter", value, combiner, _piece(value, dim, count), attrs)
 
 
 def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int], count: int) -> ir.Value:
@@ -78,8 +87,8 @@ def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int]
 
 
 def _is_kept(piece: Sequence[int], dim: int) -> bool:
-    """Whether a reduce-scatter into such pieces along `dim` stays as it is: an even number of tiles, or parts of one, of which
-    every form becomes an all-reduce."""
+    """Whether XLA:TPU (libtpu 0.0.42) makes no all-reduce of a reduce-scatter into such pieces along `dim`, of an even number of
+    tiles, or makes one of every form of it, into parts of a tile."""
     inner, size = len(piece) - 1 - dim, piece[dim]
     if prod(piece[:dim]) == 1:
         return inner == 0 or (inner == 1 and size % TILE[1] != 0)

@@ -62,15 +62,17 @@ KNOWS_MESH_AXES = hasattr(stablehlo, "ReplicaGroupMeshAxesAttr")
 
 
 @dataclass(frozen=True)
-class Stages:
-    """Which collectives over all devices are written in two, the one over `inner` devices, the other over as many groups."""
+class Forms:
+    """What a machine's compiler keeps: of other forms it makes collectives of more bytes."""
 
     inner: Mapping[str, int] = field(default_factory=dict)
-    "By the names of StableHLO."
+    "Over how many devices the inner one of two collectives goes that amount to one over all devices, by StableHLO's names."
     least: float = 0.0
-    "The bytes that the whole has on a device at least."
+    "Of how many bytes those that are written in two are at least."
+    pieces_first: bool = False
+    "Whether a reduce-scatter is one along a first dimension of pieces, unless they are of whole tiles."
 
-    def of(self, kind: str, mesh: Mesh, digits: Digits, size: float) -> tuple[Digits, ...]:
+    def stages(self, kind: str, mesh: Mesh, digits: Digits, size: float) -> tuple[Digits, ...]:
         """The digits of the groups of each, outer ones first, of a collective of `size` bytes."""
         if size < self.least or group_size(digits) < mesh.size or kind not in self.inner:
             return (digits,)
@@ -89,7 +91,7 @@ class Groups:
     spelling: Spelling = "auto"
     collective_broadcast: bool = False
     """Whether the backend has `stablehlo.collective_broadcast`."""
-    stages: Stages = Stages()
+    forms: Forms = Forms()
     _written: dict[tuple[Hashable, ...], ir.Attribute] = field(default_factory=dict)
     _devices: dict[tuple[str, Digits], Numbers] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.cost.objective import stages
+from meshbridge.cost.objective import forms
 from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir.groups import Form, Groups, Spelling
 from meshbridge.ir.mlir import ir
@@ -35,9 +35,9 @@ class LowerCollectives(Pass):
     "Write a broadcast as one `stablehlo.collective_broadcast`, which XLA's CPU backend lacks, instead of a tree of permutes."
 
     machine: str = "neutral"
-    "Whose compiler reads the collectives: which of them it would replace are written in two (docs/targets.md)."
+    "Whose compiler reads the collectives: they are written in the forms that it keeps (docs/targets.md)."
 
     def run(self, module: ir.Module) -> None:
         """Raises OpError where an operation cannot be executed coherently."""
-        staged = stages(self.machine, max((op.value.size for op in mesh_ops(module.body)), default=1))
-        lower_module(module, Groups(self.form, self.replica_groups, self.collective_broadcast, staged))
+        kept = forms(self.machine, max((op.value.size for op in mesh_ops(module.body)), default=1))
+        lower_module(module, Groups(self.form, self.replica_groups, self.collective_broadcast, kept))

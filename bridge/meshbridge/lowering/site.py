@@ -46,7 +46,7 @@ class Site:
 
     def stages(self, kind: str, size: float) -> tuple[Digits, ...]:
         """The digits of the collectives, outer ones first, that are one of that kind over the site's groups, of `size` bytes."""
-        return self.groups.stages.of(kind, self.mesh, self.digits, size)
+        return self.groups.forms.stages(kind, self.mesh, self.digits, size)
 
     def in_group(self) -> ir.Value:
         """This device's number in its group, `tensor<i32>`."""

@@ -1,10 +1,13 @@
 // XLA:TPU makes no all-reduces of reduce-scatters along a first dimension of pieces, or into pieces of whole tiles. Of those over all
 // devices of a slice it makes all-reduces, and of all-gathers too where all axes are rings: two collectives amount to one.
-// RUN: mesh-opt %s --lower-collectives | filecheck %s --check-prefixes=CHECK,ONE
+// RUN: mesh-opt %s --lower-collectives | filecheck %s --check-prefix=PLAIN
+// RUN: mesh-opt %s --lower-collectives=machine=v6e | filecheck %s --check-prefixes=CHECK,TWO-SCATTER,ONE-GATHER
 // RUN: mesh-opt %s --lower-collectives=machine=v5p | filecheck %s --check-prefixes=CHECK,TWO
 // RUN: mesh-opt %s --lower-collectives=machine=v5p:4x4x4 | filecheck %s --check-prefixes=CHECK,TWO
 
 mesh.mesh @m(shape = 16x4)
+
+// PLAIN-COUNT-4: "stablehlo.reduce_scatter"(%arg0)
 
 // CHECK-LABEL: @rows
 // CHECK: %[[PIECES:.*]] = stablehlo.reshape %arg0 : (tensor<2048x512xbf16>) -> tensor<4x512x512xbf16>
@@ -34,8 +37,9 @@ func.func @heads(%x: tensor<3x16x128x64xbf16>) -> tensor<3x4x128x64xbf16> {
 }
 
 // CHECK-LABEL: @all_devices
-// ONE: stablehlo.reduce_scatter{{.*}}tensor<1x64xi64>
-// ONE: stablehlo.all_gather{{.*}}tensor<1x64xi64>
+// TWO-SCATTER: stablehlo.reduce_scatter{{.*}}tensor<8x8xi64>
+// TWO-SCATTER: stablehlo.reduce_scatter{{.*}}tensor<8x8xi64>
+// ONE-GATHER: stablehlo.all_gather{{.*}}tensor<1x64xi64>
 // TWO: stablehlo.reduce_scatter{{.*}}tensor<4x16xi64>
 // TWO: stablehlo.reduce_scatter{{.*}}tensor<16x4xi64>
 // TWO: stablehlo.all_gather{{.*}}tensor<16x4xi64>{{.*}} -> tensor<64x1024xbf16>
