@@ -83,7 +83,7 @@ bench-targets: $(TARGETS)/.ready  ## realistic programs compiled for TPUs and GP
 bench-predicted: $(READY)  ## the predicted step beside what the compilers modelled in bench-targets, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.predicted --page docs/benchmarks.md
 
-bench-maxtext: $(READY)  ## the predicted step beside what is published of MaxText on TPUs, into docs/machines.md
+bench-maxtext: $(READY)  ## the predicted step beside what is published of MaxText on TPUs and H100, into docs/machines.md
 	$(BIN)/python -m benchmarks.maxtext --page docs/machines.md
 
 clean:  ## remove what the targets above have made

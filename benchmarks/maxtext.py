@@ -1,5 +1,5 @@
-"""The predicted step beside what is published of MaxText on TPUs: seconds of training steps of llamas, mixtures of experts, and
-MaxText's own sizes of decoders.
+"""The predicted step beside what is published of MaxText on TPUs and H100: seconds of training steps of llamas, mixtures of
+experts, and MaxText's own sizes of decoders.
 
 From the repository's root: `python -m benchmarks.maxtext [--rows TEXT] [--page FILE]`. Nothing runs: the step of each row is
 exported for the chips that it ran on, partitioned, and predicted. One constant for each machine, the share of their peaks that
@@ -26,7 +26,9 @@ from meshbridge.machines.target import of_machine
 from testdata.maxtext import Model, Parallelism, Run, export, training_step
 
 COMMAND = "make bench-maxtext"
+MACHINES = ("v6e", "v5p", "v5e", "h100")
 
+LLAMA2_7B = Model(4096, 11008, 32, 32, 32, 32000)
 LLAMA2_70B = Model(8192, 28672, 64, 8, 80, 32000)
 LLAMA3_8B = Model(4096, 14336, 32, 8, 32, 128256)
 LLAMA3_70B = Model(8192, 28672, 64, 8, 80, 128256)
@@ -61,6 +63,8 @@ class Row:
     how: Parallelism
     run: Run
     published: float
+    network: float = 0.0
+    "Bytes per second and device between nodes, where that is not the machine's."
 
     @cached_property
     def module(self) -> ir.Module:
@@ -73,6 +77,8 @@ class Row:
         """Of the predicted step, if kernels reach that share of their peaks."""
         target = of_machine(self.machine)
         machine = replace(target.machine, efficiency=efficiency, asynchronous=ASYNCHRONOUS)
+        if self.network and machine.network is not None:
+            machine = replace(machine, network=replace(machine.network, bandwidth=self.network, efficiency=1.0))
         return predict(self.module, replace(target, machine=machine)).seconds
 
     def tokens_per_second(self, seconds: float) -> float:
@@ -94,6 +100,7 @@ def published() -> Iterator[Row]:
     yield from _trillium()
     yield from _v5p()
     yield from _v5e()
+    yield from _h100()
 
 
 def _trillium() -> Iterator[Row]:
@@ -146,6 +153,18 @@ def _v5e() -> Iterator[Row]:
         yield from _in_slices(name, "v5e", "16x16", tensor, Run(batch, 2048, kept, fused=False), rates)
 
 
+A3 = 4 * 25e9 / 8
+"""Four ports of 200 Gb/s for the eight GPUs of a node of Google's A3."""
+
+
+def _h100() -> Iterator[Row]:
+    run = Run(4, 4096, (*PRODUCTS, "context"))
+    for nodes, rate in ((1, 492), (2, 422), (4, 407), (8, 409), (16, 375)):
+        how = Parallelism(data=nodes, fsdp=8)
+        seconds = of_rate(rate, LLAMA2_7B, run)
+        yield Row("Llama 2 7B", f"h100:1x{nodes}x8", LLAMA2_7B, how, run, seconds, A3)
+
+
 def _sharded(title: str, machine: str, model: Model, run: Run, seconds: float) -> Row:
     """Parameters and sequences along one axis of all devices."""
     return Row(title, machine, model, Parallelism(fsdp=of_machine(machine).devices), run, seconds)
@@ -175,7 +194,7 @@ STEPS = 8
 
 def page(rows: Sequence[Row]) -> str:
     """A table of the machines, for each half of whose rows the constant is fitted, and one of the rows, for the first half."""
-    own = {name: [row for row in rows if row.machine.startswith(f"{name}:")] for name in ("v6e", "v5p", "v5e")}
+    own = {name: [row for row in rows if row.machine.startswith(f"{name}:")] for name in MACHINES}
     return "\n".join([*_machines(own), "", *_rows(own)])
 
 

@@ -83,7 +83,7 @@ class Fake(Row):
 
 def test_the_constant_makes_the_mean_right() -> None:
     def row(published: float, computing: float, waiting: float, title: str = "step") -> Row:
-        return Fake(title, "v5p:2x2x2", SMALL, Parallelism(fsdp=8), Run(1, 8), published, computing, waiting)
+        return Fake(title, "v5p:2x2x2", SMALL, Parallelism(fsdp=8), Run(1, 8), published, computing=computing, waiting=waiting)
 
     rows = [row(10, 4, 2), row(20, 9, 2)]
     efficiency = fitted(rows)
