@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets bench-predicted bench-maxtext test-targets test-targets-all clean
+.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -79,6 +79,14 @@ ARGS ?= --page docs/benchmarks.md --overview README.md
 
 bench-targets: $(TARGETS)/.ready  ## realistic programs compiled for TPUs and GPUs that need not be there, into docs/benchmarks.md
 	$(TARGETS)/bin/python -m benchmarks.targets $(ARGS)
+
+# Libraries whose models are measured: they bring half a gigabyte of their own.
+$(TARGETS)/.models: $(TARGETS)/.ready
+	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[models]'
+	touch $@
+
+bench-models: $(TARGETS)/.models  ## models of other libraries compiled for GPUs that need not be there, into docs/models.md
+	$(TARGETS)/bin/python -m benchmarks.models --page docs/models.md
 
 bench-predicted: $(READY)  ## the predicted step beside what the compilers modelled in bench-targets, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.predicted --page docs/benchmarks.md

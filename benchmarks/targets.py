@@ -168,25 +168,24 @@ OVERVIEW = ("wire_bytes", "modelled")
 Found = Mapping[Case, Mapping[str, Contestant]]
 
 
-def tables(found: Found) -> str:
+def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
     """A table for each target, with geometric means, and what failed."""
     targets = dict.fromkeys(case.target for case in found)
     return "\n\n".join(
-        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target})) for target in targets
+        "\n".join(_table(target, {c: both for c, both in found.items() if c.target == target}, figures)) for target in targets
     )
 
 
-def _table(target: Target, found: Found) -> Iterator[str]:
+def _table(target: Target, found: Found, figures: Sequence[Figure]) -> Iterator[str]:
     yield f"**{target.text}**: {target.devices} of {target.machine.summary}"
     yield ""
-    yield f"| program | annotated | {' | '.join(figure.heading for figure in FIGURES)} |"
-    yield f"|---|---|{'---:|' * len(FIGURES)}"
+    yield f"| program | annotated | {' | '.join(figure.heading for figure in figures)} |"
+    yield f"|---|---|{'---:|' * len(figures)}"
     for case, both in found.items():
-        yield f"| {case.name} | {case.annotation} | {' | '.join(figure.cell(both) for figure in FIGURES)} |"
-    for annotation in ANNOTATIONS:
-        if chosen := [both for case, both in found.items() if case.annotation == annotation]:
-            means = " | ".join(_mean(figure, chosen) for figure in FIGURES)
-            yield f"| *geometric mean* | *{annotation}* | {means} |"
+        yield f"| {case.name} | {case.annotation} | {' | '.join(figure.cell(both) for figure in figures)} |"
+    for annotation in dict.fromkeys(case.annotation for case in found):
+        chosen = [both for case, both in found.items() if case.annotation == annotation]
+        yield f"| *geometric mean* | *{annotation}* | {' | '.join(_mean(figure, chosen) for figure in figures)} |"
     yield ""
     yield from _remarks(target, found)
 

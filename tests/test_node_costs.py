@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from meshbridge import resharding
-from meshbridge.decide.choice import Pricing, computed_bytes
+from meshbridge.decide.choice import Pricing
 from meshbridge.decide.graph import Graph, Kind, Tensor
 from meshbridge.decide.node_costs import KindCosts, NodeCost
 from meshbridge.ir.sharding import Mesh, Sharding, Split
@@ -46,18 +46,18 @@ def _tensor(chooser: random.Random, mesh: Mesh, rule: ShardingRule, dims: Dims) 
 
 def _by_trying_all(kind: Kind, mesh: Mesh, known: tuple[Tensor, ...]) -> float:
     """The least that any option costs, every one of them priced, and its operands."""
-    rule, op = kind.rule, Pricing(mesh).op(kind.rule)
+    rule, pricing = kind.rule, Pricing(mesh)
     operands, results = known[: len(rule.operands)], known[len(rule.operands) :]
 
     def bytes_of(tensor: Tensor, source: Sharding, target: Sharding) -> float:
         return resharding.cost(tensor.shape, tensor.dtype, mesh, source, target)
 
-    suggestions = tuple(op.suggestion(place, tensor.split) for place, tensor in enumerate(known))
+    suggestions = tuple(pricing.op(rule).suggestion(place, tensor.split) for place, tensor in enumerate(known))
     return min(
-        computed_bytes(rule) * choice.share
+        pricing.computed(rule) * choice.share
         + sum(bytes_of(tensor, tensor.sharding, need) for tensor, need in zip(operands, choice.needs, strict=True))
         + sum(bytes_of(tensor, computed, tensor.sharding) for tensor, computed in zip(results, choice.computed, strict=True))
-        for _, _, choice in op.suggested(suggestions)
+        for _, _, choice in pricing.op(rule).suggested(suggestions)
     )
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from meshbridge.decide.choice import Choice, Pair, Prices, Taken, computed_bytes, ranked
+from meshbridge.decide.choice import Choice, Pair, Prices, Taken, ranked
 from meshbridge.decide.decisions import AS_OPERANDS, CHEAPEST, GIVEN, BlockDecisions, OpDecision, Shardings
 from meshbridge.decide.graph import Graph, Kind, Node, Tensor, wanted_partial
 from meshbridge.decide.kind_choices import has_layout
@@ -244,12 +244,17 @@ class Assigner:
         return carried_axes(node.op, node.rule, [partial.get(tensor, ()) for tensor in node.operands])
 
     def _is_passed_on(self, tensor: int, axes: Axes) -> bool:
-        """Whether a partial definition is left to its only user, because the user passes it on in no more bytes."""
-        user = self._only_user(tensor)
-        if user is None or user.is_identity or self._unreduced.get(user.only_result) != axes:
+        """Whether a partial definition is left to its only user because that passes it on in no more bytes; or to several users,
+        if loops add up what these make of it."""
+        users = [node for index in self.graph.users[tensor] for node in (self.graph.nodes[index],) if tensor in node.operands]
+        if len(users) != self.graph.uses[tensor] or not (len(users) == 1 or tensor in self.graph.accumulated):
             return False
-        shape, grown = (self.graph.tensors[each].shape for each in (tensor, user.only_result))
-        return prod(grown) <= prod(shape) and self._carried(user, self._unreduced) == axes
+        if any(user.is_identity or self._unreduced.get(user.only_result) != axes for user in users):
+            return False
+        passed = sum(prod(self.graph.tensors[user.only_result].shape) for user in users)
+        return passed <= prod(self.graph.tensors[tensor].shape) and all(
+            self._carried(user, self._unreduced) == axes for user in users
+        )
 
     def _payload(self, node: Node) -> OpDecision:
         """Decides for an op; one whose like has been decided for is assigned the same."""
@@ -371,7 +376,7 @@ class Assigner:
 
         choices = op.suggested(suggestions, wanted_partial(kind, results))
         rank = counted if any(value is not None and value.anticipated is not None for value in arriving) else None
-        return ranked(choices, computed_bytes(kind.rule), last, first, rank)[0]
+        return ranked(choices, self.graph.pricing.computed(kind.rule), last, first, rank)[0]
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, PRIORITIES, REPLICATED_AXES, SOURCE
 from meshbridge.dialect.renumber import may_name_axes
+from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, has_no_regions, ir, source_location, walk
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY
@@ -61,6 +63,8 @@ class GraphBuilder:
         "Per tensor in a group, the source location of the statement that puts it there."
         self._added: dict[int, ir.Value] = {}
         "Per carried tensor that a loop only adds to, the value that it adds."
+        self._made_of: dict[int, list[int]] = {}
+        "Per tensor, the elements of what its readers make of it that loops only add up."
         self._makers: dict[int, Node] = {}
         "Per tensor, the op of one result that defines it, as far as nodes have been searched."
         self._searched = 0
@@ -268,7 +272,7 @@ class GraphBuilder:
             added = self._added_value(yielded, *[block.arguments[index] for block in regions])
             if added is not None:
                 self._added[carried[index]] = added
-                self._reduce_less_often(added, weight)
+                self._reduce_less_often(added, weight, added.type)
 
     def _hand_on(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Each operand of an optimisation barrier is a result. It passes as it is stored: who recomputes a layer behind a barrier
@@ -288,24 +292,27 @@ class GraphBuilder:
         value: ir.Value = join.op.operands[1 - place]
         return value
 
-    def _reduce_less_often(self, value: ir.Value, weight: int) -> None:
-        """Partial values that `value` is made of by linear ops alone are reduced only `weight` times."""
+    def _reduce_less_often(self, value: ir.Value, weight: int, type_: ir.Type) -> None:
+        """Partial values that `value` is made of by linear ops alone are reduced only `weight` times. A reader makes one value of
+        that type of it; it counts once all its readers do so, if these have no more elements together: slices, for one."""
         tensor = self.tensor(value)
-        if not _used_once(value):
+        made = self._made_of.setdefault(tensor, [])
+        made.append(prod(shape_of(type_)))
+        if len(made) < sum(1 for _ in value.uses) or sum(made) > prod(shape_of(value.type)):
             return
         maker = self._maker(tensor)
         self.graph.accumulated.add(tensor)
         if tensor in self._added:
-            self._reduce_less_often(self._added[tensor], weight)
+            self._reduce_less_often(self._added[tensor], weight, value.type)
         elif maker is None:
             return
         elif maker.rule.reduces:
             self.graph.change_kind(maker, reduce_weight=weight)
         elif maker.name in ADD:
             for operand in maker.op.operands:
-                self._reduce_less_often(operand, weight)
+                self._reduce_less_often(operand, weight, value.type)
         elif maker.name in UNARY:
-            self._reduce_less_often(maker.op.operands[0], weight)
+            self._reduce_less_often(maker.op.operands[0], weight, value.type)
 
     def _maker(self, tensor: int) -> Node | None:
         """The op of one result that defines a tensor."""

@@ -311,9 +311,11 @@ class Pricing:
     """What deciding prices on a mesh. Everything is computed once per distinct op, split and option: the second layer of a model
     looks up what the first one has paid for, and so does the next program."""
 
-    def __init__(self, mesh: Mesh, objective: Objective = BYTES) -> None:
+    def __init__(self, mesh: Mesh, objective: Objective = BYTES, work: float = 1.0) -> None:
         self.mesh = mesh
         self.objective = objective
+        self.work = work
+        "How many times CONTRACTION_PRICE and ELEMENT_PRICE computing costs."
         self._devices: dict[int, int] = {}
         self.nothing = Prices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
@@ -321,6 +323,13 @@ class Pricing:
     def op(self, rule: ShardingRule, taken: Taken = ()) -> OpChoices:
         """What an op has to choose from that takes operands as partial sums so."""
         return _op_choices(rule, taken, self.mesh)
+
+    def computed(self, rule: ShardingRule) -> float:
+        """What one device computes if nothing is split, in bytes on the wire."""
+        if not rule.loops:
+            return 0.0
+        price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
+        return self.work * price * rule.work * prod([loop.size for loop in rule.loops])
 
     def devices(self, axes: int) -> int:
         """How many devices a set of axes, a bit for each, splits over."""
@@ -344,17 +353,9 @@ class Pricing:
 
 
 @lru_cache(maxsize=16)
-def pricing_of(mesh: Mesh, objective: Objective = BYTES) -> Pricing:
+def pricing_of(mesh: Mesh, objective: Objective = BYTES, work: float = 1.0) -> Pricing:
     """The one for a mesh."""
-    return Pricing(mesh, objective)
-
-
-def computed_bytes(rule: ShardingRule) -> float:
-    """What one device computes if nothing is split, in bytes on the wire (see CONTRACTION_PRICE)."""
-    if not rule.loops:
-        return 0.0
-    price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
-    return price * rule.work * prod([loop.size for loop in rule.loops])
+    return Pricing(mesh, objective, work)
 
 
 def choices_of(preferred: Iterable[Choice]) -> Choices:

@@ -288,7 +288,7 @@ class Graph:
     def renumber(self, after: Mesh) -> Callable[[Tensor], Tensor]:
         """Goes over to the mesh `after`, in which axes are cut; returns what is known then of a tensor, by what was known."""
         parts = parts_of(self.mesh, after)
-        self.mesh, self.pricing = after, pricing_of(after, self.pricing.objective)
+        self.mesh, self.pricing = after, pricing_of(after, self.pricing.objective, self.pricing.work)
         for memo in (self._tensors, self._changed, self._kinds):
             memo.clear()
         renumbered = cache(lambda tensor: self.known(tensor.renumbered(parts)))

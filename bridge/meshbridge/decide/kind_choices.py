@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from meshbridge.decide.choice import Choice, End, Prices, Pricing, cheapest, choices_of, computed_bytes
+from meshbridge.decide.choice import Choice, End, Prices, Pricing, cheapest, choices_of
 from meshbridge.decide.graph import Kind, Tensor, wanted_layout
 from meshbridge.ir.sharding import Axes, Sharding
 
@@ -24,7 +24,7 @@ class KindChoices:
     def __init__(self, kind: Kind, pricing: Pricing, arriving: ArrivingFn, leaving: LeavingFn) -> None:
         self.kind = kind
         self.op = pricing.op(kind.rule, kind.kept)
-        self.compute = computed_bytes(kind.rule)
+        self.compute = pricing.computed(kind.rule)
         "What is computed if nothing is split."
         self._arriving = arriving
         self._leaving = leaving

@@ -1,0 +1,69 @@
+"""Models of other people's libraries compiled for GPUs that need not be there: partitioned by meshbridge, and by Shardy.
+
+From the repository's root: `python -m benchmarks.models [--models NAME…] [--schemes NAME…] [--page FILE]`. The models are tiny:
+the table shows how many collectives a plan needs, what it computes twice, and what it holds. `make bench-models` writes
+docs/models.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import marked
+from benchmarks.targets import Case, Figure, measure, tables
+from meshbridge.machines.target import parse
+from meshbridge.tools.compare.contestants import OURS, PEER
+from testdata.models.catalogue import models
+from testdata.models.model import SCHEMES
+
+COMMAND = "make bench-models"
+TARGET = "gpu:h100:1x1x8"
+
+
+@dataclass(frozen=True)
+class ModelCase(Case):
+    """A model under a scheme, which stands where programs have their annotation."""
+
+    @property
+    def exporting(self) -> list[str]:
+        """The Python command that writes the model."""
+        said = ["--scheme", self.annotation, "--platform", self.platform]
+        return ["-m", "testdata.models.export", str(self.program), self.name, *said]
+
+
+FIGURES = (
+    Figure("wire KB", "wire_bytes", 1e3, 1),
+    Figure("collectives", "executed"),
+    Figure("MFLOP", "flops", 1e6, 1),
+    Figure("temporaries KB", "temporary_bytes", 1e3),
+    Figure("modelled us", "modelled", 1e-3),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; 1 if our program did not compile somewhere."""
+    known = list(models())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=known, default=known, metavar="NAME")
+    parser.add_argument("--schemes", nargs="+", choices=list(SCHEMES), default=list(SCHEMES))
+    parser.add_argument("--limit", type=int, default=300, metavar="SECONDS", help="what one compilation may take (default: 300)")
+    parser.add_argument("--keep", action="store_true", help="take what was measured before from build/targets, where it is there")
+    parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the table")
+    options = parser.parse_args(argv)
+    kept = [PEER] if options.ours else [OURS, PEER] if options.keep else []
+    cases = [ModelCase(name, scheme, parse(TARGET)) for scheme in options.schemes for name in options.models]
+    found = {case: measure(case, options.limit, kept=kept) for case in cases}
+    text = tables(found, FIGURES)
+    print(text)
+    if options.page:
+        options.page.write_text(marked.replaced(options.page, "models", COMMAND, text))
+    return 1 if any(both[OURS].get("error") for both in found.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
