@@ -6,15 +6,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-os.environ.setdefault(
-    "JAX_PLATFORMS", "cpu"
-)  # jax reads both when it makes its first device, which some libraries do when imported
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-
-from testdata.models.catalogue import models
+from testdata.models.catalogue import model
 from testdata.models.model import SCHEMES
 
 
@@ -27,7 +21,7 @@ def main() -> None:
     parser.add_argument("--platform", choices=["cpu", "cuda", "tpu"], default="cpu")
     options = parser.parse_args()
     beside = options.output.with_suffix(".partly")
-    beside.write_bytes(models()[options.name]().export(options.scheme, options.platform).serialize())
+    beside.write_bytes(model(options.name).export(options.scheme, options.platform).serialize())
     beside.replace(options.output)
 
 
