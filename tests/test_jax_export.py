@@ -106,6 +106,30 @@ def test_file_keeps_its_vjp(exported: export.Exported, mesh: jax.sharding.Mesh) 
     assert not again.vjp().has_vjp()
 
 
+@pytest.mark.parametrize("machine", ["bytes", "h100"])
+def test_what_is_derived_has_the_same_options(mesh: jax.sharding.Mesh, machine: str) -> None:
+    """The gradient of a partitioned artifact, and an executable within a larger function: each is as if it had been partitioned
+    by itself with these options."""
+    rows, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+    jitted = jax.jit(lambda x, y: (x * y).sum(0), in_shardings=(rows, rows), out_shardings=whole)
+    vector = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+    original = export.export(jitted)(vector, vector)
+    again = export.deserialize(original.serialize(vjp_order=1))
+    partitioned = meshbridge.partition(again, machine=machine, collectives="off")
+    alone = meshbridge.partition(again.vjp(), machine=machine, collectives="off")
+    assert partitioned.vjp().mlir_module() == alone.mlir_module()
+    seen = []
+    real = meshbridge.pipeline.partition_module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            meshbridge.pipeline, "partition_module", lambda module, how, **more: (seen.append(how), real(module, how, **more))[1]
+        )
+        executable = meshbridge.compile(original, machine=machine, collectives="off")
+        ones = jnp.ones((8, 16), jnp.float32)
+        close(jax.jit(lambda x: executable(x, x) + 1)(ones), 9 * np.ones(16))
+    assert [(how.emit, how.machine, how.collectives) for how in seen] == [("local", machine, "off"), ("exported", machine, "off")]
+
+
 def test_unused_arguments_stay_outside(mesh: jax.sharding.Mesh) -> None:
     rows = NamedSharding(mesh, PartitionSpec("data"))
     jitted = jax.jit(lambda x, unused, y: x + y, in_shardings=(rows, None, None))

@@ -112,6 +112,7 @@ def partition(
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     options.setdefault("machine", implied(opened.platforms).name)
     how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
+    opened = opened.planned(how)
     pipeline.partition_module(opened.module, how)
     if stablehlo_version is not None:
         return formats.in_version(opened, stablehlo_version)
@@ -217,5 +218,6 @@ def compile(
     if available:
         opened = formats.for_platform(opened, jax_devices.platform(available[0]))
     options.setdefault("machine", jax_devices.of(available).name)
-    pipeline.partition_module(opened.module, pipeline.Options(emit="local", **options))
-    return pjrt.load(opened, available)
+    how = pipeline.Options(emit="local", **options)
+    pipeline.partition_module(opened.module, how)
+    return pjrt.load(opened.planned(how), available)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshbridge.ir.mlir import MeshError
@@ -14,8 +14,9 @@ class TreeCalling:
     """A `formats.Calling` of a function that JAX has traced.
 
     `in_tree` is the tree of `(args, kwargs)`; `in_avals` and `out_avals` are flat, as JAX has them before typed keys become
-    arrays of integers. `kept` are the positions of the arguments that the module takes. `whole` is the partitioned function for
-    callers within a larger one, None where the value that the program came in cannot be called.
+    arrays of integers. `kept` are the positions of the arguments that the module takes. `whole` gives the function as it is
+    partitioned with given options, `how`, to callers within a larger one; None where the value that the program came in cannot
+    be called.
     """
 
     name: str
@@ -24,7 +25,12 @@ class TreeCalling:
     out_tree: Any
     out_avals: Sequence[Any]
     kept: Sequence[int]
-    whole: Callable[..., Any] | None
+    whole: Callable[[object], Callable[..., Any]] | None
+    how: object = None
+
+    def planned(self, how: object) -> TreeCalling:
+        """The same for a program that is partitioned with these options."""
+        return replace(self, how=how)
 
     @property
     def count(self) -> int:
@@ -77,7 +83,7 @@ class TreeCalling:
             for position, sharding in zip(self.kept, shardings, strict=True):
                 leaves[position] = _constrained(leaves[position], sharding)
             arguments, named = jax.tree.unflatten(tree, leaves)
-        return self.whole(*arguments, **named)
+        return self.whole(self.how)(*arguments, **named)
 
 
 def _is_key(dtype: Any) -> bool:

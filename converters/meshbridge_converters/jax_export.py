@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -113,11 +113,9 @@ def _calling(exported: Any) -> TreeCalling:
     from meshbridge_converters.jax_calling import TreeCalling
 
     @cache
-    def partitioned() -> Any:
-        return partition(exported)
-
-    def whole(*arguments: Any, **named: Any) -> Any:
-        return partitioned().call(*arguments, **named)
+    def whole(how: pipeline.Options | None) -> Callable[..., Any]:
+        found: Callable[..., Any] = partition(exported, how).call
+        return found
 
     trees = exported.in_tree, exported.in_avals, exported.out_tree, exported.out_avals
     return TreeCalling(exported.fun_name, *trees, exported.module_kept_var_idx, whole)
@@ -164,7 +162,7 @@ def pack(program: Program) -> Exported:
     return dataclasses.replace(
         exported,
         mlir_module_serialized=portable.serialize(program.module),
-        _get_vjp=None if exported._get_vjp is None else _PartitionedVjp(exported._get_vjp),
+        _get_vjp=None if exported._get_vjp is None else _PartitionedVjp(exported._get_vjp, program.how),
         **(
             _filled(exported, "in", [inside.get(index) for index in range(len(exported.in_avals))])
             | _filled(exported, "out", results[len(results) - len(exported.out_avals) :])
@@ -193,18 +191,21 @@ class _PartitionedVjp:
     """What `Exported._get_vjp` calls: the vjp of the original, partitioned when somebody asks for it."""
 
     original: Any
+    how: Any
 
     def __call__(self, primal: Exported) -> Exported:
-        return partition(self.original(primal))
+        return partition(self.original(primal), self.how)
 
 
-def partition(exported: Exported) -> Exported:
+def partition(exported: Exported, how: pipeline.Options | None = None) -> Exported:
     """`exported` with every collective explicit: the same function for JAX, and nothing left for XLA's partitioner to decide.
+    Of the options the form has no effect.
 
     Raises MeshError with a located diagnostic where the program cannot be partitioned.
     """
-    program = _open(exported, exported.fun_name, context())
-    pipeline.partition_module(program.module)
+    options = dataclasses.replace(how or pipeline.DEFAULTS, emit="exported", stablehlo_version=None, ops=())
+    program = _open(exported, exported.fun_name, context()).planned(options)
+    pipeline.partition_module(program.module, options)
     return pack(program)
 
 

@@ -58,6 +58,9 @@ class Calling(Protocol):
     def unflatten(self, results: Sequence[Any]) -> Any:
         """What the caller gets, of the arrays that the entry point returns."""
 
+    def planned(self, how: object) -> Calling:
+        """The same for a program that is partitioned with these options (`pipeline.Options`)."""
+
     def trace(self, arguments: Sequence[Any], named: Mapping[str, Any], shardings: Sequence[Any]) -> Any:
         """The call as a part of a larger function that JAX traces; `shardings` are those of the entry point's arguments.
 
@@ -70,7 +73,8 @@ class Program:
     """A module and what it came in. `envelope` is what its format needs to write it again, e.g. a `jax.export.Exported`, and
     `calling` how Python calls it, where that is more than one array for each argument and result. `version` is that of StableHLO
     in which it is to be written, where its format has versions; None leaves it to the format. `platforms` are those that it is
-    for, as jax.export calls them; nothing where it does not say.
+    for, as jax.export calls them; nothing where it does not say. `how` are the options that it is partitioned with, once they are
+    known (`planned`).
     """
 
     module: ir.Module
@@ -79,6 +83,12 @@ class Program:
     calling: Calling | None = None
     version: str | None = None
     platforms: tuple[str, ...] = ()
+    how: object = None
+
+    def planned(self, how: object) -> Program:
+        """The same, to be partitioned with these options (`pipeline.Options`), and so what is derived from it: its gradient, and
+        what a larger function calls."""
+        return replace(self, how=how, calling=self.calling and self.calling.planned(how))
 
     def serialize(self) -> bytes:
         """The content of a file that holds the program in its format. Raises MeshError for what the format cannot say."""

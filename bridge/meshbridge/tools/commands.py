@@ -160,7 +160,7 @@ def partition(options: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "layout", "memory_limit")}
     how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
     with progress.shown((_READING, *_work(how), _WRITING), quiet=options.quiet) as steps:
-        program = _read_for_platform(options)
+        program = _read_for_platform(options).planned(how)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
             _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit")
