@@ -31,7 +31,7 @@ def sent(
     shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
     jitted = jax.jit(function, in_shardings=shardings)
     avals = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    partitioned = meshbridge.partition(export.export(jitted)(*avals))
+    partitioned = meshbridge.partition(export.export(jitted)(*avals), machine="bytes")
     rng = np.random.default_rng(0)
     arguments = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     found = jax.jit(partitioned.call)(*map(jax.device_put, arguments, shardings))

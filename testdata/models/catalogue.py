@@ -11,7 +11,7 @@ MODULES = {
     "linen": ("linen", "optax"),
     "nnx": ("nnx",),
     "haiku": ("haiku",),
-    "equinox": ("equinox", "diffrax", "flowjax"),
+    "equinox": ("equinox", "flowjax"),
     "probability": ("numpyro", "tinygp", "distrax", "blackjax"),
     "science": ("jraph", "e3nn", "brax"),
     "transformers": ("hf",),

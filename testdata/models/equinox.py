@@ -1,11 +1,10 @@
-"""Equinox, and what is made with it: diffrax's differential equations, flowjax's flows."""
+"""Equinox, and flowjax's flows, which are made with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -64,20 +63,6 @@ def _recurrent() -> Model:
     return _trained(cell, loss, numbers(64, 32, 64))
 
 
-def _neural_ode() -> Model:
-    field = eqx.nn.MLP(32, 32, 128, 2, jax.nn.softplus, key=KEYS[0])
-
-    def loss(field: Any, starts: Any) -> Any:
-        def solved(start: Any) -> Any:
-            term = diffrax.ODETerm(lambda time, y, _: field(y))
-            steps = diffrax.ConstantStepSize()
-            return diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, 1.0, 0.1, start, stepsize_controller=steps, max_steps=16).ys
-
-        return jnp.mean(jax.vmap(solved)(starts) ** 2)
-
-    return _trained(field, loss, numbers(64, 32))
-
-
 def _flow(make: Callable[..., Any]) -> Model:
     flow = make(KEYS[0], base_dist=Normal(jnp.zeros(16)), flow_layers=3, nn_width=64)
 
@@ -93,7 +78,6 @@ MODELS = {
     "equinox_attention": _attention,
     "equinox_convolution": _convolution,
     "equinox_gru": _recurrent,
-    "diffrax_neural_ode": _neural_ode,
     "flowjax_coupling": lambda: _flow(coupling_flow),
     "flowjax_autoregressive": lambda: _flow(masked_autoregressive_flow),
 }

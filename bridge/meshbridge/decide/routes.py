@@ -21,12 +21,11 @@ MANAGEABLE = 1000
 Measured (`benchmarks.constants`): without it llama_scan_fsdp sends 25,522 KB instead of 22,573. Unfolded, gpt12 (more nodes)
 takes a fifth longer and sends as much."""
 
-
 SMALL = 10.0
 """A program is small if its kernels take so many times longer to start than what they compute would take by its price. The
 search is soon over there, and is thorough on every machine.
 
-Measured on 37 models of other libraries, each under three shardings: without it three recurrent ones execute hundreds of
+Measured on 36 models of other libraries, each under three shardings: without it three recurrent ones execute hundreds of
 collectives instead of ten."""
 
 NO_KERNELS = FUSING | FREE | VIEWS
@@ -60,11 +59,14 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
 
 def _price_of_work(graph: Graph, launch: float) -> float:
     """How many times its price computing costs, for a program to cost no less than its kernels take to start, each as long as a
-    collective: who repeats a tenth of a small program pays a tenth of the time that it takes at least, not next to nothing."""
+    collective: who repeats a tenth of a small model pays a tenth of the time that it takes at least, not next to nothing. A
+    program without contractions is no model: what it computes may be repeated to spare a collective."""
     nodes = [node for node in graph.nodes if not node.is_identity]
+    if not any(node.rule.is_contraction for node in nodes):
+        return 1.0
     computed = sum([node.kind.weight * graph.pricing.computed(node.rule) for node in nodes])
     kernels = sum([node.kind.weight for node in nodes if node.name not in NO_KERNELS])
-    return max(1.0, kernels * launch * graph.mesh.size / computed) if computed else 1.0
+    return max(1.0, kernels * launch * graph.mesh.size / computed)
 
 
 def _refined(graph: Graph, folding: tuple[Graph, list[int]], budget: int, prices: Sequence[float]) -> Refiner:
