@@ -55,6 +55,14 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.parametrize("size", [(), (0,)])
+def test_products_of_nothing_have_a_plan(size: tuple[int, ...]) -> None:
+    """A product of scalars, and one of empty vectors, compute nothing that could be repeated."""
+    empty = jnp.zeros(size)
+    exported = export.export(jax.jit(jnp.dot, in_shardings=NamedSharding(device_mesh((8,)), PartitionSpec())))(empty, empty)
+    assert meshbridge.compile(exported)(empty, empty) == 0
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_small_steps_are_shared(name: str, machine: str) -> None:

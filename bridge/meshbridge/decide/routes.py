@@ -62,9 +62,9 @@ def _price_of_work(graph: Graph, launch: float) -> float:
     collective: who repeats a tenth of a small model pays a tenth of the time that it takes at least, not next to nothing. A
     program without contractions is no model: what it computes may be repeated to spare a collective."""
     nodes = [node for node in graph.nodes if not node.is_identity]
-    if not any(node.rule.is_contraction for node in nodes):
-        return 1.0
     computed = sum([node.kind.weight * graph.pricing.computed(node.rule) for node in nodes])
+    if not computed or not any(node.rule.is_contraction for node in nodes):
+        return 1.0
     kernels = sum([node.kind.weight for node in nodes if node.name not in NO_KERNELS])
     return max(1.0, kernels * launch * graph.mesh.size / computed)
 
