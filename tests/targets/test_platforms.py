@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -100,8 +103,18 @@ def test_gpu(function: Any, arguments: Any, collectives: int, monkeypatch: pytes
     assert compiled("gpu:h100:1x1x8", function, *arguments) == collectives
 
 
+KINDS = """
+import sys
+from meshbridge.machines.target import parse
+from meshbridge.runtime.targets import devices
+print(*{device.device_kind for device in devices(parse(sys.argv[1]))}, sep="\\n")
+"""
+
+
 @pytest.mark.parametrize("text", ["tpu:v4:2x2x2", "tpu:v5e:2x4", "tpu:v5p:2x2x2", "tpu:v6e:2x4", "tpu:7x:2x2x1"])
 def test_compilers_know_devices_by_kinds_of_their_machines(text: str) -> None:
     """Those of GPUs are named after the target's configuration, not as a driver names them."""
     chosen = target(text)
-    assert {each.device_kind for each in targets.devices(chosen)} <= set(chosen.machine.kinds)
+    environment = {**os.environ, **targets.environment(chosen)}
+    done = subprocess.run([sys.executable, "-c", KINDS, text], env=environment, capture_output=True, text=True, check=True)
+    assert {*done.stdout.splitlines()} <= {*chosen.machine.kinds}
