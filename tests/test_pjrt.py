@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -122,3 +126,25 @@ def test_what_xla_cannot_run_is_a_diagnostic(ctx: ir.Context) -> None:
     dynamic = "func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> { return %a : tensor<?xf32> }"
     with pytest.raises(MeshError, match=r"test.mlir:1:1: error: 'func.func' op has a boundary of type tensor<\?xf32>, expected"):
         meshbridge.compile(module(dynamic, ctx))
+
+
+MANY_RUNS = """
+import sys
+import numpy as np
+import meshbridge
+
+executable = meshbridge.compile(meshbridge.load(sys.argv[1]), machine="neutral")
+arguments = [np.full(place.shape, 0.1, place.dtype) for place in executable.inputs]
+first, *others = ([np.asarray(result) for result in executable(arguments[:-1], arguments[-1:])] for _ in range(30))
+for results in others:
+    for result, expected in zip(results, first, strict=True):
+        np.testing.assert_array_equal(result, expected)
+"""
+
+
+def test_collectives_beside_a_loop_of_collectives() -> None:
+    """A flow's step reduces beside loops that reduce: every device must run both in one order, or all wait for each other. In a
+    process of its own, which can be ended."""
+    program = Path(__file__).parent.parent / "testdata" / "flow_scan.jax_export"
+    done = subprocess.run([sys.executable, "-c", MANY_RUNS, program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr

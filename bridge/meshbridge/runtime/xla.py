@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import jaxlib.version
 import numpy as np
 from jaxlib import xla_client
 
@@ -50,6 +51,17 @@ _AHEAD_OF_TIME = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
 results along what they contract, with float32 between, for which its model of time has no measurement (docs/targets.md). An MLP
 step of 395 GFLOP over 8 H100 is modelled to compute for 11.0 ms as XLA with Shardy partitions it, by cuBLAS for 0.9."""
 
+_SCHEDULER: dict[str, Any] = (
+    {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    if jaxlib.version.__version_info__ > (0, 9, 0)
+    else {"xla_cpu_enable_concurrency_optimized_scheduler": False}
+)
+
+_RUNNING = {"cpu": _SCHEDULER}
+"""XLA's options by platform where its devices are there. The order that XLA:CPU takes by default is made for concurrency: a
+collective that waits for nothing may start beside a loop of collectives on one virtual device and behind it on another, and the
+devices then wait for each other for ever (docs/devices.md)."""
+
 
 def compile_module(
     module: ir.Module,
@@ -83,6 +95,7 @@ def compile_module(
         data = mlir.to_bytecode(module)
         if b"lapack_" in data:
             _find_lapack()
+        options.env_option_overrides = list(_RUNNING.get(client.platform, {}).items())
         return Loaded(client.compile_and_load(data, assigned, options), used)
     except jax.errors.JaxRuntimeError as error:
         raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None
