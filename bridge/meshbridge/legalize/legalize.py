@@ -9,12 +9,35 @@ from typing import ClassVar
 from meshbridge.ir.mlir import MeshError, find, ir, run_stock_passes
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import Pattern, rewriting
-from meshbridge.legalize import arg_reductions, branches, constants, lookups, padded_windows, reads, transforms, tuples
+from meshbridge.legalize import (
+    arg_reductions,
+    branches,
+    constants,
+    lookups,
+    padded_windows,
+    reads,
+    row_lookups,
+    transforms,
+    tuples,
+)
 from meshbridge.legalize.expansions import batch_norm, einsum, older_calls, scan, shapes
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS, Legalizer
 
 FAMILIES = (
-    *(branches, tuples, shapes, einsum, batch_norm, scan, older_calls, lookups, constants, arg_reductions, transforms),
+    *(
+        branches,
+        tuples,
+        shapes,
+        einsum,
+        batch_norm,
+        scan,
+        older_calls,
+        lookups,
+        row_lookups,
+        constants,
+        arg_reductions,
+        transforms,
+    ),
     *(reads, padded_windows),
 )
 """The files of patterns, in the order of the table."""
