@@ -14,6 +14,7 @@ from functools import cache
 from math import inf
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
+from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.cost.objective import DEFAULT, combines, objective
@@ -176,7 +177,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         stages += [
             Stage("partitioned", (partition,)),
             # Gathers of one value that several readers wanted become one.
-            Stage("optimised", (Simplify(), *optimize[options.collectives])),
+            Stage("optimised", (Simplify(), *optimize[options.collectives], BroadcastInLoops())),
         ]
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups

@@ -66,7 +66,7 @@ def hoist(loops: list[ir.Operation], growth: int) -> bool:
 def _hoist(loop: ir.Operation, block: ir.Block, growth: int) -> bool:
     """Moves what it can out of `block`, the condition or the body of `loop`."""
     moved = False
-    initial = _carried_unchanged(loop, block)
+    initial = carried_unchanged(loop, block)
     varying: set[ir.Value] = {argument for argument in block.arguments if argument not in initial}
     waiting: dict[ir.Value, ir.Operation] = {}
     for view in list(block.operations):
@@ -87,7 +87,7 @@ def _growth(op: ir.Operation) -> float:
     return tensor_bytes(op.results[0]) - tensor_bytes(op.operands[0])
 
 
-def _carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.Value]:
+def carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.Value]:
     """The arguments of `block` that every trip hands on as they are, and what they start as."""
     body = loop.regions[1].blocks[0]
     yielded = list(list(body.operations)[-1].operands)

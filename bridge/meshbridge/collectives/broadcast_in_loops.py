@@ -1,0 +1,73 @@
+"""`broadcast-in-loops`: what a loop reads broadcast is broadcast in every trip, not held in memory around the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives.hoist_collectives import carried_unchanged
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import find, ir, walk
+from meshbridge.ir.passes import Pass, register
+
+_BROADCAST = "stablehlo.broadcast_in_dim"
+
+
+@register
+@dataclass(frozen=True)
+class BroadcastInLoops(Pass):
+    """Repeats within loops the broadcasts that make data larger and that only their readers there need.
+
+    Input:   %0 = stablehlo.broadcast_in_dim %mask, dims = [1, 2] : (tensor<4x4xi1>) -> tensor<8x4x4xi1>
+             %1:2 = stablehlo.while(%a = %0, %b = %x) {
+               %2 = stablehlo.select %a, %b, %zero : tensor<8x4x4xi1>, tensor<8x4x4xf32>
+               stablehlo.return %a, %2
+             }
+    Output:  %0:2 = stablehlo.while(%a = …, %b = %x) {
+               %1 = stablehlo.broadcast_in_dim %mask, dims = [1, 2] : (tensor<4x4xi1>) -> tensor<8x4x4xi1>
+               %2 = stablehlo.select %1, %b, %zero : tensor<8x4x4xi1>, tensor<8x4x4xf32>
+               stablehlo.return %a, %2
+             }
+
+    Readers compute broadcasts on the way, but not across the border of a loop, where compilers store them: the causal mask of
+    attention for all batches and heads, while layers run forward and backward. What is carried for nothing, compilers drop.
+    """
+
+    name: ClassVar[str] = "broadcast-in-loops"
+
+    def run(self, module: ir.Module) -> bool:
+        with module.context:
+            loops = find(module.operation, ["stablehlo.while"])
+            changed = [_broadcast_in(loop, region.blocks[0]) for loop in loops for region in loop.regions]
+        return any(changed)
+
+
+def _broadcast_in(loop: ir.Operation, block: ir.Block) -> bool:
+    """Repeats at the beginning of `block`, the condition or the body of `loop`, what it reads broadcast from outside of it."""
+    initial = carried_unchanged(loop, block)
+    ops = [op for view in block.operations for op in walk(view.operation)]
+    *_, last = block.operations
+    inside = {result for op in ops for result in op.results}
+    made: dict[ir.Value, ir.Value] = {}
+    emit = Builder(loop.location, ir.InsertionPoint.at_block_begin(block))
+    for op in ops:
+        for number, operand in enumerate(op.operands) if op != last.operation else ():
+            value = initial.get(operand, operand)
+            if value in inside or (source := _broadcast(value)) is None:
+                continue
+            if value not in made:
+                made[value] = emit.again(source, value.type, list(source.operands))
+            op.operands[number] = made[value]
+    return bool(made)
+
+
+def _broadcast(value: ir.Value) -> ir.Operation | None:
+    """The broadcast that gives `value`, if it makes data larger."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != _BROADCAST or not isinstance(value.type, ir.RankedTensorType):
+        return None
+    op = owner.operation
+    if not (value.type.has_static_shape and op.operands[0].type.has_static_shape):
+        return None
+    return op if tensor_bytes(value) > tensor_bytes(op.operands[0]) else None
