@@ -227,6 +227,28 @@ def test_a_rotation_is_one_permute() -> None:
     assert kinds == ["shift"]
 
 
+@pytest.mark.parametrize("padding", [((0, -1), (0, -1)), ((-1, 0), (0, 0)), ((-2, 1), (0, 0))])
+def test_replicated_images_are_cropped_by_windows(padding: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """A cropped image would be one more in memory. XLA on CPU misreads padding that crops one side and adds to the other."""
+    by_batch = NamedSharding(device_mesh((8,)), Spec("a"))
+    rng = np.random.default_rng(0)
+    image, kernel = rng.normal(size=(16, 8, 9, 4)).astype(np.float32), rng.normal(size=(3, 3, 4, 8)).astype(np.float32)
+
+    def convolved(image: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(image, kernel, (2, 2), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    jitted = jax.jit(convolved, in_shardings=by_batch, out_shardings=by_batch)
+    partitioned = meshbridge.partition(jax.export.export(jitted)(jax.ShapeDtypeStruct(image.shape, np.float32)))
+    assert ("stablehlo.pad" in partitioned.mlir_module()) == any(min(edges) < 0 < max(edges) for edges in padding)
+    cropped = np.pad(image, [(0, 0), *[(max(low, 0), max(high, 0)) for low, high in padding], (0, 0)])
+    (top, bottom), (left, right) = [(-min(low, 0), min(high, 0) or None) for low, high in padding]
+    expected = lax.conv_general_dilated(
+        cropped[:, top:bottom, left:right], kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    found = jax.jit(partitioned.call)(jax.device_put(image, by_batch))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
 def _communication(
     function: Callable[..., Any], operands: list[tuple[tuple[int, ...], Spec]], shape: tuple[int, ...]
 ) -> tuple[set[str], float]:

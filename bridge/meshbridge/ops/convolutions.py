@@ -109,7 +109,8 @@ def local_convolution(op: ir.Operation, rule: ShardingRule, option: Option, at: 
     for index, (space, window) in enumerate(zip(spaces, windows, strict=True)):
         axes, dim = splits[0][space.dims[0]], space.dims[0]
         if not axes:
-            if window.base == 1:  # XLA on CPU misreads negative padding beside none
+            if window.base == 1 and min(window.low, window.high) < 0 < max(window.low, window.high):
+                # XLA on CPU misreads that: negative padding on one side, positive on the other one.
                 image = at.emit.pad_along(image, dim, zero, min(window.low, 0), min(window.high, 0))
                 windows[index] = replace(window, low=max(window.low, 0), high=max(window.high, 0))
             continue
