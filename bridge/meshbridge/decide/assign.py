@@ -376,7 +376,7 @@ class Assigner:
 
         choices = op.suggested(suggestions, wanted_partial(kind, results))
         rank = counted if any(value is not None and value.anticipated is not None for value in arriving) else None
-        return ranked(choices, self.graph.pricing.computed(kind.rule), last, first, rank)[0]
+        return ranked(choices, pricing.compute(kind.rule, kind.sharing), last, first, rank)[0]
 
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""

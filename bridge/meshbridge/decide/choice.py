@@ -15,6 +15,7 @@ from heapq import heappush, heapreplace
 from itertools import chain
 from math import prod
 from operator import getitem
+from typing import NamedTuple
 
 from meshbridge import resharding
 from meshbridge.ir.elements import element_bytes
@@ -87,6 +88,25 @@ class Choices(tuple[tuple[float, int, Choice], ...]):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
+
+class Compute(NamedTuple):
+    """What an op costs a device that computes a share of it, in bytes on the wire."""
+
+    price: float
+    "Of all of it."
+    again: float
+    "What all of it costs beside, where others compute the same although the annotations share it."
+    shared: float
+    "The share that they leave to a device."
+
+    def of(self, share: float) -> float:
+        """What it costs to compute a `share`."""
+        price, again, shared = self
+        return share * price + (share - shared) * again if share > shared else share * price
+
+
+NO_COMPUTE = Compute(0.0, 0.0, 1.0)
+"""Of what hands values on."""
 
 Pair = tuple[Sharding, Sharding, float]
 """From what to what a tensor is resharded, and how often."""
@@ -315,7 +335,7 @@ class Pricing:
         self.mesh = mesh
         self.objective = objective
         self.work = work
-        "How many times CONTRACTION_PRICE and ELEMENT_PRICE computing costs."
+        "How many times CONTRACTION_PRICE and ELEMENT_PRICE it costs to compute again what the annotations share."
         self._devices: dict[int, int] = {}
         self.nothing = Prices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
@@ -325,11 +345,16 @@ class Pricing:
         return _op_choices(rule, taken, self.mesh)
 
     def computed(self, rule: ShardingRule) -> float:
-        """What one device computes if nothing is split, in bytes on the wire."""
+        """What it takes one device to compute if nothing is split, in bytes on the wire."""
         if not rule.loops:
             return 0.0
         price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
-        return self.work * price * rule.work * prod([loop.size for loop in rule.loops])
+        return price * rule.work * prod([loop.size for loop in rule.loops])
+
+    def compute(self, rule: ShardingRule, sharing: int) -> Compute:
+        """What an op costs that the annotations share among so many devices."""
+        price = self.computed(rule)
+        return Compute(price, (self.work - 1) * price, 1 / sharing)
 
     def devices(self, axes: int) -> int:
         """How many devices a set of axes, a bit for each, splits over."""
@@ -365,7 +390,7 @@ def choices_of(preferred: Iterable[Choice]) -> Choices:
 
 @lru_cache(maxsize=1 << 16)
 def cheapest(
-    choices: Choices, compute: float, results: tuple[Prices, ...], operands: tuple[Prices, ...]
+    choices: Choices, compute: Compute, results: tuple[Prices, ...], operands: tuple[Prices, ...]
 ) -> tuple[Choice, float, tuple[float, ...]]:
     """The cheapest of `choices`, the first of equals, see `ranked`."""
     return ranked(choices, compute, results, operands)
@@ -373,7 +398,7 @@ def cheapest(
 
 def ranked(
     choices: Choices,
-    compute: float,
+    compute: Compute,
     results: Sequence[Prices],
     operands: Sequence[Prices],
     rank: Callable[[Choice], float] | None = None,
@@ -386,14 +411,14 @@ def ranked(
     waiting: list[tuple[float, float, int, Choice]] = []
     count, seen = len(choices), 0
     while True:
-        while seen < count and (not waiting or choices[seen][0] * compute <= waiting[0][0]):
+        while seen < count and (not waiting or compute.of(choices[seen][0]) <= waiting[0][0]):
             share, place, choice = choices[seen]
-            own = sum(map(getitem, results, choice.computed), share * compute + choice.exchanged)
+            own = sum(map(getitem, results, choice.computed), compute.of(share) + choice.exchanged)
             total = sum(map(getitem, operands, choice.needs), own)
             heappush(waiting, (total, rank(choice) if rank is not None else 0.0, place, choice))
             seen += 1
         known, ranked, place, choice = waiting[0]
-        own = sum(map(Prices.price, results, choice.computed), choice.share * compute + choice.exchanged)
+        own = sum(map(Prices.price, results, choice.computed), compute.of(choice.share) + choice.exchanged)
         arriving = tuple(map(Prices.price, operands, choice.needs))
         total = sum(arriving, own)
         if total == known:

@@ -130,7 +130,8 @@ class Tensor:
     def signature(self) -> tuple[object, ...]:
         """All that is known of it but its split."""
         annotated = (self.priorities, self.decided, self.layout, self.user, self.written, self.region_axes)
-        return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, self.tied, self.boundary, self.found)
+        others = (self.tied, self.boundary, self.found)
+        return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, *others)
 
 
 _OF_SPLIT = ("axes", "sharding")
@@ -161,12 +162,15 @@ class Kind:
     "Operands that a loop around it carries: what it reads is this trip's value, not the one that the loop ends with."
     cuts: bool = False
     "Whether axes are cut to fit its loops, see `cut_axes.py`."
+    sharing: int = 1
+    "Among how many devices the annotations share what it computes, as far as they have been propagated."
 
     @property
     def signature(self) -> tuple[object, ...]:
         """All of that, to be compared."""
         handed_on = (self.is_identity, self.region_axes, self.is_entry, self.forward, self.backward)
-        return (self.rule, self.weight, self.reduce_weight, self.fixed_option, self.kept, self.inside, self.cuts, *handed_on)
+        running = (self.weight, self.reduce_weight, self.sharing)
+        return (self.rule, *running, self.fixed_option, self.kept, self.inside, self.cuts, *handed_on)
 
     def renumbered(self, parts: Sequence[Axes]) -> Kind:
         """The same kind where each axis is in `parts`."""

@@ -24,8 +24,7 @@ class KindChoices:
     def __init__(self, kind: Kind, pricing: Pricing, arriving: ArrivingFn, leaving: LeavingFn) -> None:
         self.kind = kind
         self.op = pricing.op(kind.rule, kind.kept)
-        self.compute = pricing.computed(kind.rule)
-        "What is computed if nothing is split."
+        self.compute = pricing.compute(kind.rule, kind.sharing)
         self._arriving = arriving
         self._leaving = leaving
         self._operands = len(kind.rule.operands)

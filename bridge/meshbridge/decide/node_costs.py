@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from meshbridge.decide.choice import Prices, Pricing
+from meshbridge.decide.choice import NO_COMPUTE, Prices, Pricing
 from meshbridge.decide.graph import Graph, Kind, Tensor
 from meshbridge.decide.kind_choices import KindChoices, Known, has_layout
 from meshbridge.ir.sharding import Axes, Sharding
@@ -35,9 +35,8 @@ class KindCosts:
         self.floors: dict[Known, float] = {}
         pricing = graph.pricing
         self._choices = KindChoices(kind, pricing, partial(_arriving, pricing), partial(_leaving, pricing, kind.reduce_share))
-        self._whole = 0.0 if kind.is_identity else self._choices.compute
-        "What is computed if nothing is split."
-        self.least = self._whole / graph.mesh.size
+        self._compute = NO_COMPUTE if kind.is_identity else self._choices.compute
+        self.least = self._compute.of(1 / graph.mesh.size)
         "What is computed at least, however the tensors are split."
 
     def cost(self, known: Known) -> NodeCost:
@@ -56,7 +55,7 @@ class KindCosts:
                 if tensor is not None:
                     axes |= tensor.axes
             fixed = self.kind.fixed_option is not None
-            found = self.floors[known] = self.least if fixed else self._whole / self.graph.pricing.devices(axes)
+            found = self.floors[known] = self.least if fixed else self._compute.of(1 / self.graph.pricing.devices(axes))
         return found
 
     def _computed(self, known: Known) -> NodeCost:
@@ -69,7 +68,7 @@ class KindCosts:
         else:
             choice = self._choices.fitting(known)
             if choice is not None:
-                return NodeCost(self._whole * choice.share, choice.needs, (0.0,) * len(choice.needs), ())
+                return NodeCost(self._compute.of(choice.share), choice.needs, (0.0,) * len(choice.needs), ())
             choice, own, arriving = self._choices.cheapest(known)
             needs = choice.needs
             if kind.kept or has_layout(known):
@@ -99,7 +98,7 @@ def costs_of_nodes(graph: Graph) -> list[KindCosts]:
     by_kind: dict[Kind, KindCosts] = {}
     for kind in dict.fromkeys([node.kind for node in graph.nodes]):
         handed_on = (kind.is_identity, kind.region_axes, kind.is_entry)
-        key = (kind.rule, kind.kept, kind.fixed_option, kind.reduce_share, *handed_on)
+        key = (kind.rule, kind.kept, kind.fixed_option, kind.reduce_share, kind.sharing, *handed_on)
         if key not in alike:
             alike[key] = KindCosts(kind, graph)
         by_kind[kind] = alike[key]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, reduce
 from math import inf
+from operator import or_
 
 from meshbridge.cost.fusion import FREE, FUSING, VIEWS
 from meshbridge.decide.choice import pricing_of
@@ -41,9 +44,11 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
     for index, tensor in enumerate(graph.tensors):
         if tensor.boundary:
             graph.describe(index, found=frozenset(sum(tensor.split, ())))
+    work = _price_of_work(graph, objective.launch)
+    if work > 1:
+        _note_sharing(graph)
     propagated, prices = graph.tensors, _memory_prices(graph, objective.memory)
     folded = fold_layers(graph)
-    work = _price_of_work(folded[0], objective.launch)
     least = most_held = inf
     for route in (replace(objective, is_thorough=True) if work > SMALL else objective).routes:
         graph.tensors, left = list(propagated), budget
@@ -58,15 +63,27 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
 
 
 def _price_of_work(graph: Graph, launch: float) -> float:
-    """How many times its price computing costs, for a program to cost no less than its kernels take to start, each as long as a
-    collective: who repeats a tenth of a small model pays a tenth of the time that it takes at least, not next to nothing. A
-    program without contractions is no model: what it computes may be repeated to spare a collective."""
-    nodes = [node for node in graph.nodes if not node.is_identity]
-    computed = sum([node.kind.weight * graph.pricing.computed(node.rule) for node in nodes])
-    if not computed or not any(node.rule.is_contraction for node in nodes):
+    """How many times its price it costs to compute again what the annotations share, for a program to cost no less than its
+    kernels take to start, each as long as a collective: who repeats a tenth of a small model pays a tenth of the time that it
+    takes at least, not next to nothing. A program without contractions is no model: what it computes may be repeated to spare a
+    collective. More than 1 in small programs, in which the starts of collectives count more than bytes."""
+    counts = Counter([(node.kind, node.name) for node in graph.nodes if not node.is_identity])
+    weighed = [(kind, name, kind.weight * count) for (kind, name), count in counts.items()]
+    computed = sum([weight * graph.pricing.computed(kind.rule) for kind, _, weight in weighed])
+    if not computed or not any(kind.rule.is_contraction for kind, _, _ in weighed):
         return 1.0
-    kernels = sum([node.kind.weight for node in nodes if node.name not in NO_KERNELS])
+    kernels = sum([weight for _, name, weight in weighed if name not in NO_KERNELS])
     return max(1.0, kernels * launch * graph.mesh.size / computed)
+
+
+def _note_sharing(graph: Graph) -> None:
+    """Notes among how many devices each op is shared, in place, as the annotations have been propagated. What they leave to every
+    device, as an optimiser's products of replicated gradients, is worth sharing only where that takes less than computing it."""
+    changed = cache(lambda kind, axes: graph.changed_kind(kind, sharing=graph.pricing.devices(axes)))
+    for node in graph.nodes:
+        if not node.is_identity:
+            axes = reduce(or_, [graph.tensors[tensor].axes for tensor in (*node.operands, *node.results) if tensor >= 0], 0)
+            node.kind = changed(node.kind, axes)
 
 
 def _refined(graph: Graph, folding: tuple[Graph, list[int]], budget: int, prices: Sequence[float]) -> Refiner:
