@@ -337,6 +337,8 @@ class Pricing:
         self.work = work
         "How many times CONTRACTION_PRICE and ELEMENT_PRICE it costs to compute again what the annotations share."
         self._devices: dict[int, int] = {}
+        self._objectives: dict[int, Objective] = {1: objective}
+        "By how many tensors are gathered or reduced together."
         self.nothing = Prices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
 
@@ -363,18 +365,23 @@ class Pricing:
             found = self._devices[axes] = self.mesh.group_size(axis for axis in range(self.mesh.rank) if axes >> axis & 1)
         return found
 
-    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None]) -> Prices:
-        """Those of a tensor, by what is resharded at one end of an op to what."""
-        return Prices(kind, self.mesh, pair, self.objective)
+    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None], joined: int = 1) -> Prices:
+        """Those of a tensor, by what is resharded at one end of an op to what; so many are gathered or reduced together."""
+        return Prices(kind, self.mesh, pair, self._objective(joined))
 
-    def arriving(self, kind: TensorType, source: Sharding) -> Prices:
+    def arriving(self, kind: TensorType, source: Sharding, joined: int = 1) -> Prices:
         """Bytes of resharding a value from `source` to what is needed of it."""
-        return _arriving(self.mesh, self.objective, kind, source)
+        return _arriving(self.mesh, self._objective(joined), kind, source)
 
-    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0) -> Prices:
+    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, joined: int = 1) -> Prices:
         """Bytes of resharding a result to `target`; those of a partial one count only for the `share` of the runs after which it
         is reduced."""
-        return _leaving(self.mesh, self.objective, kind, target, share)
+        return _leaving(self.mesh, self._objective(joined), kind, target, share)
+
+    def _objective(self, joined: int) -> Objective:
+        if (found := self._objectives.get(joined)) is None:
+            found = self._objectives[joined] = self.objective.joining(joined)
+        return found
 
 
 @lru_cache(maxsize=16)

@@ -54,6 +54,8 @@ class Tensor:
     "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
     found: frozenset[int] = frozenset()
     "At the boundary, the axes along which the sweeps have split it."
+    joined: tuple[int, int] = (1, 1)
+    "How many are gathered in one launch with it, and how many reduced, where the compiler joins collectives, see `joined.py`."
     _otherwise: dict[Split, Tensor] = field(default_factory=dict, repr=False)
     "The tensors of which the same is known but for the split, by that."
 
@@ -130,7 +132,7 @@ class Tensor:
     def signature(self) -> tuple[object, ...]:
         """All that is known of it but its split."""
         annotated = (self.priorities, self.decided, self.layout, self.user, self.written, self.region_axes)
-        others = (self.tied, self.boundary, self.found)
+        others = (self.tied, self.boundary, self.found, self.joined)
         return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, *others)
 
 

@@ -15,6 +15,7 @@ from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.held import held
+from meshbridge.decide.joined import note_joined
 from meshbridge.decide.refine import Refiner
 from meshbridge.resharding import Objective
 
@@ -47,6 +48,8 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
     work = _price_of_work(graph, objective.launch)
     if work > 1:
         _note_sharing(graph)
+        if objective.joined_bytes:
+            note_joined(graph)
     propagated, prices = graph.tensors, _memory_prices(graph, objective.memory)
     folded = fold_layers(graph)
     least = most_held = inf

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.resharding.slowness import Rates, slowness
+from meshbridge.resharding.slowness import Rates, exchanges, slowness
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class Objective:
     "Whether deciding also starts from the plan of the fewest bytes, and takes the better one, for twice the time."
     rates: Rates | None = None
     "How much longer collectives take along axes of the mesh; None where all axes are alike."
+    joined_bytes: float = 0.0
+    "Bytes up to which the compiler joins independent gathers, or independent reductions, into one launch; 0 where it joins none."
+    joined: int = 1
+    "How many travel together of the gathers and reductions that are priced: each costs its part of their launch."
 
     @cached_property
     def planning(self) -> Options:
@@ -49,10 +53,17 @@ class Objective:
 
     def price(self, mesh: Mesh, source: Sharding, target: Sharding, size: float, collectives: float) -> float:
         """What a resharding costs in which a device receives `size` bytes in so many collectives."""
+        launches = collectives * self.launch
+        if self.joined > 1 and not exchanges(source, target):
+            launches *= min(1.0, max(1 / self.joined, size / self.joined_bytes))
         if self.rates is None:
-            return size + self.launch * collectives
+            return size + launches
         slow = slowness(mesh, source, target, self.rates)
-        return size * slow.bytes + self.launch * collectives * slow.launch
+        return size * slow.bytes + launches * slow.launch
+
+    def joining(self, tensors: int) -> Objective:
+        """The same for one of so many tensors that are gathered or reduced together, if the compiler joins them."""
+        return replace(self, joined=tensors) if self.joined_bytes else self
 
     @cached_property
     def routes(self) -> tuple[tuple[Objective, ...], ...]:
@@ -68,7 +79,7 @@ class Objective:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.launch, self.memory, self.is_thorough, self.rates))
+        return hash((self.launch, self.memory, self.is_thorough, self.rates, self.joined_bytes, self.joined))
 
     def __hash__(self) -> int:
         """Computed once: prices are looked up by objective."""

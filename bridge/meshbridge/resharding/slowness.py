@@ -43,6 +43,12 @@ def slowness(mesh: Mesh, source: Sharding, target: Sharding, rates: Rates) -> Sl
     return found
 
 
+@lru_cache(maxsize=1 << 16)
+def exchanges(source: Sharding, target: Sharding) -> bool:
+    """Whether axes change dimensions between the two: whether it takes more than gathers and reductions."""
+    return bool(_moved(source, target)[0])
+
+
 def _moved(source: Sharding, target: Sharding) -> tuple[Axes, Axes]:
     """The axes that change dimensions, and those along which a value is gathered or reduced."""
     left: Axes = ()

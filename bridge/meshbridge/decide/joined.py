@@ -1,0 +1,110 @@
+"""How many gathers and reductions a compiler joins into one launch, for each tensor, before shardings are decided.
+
+    %0 = convert %w                              gathers of parameters wait for nothing: %w and %0 are *early*
+    %1 = dot_general %x, %0
+    %2 = reduce %1, %3 = reduce %1 * %1          neither waits for the other: they may be reduced together
+    %4 = dot_general %x, %cotangent
+    %5 = subtract %w, %4                         no product waits for gradients: %4 and %5 are *late*
+
+Early tensors of one scope may be gathered together. Late ones may be reduced together, and what is computed from them gathered
+together. Of what lies between, results of reductions may be reduced together before which as many others come, one after the
+other.
+
+Only small programs are looked at so: in others the starts of collectives take next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from meshbridge.decide.graph import Graph, Node
+
+Scope = tuple[int, ...]
+
+Level = tuple[Scope, int, bool]
+"""A scope, how many reductions come one after the other up to there, and whether the last one is a product."""
+
+
+def note_joined(graph: Graph) -> None:
+    """Notes of every tensor, in place, with how many it may be gathered and reduced. What a loop adds up is reduced behind it."""
+    early, late = _early(graph), _late(graph)
+    read, made, levels = _read(graph, early, late), _made(graph, early, late), _levels(graph)
+    alike = Counter(levels.values())
+    for index, users in enumerate(graph.users):
+        if not users or index in graph.accumulated:
+            continue
+        scope = graph.nodes[users[0]].scope
+        gathered = max(early[index] and read[scope], late[index] and made[scope], 1)
+        reduced = max(made[scope], 1) if late[index] else alike[levels[index]] if index in levels else 1
+        if gathered > 1 or reduced > 1:
+            graph.describe(index, joined=(gathered, reduced))
+
+
+def _early(graph: Graph) -> list[bool]:
+    """Per tensor, whether it is computed from arguments without a reduction; what a loop carries, if it is in every trip."""
+    return _all_but(graph, lambda node: node.rule.reduces, before=lambda node: node.operands, behind=lambda node: node.results)
+
+
+def _late(graph: Graph) -> list[bool]:
+    """Per tensor, whether no product is computed from it."""
+    return _all_but(
+        graph, lambda node: node.rule.is_contraction, before=lambda node: node.results, behind=lambda node: node.operands
+    )
+
+
+Tensors = Callable[[Node], tuple[int, ...]]
+
+
+def _all_but(graph: Graph, ends: Callable[[Node], bool], *, before: Tensors, behind: Tensors) -> list[bool]:
+    """Per tensor, whether no way leads to it through a node that `ends` it, from what is `before` a node to what is `behind`."""
+    found = [True] * len(graph.tensors)
+    waiting = list(graph.nodes)
+    while waiting:
+        node = waiting.pop()
+        if ends(node) or not _are(found, before(node)):
+            for tensor in behind(node):
+                if tensor >= 0 and found[tensor]:
+                    found[tensor] = False
+                    waiting += [graph.nodes[user] for user in graph.users[tensor] if tensor in before(graph.nodes[user])]
+    return found
+
+
+def _levels(graph: Graph) -> dict[int, Level]:
+    """Where the results of reductions are. What a loop carries counts as what it starts with."""
+    depths = [0] * len(graph.tensors)
+    found: dict[int, Level] = {}
+    for node in graph.nodes:
+        reduces = node.rule.reduces
+        depth = reduces + max([depths[tensor] for tensor in node.operands if tensor >= 0], default=0)
+        for tensor in node.results:
+            if tensor >= 0:
+                depths[tensor] = max(depths[tensor], depth)
+                if reduces:
+                    found[tensor] = (node.scope, depth, node.rule.is_contraction)
+    return found
+
+
+def _read(graph: Graph, early: Sequence[bool], late: Sequence[bool]) -> Counter[Scope]:
+    """Per scope, how many sharded early tensors there are from which something is computed that is neither early nor late."""
+    found = {
+        (tensor, node.scope)
+        for node in graph.nodes
+        if not _are(early, node.results) and not _are(late, node.results)
+        for tensor in node.operands
+        if tensor >= 0 and early[tensor] and graph.tensors[tensor].axes
+    }
+    return Counter(scope for _, scope in found)
+
+
+def _made(graph: Graph, early: Sequence[bool], late: Sequence[bool]) -> Counter[Scope]:
+    """Per scope, how many ops compute late tensors from something that is neither early nor late."""
+    return Counter(
+        node.scope
+        for node in graph.nodes
+        if _are(late, node.results) and any(tensor >= 0 and not early[tensor] and not late[tensor] for tensor in node.operands)
+    )
+
+
+def _are(known: Sequence[bool], tensors: Iterable[int]) -> bool:
+    return all(tensor < 0 or known[tensor] for tensor in tensors)

@@ -1,0 +1,117 @@
+"""Collectives that a compiler joins cost one launch together: small programs gather parameters and reduce gradients."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import NamedSharding, PartitionSpec
+
+import meshbridge
+from meshbridge.cost.objective import JOINED, objective
+from meshbridge.decide.build_graph import GraphBuilder
+from meshbridge.decide.choice import pricing_of
+from meshbridge.decide.graph import Graph
+from meshbridge.decide.joined import note_joined
+from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.ir.mlir import context, ir, main_function
+from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.ops.rule import Interface
+from meshbridge.pipeline import Options, build, run
+from meshbridge.read import formats
+from meshbridge.resharding import Objective
+from tests.operations.differential import device_mesh
+
+MESH = Mesh("m", (4, 2))
+SPLIT, WHOLE = Sharding("m", ((0,), ())), Sharding("m", ((), ()))
+TERMS, ELSEWHERE = Sharding("m", ((), ()), (0,), "sum"), Sharding("m", ((), (0,)))
+
+
+@pytest.mark.parametrize(("source", "target"), [(SPLIT, WHOLE), (TERMS, WHOLE), (TERMS, SPLIT)])
+def test_gathers_and_reductions_share_a_launch(source: Sharding, target: Sharding) -> None:
+    joining = Objective(launch=1000, joined_bytes=5000).joining(4)
+    assert joining.price(MESH, source, target, 80, 1) == 80 + 1000 / 4
+    assert joining.price(MESH, source, target, 2500, 1) == 2500 + 1000 / 2, "two of them are all that is joined"
+    assert joining.price(MESH, source, target, 9000, 1) == 9000 + 1000
+
+
+def test_an_exchange_starts_by_itself() -> None:
+    assert Objective(launch=1000, joined_bytes=5000).joining(4).price(MESH, SPLIT, ELSEWHERE, 80, 1) == 80 + 1000
+
+
+def test_only_compilers_that_combine_join() -> None:
+    assert objective("h100").joined_bytes == objective("v5e").joined_bytes == JOINED
+    for name in ("cpu8", "neutral", "bytes"):
+        assert objective(name).joining(4) == objective(name)
+    assert objective("h100").joining(4) == replace(objective("h100"), joined=4)
+
+
+def _step(parameters: list[Any], x: Any) -> Any:
+    """A gradient step of layers of two products of the same value."""
+
+    def loss(layers: list[Any]) -> Any:
+        y = x
+        for left, right in layers:
+            y = jnp.tanh(y @ left) * (y @ right)
+        return jnp.mean(y**2)
+
+    return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, jax.grad(loss)(parameters))
+
+
+LAYERS, WIDTH, BATCH = 6, 64, 512
+
+
+def _parameters() -> Any:
+    rng = np.random.default_rng(0)
+    return [[jnp.asarray(rng.standard_normal((WIDTH, WIDTH)) / 8, jnp.float32) for _ in range(2)] for _ in range(LAYERS)]
+
+
+def _exported(spec: PartitionSpec) -> export.Exported:
+    """The step with the batch along the only axis, and parameters as `spec` says."""
+    mesh, parameters = device_mesh((8,)), _parameters()
+    shardings = jax.tree.map(lambda _: NamedSharding(mesh, spec), parameters), NamedSharding(mesh, PartitionSpec("a"))
+    return export.export(jax.jit(_step, in_shardings=shardings))(parameters, jnp.ones((BATCH, WIDTH)))
+
+
+def _graph(module: ir.Module) -> Graph:
+    """The graph of a legal program, which must outlive it."""
+    mesh = find_mesh(module)
+    assert mesh is not None
+    with module.context:
+        return GraphBuilder(main_function(module), Interface(), pricing_of(mesh)).build()
+
+
+def test_early_and_late_tensors_of_a_step() -> None:
+    module = formats.unpack(_exported(PartitionSpec(None, "a")), context()).module
+    run(build(Options(emit="annotated")).until("legal").passes, module)
+    graph = _graph(module)
+    note_joined(graph)
+    square = [tensor for tensor in graph.tensors if tensor.shape == (WIDTH, WIDTH)]
+    count = 2 * LAYERS
+    parameters = [tensor for tensor in square if tensor.boundary and tensor.joined[0] == count + 1]
+    assert len(parameters) == count, "which are gathered with one another, and with the batch if it is"
+    assert sum(tensor.joined[1] >= count for tensor in square) >= count, "gradients are reduced with one another"
+    products = [graph.tensors[node.results[0]] for node in graph.nodes if node.rule.is_contraction]
+    between = [tensor.joined for tensor in products if tensor.shape == (BATCH, WIDTH)]
+    assert {gathered for gathered, _ in between} == {1}, "activations wait for one another"
+    assert min(reduced for _, reduced in between) == 2, "the two products of a layer do not"
+
+
+@pytest.mark.parametrize("spec", [PartitionSpec(), PartitionSpec(None, "a")])
+def test_small_layers_gather_parameters_and_reduce_gradients(spec: PartitionSpec) -> None:
+    """With a launch for each, activations were gathered, which are many times as large."""
+    exported = _exported(spec)
+    report = meshbridge.report(exported, machine="h100")
+    assert report.wire_bytes <= 2 * sum(p.nbytes for p in jax.tree.leaves(_parameters()))
+    work = json.loads(report.to_json())["work"]
+    assert work["device"]["contractions"] <= 1.01 * work["needed"]["contractions"]
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((BATCH, WIDTH)), jnp.float32)
+    found = meshbridge.compile(exported, machine="h100")(_parameters(), x)
+    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(_step(_parameters(), x)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
