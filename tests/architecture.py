@@ -23,7 +23,7 @@ STAGES = {
     "legal": ("legalize", "the same, calls inlined; every op has a sharding rule, or is known to have none"),
     "decided": ("decide", "`Decisions`, in memory: a sharding for every definition and use, an option for every op, and why"),
     "partitioned": ("partition", "one device's program: shapes of shards, all communication in `mesh.*` collectives"),
-    "optimised": ("collectives", "the same with fewer and smaller collectives"),
+    "optimised": ("collectives", "the same with fewer and smaller collectives, perhaps ahead of their readers (`overlap/`)"),
     "lowered": ("lowering", "StableHLO collectives: `exported`, which JAX calls, or `local`, which PJRT runs"),
 }
 """Who makes each stage, a folder but for the first, and its IR."""

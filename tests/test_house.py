@@ -42,6 +42,7 @@ LAYERS = (
     "runtime",
     "upstream",
     "lowering",
+    "overlap",
     "collectives",
     "partition",
     "decide",

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import DEFAULT, combines, objective
+from meshbridge.cost.objective import DEFAULT, combines, objective, runs_beside
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -35,6 +35,7 @@ from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.machines.layout import place
 from meshbridge.machines.target import Target, has_topology, of_machine
+from meshbridge.overlap.prefetch_gathers import PrefetchGathers
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings
@@ -157,6 +158,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     way = way or Way(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
     optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
+    overlap = (PrefetchGathers(),) if options.collectives == "on" and runs_beside(options.machine, "all_gather") else ()
     decide = ShardingRefinement(
         machine=way.machine, layout=options.layout, memory_factor=way.memory_factor, annotate=options.emit == "annotated"
     )
@@ -177,7 +179,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         stages += [
             Stage("partitioned", (partition,)),
             # Gathers of one value that several readers wanted become one.
-            Stage("optimised", (Simplify(), *optimize[options.collectives], BroadcastInLoops())),
+            Stage("optimised", (Simplify(), *optimize[options.collectives], BroadcastInLoops(), *overlap)),
         ]
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups
@@ -202,7 +204,7 @@ class Timing:
     verify_seconds: float
 
 
-PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "lowering", "upstream")
+PASSES_IN = ("read", "legalize", "decide", "partition", "collectives", "overlap", "lowering", "upstream")
 """The folders that hold passes."""
 
 Verify = Literal["each", "last", "dialect", "none"]

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshbridge.analysis.known_values import known_integer
 from meshbridge.ir.mlir import ir
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A loop that counts one carried integer, of number `counter`, from `start` by `step` while it is less than `limit`."""
+
+    counter: int
+    start: int
+    step: int
+    limit: int
+
+    @property
+    def trips(self) -> int:
+        """How often the loop runs."""
+        return max(0, -(-(self.limit - self.start) // self.step))
 
 
 def trip_count(op: ir.Operation) -> int | None:
@@ -11,17 +28,23 @@ def trip_count(op: ir.Operation) -> int | None:
 
     Annotations between the operations make no difference.
     """
+    found = counting(op)
+    return None if found is None else found.trips
+
+
+def counting(op: ir.Operation) -> Counting | None:
+    """How such a loop counts; None for others."""
     condition, body = (region.blocks[0] for region in op.regions)
     tested = _unmarked(_returned(condition)[0])
     compare = None if isinstance(tested.owner, ir.Block) else tested.owner.operation
     if compare is None or compare.name != "stablehlo.compare" or "LT" not in str(compare.attributes["comparison_direction"]):
         return None
-    counted, limit = _unmarked(compare.operands[0]), known_integer(compare.operands[1])
-    counter = next((i for i, arg in enumerate(condition.arguments) if arg == counted), None)
-    if counter is None or limit is None:
+    counter, limit = _unmarked(compare.operands[0]), known_integer(compare.operands[1])
+    number = next((i for i, arg in enumerate(condition.arguments) if arg == counter), None)
+    if number is None or limit is None:
         return None
-    start, step = known_integer(op.operands[counter]), _step(body, counter)
-    return max(0, -(-(limit - start) // step)) if start is not None and step else None
+    start, step = known_integer(op.operands[number]), _step(body, number)
+    return Counting(number, start, step, limit) if start is not None and step else None
 
 
 def _returned(block: ir.Block) -> list[ir.Value]:

@@ -67,6 +67,14 @@ def combines(name: str) -> bool:
     return name not in UNNAMED and _device(name).combines
 
 
+def runs_beside(name: str, kind: str) -> bool:
+    """Whether the compiler of the machine lets collectives of that kind, by StableHLO's name, run beside kernels.
+
+    Raises MeshError as `objective` does.
+    """
+    return name not in UNNAMED and kind in _device(name).asynchronous
+
+
 def forms(name: str, devices: int) -> Forms:
     """The collectives on so many devices that the compiler of the machine keeps. Two for one take a launch more, which those of
     fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""

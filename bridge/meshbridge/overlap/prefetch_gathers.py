@@ -1,0 +1,268 @@
+"""`prefetch-gathers`: what a trip of a loop would wait for is gathered while the trip before computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.analysis.trip_count import Counting, counting
+from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp
+from meshbridge.ir.builder import Builder, op_of
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import BARRIER, find, ir
+from meshbridge.ir.passes import Pass, register
+from meshbridge.ops import elementwise
+
+
+@register
+@dataclass(frozen=True)
+class PrefetchGathers(Pass):
+    """Gathers what the first products of a trip read, as the shards of a layer's parameters, during the trip before.
+
+    Input:   %0:2 = stablehlo.while(%i = 0, %x = %a) {                    // while %i < 8
+               %shard = stablehlo.dynamic_slice %w, %i, ...
+               %1 = mesh.all_gather %shard on @m mesh_axes = [0] gather_axis = 0
+               %2 = stablehlo.dot_general %x, %1
+               stablehlo.return %i + 1, (what is computed of %2)
+             }
+    Output:  %first = mesh.all_gather (%shard of trip 0) ...
+             %0:3 = stablehlo.while(%i = 0, %x = %a, %1 = %first) {       // while %i < 7
+               %2 = stablehlo.dot_general %x, %1
+               %next, %_ = stablehlo.optimization_barrier (%shard of trip %i + 1), %2
+               %following = mesh.all_gather %next ...
+               stablehlo.return %i + 1, (what is computed of %2), %following
+             }
+             the last trip, with %0#2 for %1
+
+    As many bytes and collectives as before. The barrier has the gather wait for the product that reads its predecessor: from then
+    on that one's memory is free, so that nothing is copied, and what the trip computes after it runs meanwhile. So only one
+    product may read what is gathered, and it must wait for no other product of its trip: gathers of later ones have those to hide
+    behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
+    often it runs.
+    """
+
+    name: ClassVar[str] = "prefetch-gathers"
+    least: int = 2**20
+    "Bytes of what is gathered from which on it is worth a copy of the loop's body. Not measured."
+    most: int = 2**28
+    """Bytes of what a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."""
+
+    def run(self, module: ir.Module) -> bool:
+        with module.context:
+            loops = [_Loop.of(op, self) for op in reversed(find(module.operation, ["stablehlo.while"]))]
+            for loop in loops:
+                if loop is not None:
+                    _pipeline(loop)
+            return any(loops)
+
+
+_GATHERING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME))
+"""Collectives that move shards of one value."""
+
+_LOCAL = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *elementwise.UNARY,
+        *elementwise.BINARY,
+        *("broadcast_in_dim", "clamp", "compare", "constant", "dynamic_slice", "reshape", "select", "slice", "transpose"),
+    )
+) | {"mesh.all_slice", BARRIER}
+"""What a shard may be computed by."""
+
+_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop, and what is to be gathered a trip ahead: `values` of its body, which `product` is the last to read."""
+
+    op: ir.Operation
+    counting: Counting
+    values: tuple[ir.Value, ...]
+    product: ir.Operation
+
+    @property
+    def body(self) -> ir.Block:
+        body: ir.Block = self.op.regions[1].blocks[0]
+        return body
+
+    @staticmethod
+    def of(op: ir.Operation, limits: PrefetchGathers) -> _Loop | None:
+        """None where nothing is to be gathered ahead."""
+        counted = counting(op)
+        tested = list(op.regions[0].blocks[0].operations)[-1].operands[0]
+        if counted is None or counted.trips < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may stand between
+            return None
+        read = {
+            value: product
+            for value, product in _first_read(op.regions[1].blocks[0], counted.counter).items()
+            if tensor_bytes(value) >= limits.least
+        }
+        if not read or sum(map(tensor_bytes, read)) > limits.most:
+            return None
+        return _Loop(op, counted, tuple(read), list(read.values())[-1])
+
+
+def _first_read(body: ir.Block, counter: int) -> dict[ir.Value, ir.Operation]:
+    """What the first products of a trip read that is gathered of what is known before it, each with its product, in order."""
+    *operations, handed_on = [view.operation for view in body.operations]
+    early: set[ir.Value] = {
+        argument for argument, value in zip(body.arguments, handed_on.operands, strict=True) if argument == value
+    }
+    early.add(body.arguments[counter])
+    varying: set[ir.Value] = {argument for argument in body.arguments if argument not in early}
+    late: set[ir.Value] = set()
+    "Of what varies, that which waits for a product of the trip."
+    gathered: dict[ir.Value, bool] = {}
+    "What is gathered of what does not vary, and whether everything on its way from the shards has one reader."
+    found: dict[ir.Value, ir.Operation] = {}
+    for op in operations:
+        waits = any(operand in late for operand in op.operands)
+        if op.name in _PRODUCTS and not waits:
+            found |= {operand: op for operand in op.operands if gathered.get(operand) and _has_one_reader(operand)}
+        if waits or op.name in _PRODUCTS or len(op.regions):
+            late.update(op.results)
+        for result, read in _read_by(op):
+            if op.name not in _LOCAL | _GATHERING or not varying.isdisjoint(read):
+                varying.add(result)
+            elif op.name in _GATHERING or not gathered.keys().isdisjoint(read):
+                gathered[result] = all(gathered[value] and _has_one_reader(value) for value in read if value in gathered)
+    return found
+
+
+def _read_by(op: ir.Operation) -> Iterable[tuple[ir.Value, Sequence[ir.Value]]]:
+    """Each result with what it is computed of: a barrier hands on each operand as it is."""
+    if op.name == BARRIER:
+        return [(result, [operand]) for result, operand in zip(op.results, op.operands, strict=True)]
+    return [(result, list(op.operands)) for result in op.results]
+
+
+def _has_one_reader(value: ir.Value) -> bool:
+    return len(list(value.uses)) == 1
+
+
+def _pipeline(loop: _Loop) -> None:
+    """Carries what is gathered ahead from trip to trip, and takes the last trip out of the loop."""
+    before = Builder.before(loop.op)
+    first = _Ahead(loop.body, dict(enumerate(loop.op.operands)), before).gathered(loop.values)
+    wider = _with_carried(loop.op, first)
+    condition, body = (region.blocks[0] for region in wider.regions)
+    count = len(body.arguments) - len(first)
+    for value, carried in zip(loop.values, list(body.arguments)[count:], strict=True):
+        value.replace_all_uses_with(carried)
+    _stop_earlier(condition, loop.counting)
+    last_trip = _append_last_trip(wider)
+    end = list(body.operations)[-1].operation
+    emit = Builder.after(loop.product)
+    counter = emit.add(body.arguments[loop.counting.counter], loop.counting.step)
+    following = _Ahead(body, {loop.counting.counter: counter}, emit, loop.product).gathered(loop.values)
+    for number, value in enumerate(following):
+        end.operands[count + number] = value
+    _erase_unread(last_trip)
+    _erase_unread([view.operation for view in body.operations])
+
+
+@dataclass
+class _Ahead:
+    """Computes values of the block `body` for other `arguments`, by number; behind `product` if there is one."""
+
+    body: ir.Block
+    arguments: Mapping[int, ir.Value]
+    emit: Builder
+    product: ir.Operation | None = None
+
+    def __post_init__(self) -> None:
+        self._made: dict[ir.Value, ir.Value] = {}
+
+    def gathered(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        """`values` anew."""
+        if self.product is not None:
+            shards = list(dict.fromkeys(shard for value in values for shard in self._shards(value)))
+            held = [*map(self.made, shards), self.product.results[0]]
+            barrier = self.emit.op(BARRIER, [value.type for value in held], held)
+            self._made |= dict(zip(shards, barrier.results, strict=False))
+        return [self.made(value) for value in values]
+
+    def made(self, value: ir.Value) -> ir.Value:
+        """`value` anew; itself if it stands outside of the body or does not change in it."""
+        if value not in self._made:
+            self._made[value] = self._make(value)
+        return self._made[value]
+
+    def _make(self, value: ir.Value) -> ir.Value:
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            return self.arguments.get(ir.BlockArgument(value).arg_number, value) if owner == self.body else value
+        if owner.operation.block != self.body:
+            return value
+        made = [self.made(source) for source in _sources(value)]
+        return made[0] if owner.operation.name == BARRIER else self.emit.again(owner.operation, value.type, made)
+
+    def _shards(self, value: ir.Value) -> Iterable[ir.Value]:
+        """What the first collectives on the way to `value` are given."""
+        op = op_of(value)
+        for source in _sources(value):
+            earlier = list(self._shards(source)) if self._is_inside(source) else []
+            yield from earlier or ([source] if op.name in _GATHERING else [])
+
+    def _is_inside(self, value: ir.Value) -> bool:
+        return not isinstance(value.owner, ir.Block) and value.owner.operation.block == self.body
+
+
+def _sources(value: ir.Value) -> Sequence[ir.Value]:
+    """What the operation that gives `value` computes it of."""
+    return next(read for result, read in _read_by(op_of(value)) if result == value)
+
+
+def _with_carried(loop: ir.Operation, more: Sequence[ir.Value]) -> ir.Operation:
+    """`loop`, which goes, with more carried values, that start as `more` and stay as they are."""
+    types = [value.type for value in more]
+    wider = Builder.before(loop).create(
+        loop.name, [*(result.type for result in loop.results), *types], [*loop.operands, *more], dict(loop.attributes.items()), 2
+    )
+    for narrow, wide in zip(loop.regions, wider.regions, strict=True):
+        block = narrow.blocks[0]
+        block.append_to(wide)
+        for type_ in types:
+            block.add_argument(type_, loop.location)
+    for result, new in zip(loop.results, wider.results, strict=False):
+        result.replace_all_uses_with(new)
+    loop.erase()
+    body = wider.regions[1].blocks[0]
+    end = list(body.operations)[-1].operation
+    handed_on = [*end.operands, *list(body.arguments)[-len(more) :]]
+    Builder.before(end).op(end.name, [], handed_on)
+    end.erase()
+    return wider
+
+
+def _stop_earlier(condition: ir.Block, counted: Counting) -> None:
+    """One trip earlier."""
+    compare = op_of(list(condition.operations)[-1].operands[0])
+    limit = Builder.before(compare).splat(compare.operands[1].type, counted.limit - counted.step)
+    compare.operands[1] = limit
+
+
+def _append_last_trip(loop: ir.Operation) -> list[ir.Operation]:
+    """Behind the loop, once more what its body does; returns the operations."""
+    last = loop.clone(ip=ir.InsertionPoint.after(loop)).operation
+    body = last.regions[1].blocks[0]
+    for result, final in zip(loop.results, last.results, strict=True):
+        result.replace_all_uses_with(final)
+    for argument, result in zip(body.arguments, loop.results, strict=True):
+        argument.replace_all_uses_with(result)
+    *operations, end = [view.operation for view in body.operations]
+    for op in operations:
+        op.move_before(last)
+    for final, value in zip(last.results, end.operands, strict=True):
+        final.replace_all_uses_with(value)
+    last.erase()
+    return operations
+
+
+def _erase_unread(operations: Sequence[ir.Operation]) -> None:
+    """What shards were computed and gathered by where they are gathered ahead."""
+    for op in reversed(operations):
+        if op.name in _LOCAL | _GATHERING and not any(list(result.uses) for result in op.results):
+            op.erase()
