@@ -10,7 +10,7 @@ from meshbridge.analysis.trip_count import Counting, counting
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import BARRIER, find, ir
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops import elementwise
 
@@ -121,7 +121,7 @@ def _first_read(body: ir.Block, counter: int) -> dict[ir.Value, ir.Operation]:
         waits = any(operand in late for operand in op.operands)
         if op.name in _PRODUCTS and not waits:
             found |= {operand: op for operand in op.operands if gathered.get(operand) and _has_one_reader(operand)}
-        if waits or op.name in _PRODUCTS or len(op.regions):
+        if waits or op.name in _PRODUCTS | REGION_OPS:
             late.update(op.results)
         for result, read in _read_by(op):
             if op.name not in _LOCAL | _GATHERING or not varying.isdisjoint(read):
