@@ -20,7 +20,9 @@ AHEAD, KEPT = "v5e", "v5p"
 
 def training_step(mesh: jax.sharding.Mesh, layers: int, width: int, dtype: Any) -> Any:
     """A step of layers under scan, computed again in the backward pass, all parameters sharded; and its arguments."""
-    sharded, batch = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((None, None, ("data", "model")), (("data", "model"),)))
+    sharded, batch = (
+        NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((None, None, ("data", "model")), (("data", "model"),))
+    )
 
     def layer(x: Any, weights: Any) -> Any:
         first, second = weights

@@ -45,8 +45,8 @@ class PrefetchGathers(Pass):
     name: ClassVar[str] = "prefetch-gathers"
     least: int = 2**20
     "Bytes of what is gathered from which on it is worth a copy of the loop's body. Not measured."
-    most: int = 2**28
-    """Bytes of what a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."""
+    most: int = 2**29
+    "Bytes that a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
@@ -94,14 +94,11 @@ class _Loop:
         tested = list(op.regions[0].blocks[0].operations)[-1].operands[0]
         if counted is None or counted.trips < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may stand between
             return None
-        read = {
-            value: product
-            for value, product in _first_read(op.regions[1].blocks[0], counted.counter).items()
-            if tensor_bytes(value) >= limits.least
-        }
-        if not read or sum(map(tensor_bytes, read)) > limits.most:
-            return None
-        return _Loop(op, counted, tuple(read), list(read.values())[-1])
+        read: dict[ir.Value, ir.Operation] = {}
+        for value, product in _first_read(op.regions[1].blocks[0], counted.counter).items():
+            if limits.least <= tensor_bytes(value) <= limits.most - sum(map(tensor_bytes, read)):
+                read[value] = product
+        return _Loop(op, counted, tuple(read), [*read.values()][-1]) if read else None
 
 
 def _first_read(body: ir.Block, counter: int) -> dict[ir.Value, ir.Operation]:
@@ -118,12 +115,11 @@ def _first_read(body: ir.Block, counter: int) -> dict[ir.Value, ir.Operation]:
     "What is gathered of what does not vary, and whether everything on its way from the shards has one reader."
     found: dict[ir.Value, ir.Operation] = {}
     for op in operations:
-        waits = any(operand in late for operand in op.operands)
-        if op.name in _PRODUCTS and not waits:
+        if op.name in _PRODUCTS and late.isdisjoint(op.operands):
             found |= {operand: op for operand in op.operands if gathered.get(operand) and _has_one_reader(operand)}
-        if waits or op.name in _PRODUCTS | REGION_OPS:
-            late.update(op.results)
         for result, read in _read_by(op):
+            if op.name in _PRODUCTS | REGION_OPS or not late.isdisjoint(read):
+                late.add(result)
             if op.name not in _LOCAL | _GATHERING or not varying.isdisjoint(read):
                 varying.add(result)
             elif op.name in _GATHERING or not gathered.keys().isdisjoint(read):
