@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import DEFAULT, combines, objective, runs_beside
+from meshbridge.cost.objective import DEFAULT, combines, objective, prefetches
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -158,7 +158,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     way = way or Way(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
     optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
-    overlap = (PrefetchGathers(),) if options.collectives == "on" and runs_beside(options.machine, "all_gather") else ()
+    overlap = (PrefetchGathers(),) if options.collectives == "on" and prefetches(options.machine) else ()
     decide = ShardingRefinement(
         machine=way.machine, layout=options.layout, memory_factor=way.memory_factor, annotate=options.emit == "annotated"
     )

@@ -67,12 +67,9 @@ def combines(name: str) -> bool:
     return name not in UNNAMED and _device(name).combines
 
 
-def runs_beside(name: str, kind: str) -> bool:
-    """Whether the compiler of the machine lets collectives of that kind, by StableHLO's name, run beside kernels.
-
-    Raises MeshError as `objective` does.
-    """
-    return name not in UNNAMED and kind in _device(name).asynchronous
+def prefetches(name: str) -> bool:
+    """Whether loops are to gather ahead on the machine. Raises MeshError as `objective` does."""
+    return name not in UNNAMED and _device(name).prefetches
 
 
 def forms(name: str, devices: int) -> Forms:

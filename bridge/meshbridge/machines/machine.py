@@ -95,6 +95,8 @@ class Machine:
     "Of ISSUED, the collectives that run beside kernels; for others the device waits."
     staged: Mapping[str, str] = field(hash=False)
     "The collectives over all devices of a slice that its compiler replaces by all-reduces, and on which of SLICES."
+    prefetches: bool
+    "Whether loops are to gather what a trip reads first during the trip before."
     network: Link | None = None
     "Between slices, or nodes."
     chip: Link | None = None
@@ -160,7 +162,7 @@ _STEP_KEYS: dict[str, type] = {
     "combines": bool,
     "asynchronous": list,
 }
-_STEP_MAY_LACK: dict[str, type] = {"staged": dict}
+_STEP_MAY_LACK: dict[str, type] = {"staged": dict, "prefetches": bool}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -274,6 +276,7 @@ def load(path: Path) -> Machine:
         step["combines"],
         frozenset(step["asynchronous"]),
         staged,
+        step.get("prefetches", False),
         links.get("network"),
         links.get("chip"),
         tuple(map(str, read.get("kinds", ()))),
