@@ -29,8 +29,8 @@ class PrefetchGathers(Pass):
     Output:  %first = mesh.all_gather (%shard of trip 0) ...
              %0:3 = stablehlo.while(%i = 0, %x = %a, %1 = %first) {       // while %i < 7
                %2 = stablehlo.dot_general %x, %1
-               %next, %_ = stablehlo.optimization_barrier %i + 1, %2
-               %following = mesh.all_gather (%shard of trip %next) ...
+               %next, %_ = stablehlo.optimization_barrier (%shard of trip %i + 1), %2
+               %following = mesh.all_gather %next ...
                stablehlo.return %i + 1, (what is computed of %2), %following
              }
              the last trip, with %0#2 for %1
@@ -39,7 +39,7 @@ class PrefetchGathers(Pass):
     on that one's memory is free, so that nothing is copied, and what the trip computes after it runs meanwhile. So only one
     product may read what is gathered, and it must wait for no other product of its trip: gathers of later ones have those to hide
     behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
-    often it runs.
+    often it runs. The shard waits, not the counter: XLA:GPU evaluates what loops compute of counters, and fails at a barrier.
     """
 
     name: ClassVar[str] = "prefetch-gathers"
@@ -152,9 +152,7 @@ def _pipeline(loop: _Loop) -> None:
     end = list(body.operations)[-1].operation
     emit = Builder.after(loop.product)
     counter = emit.add(body.arguments[loop.counting.counter], loop.counting.step)
-    behind = [counter, loop.product.results[0]]
-    held = emit.op(BARRIER, [value.type for value in behind], behind).results[0]
-    following = _Ahead(body, {loop.counting.counter: held}, emit).gathered(loop.values)
+    following = _Ahead(body, {loop.counting.counter: counter}, emit, loop.product).gathered(loop.values)
     for number, value in enumerate(following):
         end.operands[count + number] = value
     _erase_unread(last_trip)
@@ -163,17 +161,23 @@ def _pipeline(loop: _Loop) -> None:
 
 @dataclass
 class _Ahead:
-    """Computes values of the block `body` for other `arguments`, by number."""
+    """Computes values of the block `body` for other `arguments`, by number; behind `product` if there is one."""
 
     body: ir.Block
     arguments: Mapping[int, ir.Value]
     emit: Builder
+    product: ir.Operation | None = None
 
     def __post_init__(self) -> None:
         self._made: dict[ir.Value, ir.Value] = {}
 
     def gathered(self, values: Sequence[ir.Value]) -> list[ir.Value]:
         """`values` anew."""
+        if self.product is not None:
+            shards = list(dict.fromkeys(shard for value in values for shard in self._shards(value)))
+            held = [*map(self.made, shards), self.product.results[0]]
+            barrier = self.emit.op(BARRIER, [value.type for value in held], held)
+            self._made |= dict(zip(shards, barrier.results, strict=False))
         return [self.made(value) for value in values]
 
     def made(self, value: ir.Value) -> ir.Value:
@@ -190,6 +194,16 @@ class _Ahead:
             return value
         made = [self.made(source) for source in _sources(value)]
         return made[0] if owner.operation.name == BARRIER else self.emit.again(owner.operation, value.type, made)
+
+    def _shards(self, value: ir.Value) -> Iterable[ir.Value]:
+        """What the first collectives on the way to `value` are given."""
+        op = op_of(value)
+        for source in _sources(value):
+            earlier = list(self._shards(source)) if self._is_inside(source) else []
+            yield from earlier or ([source] if op.name in _GATHERING else [])
+
+    def _is_inside(self, value: ir.Value) -> bool:
+        return not isinstance(value.owner, ir.Block) and value.owner.operation.block == self.body
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
