@@ -47,11 +47,11 @@ _COLLECTIVES = frozenset(
 )
 """Those without effects that communicate."""
 
-_LOCAL = frozenset(
+LOCAL = frozenset(
     f"stablehlo.{name}"
     for name in [*elementwise.UNARY, *elementwise.BINARY, "broadcast_in_dim", "constant", "reshape", "slice", "transpose"]
 ) | {"mesh.all_slice"}
-"""What moves along if a collective is computed from it."""
+"""What moves along if a collective is computed from it: each result is computed on one device, of the operands alone."""
 
 
 def hoist(loops: list[ir.Operation], growth: int) -> bool:
@@ -75,7 +75,7 @@ def _hoist(loop: ir.Operation, block: ir.Block, growth: int) -> bool:
         if invariant and op.name in _COLLECTIVES and _growth(op) <= growth:
             _move_out(op, loop, initial, waiting)
             moved = True
-        elif invariant and op.name in _LOCAL:
+        elif invariant and op.name in LOCAL:
             waiting.update((result, op) for result in op.results)
         else:
             varying.update(op.results)

@@ -24,21 +24,20 @@ from meshbridge.legalize.expansions import batch_norm, einsum, older_calls, scan
 from meshbridge.legalize.table import PATTERNS, STATIC_FORMS, Legalizer
 
 FAMILIES = (
-    *(
-        branches,
-        tuples,
-        shapes,
-        einsum,
-        batch_norm,
-        scan,
-        older_calls,
-        lookups,
-        row_lookups,
-        constants,
-        arg_reductions,
-        transforms,
-    ),
-    *(reads, padded_windows),
+    branches,
+    tuples,
+    shapes,
+    einsum,
+    batch_norm,
+    scan,
+    older_calls,
+    lookups,
+    row_lookups,
+    constants,
+    arg_reductions,
+    transforms,
+    reads,
+    padded_windows,
 )
 """The files of patterns, in the order of the table."""
 

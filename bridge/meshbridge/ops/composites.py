@@ -19,7 +19,8 @@ from meshbridge.ops.rule import RuleFn, ShardingRule, opaque, sharding_rule_of
 from meshbridge.ops.sharding_rules import Rule, rule_of
 from meshbridge.ops.spmd import SpmdLowering, SpmdProgram, default_lowering, spmd_lowering
 
-_CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+CONTRACTIONS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+"""The products."""
 
 
 def composite_rule(op: ir.Operation) -> Rule | None:
@@ -46,7 +47,7 @@ def composite(op: ir.Operation) -> ShardingRule:
         return opaque(op)
     return replace(
         rule.sharding_rule(op, may_pad=True),
-        is_contraction=any(inner.name in _CONTRACTIONS for inner in walk(composite_body(op))),
+        is_contraction=any(inner.name in CONTRACTIONS for inner in walk(composite_body(op))),
     )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from meshbridge.analysis.trip_count import Counting, counting
+from meshbridge.collectives.hoist_collectives import LOCAL, carried_unchanged
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
-from meshbridge.ops import elementwise
+from meshbridge.ops.composites import CONTRACTIONS
 
 
 @register
@@ -60,27 +61,26 @@ class PrefetchGathers(Pass):
 _GATHERING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME))
 """Collectives that move shards of one value."""
 
-_LOCAL = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *elementwise.UNARY,
-        *elementwise.BINARY,
-        *("broadcast_in_dim", "clamp", "compare", "constant", "dynamic_slice", "reshape", "select", "slice", "transpose"),
-    )
-) | {"mesh.all_slice", BARRIER}
+_LOCAL = LOCAL | {BARRIER, *(f"stablehlo.{name}" for name in ("clamp", "compare", "dynamic_slice", "select"))}
 """What a shard may be computed by."""
 
-_PRODUCTS = frozenset(("stablehlo.dot_general", "stablehlo.convolution"))
+
+@dataclass(frozen=True)
+class _Gathered:
+    """A value of a loop's body that `product` alone reads, and the shards that it is gathered of."""
+
+    value: ir.Value
+    shards: tuple[ir.Value, ...]
+    product: ir.Operation
 
 
 @dataclass(frozen=True)
 class _Loop:
-    """A loop, and what is to be gathered a trip ahead: `values` of its body, which `product` is the last to read."""
+    """A loop, and what is to be gathered a trip ahead, in the order in which products read it."""
 
     op: ir.Operation
     counting: Counting
-    values: tuple[ir.Value, ...]
-    product: ir.Operation
+    gathered: tuple[_Gathered, ...]
 
     @property
     def body(self) -> ir.Block:
@@ -94,44 +94,46 @@ class _Loop:
         tested = list(op.regions[0].blocks[0].operations)[-1].operands[0]
         if counted is None or counted.trips < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may stand between
             return None
-        read: dict[ir.Value, ir.Operation] = {}
-        for value, product in _first_read(op.regions[1].blocks[0], counted.counter).items():
-            if limits.least <= tensor_bytes(value) <= limits.most - sum(map(tensor_bytes, read)):
-                read[value] = product
-        return _Loop(op, counted, tuple(read), [*read.values()][-1]) if read else None
+        taken: list[_Gathered] = []
+        left: float = limits.most
+        for each in _first_read(op, counted.counter):
+            if limits.least <= (size := tensor_bytes(each.value)) <= left:
+                taken.append(each)
+                left -= size
+        return _Loop(op, counted, tuple(taken)) if taken else None
 
 
-def _first_read(body: ir.Block, counter: int) -> dict[ir.Value, ir.Operation]:
-    """What the first products of a trip read that is gathered of what is known before it, each with its product, in order."""
-    *operations, handed_on = [view.operation for view in body.operations]
-    early: set[ir.Value] = {
-        argument for argument, value in zip(body.arguments, handed_on.operands, strict=True) if argument == value
-    }
-    early.add(body.arguments[counter])
+def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
+    """What the first products of a trip read that is gathered of what is known before it."""
+    body = loop.regions[1].blocks[0]
+    early = {*carried_unchanged(loop, body), body.arguments[counter]}
     varying: set[ir.Value] = {argument for argument in body.arguments if argument not in early}
     late: set[ir.Value] = set()
     "Of what varies, that which waits for a product of the trip."
-    gathered: dict[ir.Value, bool] = {}
-    "What is gathered of what does not vary, and whether everything on its way from the shards has one reader."
-    found: dict[ir.Value, ir.Operation] = {}
-    for op in operations:
-        if op.name in _PRODUCTS and late.isdisjoint(op.operands):
-            found |= {operand: op for operand in op.operands if gathered.get(operand) and _has_one_reader(operand)}
-        for result, read in _read_by(op):
-            if op.name in _PRODUCTS | REGION_OPS or not late.isdisjoint(read):
+    gathered: dict[ir.Value, tuple[ir.Value, ...]] = {}
+    "What is gathered of what does not vary: its shards, none if anything on the way from them has several readers."
+    for op in (view.operation for view in body.operations):
+        if op.name in CONTRACTIONS and late.isdisjoint(op.operands):
+            read = [operand for operand in op.operands if gathered.get(operand) and _has_one_reader(operand)]
+            yield from (_Gathered(value, gathered[value], op) for value in read)
+        for result in op.results:
+            sources = _sources(result)
+            before = [value for value in sources if value in gathered]
+            if op.name in CONTRACTIONS | REGION_OPS or not late.isdisjoint(sources):
                 late.add(result)
-            if op.name not in _LOCAL | _GATHERING or not varying.isdisjoint(read):
+            if op.name not in _LOCAL | _GATHERING or not varying.isdisjoint(sources):
                 varying.add(result)
-            elif op.name in _GATHERING or not gathered.keys().isdisjoint(read):
-                gathered[result] = all(gathered[value] and _has_one_reader(value) for value in read if value in gathered)
-    return found
+            elif not before and op.name in _GATHERING:
+                gathered[result] = tuple(sources)
+            elif before:
+                alone = all(gathered[value] and _has_one_reader(value) for value in before)
+                gathered[result] = tuple(shard for value in before for shard in gathered[value]) if alone else ()
 
 
-def _read_by(op: ir.Operation) -> Iterable[tuple[ir.Value, Sequence[ir.Value]]]:
-    """Each result with what it is computed of: a barrier hands on each operand as it is."""
-    if op.name == BARRIER:
-        return [(result, [operand]) for result, operand in zip(op.results, op.operands, strict=True)]
-    return [(result, list(op.operands)) for result in op.results]
+def _sources(value: ir.Value) -> Sequence[ir.Value]:
+    """What the operation that gives `value` computes it of: a barrier hands on each operand as it is."""
+    op = op_of(value)
+    return [op.operands[ir.OpResult(value).result_number]] if op.name == BARRIER else list(op.operands)
 
 
 def _has_one_reader(value: ir.Value) -> bool:
@@ -140,45 +142,43 @@ def _has_one_reader(value: ir.Value) -> bool:
 
 def _pipeline(loop: _Loop) -> None:
     """Carries what is gathered ahead from trip to trip, and takes the last trip out of the loop."""
-    before = Builder.before(loop.op)
-    first = _Ahead(loop.body, dict(enumerate(loop.op.operands)), before).gathered(loop.values)
+    values = [each.value for each in loop.gathered]
+    before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
+    first = [before.made(value) for value in values]
     wider = _with_carried(loop.op, first)
     condition, body = (region.blocks[0] for region in wider.regions)
     count = len(body.arguments) - len(first)
-    for value, carried in zip(loop.values, list(body.arguments)[count:], strict=True):
+    for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
     _stop_earlier(condition, loop.counting)
     last_trip = _append_last_trip(wider)
     end = list(body.operations)[-1].operation
-    emit = Builder.after(loop.product)
+    product = loop.gathered[-1].product
+    emit = Builder.after(product)
     counter = emit.add(body.arguments[loop.counting.counter], loop.counting.step)
-    following = _Ahead(body, {loop.counting.counter: counter}, emit, loop.product).gathered(loop.values)
-    for number, value in enumerate(following):
-        end.operands[count + number] = value
+    ahead = _Ahead(body, {loop.counting.counter: counter}, emit)
+    ahead.hold([shard for each in loop.gathered for shard in each.shards], product.results[0])
+    for number, value in enumerate(values):
+        end.operands[count + number] = ahead.made(value)
     _erase_unread(last_trip)
     _erase_unread([view.operation for view in body.operations])
 
 
 @dataclass
 class _Ahead:
-    """Computes values of the block `body` for other `arguments`, by number; behind `product` if there is one."""
+    """Computes values of the block `body` for other `arguments`, by number."""
 
     body: ir.Block
     arguments: Mapping[int, ir.Value]
     emit: Builder
-    product: ir.Operation | None = None
+    _made: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._made: dict[ir.Value, ir.Value] = {}
-
-    def gathered(self, values: Sequence[ir.Value]) -> list[ir.Value]:
-        """`values` anew."""
-        if self.product is not None:
-            shards = list(dict.fromkeys(shard for value in values for shard in self._shards(value)))
-            held = [*map(self.made, shards), self.product.results[0]]
-            barrier = self.emit.op(BARRIER, [value.type for value in held], held)
-            self._made |= dict(zip(shards, barrier.results, strict=False))
-        return [self.made(value) for value in values]
+    def hold(self, values: Sequence[ir.Value], until: ir.Value) -> None:
+        """Makes `values` anew, for whom reads them once `until` is there."""
+        values = list(dict.fromkeys(values))
+        held = [*map(self.made, values), until]
+        barrier = self.emit.op(BARRIER, [value.type for value in held], held)
+        self._made |= dict(zip(values, barrier.results, strict=False))
 
     def made(self, value: ir.Value) -> ir.Value:
         """`value` anew; itself if it stands outside of the body or does not change in it."""
@@ -194,21 +194,6 @@ class _Ahead:
             return value
         made = [self.made(source) for source in _sources(value)]
         return made[0] if owner.operation.name == BARRIER else self.emit.again(owner.operation, value.type, made)
-
-    def _shards(self, value: ir.Value) -> Iterable[ir.Value]:
-        """What the first collectives on the way to `value` are given."""
-        op = op_of(value)
-        for source in _sources(value):
-            earlier = list(self._shards(source)) if self._is_inside(source) else []
-            yield from earlier or ([source] if op.name in _GATHERING else [])
-
-    def _is_inside(self, value: ir.Value) -> bool:
-        return not isinstance(value.owner, ir.Block) and value.owner.operation.block == self.body
-
-
-def _sources(value: ir.Value) -> Sequence[ir.Value]:
-    """What the operation that gives `value` computes it of."""
-    return next(read for result, read in _read_by(op_of(value)) if result == value)
 
 
 def _with_carried(loop: ir.Operation, more: Sequence[ir.Value]) -> ir.Operation:
