@@ -15,17 +15,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
 from meshbridge.cost.objective import JOINED, objective
-from meshbridge.decide.build_graph import GraphBuilder
-from meshbridge.decide.choice import pricing_of
-from meshbridge.decide.graph import Graph
 from meshbridge.decide.joined import note_joined
-from meshbridge.dialect.module_mesh import find_mesh
-from meshbridge.ir.mlir import context, ir, main_function
+from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 from meshbridge.resharding import Objective
+from tests.graphs import graph_of
 from tests.operations.differential import device_mesh
 
 MESH = Mesh("m", (4, 2))
@@ -79,18 +75,10 @@ def _exported(spec: PartitionSpec) -> export.Exported:
     return export.export(jax.jit(_step, in_shardings=shardings))(parameters, jnp.ones((BATCH, WIDTH)))
 
 
-def _graph(module: ir.Module) -> Graph:
-    """The graph of a legal program, which must outlive it."""
-    mesh = find_mesh(module)
-    assert mesh is not None
-    with module.context:
-        return GraphBuilder(main_function(module), Interface(), pricing_of(mesh)).build()
-
-
 def test_early_and_late_tensors_of_a_step() -> None:
     module = formats.unpack(_exported(PartitionSpec(None, "a")), context()).module
     run(build(Options(emit="annotated")).until("legal").passes, module)
-    graph = _graph(module)
+    graph = graph_of(module)
     note_joined(graph)
     square = [tensor for tensor in graph.tensors if tensor.shape == (WIDTH, WIDTH)]
     count = 2 * LAYERS

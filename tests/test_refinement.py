@@ -13,23 +13,20 @@ from jax.sharding import NamedSharding
 import meshbridge
 from meshbridge.cost.communication import Collective, communication
 from meshbridge.decide.assign import Assigner
-from meshbridge.decide.build_graph import GraphBuilder
-from meshbridge.decide.choice import Prices, pricing_of
+from meshbridge.decide.choice import Prices
 from meshbridge.decide.fold_layers import fold_layers
-from meshbridge.decide.graph import Graph
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.routes import refine
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import assembly
 from meshbridge.dialect.attributes import axis_array
-from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import OPTION
-from meshbridge.ir.mlir import context, ir, main_function, walk_all
+from meshbridge.ir.mlir import context, ir, walk_all
 from meshbridge.ir.sharding import Sharding
-from meshbridge.ops.rule import Interface
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 from testdata.realistic.catalogue import build as build_realistic
+from tests.graphs import graph_of
 from tests.operations.differential import Spec, device_mesh
 
 MESH = build(Options(emit="mesh", machine="bytes"))
@@ -58,20 +55,12 @@ def _annotated(exported: jax.export.Exported, *, until: str = "decided") -> ir.M
     return module
 
 
-def _graph(module: ir.Module) -> Graph:
-    """The graph of a legal program, which must outlive it."""
-    mesh = find_mesh(module)
-    assert mesh is not None
-    with module.context:
-        return GraphBuilder(main_function(module), Interface(), pricing_of(mesh)).build()
-
-
 def test_layers_fold() -> None:
     """A network of 24 equal layers has as many kinds of slots and nodes as one of 12."""
     sizes = []
     for layers in (12, 24):
         module = _annotated(_network(layers), until="legal")
-        folded, standing_for = fold_layers(_graph(module))
+        folded, standing_for = fold_layers(graph_of(module))
         assert len(set(standing_for)) == len(folded.tensors)
         sizes.append((len(folded.tensors), len(folded.nodes)))
     assert sizes[0] == sizes[1]
@@ -90,7 +79,7 @@ def test_more_layers_cost_no_more_prices(monkeypatch: pytest.MonkeyPatch) -> Non
     counts = []
     for layers in (16, 48):
         module = _annotated(_network(layers), until="legal")
-        graph = _graph(module)
+        graph = graph_of(module)
         propagator = Propagator(graph)
         propagator.run("backward-forward")
         refine(graph, ShardingRefinement.moves, graph.pricing.objective)
