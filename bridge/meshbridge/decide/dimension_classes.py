@@ -4,7 +4,8 @@
     %1 = stablehlo.tanh %0                     %1 has both
 
 Rows of %x, %0 and %1 are one class (union-find). Dimensions that the user annotated, and closed, belong to none. Classes come in
-sizes: *wide* ones tie through all ops, *narrow* ones through those that pass their dimensions on, *held* ones through those that
+sizes: *wide* ones tie through all ops, *batch* ones only dimensions that all operands and results of an op have, as the heads of
+an attention or the experts of a mixture, *narrow* ones through ops that pass their dimensions on, *held* ones through those that
 compute nothing.
 """
 
@@ -41,9 +42,13 @@ class ClassSize:
 
     ties: Callable[[Node], bool]
     moves_copies: bool = True
+    is_batch: bool = False
+    "Whether a node ties only what all of its tensors have."
 
 
 WIDE = ClassSize(lambda node: True)
+BATCH = ClassSize(lambda node: True, is_batch=True)
+"""A part of a program that is computed side by side, and only together is worth computing otherwise."""
 NARROW = ClassSize(lambda node: node.kind.passes_through)
 HELD = ClassSize(lambda node: node.is_identity or node.name in MOVING, moves_copies=False)
 """What is kept for later, as in the stacks of a loop: such a stack of gathered activations spares gathering them again. One of
@@ -56,6 +61,8 @@ class _Ties:
 
     node: Node
     tied: list[list[Dimension]]
+    batch: list[list[Dimension]]
+    "What all of its tensors have, also where the user has placed it."
     copies: list[Dimension]
 
 
@@ -71,7 +78,7 @@ def _of_size(ties: list[_Ties], size: ClassSize) -> list[tuple[Dimension, ...]]:
     class_of: dict[Dimension, list[Dimension]] = {}
     find = class_of.get
     for each in ties:
-        for first, *others in each.tied:
+        for first, *others in each.batch if size.is_batch else each.tied:
             joined = find(first)
             if joined is None:
                 joined = class_of[first] = [first]
@@ -89,7 +96,11 @@ def _of_size(ties: list[_Ties], size: ClassSize) -> list[tuple[Dimension, ...]]:
     if not size.moves_copies:
         for dimension in [copy for each in ties for copy in each.copies]:
             classes.pop(id(class_of[dimension]), None)
-    found = [tuple(sorted(dimensions)) for dimensions in classes.values()]
+    if size.is_batch:
+        movable = {dimension for each in ties for tied in each.tied for dimension in tied}
+        found = [tuple(sorted(movable.intersection(dimensions))) for dimensions in classes.values()]
+    else:
+        found = [tuple(sorted(dimensions)) for dimensions in classes.values()]
     return sorted(found, key=lambda dimensions: (-len(dimensions), dimensions))
 
 
@@ -102,6 +113,7 @@ def _ties(graph: Graph) -> list[_Ties]:
         if not (kind.forward and kind.backward):
             continue
         home: dict[int, list[Dimension]] = {}
+        fixed: dict[int, list[Dimension]] = {}
         placed: list[int] = []
         for tensor, dims in zip(node.operands + node.results, rule.operands + rule.results, strict=True):
             if tensor < 0:
@@ -115,10 +127,13 @@ def _ties(graph: Graph) -> list[_Ties]:
                     home.setdefault(loops[0], []).append((tensor, dim))
                     if description.written_along(dim):
                         placed.append(loops[0])
-                elif description.split[dim]:
-                    placed.append(loops[0])
+                else:
+                    fixed.setdefault(loops[0], []).append((tensor, dim))
+                    if description.split[dim]:
+                        placed.append(loops[0])
         is_redefined = node.is_identity and node.results[0] in redefined
-        ties.append(_Ties(node, [*home.values()], [home[loop][0] for loop in placed if loop in home] if not is_redefined else []))
+        batch = [home[loop] + fixed.get(loop, []) for loop in kind.batch if loop in home]
+        ties.append(_Ties(node, [*home.values()], batch, [home[loop][0] for loop in placed if loop in home] if not is_redefined else []))
     return ties
 
 

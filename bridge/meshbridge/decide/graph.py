@@ -191,6 +191,12 @@ class Kind:
         rule = self.rule
         return not rule.reduces and len({sum(map(len, dims)) for dims in (*rule.operands, *rule.results) if dims}) <= 1
 
+    @cached_property
+    def batch(self) -> frozenset[int]:
+        """The loops that every tensor has along which there are any."""
+        dims = [{loop for loops in each for loop in loops[:1]} for each in (*self.rule.operands, *self.rule.results) if each]
+        return frozenset(set.intersection(*dims)) if dims else frozenset()
+
 
 @dataclass(slots=True)
 class Node:

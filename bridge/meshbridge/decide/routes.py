@@ -11,7 +11,7 @@ from operator import or_
 
 from meshbridge.cost.fusion import FREE, FUSING, VIEWS
 from meshbridge.decide.choice import pricing_of
-from meshbridge.decide.dimension_classes import HELD, NARROW, WIDE
+from meshbridge.decide.dimension_classes import BATCH, HELD, NARROW, WIDE
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.held import held
@@ -94,11 +94,11 @@ def _refined(graph: Graph, folding: tuple[Graph, list[int]], budget: int, prices
     folded, standing_for = folding
     folded = replace(folded, tensors=list(folded.tensors), pricing=graph.pricing)
     refiner = Refiner(folded, budget, _summed(prices, standing_for))
-    left = refiner.run(WIDE, NARROW)
+    left = refiner.run(WIDE, NARROW, BATCH)
     graph.tensors = [folded.tensors[colour] for colour in standing_for]
     if len(graph.nodes) <= MANAGEABLE:
         refiner = Refiner(graph, left, prices)
-        refiner.run(NARROW, HELD)
+        refiner.run(NARROW, HELD, BATCH)
     return refiner
 
 
