@@ -194,6 +194,15 @@ def test_what_some_of_a_class_have_the_others_may_take() -> None:
     assert report.bytes_by_kind()["all_to_all"] < report.wire_bytes / 20
 
 
+def test_what_is_computed_side_by_side_moves_together() -> None:
+    """Tokens go to their experts in the forward and in the backward pass: in one alone, weights would be gathered still."""
+    inputs, constrained = (
+        meshbridge.report(build_realistic("moe_lm", annotation, 8).export_for("cpu"), machine="bytes").wire_bytes
+        for annotation in ("inputs", "constrained")
+    )
+    assert inputs < 1.001 * constrained
+
+
 def test_readers_of_a_value_that_moves_share_one_move() -> None:
     """A product that is computed in columns, but halved and read by several ops in rows: one all-to-all brings it there."""
 

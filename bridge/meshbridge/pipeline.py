@@ -160,7 +160,11 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
     overlap = (PrefetchGathers(),) if options.collectives == "on" and prefetches(options.machine) else ()
     decide = ShardingRefinement(
-        machine=way.machine, layout=options.layout, memory_factor=way.memory_factor, annotate=options.emit == "annotated"
+        machine=way.machine,
+        layout=options.layout,
+        memory_factor=way.memory_factor,
+        hides=way.hides,
+        annotate=options.emit == "annotated",
     )
     stages = [
         Stage("source"),
@@ -280,11 +284,13 @@ def partition_module(
 
 
 def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> Plan:
-    """The best plan of a legal module: by the prices of the machine's links, or as if they were all alike, which goes wrong where
-    the plan that prices promise is not the one that follows. Adds to the `timings`, and warns of what is to be said of that plan.
-    Raises MeshError where nothing keeps the limit of memory."""
+    """The best plan of a legal module. With a topology it is sought as if all links were alike, by prices of links, which goes
+    wrong where the plan that they promise is not the one that follows, and with what can run beside products costing less. Adds
+    to the `timings`, and warns of what is to be said of that plan. Raises MeshError where nothing keeps the limit of memory."""
     target, said = options.target, dict[Way, list[warnings.WarningMessage]]()
-    machines = [options.machine] if target is None else [options.machine, target.device]
+    ways = [Way(options.machine)]
+    if target is not None:
+        ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True)]
 
     def planned(way: Way) -> ir.Module:
         copy = copy_module(module)
@@ -294,7 +300,7 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
             timings.extend(run(stages.starting_at("legal").passes, copy, verified="none", on_pass=on_pass))
         return copy
 
-    plan = best_plan(machines, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
+    plan = best_plan(ways, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
     for each in said[plan.way]:
         warnings.warn(each.message, stacklevel=2)
     return plan

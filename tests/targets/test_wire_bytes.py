@@ -40,7 +40,7 @@ def compiled(
     program: str, text: str, monkeypatch: pytest.MonkeyPatch, machine: str | None = None
 ) -> tuple[Counter[str], Figures]:
     """The bytes of the collectives that we write, by HLO's names of their kinds, and what a compiler makes of the program. The
-    plan is the best for `machine`, by default the target's own."""
+    plan is the best for `machine`, by default the target's device."""
     chosen = target(text)
     machine = machine or chosen.device
     platform = targets.EXPORT_PLATFORM[chosen.machine.platform]

@@ -51,6 +51,8 @@ class Way(NamedTuple):
     "Whose prices are paid: those of a device alone, or of its links too."
     memory_factor: float = 1.0
     "How many times what the machine says it costs to hold a byte."
+    hides: bool = False
+    "Whether what can run beside products costs less."
 
 
 class Plan(NamedTuple):
@@ -61,17 +63,16 @@ class Plan(NamedTuple):
     "One device's program."
 
 
-def best_plan(machines: Sequence[str], target: Target | None, limit: float, planned: Callable[[Way], ir.Module]) -> Plan:
-    """What is `planned` for that of the `machines` under which it takes least time on the `target`, if that is known, or for the
-    last of them where nothing says how long it takes; under the least of FACTORS under which one needs no more memory than
-    `limit` bytes.
+def best_plan(ways: Sequence[Way], target: Target | None, limit: float, planned: Callable[[Way], ir.Module]) -> Plan:
+    """What is `planned` in that of the `ways` in which it takes least time on the `target`, if that is known, or in the first of
+    them where nothing says how long it takes; under the least of FACTORS under which one needs no more memory than `limit` bytes.
 
     Raises MeshError where none does: by how much the one that needs least misses it, and for which tensors.
     """
     least: tuple[float, ir.Module] | None = None
     for factor in FACTORS:
         fitting: list[Plan] = []
-        for way in (Way(machine, factor) for machine in machines):
+        for way in (way._replace(memory_factor=factor) for way in ways):
             module = planned(way)
             needed = memory(main_function(module)).peak if limit < inf else 0.0
             if needed <= limit:
@@ -90,7 +91,7 @@ def _fastest(plans: Sequence[Plan], target: Target | None) -> Plan:
     try:
         seconds = [predict(plan.module, target).seconds for plan in plans]
     except MeshError:  # the report says what its prediction stumbles over
-        return plans[-1]
+        return plans[0]
     equal = [plan for plan, each in zip(plans, seconds, strict=True) if each <= EQUAL * min(seconds)]
     return min(equal, key=lambda plan: communication(plan.module).wire_bytes) if len(equal) > 1 else equal[0]
 

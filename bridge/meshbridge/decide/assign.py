@@ -369,7 +369,7 @@ class Assigner:
 
         def counted(choice: Choice) -> float:
             return sum(
-                pricing.arriving(value.tensor.type, value.defined, value.tensor.joined[0]).price(need)
+                pricing.arriving(value.tensor.type, value.defined, value.tensor.gathered).price(need)
                 for value, need, have in zip(arriving, choice.needs, ready, strict=True)
                 if value is not None and need == value.anticipated and need not in have
             )
@@ -381,16 +381,16 @@ class Assigner:
     def _arriving(self, value: Value, ready: list[Sharding]) -> Prices:
         """Bytes of resharding an operand to what is needed of it, unless that exists or is counted already."""
         if not ready and value.anticipated is None:
-            return self.graph.pricing.arriving(value.tensor.type, value.defined, value.tensor.joined[0])
+            return self.graph.pricing.arriving(value.tensor.type, value.defined, value.tensor.gathered)
         free = (*ready, value.anticipated)
         return self.graph.pricing.prices(
-            value.tensor.type, lambda need: None if need in free else (value.defined, need, 1.0), value.tensor.joined[0]
+            value.tensor.type, lambda need: None if need in free else (value.defined, need, 1.0), value.tensor.gathered
         )
 
     def _leaving(self, tensor: Tensor, staying: Axes, share: float) -> Prices:
         """Bytes of resharding what is computed to the result, whose sum over the axes `staying` is not reduced here."""
         if not staying:
-            return self.graph.pricing.leaving(tensor.type, tensor.sharding, share, tensor.joined[1])
+            return self.graph.pricing.leaving(tensor.type, tensor.sharding, share, tensor.reduced)
 
         def pair(computed: Sharding) -> Pair:
             target, axes = tensor.sharding, computed.partial_axes
@@ -398,7 +398,7 @@ class Assigner:
                 target = sharding_of(tensor.mesh, _without(tensor.split, axes), axes, computed.partial_kind)
             return computed, target, share if axes else 1.0
 
-        return self.graph.pricing.prices(tensor.type, pair, tensor.joined[1])
+        return self.graph.pricing.prices(tensor.type, pair, tensor.reduced)
 
     def _pay(self, node: Node, number: int, need: Sharding) -> None:
         """Remembers that `need` exists from here on in this scope."""

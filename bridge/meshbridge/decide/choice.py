@@ -34,7 +34,7 @@ from meshbridge.ops.option import (
 )
 from meshbridge.ops.rounds import exchanged_bytes
 from meshbridge.ops.rule import Dims, Loop, ShardingRule
-from meshbridge.resharding import BYTES, Objective
+from meshbridge.resharding import ALONE, BYTES, Beside, Objective
 
 CONTRACTION_PRICE = 1 / 64
 """Wire bytes that one multiply-add of a contraction on one device costs as much as. An accelerator does about 1,000 of them while
@@ -337,8 +337,8 @@ class Pricing:
         self.work = work
         "How many times CONTRACTION_PRICE and ELEMENT_PRICE it costs to compute again what the annotations share."
         self._devices: dict[int, int] = {}
-        self._objectives: dict[int, Objective] = {1: objective}
-        "By how many tensors are gathered or reduced together."
+        self._objectives: dict[Beside, Objective] = {ALONE: objective}
+        "By what goes on while a tensor is gathered or reduced."
         self.nothing = Prices(((), ""), mesh, lambda _: None)
         "Those of what is no ranked tensor."
 
@@ -365,22 +365,22 @@ class Pricing:
             found = self._devices[axes] = self.mesh.group_size(axis for axis in range(self.mesh.rank) if axes >> axis & 1)
         return found
 
-    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None], joined: int = 1) -> Prices:
-        """Those of a tensor, by what is resharded at one end of an op to what; so many are gathered or reduced together."""
-        return Prices(kind, self.mesh, pair, self._objective(joined))
+    def prices(self, kind: TensorType, pair: Callable[[Sharding], Pair | None], beside: Beside = ALONE) -> Prices:
+        """Those of a tensor, by what is resharded at one end of an op to what, and what goes on beside it."""
+        return Prices(kind, self.mesh, pair, self._objective(beside))
 
-    def arriving(self, kind: TensorType, source: Sharding, joined: int = 1) -> Prices:
+    def arriving(self, kind: TensorType, source: Sharding, beside: Beside = ALONE) -> Prices:
         """Bytes of resharding a value from `source` to what is needed of it."""
-        return _arriving(self.mesh, self._objective(joined), kind, source)
+        return _arriving(self.mesh, self._objective(beside), kind, source)
 
-    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, joined: int = 1) -> Prices:
+    def leaving(self, kind: TensorType, target: Sharding, share: float = 1.0, beside: Beside = ALONE) -> Prices:
         """Bytes of resharding a result to `target`; those of a partial one count only for the `share` of the runs after which it
         is reduced."""
-        return _leaving(self.mesh, self._objective(joined), kind, target, share)
+        return _leaving(self.mesh, self._objective(beside), kind, target, share)
 
-    def _objective(self, joined: int) -> Objective:
-        if (found := self._objectives.get(joined)) is None:
-            found = self._objectives[joined] = self.objective.joining(joined)
+    def _objective(self, beside: Beside) -> Objective:
+        if (found := self._objectives.get(beside)) is None:
+            found = self._objectives[beside] = self.objective.of(beside)
         return found
 
 

@@ -133,7 +133,9 @@ def _ties(graph: Graph) -> list[_Ties]:
                         placed.append(loops[0])
         is_redefined = node.is_identity and node.results[0] in redefined
         batch = [home[loop] + fixed.get(loop, []) for loop in kind.batch if loop in home]
-        ties.append(_Ties(node, [*home.values()], batch, [home[loop][0] for loop in placed if loop in home] if not is_redefined else []))
+        ties.append(
+            _Ties(node, [*home.values()], batch, [home[loop][0] for loop in placed if loop in home] if not is_redefined else [])
+        )
     return ties
 
 

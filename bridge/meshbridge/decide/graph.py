@@ -23,6 +23,7 @@ from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import parts_of
 from meshbridge.ops.option import Option, sharding_of, with_partial, with_split
 from meshbridge.ops.rule import ShardingRule
+from meshbridge.resharding import ALONE, Beside
 
 
 @final
@@ -54,8 +55,10 @@ class Tensor:
     "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
     found: frozenset[int] = frozenset()
     "At the boundary, the axes along which the sweeps have split it."
-    joined: tuple[int, int] = (1, 1)
-    "How many are gathered in one launch with it, and how many reduced, where the compiler joins collectives, see `joined.py`."
+    gathered: Beside = ALONE
+    "What goes on while it is gathered, see `beside.py`."
+    reduced: Beside = ALONE
+    "What goes on while it is reduced."
     _otherwise: dict[Split, Tensor] = field(default_factory=dict, repr=False)
     "The tensors of which the same is known but for the split, by that."
 
@@ -132,7 +135,7 @@ class Tensor:
     def signature(self) -> tuple[object, ...]:
         """All that is known of it but its split."""
         annotated = (self.priorities, self.decided, self.layout, self.user, self.written, self.region_axes)
-        others = (self.tied, self.boundary, self.found, self.joined)
+        others = (self.tied, self.boundary, self.found, self.gathered, self.reduced)
         return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, *others)
 
 

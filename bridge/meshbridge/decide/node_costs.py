@@ -78,18 +78,18 @@ class KindCosts:
 
     def _held(self, tensor: Tensor) -> Prices:
         """Bytes of resharding a tensor as it is decided."""
-        return self.graph.pricing.arriving(tensor.type, tensor.sharding, tensor.joined[0])
+        return self.graph.pricing.arriving(tensor.type, tensor.sharding, tensor.gathered)
 
 
 def _arriving(pricing: Pricing, tensor: Tensor, summed: Axes) -> Prices:
     held = tensor.sharding if tensor.layout is None else sharding_of(tensor.mesh, tensor.split)
-    return pricing.arriving(tensor.type, with_partial(held, summed), tensor.joined[0])
+    return pricing.arriving(tensor.type, with_partial(held, summed), tensor.gathered)
 
 
 def _leaving(pricing: Pricing, share: float, tensor: Tensor, wanted: Sharding | None) -> Prices:
     plain = tensor.sharding if tensor.layout is None else sharding_of(tensor.mesh, tensor.split)
     target = with_split(wanted, tensor.split) if wanted else plain
-    return pricing.leaving(tensor.type, target, share, tensor.joined[1])
+    return pricing.leaving(tensor.type, target, share, tensor.reduced)
 
 
 def costs_of_nodes(graph: Graph) -> list[KindCosts]:

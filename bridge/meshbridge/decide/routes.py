@@ -10,12 +10,12 @@ from math import inf
 from operator import or_
 
 from meshbridge.cost.fusion import FREE, FUSING, VIEWS
+from meshbridge.decide.beside import note_beside
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.dimension_classes import BATCH, HELD, NARROW, WIDE
 from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.held import held
-from meshbridge.decide.joined import note_joined
 from meshbridge.decide.refine import Refiner
 from meshbridge.resharding import Objective
 
@@ -48,8 +48,8 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
     work = _price_of_work(graph, objective.launch)
     if work > 1:
         _note_sharing(graph)
-        if objective.joined_bytes:
-            note_joined(graph)
+    if objective.hides or (work > 1 and objective.joined_bytes):
+        note_beside(graph, objective, is_small=work > 1)
     propagated, prices = graph.tensors, _memory_prices(graph, objective.memory)
     folded = fold_layers(graph)
     least = most_held = inf

@@ -50,6 +50,9 @@ class ShardingRefinement(Pass):
     memory_factor: float = 1.0
     "How many times what the machine says it costs to hold a byte."
 
+    hides: bool = False
+    "Whether collectives that the machine runs beside products cost less than others."
+
     annotate: bool = True
     "Write the decisions down. Otherwise they are handed on to `mesh-spmdization`, if that is the next pass."
 
@@ -70,6 +73,6 @@ class ShardingRefinement(Pass):
             raise MeshError(f"{self.name}: error: memory-factor is {self.memory_factor}, expected 0 or more")
         with module.context, ir.Location.unknown():
             mesh = find_mesh(module) if has_topology(self.machine) else None
-            weights = objective(self.machine, mesh, self.layout)
+            weights = objective(self.machine, mesh, self.layout, hides=self.hides)
             weights = replace(weights, memory=self.memory_factor * weights.memory)
             return decide(functions_to_partition(module), module, Interface(), moves=self.moves, objective=weights)

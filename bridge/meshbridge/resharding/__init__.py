@@ -8,10 +8,24 @@ from __future__ import annotations
 
 from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.emit import emit
-from meshbridge.resharding.objective import BYTES, Objective
+from meshbridge.resharding.objective import ALONE, BYTES, Beside, Objective
 from meshbridge.resharding.plan import Options, Plan
 from meshbridge.resharding.planner import cost, plan
 from meshbridge.resharding.price import floor
 from meshbridge.resharding.slowness import Slowness
 
-__all__ = ["BYTES", "Bound", "Objective", "Options", "Plan", "Slowness", "bound", "cost", "emit", "floor", "plan"]
+__all__ = [
+    "ALONE",
+    "BYTES",
+    "Beside",
+    "Bound",
+    "Objective",
+    "Options",
+    "Plan",
+    "Slowness",
+    "bound",
+    "cost",
+    "emit",
+    "floor",
+    "plan",
+]

@@ -5,10 +5,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.resharding.slowness import Rates, exchanges, slowness
+
+
+class Beside(NamedTuple):
+    """What goes on while a tensor is gathered or reduced."""
+
+    joined: int = 1
+    "How many tensors the compiler gathers or reduces in the same launch."
+    part: float = 1.0
+    "The part of its time that counts: less than all where products wait neither before nor behind it."
+
+
+ALONE = Beside()
 
 
 @dataclass(frozen=True)
@@ -26,8 +39,12 @@ class Objective:
     "How much longer collectives take along axes of the mesh; None where all axes are alike."
     joined_bytes: float = 0.0
     "Bytes up to which the compiler joins independent gathers, or independent reductions, into one launch; 0 where it joins none."
-    joined: int = 1
-    "How many travel together of the gathers and reductions that are priced: each costs its part of their launch."
+    hidden_gathers: float = 1.0
+    "The part of their time that gathers cost beside which products can run."
+    hidden_reductions: float = 1.0
+    "The same of reductions."
+    beside: Beside = ALONE
+    "Of the gathers and reductions that are priced: of their launch each costs its part."
 
     @cached_property
     def planning(self) -> Options:
@@ -54,16 +71,24 @@ class Objective:
     def price(self, mesh: Mesh, source: Sharding, target: Sharding, size: float, collectives: float) -> float:
         """What a resharding costs in which a device receives `size` bytes in so many collectives."""
         launches = collectives * self.launch
-        if self.joined > 1 and not exchanges(source, target):
-            launches *= min(1.0, max(1 / self.joined, size / self.joined_bytes))
+        if self.beside is not ALONE and not exchanges(source, target):
+            joined, part = self.beside
+            if joined > 1 and self.joined_bytes:
+                launches *= min(1.0, max(1 / joined, size / self.joined_bytes))
+            size *= part
         if self.rates is None:
             return size + launches
         slow = slowness(mesh, source, target, self.rates)
         return size * slow.bytes + launches * slow.launch
 
-    def joining(self, tensors: int) -> Objective:
-        """The same for one of so many tensors that are gathered or reduced together, if the compiler joins them."""
-        return replace(self, joined=tensors) if self.joined_bytes else self
+    def of(self, beside: Beside) -> Objective:
+        """The same for gathers or reductions of one tensor."""
+        return self if beside == ALONE else replace(self, beside=beside)
+
+    @property
+    def hides(self) -> bool:
+        """Whether what runs beside products costs less."""
+        return self.hidden_gathers < 1 or self.hidden_reductions < 1
 
     @cached_property
     def routes(self) -> tuple[tuple[Objective, ...], ...]:
@@ -79,7 +104,8 @@ class Objective:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.launch, self.memory, self.is_thorough, self.rates, self.joined_bytes, self.joined))
+        hidden = (self.hidden_gathers, self.hidden_reductions)
+        return hash((self.launch, self.memory, self.is_thorough, self.rates, self.joined_bytes, hidden, self.beside))
 
     def __hash__(self) -> int:
         """Computed once: prices are looked up by objective."""

@@ -134,7 +134,7 @@ def compare_for(
             (folder / "program").write_bytes(mlir.to_bytecode(module))
             figures = {}
             for contestant in contestants:
-                request = Request(contestant, used, target=target.text, machine=machine or target.device)
+                request = Request(contestant, used, target=target.text, machine=machine or _machine_of(target, used))
                 figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
             found.append(TargetComparison(target, used, figures))
@@ -152,11 +152,16 @@ def executable_for(program: Program, target: Target, *, machine: str | None = No
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
-        request = Request(OURS, used, target=target.text, machine=machine or target.device, keep=True)
+        request = Request(OURS, used, target=target.text, machine=machine or _machine_of(target, used), keep=True)
         found = _compile(folder, request, target, limits)
         if found.error:
             raise MeshError(found.error if "error: " in found.error else f"error: target '{target.text}': {found.error}")
         return (folder / EXECUTABLE).read_bytes()
+
+
+def _machine_of(target: Target, used: int) -> str:
+    """What our plan is made for: the target's devices where they are; without their topology where the program uses only some."""
+    return target.text.partition(":")[2] if used == target.devices else target.device
 
 
 def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:

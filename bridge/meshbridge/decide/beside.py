@@ -1,4 +1,5 @@
-"""How many gathers and reductions a compiler joins into one launch, for each tensor, before shardings are decided.
+"""What goes on while a tensor is gathered or reduced, found before shardings are decided: how many more the compiler gathers or
+reduces in the same launch, and whether products run meanwhile.
 
     %0 = convert %w                              gathers of parameters wait for nothing: %w and %0 are *early*
     %1 = dot_general %x, %0
@@ -6,11 +7,11 @@
     %4 = dot_general %x, %cotangent
     %5 = subtract %w, %4                         no product waits for gradients: %4 and %5 are *late*
 
-Early tensors of one scope may be gathered together. Late ones may be reduced together, and what is computed from them gathered
-together. Of what lies between, results of reductions may be reduced together before which as many others come, one after the
-other.
+Early tensors are gathered, and late ones reduced, while products run. Early tensors of one scope may be gathered together. Late
+ones may be reduced together, and what is computed from them gathered together. Of what lies between, results of reductions may be
+reduced together before which as many others come, one after the other.
 
-Only small programs are looked at so: in others the starts of collectives take next to nothing.
+Only small programs are asked what may be launched together: in others the starts of collectives take next to nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from meshbridge.decide.dimension_classes import MOVING
 from meshbridge.decide.graph import Graph, Node
+from meshbridge.resharding import ALONE, Beside, Objective
 
 Scope = tuple[int, ...]
 
@@ -26,24 +29,41 @@ Level = tuple[Scope, int, bool]
 """A scope, how many reductions come one after the other up to there, and whether the last one is a product."""
 
 
-def note_joined(graph: Graph) -> None:
-    """Notes of every tensor, in place, with how many it may be gathered and reduced. What a loop adds up is reduced behind it."""
+def note_beside(graph: Graph, objective: Objective, *, is_small: bool) -> None:
+    """Notes of every tensor, in place, what goes on while it is gathered, and while it is reduced."""
     early, late = _early(graph), _late(graph)
+    joined = _joined(graph, early, late) if is_small and objective.joined_bytes else {}
+    for index in range(len(graph.tensors)):
+        gathers, reductions = joined.get(index, (1, 1))
+        gathered = Beside(gathers, objective.hidden_gathers if early[index] else 1.0)
+        reduced = Beside(reductions, objective.hidden_reductions if late[index] else 1.0)
+        if (gathered, reduced) != (ALONE, ALONE):
+            graph.describe(index, gathered=gathered, reduced=reduced)
+
+
+def _joined(graph: Graph, early: Sequence[bool], late: Sequence[bool]) -> dict[int, tuple[int, int]]:
+    """Per tensor, with how many it may be gathered and reduced, itself included. What a loop adds up is reduced behind it."""
     read, made, levels = _read(graph, early, late), _made(graph, early, late), _levels(graph)
     alike = Counter(levels.values())
+    found = {}
     for index, users in enumerate(graph.users):
-        if not users or index in graph.accumulated:
-            continue
-        scope = graph.nodes[users[0]].scope
-        gathered = max(early[index] and read[scope], late[index] and made[scope], 1)
-        reduced = max(made[scope], 1) if late[index] else alike[levels[index]] if index in levels else 1
-        if gathered > 1 or reduced > 1:
-            graph.describe(index, joined=(gathered, reduced))
+        if users and index not in graph.accumulated:
+            scope = graph.nodes[users[0]].scope
+            gathered = max(early[index] and read[scope], late[index] and made[scope], 1)
+            reduced = max(made[scope], 1) if late[index] else alike[levels[index]] if index in levels else 1
+            found[index] = (gathered, reduced)
+    return found
 
 
 def _early(graph: Graph) -> list[bool]:
-    """Per tensor, whether it is computed from arguments without a reduction; what a loop carries, if it is in every trip."""
-    return _all_but(graph, lambda node: node.rule.reduces, before=lambda node: node.operands, behind=lambda node: node.results)
+    """Per tensor, whether it is computed from arguments without a reduction; what a loop carries, if it is in every trip. A slice
+    of a layer's parameters is no reduction, although one of those along which they are stacked would be."""
+    return _all_but(
+        graph,
+        lambda node: node.rule.reduces and node.name not in MOVING,
+        before=lambda node: node.operands,
+        behind=lambda node: node.results,
+    )
 
 
 def _late(graph: Graph) -> list[bool]:
