@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,19 @@ def test_two_meshes_in_use_are_refused(ctx: ir.Context) -> None:
     for call in (meshbridge.partition, meshbridge.report, meshbridge.compile):
         with pytest.raises(MeshError, match=r"@(unused|mesh) is a second mesh beside @(unused|mesh)"):
             call(assembly.read(text, "test.mlir", ctx))
+
+
+def test_options_of_the_compiler(artifact: export.Exported) -> None:
+    """By XLA's names, beside its defaults; what it does not take is one diagnostic."""
+    default, unfused = (
+        meshbridge.compile(artifact, compiler_options=each) for each in ("best", {"xla_disable_all_hlo_passes": True})
+    )
+    assert " fusion(" in default.hlo_text()
+    assert " fusion(" not in unfused.hlo_text()
+    for options, message in (
+        ({"xla_foo": True}, "error: XLA does not take the compiler options: INVALID_ARGUMENT: No such compile option: 'xla_foo'"),
+        ({"xla_backend_optimization_level": "high"}, "'high' is not a valid int32 value"),
+        ("bset", "error: compiler-options is 'bset', expected one of default, best"),
+    ):
+        with pytest.raises(MeshError, match=re.escape(message)):
+            meshbridge.compile(artifact, compiler_options=options)  # type: ignore[arg-type]

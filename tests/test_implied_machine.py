@@ -112,3 +112,22 @@ def test_jax_is_neither_imported_nor_started(first: str) -> None:
     last = "assert not started()" if first else "assert 'jax' not in sys.modules"
     code = f"{first}\nimport sys, meshbridge as m; m.report(m.load(sys.argv[1])); {last}"
     assert subprocess.run([sys.executable, "-c", code, str(program)], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "named", "expected"),
+    [
+        (TPU, "neutral", "v5e"),
+        (TPU, "v5p", "v5p"),
+        (TPU, "v5p:2x2x2", "v5p"),
+        (TPU, "h100", "v5e"),
+        (GPU, "bytes", "h100"),
+        (OTHER, "neutral", None),
+        (OTHER, "v4", "v4"),
+    ],
+)
+def test_what_devices_are(device: Any, named: str, expected: str | None) -> None:
+    """A machine that somebody names for the plan, unless it is of another platform; that says under which options to compile."""
+    found = devices.machine_of([device], named)
+    assert (found and found.name) == expected
+    assert devices.machine_of([], named) is None

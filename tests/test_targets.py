@@ -468,3 +468,126 @@ def test_the_environment_of_a_child_is_its_own(program: Path, monkeypatch: pytes
         children(monkeypatch, f"assert os.environ['{variable}'] and os.environ['JAX_PLATFORMS'] == 'cpu'\n" + leaving(FOUND))
         assert cli.main(["compare", str(program), "--target", written, "--json"]) == 0
         assert variable not in command.os.environ
+
+
+SETS = """
+[options.explicit]
+xla_enable_async_all_gather = true
+xla_some_limit = 3
+[options.partitioned]
+xla_some_limit = 4
+"""
+"""What a machine's file may say beside MINE."""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.toml").write_text(MINE + SETS)
+    return f"gpu:{tmp_path}/mine.toml:1x2x4"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), ({}, {}, {})),
+        (("--compiler-options", "default"), ({}, {}, {})),
+        (
+            ("--compiler-options", "best"),
+            ({"xla_enable_async_all_gather": True, "xla_some_limit": 3}, *({"xla_some_limit": 4},) * 2),
+        ),
+        (
+            ("--compiler-option", "xla_a=true", "--compiler-option", "xla_b=1.5", "--compiler-option", "xla_c=x=y"),
+            ({"xla_a": True, "xla_b": 1.5, "xla_c": "x=y"},) * 3,
+        ),
+        (
+            ("--compiler-options", "best", "--compiler-option", "xla_some_limit=5"),
+            ({"xla_enable_async_all_gather": True, "xla_some_limit": 5}, *({"xla_some_limit": 5},) * 2),
+        ),
+    ],
+)
+def test_options_of_each_contestant(
+    arguments: tuple[str, ...],
+    expected: tuple[dict[str, Any], ...],
+    mine: str,
+    program: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The processes get them, the JSON has them, and the table names those that are not XLA's defaults."""
+    asked = program.parent / "asked"
+    children(monkeypatch, f"open({str(asked)!r}, 'a').write(json.dumps(asked['compiler_options']) + '\\n')\n" + leaving(FOUND))
+    (found,) = read(capsys, program, "--target", mine, *arguments)["targets"]
+    assert found["compiler_options"] == dict(zip(command.CONTESTANTS, expected, strict=True))
+    assert tuple(map(json.loads, asked.read_text().splitlines())) == expected
+    assert cli.main(["compare", str(program), "--target", mine, *arguments]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "is compiled under" in line]
+    assert said == [
+        f"{name} is compiled under {', '.join(f'{option}={value}' for option, value in options.items())}"
+        for name, options in zip(command.CONTESTANTS, expected, strict=True)
+        if options
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), {"xla_enable_async_all_gather": True, "xla_some_limit": 3}),
+        (("--compiler-options", "default", "--compiler-option", "xla_a=false"), {"xla_a": False}),
+    ],
+)
+def test_options_of_what_is_written(
+    arguments: tuple[str, ...], expected: dict[str, Any], mine: str, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default those under which collectives overlap."""
+    children(
+        monkeypatch,
+        "open(folder + '/executable', 'w').write(json.dumps(asked['compiler_options']))\n" + leaving(Figures()),
+    )
+    output = program.parent / "out"
+    assert cli.main(["compile", str(program), "--target", mine, *arguments, "-o", str(output)]) == 0
+    assert json.loads(output.read_text()) == expected
+
+
+def test_options_that_a_compiler_does_not_take(
+    mine: str, program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are nobody's failure: one diagnostic, and no table."""
+    children(monkeypatch, "open(folder + '/result.json', 'w').write(json.dumps({'refused': 'XLA does not take xla_foo'}))")
+    output = program.parent / "out"
+    for name, *more in (("compare",), ("compare", "--json"), ("compile", "-o", str(output))):
+        assert cli.main([name, str(program), "--target", mine, "--compiler-option", "xla_foo=true", *more]) == 1
+        captured = capsys.readouterr()
+        assert captured.err == f"{program}: error: target '{mine}': XLA does not take xla_foo\n"
+        assert not captured.out
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--target", V5E, "--compiler-option", "xla_foo"), "argument --compiler-option: expected NAME=VALUE, found 'xla_foo'"),
+        (("--target", V5E, "--compiler-option", "=3"), "argument --compiler-option: expected NAME=VALUE, found '=3'"),
+        (("--target", V5E, "--compiler-options", "good"), "argument --compiler-options: invalid choice: 'good'"),
+        (("--compiler-options", "best"), "--compiler-options has no effect without --target"),
+        (("--compiler-option", "xla_a=1"), "--compiler-option has no effect without --target"),
+    ],
+)
+def test_what_are_no_options(arguments: tuple[str, ...], message: str, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(program), *arguments]) == console.USAGE
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ("[options.implicit]\nxla_a = true", "unknown key options.implicit, expected explicit, partitioned"),
+        ("[options]\nexplicit = true", "options.explicit: expected a table, found True"),
+        ("[options.explicit]\nxla_a = [1]", "options.explicit.xla_a: expected a single value, found [1]"),
+    ],
+)
+def test_files_whose_options_are_none(after: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{MINE}\n{after}\n")
+    with pytest.raises(MeshError) as caught:
+        machine.load(path)
+    assert str(caught.value) == f"{path}: error: {message}"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshbridge.pipeline import Collectives, Emit
     from meshbridge.read.formats import Program
     from meshbridge.reports import Report
+    from meshbridge.runtime.compiler_options import Given
     from meshbridge.runtime.pjrt import Executable
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
@@ -197,13 +198,17 @@ def compile(
     *arguments: Any,
     kwargs: Named = None,
     devices: Sequence[Any] | None = None,
+    compiler_options: Given = "best",
     **options: Unpack[Keywords],
 ) -> Executable:
     """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: all of JAX's by default.
 
     As many are used as the mesh has; where no machine is named, theirs is meant. What is given is left as it is. A jitted
     function is traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for the devices' own.
-    Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are.
+    XLA compiles under its defaults with `compiler_options="default"`, or under its options that are given by name; else under
+    those that the devices' machine names, under which collectives overlap.
+    Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are, and for an option that
+    XLA does not take.
     """
     import jax
 
@@ -212,7 +217,9 @@ def compile(
     from meshbridge.read import formats
     from meshbridge.runtime import devices as jax_devices
     from meshbridge.runtime import pjrt
+    from meshbridge.runtime.compiler_options import CompilerOptions
 
+    asked = CompilerOptions.of(compiler_options)
     available = tuple(devices if devices is not None else jax.devices())
     opened = formats.unpack(program, context(), arguments, kwargs)
     if available:
@@ -220,4 +227,5 @@ def compile(
     options.setdefault("machine", jax_devices.of(available).name)
     how = pipeline.Options(emit="local", **options)
     pipeline.partition_module(opened.module, how)
-    return pjrt.load(opened.planned(how), available)
+    under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
+    return pjrt.load(opened.planned(how), available, under)

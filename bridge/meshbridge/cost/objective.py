@@ -66,9 +66,9 @@ def objective(name: str, mesh: Mesh | None = None, layout: str = "", *, hides: b
         return UNNAMED[name]
     rates = _rates(mesh, of_machine(name, layout)) if mesh is not None and has_topology(name) else None
     joined_bytes = JOINED if combines(name) else 0.0
-    hidden = dict.fromkeys(_device(name).asynchronous, HIDDEN) if hides else {}
+    hidden = dict.fromkeys(device(name).asynchronous, HIDDEN) if hides else {}
     return Objective(
-        _device(name).link.launch_bytes,
+        device(name).link.launch_bytes,
         MEMORY,
         is_thorough=True,
         rates=rates,
@@ -81,12 +81,12 @@ def objective(name: str, mesh: Mesh | None = None, layout: str = "", *, hides: b
 def combines(name: str) -> bool:
     """Whether the compiler of the machine combines small collectives. Else they are combined by copying their operands together:
     on a v5e the copies took a quarter of a decoding step's cycles. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and _device(name).combines
+    return name not in UNNAMED and device(name).combines
 
 
 def prefetches(name: str) -> bool:
     """Whether loops are to gather ahead on the machine. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and _device(name).prefetches
+    return name not in UNNAMED and device(name).prefetches
 
 
 def forms(name: str, devices: int) -> Forms:
@@ -94,11 +94,12 @@ def forms(name: str, devices: int) -> Forms:
     fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""
     if name in UNNAMED:
         return Forms()
-    device, topology = _device(name), of_machine(name).topology if has_topology(name) else ()
-    return Forms(inner_sizes(device, devices, topology), device.link.launch_bytes, device.platform == "tpu")
+    found, topology = device(name), of_machine(name).topology if has_topology(name) else ()
+    return Forms(inner_sizes(found, devices, topology), found.link.launch_bytes, found.platform == "tpu")
 
 
-def _device(name: str) -> Machine:
+def device(name: str) -> Machine:
+    """The machine of a device's name, or in a file, perhaps with a topology. Raises MeshError as `objective` does."""
     try:
         return of_machine(name).machine if has_topology(name) else machine.named(name)
     except MeshError as error:

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.registry import Registry
 
 PLATFORMS = ("tpu", "gpu", "cpu")
 """The kinds of devices."""
+
+OptionValue: TypeAlias = bool | int | float | str
+"""What an option of XLA is set to."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class Machine:
     "Between the devices of a chip."
     kinds: tuple[str, ...] = ()
     "What JAX calls such devices, their `device_kind`."
+    options: Mapping[str, Mapping[str, OptionValue]] = field(default_factory=dict, hash=False)
+    "By OPTION_SETS, XLA's options under which collectives overlap."
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of dense products whose operands have an MLIR element type: of the first type that a product can be
@@ -177,7 +182,9 @@ _LINK_KEYS: dict[str, dict[str, type]] = {
     "switch": {"kind": str, **_NETWORK_KEYS, "size": int, "reduction": float},
 }
 _LINKS: dict[str, type] = {"network": dict, "chip": dict}
-_MAY_LACK: dict[str, type] = {**_LINKS, "kinds": list}
+_MAY_LACK: dict[str, type] = {**_LINKS, "kinds": list, "options": dict}
+OPTION_SETS = ("explicit", "partitioned")
+"""Whose options a machine may name: those of programs whose collectives are explicit, and of those that XLA partitions."""
 
 
 @cache
@@ -251,6 +258,7 @@ def load(path: Path) -> Machine:
     _check(path, "step.staged.", staged, {}, dict.fromkeys(("all_gather", "reduce_scatter"), str))
     if unknown := [slices for slices in staged.values() if slices not in SLICES]:
         raise MeshError(f"{path}: error: step.staged: expected some of {', '.join(SLICES)}, found {unknown[0]!r}")
+    options = _options(path, read.get("options", {}))
     links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_LINKS) if place in read}
     if read["devices_per_chip"] > 1 and "chip" not in links:
         raise MeshError(f"{path}: error: chip is missing: it says what connects the {read['devices_per_chip']} devices of one")
@@ -280,7 +288,18 @@ def load(path: Path) -> Machine:
         links.get("network"),
         links.get("chip"),
         tuple(map(str, read.get("kinds", ()))),
+        options,
     )
+
+
+def _options(path: Path, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, OptionValue]]:
+    """The section on XLA's options. Raises MeshError."""
+    _check(path, "options.", found, {}, dict.fromkeys(OPTION_SETS, dict))
+    for name, of_set in found.items():
+        for option, value in of_set.items():
+            if not isinstance(value, OptionValue):
+                raise MeshError(f"{path}: error: options.{name}.{option}: expected a single value, found {value!r}")
+    return found
 
 
 def _link(path: Path, place: str, found: Mapping[str, Any]) -> Link:

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshbridge.cost.objective import DEFAULT
+from meshbridge.cost.objective import DEFAULT, UNNAMED, device
 from meshbridge.machines import machine
+from meshbridge.machines.machine import Machine
 
 
 def platform(device: Any) -> str:
@@ -42,6 +43,18 @@ def of(devices: Sequence[Any]) -> Chosen:
     if (name := machine.of_kind(kind)) is None:
         return Chosen(DEFAULT, f"JAX runs on {kind}, which no machine is known of")
     return Chosen(name, f"JAX runs on {kind}")
+
+
+def machine_of(devices: Sequence[Any], named: str) -> Machine | None:
+    """What JAX's `devices` are: the machine `named` that a plan is made for, if that is of their platform; else the one of their
+    kind; None where none is known. Raises MeshError where no machine has that name."""
+    if not devices:
+        return None
+    found = None if named in UNNAMED else device(named)
+    if found is not None and found.platform == devices[0].platform:
+        return found
+    kind = machine.of_kind(devices[0].device_kind)
+    return None if kind is None else machine.named(kind)
 
 
 def _running() -> Sequence[Any]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import Axes, Mesh, Split
 from meshbridge.ir.subaxes import whole_split
+from meshbridge.machines.machine import OptionValue
 from meshbridge.read import formats
 from meshbridge.runtime import xla
 
@@ -246,8 +248,11 @@ def whole(array: jax.Array) -> np.ndarray[Any, Any]:
     return total
 
 
-def load(program: formats.Program, available: Sequence[Any]) -> Executable:
+def load(
+    program: formats.Program, available: Sequence[Any], compiler_options: Mapping[str, OptionValue] = MappingProxyType({})
+) -> Executable:
     """Compiles a program in the form `local` for the first of the `available` devices, as many as its mesh has.
+    `compiler_options` are set by XLA's names.
 
     Changes its module. Raises MeshError for one that needs more devices than there are, or that XLA refuses.
     """
@@ -260,7 +265,7 @@ def load(program: formats.Program, available: Sequence[Any]) -> Executable:
     _strip(module, main)
     used = tuple(available[: mesh.size])
     _check_memories((*inputs, *outputs), used[0])
-    return Executable(mesh, tuple(inputs), tuple(outputs), _load(module, used), program.calling)
+    return Executable(mesh, tuple(inputs), tuple(outputs), _load(module, used, compiler_options), program.calling)
 
 
 def _check_memories(ports: Iterable[Port], device: Any) -> None:
@@ -366,7 +371,9 @@ _CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla
 """The targets by which JAX calls a Python function of the process that has traced it."""
 
 
-def _load(module: ir.Module, devices: Sequence[Any]) -> xla.Loaded:
+def _load(
+    module: ir.Module, devices: Sequence[Any], compiler_options: Mapping[str, OptionValue] = MappingProxyType({})
+) -> xla.Loaded:
     """Compiles for one replica on each device. Raises MeshError for a program that XLA refuses."""
     _refuse_callbacks(module)
-    return xla.compile_module(module, devices)
+    return xla.compile_module(module, devices, compiler_options=compiler_options)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -13,6 +14,11 @@ from jaxlib import xla_client
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.machines.machine import OptionValue
+
+
+class OptionError(MeshError):
+    """An option that XLA does not know, or a value that it cannot have."""
 
 
 @dataclass(frozen=True, eq=False)  # jax.jit hashes what it is given
@@ -68,12 +74,13 @@ def compile_module(
     devices: Sequence[Any],
     devices_are: Literal["replicas", "partitions"] = "replicas",
     configure: Callable[[Any], None] = lambda options: None,
+    compiler_options: Mapping[str, OptionValue] = MappingProxyType({}),
 ) -> Loaded:
     """Compiles `module`, whose entry point it names `main`, for each of `devices`.
 
     Partitions run one program on global shapes, which XLA partitions; replicas each run the program as it stands. `configure`
-    changes XLA's `ExecutableBuildOptions`. What is compiled for devices that are not there (see `targets`) does not run.
-    Raises MeshError for a program that XLA refuses.
+    changes XLA's `ExecutableBuildOptions`; `compiler_options` are set by XLA's names. What is compiled for devices that are not
+    there (see `targets`) does not run. Raises MeshError for a program that XLA refuses, OptionError for such an option.
     """
     replicas, partitions = (len(devices), 1) if devices_are == "replicas" else (1, len(devices))
     options = xla_client.CompileOptions()
@@ -87,18 +94,37 @@ def compile_module(
         for name, count in (("replicas", replicas), ("partitions", partitions)):
             module.operation.attributes[f"mhlo.num_{name}"] = ir.Attribute.parse(f"{count} : i32")
     used = tuple(devices)
-    client, assigned = used[0].client, xla_client.DeviceList(used)
+    own = _AHEAD_OF_TIME if isinstance(used[0].client, mlir.CompileOnlyClient) else _RUNNING
+    options.env_option_overrides = list({**own.get(used[0].client.platform, {}), **compiler_options}.items())
     try:
-        if isinstance(client, mlir.CompileOnlyClient):
-            options.env_option_overrides = list(_AHEAD_OF_TIME.get(client.platform, {}).items())
-            return Loaded(client.compile(module, assigned, options), used)
-        data = mlir.to_bytecode(module)
-        if b"lapack_" in data:
-            _find_lapack()
-        options.env_option_overrides = list(_RUNNING.get(client.platform, {}).items())
-        return Loaded(client.compile_and_load(data, assigned, options), used)
+        return Loaded(_compile(module, used, options), used)
     except jax.errors.JaxRuntimeError as error:
-        raise MeshError(f"<module>: error: XLA cannot compile the program: {str(error).splitlines()[0]}") from None
+        said = str(error).splitlines()[0]
+    if compiler_options and _refuses_options(used, options, said):
+        hint = "compiler-options 'default' leaves those of the machine's file out"
+        raise OptionError(f"error: XLA does not take the compiler options: {said}\n  hint: {hint}")
+    raise MeshError(f"<module>: error: XLA cannot compile the program: {said}")
+
+
+def _compile(module: ir.Module, devices: tuple[Any, ...], options: Any) -> Any:
+    """What the PJRT client makes of a module. Raises XLA's own errors."""
+    client, assigned = devices[0].client, xla_client.DeviceList(devices)
+    if isinstance(client, mlir.CompileOnlyClient):
+        return client.compile(module, assigned, options)
+    data = mlir.to_bytecode(module)
+    if b"lapack_" in data:
+        _find_lapack()
+    return client.compile_and_load(data, assigned, options)
+
+
+def _refuses_options(devices: tuple[Any, ...], options: Any, said: str) -> bool:
+    """Whether XLA says the same of a program that does nothing: then it is about the options."""
+    nothing = ir.Module.parse("func.func @main() { return }", mlir.context())
+    try:
+        _compile(nothing, devices, options)
+    except jax.errors.JaxRuntimeError as error:
+        return str(error).splitlines()[0] == said
+    return False
 
 
 def _find_lapack() -> None:

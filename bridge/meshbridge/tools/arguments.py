@@ -6,10 +6,11 @@ import argparse
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 
 from meshbridge.ir.mlir import MeshError
+from meshbridge.machines.machine import OptionValue
 from meshbridge.machines.target import EXAMPLES, Target, parse, parse_layout
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
@@ -134,6 +135,19 @@ def amount(text: str) -> float:
     if not 0 < found < inf:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
     return found
+
+
+def compiler_option(text: str) -> tuple[str, OptionValue]:
+    """The name and value of an option of XLA: true, false and numbers are no texts."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found '{text}'")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        with suppress(ValueError):
+            return name, kind(value)
+    return name, value
 
 
 def set_defaults(options: argparse.Namespace, **defaults: object) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import get_args
 
 from meshbridge import pipeline
 from meshbridge.machines.target import EXAMPLES
 from meshbridge.read import files
 from meshbridge.read.formats import Program
+from meshbridge.runtime.compiler_options import CompilerOptions, Set
 from meshbridge.tools import arguments, console, progress
 from meshbridge.tools.compare.contestants import OURS, PEERS
 from meshbridge.tools.compare.process import Limits
@@ -28,6 +30,7 @@ def add_compare(parser: console.Parser) -> None:
     help_ = "with --target, leave out one of XLA's partitioners; may be given twice"
     parser.add_argument("--without", action="append", default=[], choices=PEERS, help=help_)
     _add_machine(parser)
+    _add_compiler_options(parser, None, "with --target, ", "default")
     _add_limits(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     parser.set_defaults(command=compare)
@@ -38,6 +41,7 @@ def add_compile(parser: console.Parser) -> None:
     arguments.add_input(parser)
     parser.add_argument("--target", required=True, metavar=_TARGET, help=f"what to compile for: {EXAMPLES}")
     _add_machine(parser)
+    _add_compiler_options(parser, "best")
     _add_limits(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file, as the target's runtime serializes executables")
     parser.set_defaults(command=compile)
@@ -59,6 +63,19 @@ def _add_limits(parser: console.Parser) -> None:
     )
 
 
+def _add_compiler_options(parser: console.Parser, default: str | None, where: str = "", said: str = "") -> None:
+    help_ = f"{where}XLA's options: those under which collectives overlap, or its own defaults (default: {said or default})"
+    parser.add_argument("--compiler-options", choices=get_args(Set), default=default, help=help_)
+    help_ = f"{where}an option of XLA beside those; may be given several times"
+    parser.add_argument(
+        "--compiler-option", action="append", default=[], type=arguments.compiler_option, metavar="NAME=VALUE", help=help_
+    )
+
+
+def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
+    return CompilerOptions(options.compiler_options, dict(options.compiler_option))
+
+
 def _limits(options: argparse.Namespace) -> Limits:
     return Limits(options.timeout, options.process_memory)
 
@@ -67,7 +84,9 @@ def compare(options: argparse.Namespace) -> int:
     """`meshbridge compare IN`: fails if our own partitioner does."""
     if options.targets:
         return _compare_for_targets(options)
-    console.refuse_ignored("meshbridge compare", {"--without": "without --target"}, {"--without": options.without})
+    names = ("--without", "--compiler-options", "--compiler-option")
+    given = {name: getattr(options, name.strip("-").replace("-", "_")) for name in names}
+    console.refuse_ignored("meshbridge compare", dict.fromkeys(names, "without --target"), given)
     arguments.set_defaults(options, seed=0, devices=arguments.DEVICES)
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
@@ -98,6 +117,7 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     useless = dict.fromkeys(("--devices", "--seed", "--inputs"), "with --target, for which nothing runs")
     given = {name: getattr(options, name.strip("-")) is not None for name in useless}
     console.refuse_ignored("meshbridge compare", useless, given)
+    arguments.set_defaults(options, compiler_options="default")
     targets = [arguments.target("compare", text) for text in options.targets]
     program = _read_ahead_of_time(options)
     from meshbridge.tools.compare import command, text
@@ -108,6 +128,7 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
             targets,
             machine=options.machine,
             without=options.without,
+            compiler_options=_compiler_options(options),
             limits=_limits(options),
             quiet=options.quiet,
         )
@@ -132,7 +153,8 @@ def compile(options: argparse.Namespace) -> int:
         from meshbridge.tools.compare import command
 
         with files.about(files.display_name(options.input), program.format.wording):
-            data = command.executable_for(program, target, machine=options.machine, limits=_limits(options))
+            under, limits = _compiler_options(options), _limits(options)
+            data = command.executable_for(program, target, machine=options.machine, compiler_options=under, limits=limits)
         steps.done(_COMPILING)
     files.write_bytes(options.output, data)
     return 0

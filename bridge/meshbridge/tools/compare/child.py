@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from meshbridge.analysis import hlo_cost
 from meshbridge.analysis.hlo import HloError
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.ir.mlir import MeshError, context, ir
+from meshbridge.machines.machine import OptionValue
 from meshbridge.machines.target import Target, parse
 from meshbridge.read import formats
 from meshbridge.runtime import reference, targets
 from meshbridge.runtime.pjrt import boundary
+from meshbridge.runtime.xla import OptionError
 from meshbridge.tools import trial
 from meshbridge.tools.compare import process, spmd
 from meshbridge.tools.compare.contestants import CONTESTANTS, REPEATS, prepared
@@ -43,8 +45,8 @@ class Request:
     """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
 
     Inputs come from the archive `inputs`, or from `seed` where that is empty. With a `target`, whose first devices are meant,
-    nothing runs. Our plan is the best for `machine`. If it is to `keep` what it compiles, that is left in the folder, and nothing
-    else is found out.
+    nothing runs. Our plan is the best for `machine`. XLA compiles under the `compiler_options`. If it is to `keep` what it
+    compiles, that is left in the folder, and nothing else is found out.
     """
 
     contestant: str
@@ -55,6 +57,11 @@ class Request:
     target: str = ""
     machine: str = pipeline.DEFAULTS.machine
     keep: bool = False
+    compiler_options: dict[str, OptionValue] = field(default_factory=dict)
+
+
+REFUSED = "refused"
+"""The only key of a result where XLA does not take the options: why."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,6 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     folder, request = Path(arguments[0]), Request(**json.loads(arguments[1]))
     try:
         found = _measured(folder, request)
+    except OptionError as error:
+        (folder / "result.json").write_text(json.dumps({REFUSED: str(error).removeprefix("error: ")}))
+        return 0
     except MeshError as error:
         found = Figures(error=str(error).removeprefix("<module>: error: "))
     except Exception as error:  # XLA's errors have no common type of their own
@@ -88,7 +98,9 @@ def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures
     if request.keep:
         contestant = CONTESTANTS[request.contestant]
         copy, _ = prepared(contestant, module, request.machine)
-        (folder / EXECUTABLE).write_bytes(spmd.compile(copy, devices, shardy=contestant.shardy).loaded.serialize())
+        options = request.compiler_options
+        compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=options)
+        (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
         return Figures()
     compiled, found = _compiled(request, module, devices)
     try:
@@ -126,7 +138,7 @@ def _compiled(request: Request, module: ir.Module, devices: Sequence[Any]) -> tu
     contestant = CONTESTANTS[request.contestant]
     copy, partitioning = prepared(contestant, module, request.machine)
     started = time.perf_counter()
-    compiled = spmd.compile(copy, devices, shardy=contestant.shardy)
+    compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=request.compiler_options)
     compiling = time.perf_counter() - started
     memory = compiled.loaded.memory
     return compiled, Figures(

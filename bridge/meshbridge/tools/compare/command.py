@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,17 @@ from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir, walk_all
+from meshbridge.machines.machine import OptionValue
 from meshbridge.machines.target import Target, check_devices
 from meshbridge.read import formats
 from meshbridge.read.formats import Program
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.runtime import pjrt, targets
+from meshbridge.runtime.compiler_options import CompilerOptions
+from meshbridge.runtime.xla import OptionError
 from meshbridge.tools import progress, trial
 from meshbridge.tools.compare import process
-from meshbridge.tools.compare.child import ERRORS, EXECUTABLE, UNSHARDED, Request, reference_results
+from meshbridge.tools.compare.child import ERRORS, EXECUTABLE, REFUSED, UNSHARDED, Request, reference_results
 from meshbridge.tools.compare.contestants import CONTESTANTS, OURS
 from meshbridge.tools.compare.figures import Figures
 from meshbridge.tools.compare.process import NO_LIMITS, Limits
@@ -35,6 +38,8 @@ COMMAND: tuple[str, ...] = (sys.executable, "-m", "meshbridge.tools.compare.chil
 
 LEADERS = ("xla-shardy", "xla-gspmd")
 """Whose outputs are the reference where the program has no unsharded form: first who reads its shardings as they stand."""
+
+DEFAULT_OPTIONS = CompilerOptions()
 
 _ANNOTATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard"})
 """Mesh operations of a program that is not partitioned."""
@@ -59,6 +64,8 @@ class TargetComparison:
     target: Target
     used: int
     figures: dict[str, Figures]
+    compiler_options: dict[str, dict[str, OptionValue]] = field(default_factory=dict)
+    "By contestant, XLA's options beside its defaults."
 
 
 def compare(
@@ -114,14 +121,16 @@ def compare_for(
     *,
     machine: str | None = None,
     without: Sequence[str] = (),
+    compiler_options: CompilerOptions = DEFAULT_OPTIONS,
     limits: Limits = NO_LIMITS,
     quiet: bool = True,
 ) -> tuple[TargetComparison, ...]:
     """Every contestant but those `without` on `program`, which is not changed, compiled for each target by its platform's
-    compiler. Nothing runs. Our plan is the best for `machine`, by default the target's own.
+    compiler, each under its own of the `compiler_options`. Nothing runs. Our plan is the best for `machine`, by default the
+    target's own.
 
-    Each compilation is held to `limits`. Raises MeshError where a compiler is not installed, where a target has fewer devices
-    than the program needs, and for a program that is partitioned already.
+    Each compilation is held to `limits`. Raises MeshError where a compiler is not installed or does not take an option, where a
+    target has fewer devices than the program needs, and for a program that is partitioned already.
     """
     _refuse_done(program.module)
     work = [(target, *_for_target(program, target)) for target in for_targets]
@@ -132,16 +141,29 @@ def compare_for(
         folder = Path(name)
         for target, module, used in work:
             (folder / "program").write_bytes(mlir.to_bytecode(module))
-            figures = {}
+            figures, under = {}, _options(compiler_options, target, contestants)
             for contestant in contestants:
-                request = Request(contestant, used, target=target.text, machine=machine or _machine_of(target, used))
+                options = under[contestant]
+                chosen = machine or _machine_of(target, used)
+                request = Request(contestant, used, target=target.text, machine=chosen, compiler_options=options)
                 figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
-            found.append(TargetComparison(target, used, figures))
+            found.append(TargetComparison(target, used, figures, under))
     return tuple(found)
 
 
-def executable_for(program: Program, target: Target, *, machine: str | None = None, limits: Limits = NO_LIMITS) -> bytes:
+def _options(asked: CompilerOptions, target: Target, contestants: Sequence[str]) -> dict[str, dict[str, OptionValue]]:
+    return {name: asked.on(target.machine, explicit=CONTESTANTS[name].is_ours) for name in contestants}
+
+
+def executable_for(
+    program: Program,
+    target: Target,
+    *,
+    machine: str | None = None,
+    compiler_options: CompilerOptions = DEFAULT_OPTIONS,
+    limits: Limits = NO_LIMITS,
+) -> bytes:
     """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables. The plan is
     the best for `machine`, by default the target's own.
 
@@ -152,7 +174,8 @@ def executable_for(program: Program, target: Target, *, machine: str | None = No
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
-        request = Request(OURS, used, target=target.text, machine=machine or _machine_of(target, used), keep=True)
+        under, chosen = _options(compiler_options, target, [OURS])[OURS], machine or _machine_of(target, used)
+        request = Request(OURS, used, target=target.text, machine=chosen, keep=True, compiler_options=under)
         found = _compile(folder, request, target, limits)
         if found.error:
             raise MeshError(found.error if "error: " in found.error else f"error: target '{target.text}': {found.error}")
@@ -174,7 +197,11 @@ def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:
 
 
 def _compile(folder: Path, request: Request, target: Target, limits: Limits) -> Figures:
-    return _outcome(folder, request, limits, os.environ | targets.environment(target))
+    """Raises MeshError where the compiler does not take the options."""
+    try:
+        return _outcome(folder, request, limits, os.environ | targets.environment(target))
+    except OptionError as error:
+        raise MeshError(f"error: target '{target.text}': {error}") from None
 
 
 def peer_results(module: ir.Module, *, seed: int, inputs: str) -> tuple[str, list[np.ndarray[Any, Any]]]:
@@ -225,10 +252,13 @@ def _check_inputs(ports: Sequence[pjrt.Port], path: str) -> None:
 
 
 def _outcome(folder: Path, request: Request, limits: Limits = NO_LIMITS, environment: Mapping[str, str] | None = None) -> Figures:
-    """What a child found, or how it ended without a result."""
+    """What a child found, or how it ended without a result. Raises OptionError, which says no more than what XLA says."""
     result = folder / "result.json"
     result.unlink(missing_ok=True)
     error = process.run([*COMMAND, str(folder), json.dumps(asdict(request))], folder / ERRORS, limits, environment)
     if error or not result.exists():
         return Figures(error=error or "it left no result")
-    return Figures.of(json.loads(result.read_text()))
+    found = json.loads(result.read_text())
+    if REFUSED in found:
+        raise OptionError(found[REFUSED])
+    return Figures.of(found)

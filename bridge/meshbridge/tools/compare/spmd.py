@@ -5,8 +5,9 @@ XLA says itself in which tiles it takes the arguments and leaves the results; nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jaxlib import xla_client
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
+from meshbridge.machines.machine import OptionValue
 from meshbridge.runtime import xla
 from meshbridge.runtime.pjrt import Port, boundary
 
@@ -101,8 +103,15 @@ class Compiled:
         ]
 
 
-def compile(module: ir.Module, devices: Sequence[Any], *, shardy: bool) -> Compiled:
+def compile(
+    module: ir.Module,
+    devices: Sequence[Any],
+    *,
+    shardy: bool,
+    compiler_options: Mapping[str, OptionValue] = MappingProxyType({}),
+) -> Compiled:
     """Compiles `module`, which carries Shardy's shardings or GSPMD's as `shardy` says; those that it leaves open XLA decides.
+    `compiler_options` are set by XLA's names.
 
     Raises XLA's own errors.
     """
@@ -115,7 +124,7 @@ def compile(module: ir.Module, devices: Sequence[Any], *, shardy: bool) -> Compi
         build.allow_spmd_sharding_propagation_to_output = open_outputs
 
     _leave_what_xla_knows(module)
-    loaded = xla.compile_module(module, devices, "partitions", configure)
+    loaded = xla.compile_module(module, devices, "partitions", configure, compiler_options)
     return Compiled(loaded, tuple(inputs), tuple(outputs))
 
 

@@ -33,6 +33,7 @@ def targets_as_json(comparisons: Sequence[TargetComparison]) -> str:
             "devices": each.target.devices,
             "used": each.used,
             "contestants": [_on_target(name, figures) for name, figures in each.figures.items()],
+            "compiler_options": each.compiler_options,
         }
         for each in comparisons
     ]
@@ -200,6 +201,9 @@ def print_target_table(comparison: TargetComparison) -> None:
     print(f"{target.text}: {_devices_text(comparison)} of {target.machine.summary}, compiled ahead of time, not run")
     print(table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}))
     print(f"ratio: {OURS} / {PEER}")
+    for name, options in comparison.compiler_options.items():
+        if options:
+            print(f"{name} is compiled under {', '.join(f'{option}={value}' for option, value in options.items())}")
     room = target.machine.memory_bytes
     for name, found in comparison.figures.items():
         if found.peak_bytes > room:
