@@ -1,6 +1,7 @@
 """The realistic programs compiled for accelerators that need not be there: partitioned by meshbridge, and by XLA with Shardy.
 
-From the repository's root: `python -m benchmarks.targets [--programs NAME…] [--targets TARGET…] [--json FILE] [--page FILE]`.
+From the repository's root: `python -m benchmarks.targets [--programs NAME…] [--targets TARGET…] [--json FILE] [--page FILE]`,
+with `--compiler-options best` for each under the options of XLA that are its best.
 Nothing runs. Each program is exported from shapes and handed to `meshbridge compare --target`, whose figures end up in a table
 for each target. `make bench-targets` writes those into docs/benchmarks.md.
 """
@@ -14,11 +15,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks import marked
 from benchmarks.table import geometric_mean
 from meshbridge.machines.target import Target, parse
+from meshbridge.runtime.compiler_options import Set
 from meshbridge.runtime.targets import EXPORT_PLATFORM
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
@@ -39,11 +41,12 @@ Contestant = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A program, how it is annotated, and what it is compiled for."""
+    """A program, how it is annotated, what it is compiled for, and under which set of XLA's options."""
 
     name: str
     annotation: str
     target: Target
+    options: Set = "default"
 
     @property
     def program(self) -> Path:
@@ -58,7 +61,8 @@ class Case:
     @property
     def found(self) -> Path:
         """The file of what was measured."""
-        return FOLDER / f"{self.name}.{self.annotation}.{self.target.text.replace(':', '_')}.json"
+        under = "" if self.options == "default" else f".{self.options}"
+        return FOLDER / f"{self.name}.{self.annotation}.{self.target.text.replace(':', '_')}{under}.json"
 
     @property
     def exporting(self) -> list[str]:
@@ -69,8 +73,8 @@ class Case:
     def comparing(self, limit: int, *, without: Sequence[str]) -> list[str]:
         """The Python command that compiles the program by each contestant but some, for up to so many seconds each."""
         left_out = [word for name in without for word in ("--without", name)]
-        said = ["--target", self.target.text, *left_out, "--timeout", str(limit), "--json", "--quiet"]
-        return ["-m", "meshbridge", "compare", str(self.program), *said]
+        said = ["--target", self.target.text, *left_out, "--compiler-options", self.options, "--timeout", str(limit)]
+        return ["-m", "meshbridge", "compare", str(self.program), *said, "--json", "--quiet"]
 
 
 def measure(case: Case, limit: int, *, kept: Sequence[str]) -> dict[str, Contestant]:
@@ -197,9 +201,10 @@ def overview(found: Found) -> str:
     headings = [f"{target.text}: {figure.heading}" for target in targets for figure in shown]
     lines = [f"| program | annotated | {' | '.join(headings)} |", f"|---|---|{'---:|' * len(headings)}"]
     known = {(case.name, case.annotation) for case in found}
+    measured = {(case.name, case.annotation, case.target): both for case, both in found.items()}
     rows = [(name, annotation) for annotation in ANNOTATIONS for name in BUILDERS if (name, annotation) in known]
     for name, annotation in rows:
-        of_targets = [found.get(Case(name, annotation, target)) for target in targets]
+        of_targets = [measured.get((name, annotation, target)) for target in targets]
         cells = (figure.cell(both, ratio=False) if both else "" for both in of_targets for figure in shown)
         lines.append(f"| {name} | {annotation} | {' | '.join(cells)} |")
     for annotation in ANNOTATIONS:
@@ -251,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; 1 if our program did not compile somewhere."""
     options = _options(argv)
     cases = [
-        Case(name, annotation, parse(target))
+        Case(name, annotation, parse(target), options.compiler_options)
         for target in options.targets
         for annotation in options.annotations
         for name in options.programs
@@ -264,7 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text)
     write_json(found, options.json)
     if options.page:
-        options.page.write_text(marked.replaced(options.page, "targets", COMMAND, text))
+        mark = "targets" if options.compiler_options == "default" else f"targets, {options.compiler_options} options"
+        options.page.write_text(marked.replaced(options.page, mark, COMMAND, text))
     if options.overview:
         options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(found)))
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
@@ -275,6 +281,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--programs", nargs="+", choices=list(BUILDERS), default=list(BUILDERS), metavar="NAME")
     parser.add_argument("--annotations", nargs="+", choices=list(ANNOTATIONS), default=list(ANNOTATIONS))
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="TARGET")
+    help_ = "XLA's options: its own defaults, or those under which collectives overlap (default: default)"
+    parser.add_argument("--compiler-options", choices=get_args(Set), default="default", help=help_)
     parser.add_argument("--limit", type=int, default=600, metavar="SECONDS", help="what one compilation may take (default: 600)")
     parser.add_argument("--keep", action="store_true", help="take what was measured before from build/targets, where it is there")
     parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")

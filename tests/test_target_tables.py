@@ -88,6 +88,22 @@ def test_a_run_keeps_what_was_measured(
     assert (found["program"], found["annotation"], found["target"]) == ("vocab_loss", "constrained", TPU.text)
 
 
+def test_each_under_its_best_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured under the defaults stays beside it, in a file and a table of its own."""
+    monkeypatch.setattr(targets, "FOLDER", tmp_path)
+    default, best = (Case("vocab_loss", "constrained", TPU, options) for options in ("default", "best"))
+    default.found.write_text(json.dumps(both(1e6, 2e6)))
+    best.found.write_text(json.dumps(both(3e6, 4e6)))
+    assert best.comparing(60, without=())[-6:-4] == ["--compiler-options", "best"]
+    page = tmp_path / "page.md"
+    mark = "targets, best options"
+    page.write_text(f"<!-- {mark}: begin ({targets.COMMAND}) -->\n<!-- {mark}: end -->")
+    said = ["--programs", "vocab_loss", "--annotations", "constrained", "--targets", TPU.text, "--measured", "--json"]
+    assert targets.main([*said, str(tmp_path / "out.json"), "--compiler-options", "best", "--page", str(page)]) == 0
+    assert "3.0 / 4.0 = 0.75" in page.read_text()
+    assert "1.0 / 2.0" not in page.read_text()
+
+
 def test_a_program_that_cannot_be_made_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "FOLDER", tmp_path)
     found = targets.measure(Case("unknown", "constrained", TPU), 60, kept=False)
