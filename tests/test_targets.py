@@ -348,7 +348,7 @@ def test_peers_are_left_out(program: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 def test_the_documentation_has_every_key() -> None:
     page = (BRIDGE.parents[1] / "docs" / "report.md").read_text()
-    for key in (*text.TARGET_KEYS, "target", "devices", "used", "contestants", "name"):
+    for key in (*text.TARGET_KEYS, "target", "devices", "used", "contestants", "compiler_options", "name"):
         assert f"`{key}`" in page, key
 
 
@@ -522,7 +522,7 @@ def test_options_of_each_contestant(
     assert cli.main(["compare", str(program), "--target", mine, *arguments]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "is compiled under" in line]
     assert said == [
-        f"{name} is compiled under {', '.join(f'{option}={value}' for option, value in options.items())}"
+        f"{name} is compiled under {', '.join(f'{option}={value}' for option, value in options.items())}".replace("True", "true")
         for name, options in zip(command.CONTESTANTS, expected, strict=True)
         if options
     ]

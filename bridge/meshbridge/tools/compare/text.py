@@ -9,6 +9,7 @@ from math import isinf
 from typing import Any, Literal
 
 from meshbridge.analysis.ring import WIRE_BYTES
+from meshbridge.machines.machine import OptionValue
 from meshbridge.text import size_text, table
 from meshbridge.tools.compare.command import Comparison, TargetComparison
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -203,12 +204,16 @@ def print_target_table(comparison: TargetComparison) -> None:
     print(f"ratio: {OURS} / {PEER}")
     for name, options in comparison.compiler_options.items():
         if options:
-            print(f"{name} is compiled under {', '.join(f'{option}={value}' for option, value in options.items())}")
+            print(f"{name} is compiled under {', '.join(f'{option}={_as_given(value)}' for option, value in options.items())}")
     room = target.machine.memory_bytes
     for name, found in comparison.figures.items():
         if found.peak_bytes > room:
             print(f"{name} does not fit: a device has {size_text(room)} of memory")
     _print_remarks(comparison.figures)
+
+
+def _as_given(value: OptionValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _devices_text(comparison: TargetComparison) -> str:
