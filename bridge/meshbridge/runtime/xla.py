@@ -101,7 +101,7 @@ def compile_module(
     except jax.errors.JaxRuntimeError as error:
         said = str(error).splitlines()[0]
     if compiler_options and _refuses_options(used, options, said):
-        hint = "compiler-options 'default' leaves those of the machine's file out"
+        hint = "they are those that were given, and those of the machine's file unless compiler-options is 'default'"
         raise OptionError(f"error: XLA does not take the compiler options: {said}\n  hint: {hint}")
     raise MeshError(f"<module>: error: XLA cannot compile the program: {said}")
 
