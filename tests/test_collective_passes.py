@@ -23,6 +23,7 @@ PASSES = (
     "all-reduce-folder",
     "all-reduce-reassociate",
     "all-reduce-split",
+    "collective-matmul",
     "combine-collectives",
     "delay-reductions",
     "fold-collectives",
@@ -33,7 +34,7 @@ PASSES = (
     "reduce-scatter-reassociate",
     "ring-matmul",
 )
-OPTIONS = {"prefetch-gathers": "least=0"}
+OPTIONS = {"prefetch-gathers": "least=0", "collective-matmul": "least=1"}
 """Of passes that leave small values alone."""
 
 DEVICES = 8

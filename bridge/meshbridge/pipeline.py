@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import DEFAULT, combines, objective, prefetches
+from meshbridge.cost.objective import DEFAULT, combines, divides, objective, prefetches
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -35,6 +35,7 @@ from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.machines.layout import place
 from meshbridge.machines.target import Target, has_topology, of_machine
+from meshbridge.overlap.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.prefetch_gathers import PrefetchGathers
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
@@ -158,7 +159,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     way = way or Way(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
     optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
-    overlap = (PrefetchGathers(),) if options.collectives == "on" and prefetches(options.machine) else ()
+    overlap = _overlap(options) if options.collectives == "on" else ()
     decide = ShardingRefinement(
         machine=way.machine,
         layout=options.layout,
@@ -190,6 +191,12 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=spelling, machine=options.machine)
         stages.append(Stage("lowered", (lower, *_finish(options))))
     return Pipeline(tuple(stages))
+
+
+def _overlap(options: Options) -> tuple[Pass, ...]:
+    """The passes that hide collectives behind computation on the machine."""
+    divide = (CollectiveMatmul(options.machine, options.layout),) if divides(options.machine) else ()
+    return (*divide, *((PrefetchGathers(),) if prefetches(options.machine) else ()))
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

@@ -16,6 +16,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines.layout import Placement
+from meshbridge.machines.machine import Link
 
 
 def time_of(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement, group: int) -> Time:
@@ -28,6 +29,12 @@ def time_of(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement, grou
     received = (group - 1, whole - 1) if kind == "all_gather" else (1 - 1 / group, 1 - 1 / whole)
     share = received[0] / received[1] if group != whole else 1.0
     return collective_time(kind, share * sum(map(tensor_bytes, op.operands)), axes, placement)
+
+
+def alike_time(wire_bytes: float, link: Link) -> Time:
+    """The time of a collective that sends so many bytes, as if along an axis of its own: where nothing says how devices are
+    connected."""
+    return Time(link.launch + link.latency, {link.name: wire_bytes / (link.ports * link.rate)})
 
 
 def _relabelling(op: ir.Operation, mesh: Mesh, axes: Axes, placement: Placement) -> Time:

@@ -89,6 +89,11 @@ def prefetches(name: str) -> bool:
     return name not in UNNAMED and device(name).prefetches
 
 
+def divides(name: str) -> bool:
+    """Whether products are to be divided on the machine beside their collectives. Raises MeshError as `objective` does."""
+    return name not in UNNAMED and _device(name).divides
+
+
 def forms(name: str, devices: int) -> Forms:
     """The collectives on so many devices that the compiler of the machine keeps. Two for one take a launch more, which those of
     fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""

@@ -8,14 +8,15 @@ order of `schedule`: compilers that hide latency aim at that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import NamedTuple
 
 from meshbridge.analysis.executions import BRANCHING
 from meshbridge.analysis.known_values import branch
 from meshbridge.analysis.trip_count import trip_count
-from meshbridge.cost.collective_ops import issued_kind, time_of
+from meshbridge.cost.collective_ops import alike_time, issued_kind, time_of
 from meshbridge.cost.communication import communicating
 from meshbridge.cost.flops import products
 from meshbridge.cost.fusion import Buffers, Fusion, Known
@@ -89,15 +90,45 @@ def predict(module: ir.Module, target: Target) -> Step:
     Takes time in operations, whatever the number of devices, but for permutes. Raises MeshError for a mesh that does not fit the
     target, and for collectives along no axes of a mesh.
     """
-    function, meshes = main_function(module), declared_meshes(module.body)
-    placements = {name: place(mesh, target) for name, mesh in meshes.items() if mesh.size > 1}  # JAX declares one of one device
-    times = {
-        op: time_of(op, mesh, axes, placements[mesh.name], each.group_size) if mesh.size > 1 else Time()
-        for op, mesh, axes, each in communicating(((op, 1) for op in walk(function)), meshes)
-    }
-    run = _Prediction(target.machine, times).execution(function.regions[0].blocks[0])
+    run = _Prediction(target.machine, collective_times(module, target.machine, target)).execution(_body(module))
     seconds = (run.seconds, run.compute_seconds, run.communication_seconds)
     return Step(*seconds, run.slices, target)
+
+
+class Run(NamedTuple):
+    """When an operation runs in an execution of its block, in seconds."""
+
+    start: float
+    seconds: float
+    waited: float
+    "For which the device runs nothing before it."
+
+
+def runs(module: ir.Module, machine: Machine, times: Mapping[ir.Operation, Time]) -> dict[ir.Operation, Run]:
+    """The predicted run of each operation that is a kernel or a collective, of which `times` are those of `collective_times`.
+    Raises MeshError as `predict` does."""
+    prediction = _Prediction(machine, times)
+    prediction.execution(_body(module))
+    return prediction.runs
+
+
+def _body(module: ir.Module) -> ir.Block:
+    body: ir.Block = main_function(module).regions[0].blocks[0]
+    return body
+
+
+def collective_times(module: ir.Module, machine: Machine, target: Target | None) -> Mapping[ir.Operation, Time]:
+    """The time of each collective, as if all links were alike where no `target` says how devices are connected; none on a mesh of
+    one device, which JAX declares. Raises MeshError as `predict` does."""
+    meshes = declared_meshes(module.body)
+    found = communicating(((op, 1) for op in walk(main_function(module))), meshes)
+    if target is None:
+        return {op: alike_time(each.wire_bytes, machine.link) if mesh.size > 1 else Time() for op, mesh, _, each in found}
+    placements = {name: place(mesh, target) for name, mesh in meshes.items() if mesh.size > 1}
+    return {
+        op: time_of(op, mesh, axes, placements[mesh.name], each.group_size) if mesh.size > 1 else Time()
+        for op, mesh, axes, each in found
+    }
 
 
 _KEPT = REGION_OPS | {BARRIER}
@@ -108,6 +139,8 @@ _KEPT = REGION_OPS | {BARRIER}
 class _Prediction:
     machine: Machine
     communication: Mapping[ir.Operation, Time]
+    runs: dict[ir.Operation, Run] = field(default_factory=dict)
+    "Of the operations of all blocks so far."
 
     def execution(self, block: ir.Block, outside: Known | None = None) -> Execution:
         """One execution of a block, of which `outside` says what `Fusion` knows of values around it."""
@@ -115,6 +148,7 @@ class _Prediction:
         fusion = Fusion(operations, outside, repeats=self.machine.repeats)
         tasks: list[Task] = []
         executions: list[Execution] = []
+        of_tasks: list[ir.Operation] = []
         filled_by: dict[ir.Value, int] = {}
         "By the value in a buffer, the number of the task that fills it."
         for op in operations:
@@ -126,13 +160,26 @@ class _Prediction:
             filled_by.update(dict.fromkeys(op.results, len(tasks)))
             tasks.append(Task(run.seconds, busy, after))
             executions.append(run)
-        begun = list(zip(starts(tasks), executions, strict=True))
+            of_tasks.append(op)
+        begin = starts(tasks)
+        self._note(of_tasks, tasks, begin)
+        begun = list(zip(begin, executions, strict=True))
         slices = tuple(part for start, run in begun for part in run.after(start))
         seconds = max((start + run.seconds for start, run in begun), default=0.0)
         computing, communicating = (
             sum(getattr(run, part) for run in executions) for part in ("compute_seconds", "communication_seconds")
         )
         return Execution(seconds, computing, communicating, slices)
+
+    def _note(self, operations: Sequence[ir.Operation], tasks: Sequence[Task], begin: Sequence[float]) -> None:
+        ended = 0.0
+        for start, _, op, task in sorted(
+            zip(begin, range(len(tasks)), operations, tasks, strict=True), key=lambda each: each[:2]
+        ):
+            computing = COMPUTE in task.busy
+            self.runs[op] = Run(start, task.seconds, start - ended if computing else 0.0)
+            if computing:
+                ended = start + task.busy[COMPUTE]
 
     def _run(self, op: ir.Operation, fusion: Fusion, read: Buffers) -> tuple[Execution, Mapping[str, float]]:
         """What executing `op` is, and how long it occupies resources."""

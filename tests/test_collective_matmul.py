@@ -1,0 +1,148 @@
+"""Products that are divided beside their collectives: the numbers stay, and so do the bytes; prices say which are divided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+import meshbridge
+from meshbridge import pipeline
+from meshbridge.cost.communication import communication
+from meshbridge.dialect.assembly import read
+from meshbridge.ir.mlir import context, find, ir
+from meshbridge.overlap.collective_matmul import CollectiveMatmul
+
+P = PartitionSpec
+
+FEWER = settings(max_examples=max(4, settings().max_examples // 5))
+"""An example compiles two programs."""
+
+
+def training_step(mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any) -> Any:
+    """Gradients of an MLP whose weights are sharded along "model", as its tokens are between products; and arguments."""
+
+    def pinned(value: Any, *spec: Any) -> Any:
+        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, P(*spec)))
+
+    def loss(weights: Any, x: Any, *, constrain: Any = lambda value, *_: value) -> Any:
+        gate, up, down = weights
+        x = constrain(jnp.tanh(x), ("data", "model"), None)
+        middle = constrain(jnp.tanh(x @ gate) * (x @ up), "data", "model")
+        return (constrain(middle @ down, ("data", "model"), None).astype(jnp.float32) ** 2).sum()
+
+    specs = ((P(None, "model"), P(None, "model"), P("model", None)), P(("data", "model")))
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(width, hidden), (width, hidden), (hidden, width), (tokens, width)]
+    *weights, x = (0.3 * jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True))
+
+    def sharded(weights: Any, x: Any) -> Any:
+        return jax.grad(lambda weights, x: loss(weights, x, constrain=pinned), (0, 1))(weights, x)
+
+    jitted = jax.jit(sharded, in_shardings=shardings, out_shardings=shardings)
+    return jitted, jax.grad(loss, (0, 1)), (tuple(weights), x)
+
+
+def counted(module: ir.Module, *names: str) -> Counter[str]:
+    """How many operations have each of `names`."""
+    return Counter(op.name for op in find(module.operation, names))
+
+
+@FEWER
+@given(
+    tokens=st.sampled_from([16, 32]),
+    width=st.sampled_from([24, 36, 40]),
+    hidden=st.sampled_from([64, 96]),
+    dtype=st.sampled_from([jnp.float32, jnp.bfloat16, jnp.float16]),
+    pieces=st.integers(2, 5),
+)
+def test_numbers_and_bytes(mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any, pieces: int) -> None:
+    jitted, step, arguments = training_step(mesh, tokens, width, hidden, dtype)
+    divided, before = (meshbridge.partition(jitted, *arguments, emit="mesh", machine="bytes") for _ in range(2))
+    pipeline.run((CollectiveMatmul(pieces=pieces, least=1),), divided)
+    assert counted(divided, "mesh.shift")
+    assert communication(divided).wire_bytes == pytest.approx(communication(before).wire_bytes)
+    flat = jax.tree.leaves(arguments)
+    results = [meshbridge.compile(module)(*flat) for module in (divided, before)]
+    coarse = 1e-5 if dtype == jnp.float32 else 4 * float(jnp.finfo(dtype).eps)
+    for found, same, right in zip(*results, jax.tree.leaves(step(*arguments)), strict=True):
+        assert found.dtype == same.dtype
+        wide = np.asarray(right, np.float32)
+        for each in (found, same):
+            np.testing.assert_allclose(np.asarray(each, np.float32), wide, atol=coarse * np.abs(wide).max())
+
+
+def product(tokens: int, width: int, hidden: int) -> ir.Module:
+    """Rows of activations are gathered and multiplied, and what comes back is reduce-scattered, over 4 devices."""
+    whole, rows = f"tensor<{tokens}x{width}xbf16>", f"tensor<{tokens // 4}x{width}xbf16>"
+    wide, into, out_of = (f"tensor<{size}xbf16>" for size in (f"{tokens}x{hidden}", f"{width}x{hidden}", f"{hidden}x{width}"))
+    text = f"""
+mesh.mesh @m(shape = 2x4)
+func.func @main(%x: {rows}, %w: {into}, %v: {out_of}) -> {rows} {{
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : {rows} -> {whole}
+  %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0] : ({whole}, {into}) -> {wide}
+  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0] : ({wide}, {out_of}) -> {whole}
+  %3 = mesh.reduce_scatter %2 on @m mesh_axes = [1] scatter_axis = 0 : {whole} -> {rows}
+  return %3 : {rows}
+}}"""
+    return read(text, "product.mlir", context())
+
+
+@pytest.mark.parametrize(
+    ("machine", "sizes", "expected"),
+    [
+        ("v5e", (8192, 4096, 2816), (True, True)),
+        ("v5e:2x4", (8192, 4096, 2816), (True, True)),
+        # To add partial products up takes longer than the gather.
+        ("v5e", (8192, 512, 8192), (False, True)),
+        ("v5e", (128, 512, 128), (False, False)),
+        # All-gathers are synchronous there: nothing hides their pieces.
+        ("v5p", (8192, 4096, 2816), (False, True)),
+        # Reduce-scatters are asynchronous there: they may hide behind something else.
+        ("h100", (8192, 4096, 2816), (True, False)),
+    ],
+)
+def test_what_prices_choose(machine: str, sizes: tuple[int, int, int], expected: tuple[bool, bool]) -> None:
+    module = product(*sizes)
+    pipeline.run((CollectiveMatmul(machine),), module)
+    found = counted(module, "mesh.all_gather", "mesh.shift")
+    assert (found["mesh.all_gather"] > 1, found["mesh.shift"] > 0) == expected
+
+
+def test_what_hides_already_stays() -> None:
+    other = "tensor<8192x8192xbf16>"
+    text = f"""
+mesh.mesh @m(shape = 2x4)
+func.func @main(%x: {other}, %y: {other}, %w: tensor<2048x8192xbf16>) -> {other} {{
+  %0 = mesh.all_gather %w on @m mesh_axes = [1] gather_axis = 0 : tensor<2048x8192xbf16> -> {other}
+  %1 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : ({other}, {other}) -> {other}
+  %2 = stablehlo.dot_general %1, %0, contracting_dims = [1] x [0] : ({other}, {other}) -> {other}
+  return %2 : {other}
+}}"""
+    module = read(text, "hidden.mlir", context())
+    pipeline.run((CollectiveMatmul("v5e"),), module)
+    assert counted(module, "mesh.all_gather").total() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"machine": "v5e"}, True),
+        ({"machine": "v5e:2x4"}, True),
+        ({"machine": "v5e", "collectives": "off"}, False),
+        ({"machine": "v5p"}, False),
+        ({"machine": "h100"}, False),
+        ({"machine": "neutral"}, False),
+    ],
+)
+def test_machines_that_divide(options: dict[str, Any], expected: bool) -> None:
+    passes = pipeline.build(pipeline.Options(**options)).passes
+    assert any(isinstance(each, CollectiveMatmul) for each in passes) == expected
