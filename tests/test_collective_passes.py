@@ -32,7 +32,6 @@ PASSES = (
     "mesh-simplifications",
     "prefetch-gathers",
     "reduce-scatter-reassociate",
-    "ring-matmul",
 )
 OPTIONS = {"prefetch-gathers": "least=0", "collective-matmul": "least=1"}
 """Of passes that leave small values alone."""

@@ -33,9 +33,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "merge-collectives": ("same_again",),
     "mesh-simplifications": ("all_reduce", "all_slice"),
     "optimize-collectives": (),
-    "optimize-collectives{ring=0 combine=0}": ("all_gather", "dot"),
     "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary"),
-    "ring-matmul": ("all_gather", "dot"),
 }
 """The passes, each with the steps that programs for it are full of."""
 

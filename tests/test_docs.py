@@ -81,7 +81,7 @@ jitted = jax.jit(lambda x: x)
 
 def kinds(artifact: export.Exported, loaded: meshbridge.Program, module: ir.Module) -> None:
     reveal_type(meshbridge.partition(artifact))  # Exported
-    reveal_type(meshbridge.partition(artifact, resharding="exact", collectives="ring"))  # Exported
+    reveal_type(meshbridge.partition(artifact, resharding="exact", collectives="off"))  # Exported
     reveal_type(meshbridge.partition(artifact, emit="mesh"))  # Module
     reveal_type(meshbridge.partition(jitted, 1.0))  # Exported
     reveal_type(meshbridge.partition(jitted, kwargs={"x": 1.0}, replica_groups="mesh-axes"))  # Exported

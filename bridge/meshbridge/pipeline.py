@@ -50,8 +50,8 @@ LEGALIZE: tuple[Pass, ...] = (
 Emit = Literal["annotated", "mesh", "local", "exported"]
 """The forms in which a program can be had."""
 
-Collectives = Literal["on", "off", "ring"]
-"""Whether OptimizeCollectives runs; `ring` also lets gathered operands of products come around in rings."""
+Collectives = Literal["on", "off"]
+"""Whether collectives are made fewer and smaller, and hidden behind computation."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     """The stages from any source to the form that the options name, planned in some way: that of the options."""
     way = way or Way(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
-    optimize = {"on": (OptimizeCollectives(combine),), "off": (), "ring": (OptimizeCollectives(combine, ring=0),)}
-    overlap = _overlap(options) if options.collectives == "on" else ()
+    optimize, overlap = ((OptimizeCollectives(combine),), _overlap(options)) if options.collectives == "on" else ((), ())
     decide = ShardingRefinement(
         machine=way.machine,
         layout=options.layout,
@@ -184,7 +183,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         stages += [
             Stage("partitioned", (partition,)),
             # Gathers of one value that several readers wanted become one.
-            Stage("optimised", (Simplify(), *optimize[options.collectives], BroadcastInLoops(), *overlap)),
+            Stage("optimised", (Simplify(), *optimize, BroadcastInLoops(), *overlap)),
         ]
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups

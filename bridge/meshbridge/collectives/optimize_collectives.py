@@ -17,7 +17,6 @@ from meshbridge.collectives.hoist_collectives import hoist
 from meshbridge.collectives.merge_collectives import MergeCollectives
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
-from meshbridge.collectives.ring_matmul import turn_into_rings
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
@@ -42,7 +41,7 @@ PATTERNS: tuple[MeshPattern, ...] = tuple(
 @register
 @dataclass(frozen=True)
 class OptimizeCollectives(Pass):
-    """Makes collectives smaller and fewer: all passes of `collectives`, until none finds more; rings on demand.
+    """Makes collectives smaller and fewer: all passes of `collectives`, until none finds more.
 
     Input:   %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
              %1 = stablehlo.negate %0 : tensor<4xf32>
@@ -50,7 +49,7 @@ class OptimizeCollectives(Pass):
     Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
              %2 = stablehlo.negate %0 : tensor<2xf32>
 
-    Bytes on the wire never rise, nor does the number of collectives that a run executes, unless rings are asked for.
+    Bytes on the wire never rise, nor does the number of collectives that a run executes.
     """
 
     name: ClassVar[str] = "optimize-collectives"
@@ -58,8 +57,6 @@ class OptimizeCollectives(Pass):
     "Largest buffer, in bytes, that small collectives are combined into; see `combine-collectives`."
     growth: int = 2**28
     "Bytes by which what a loop holds may grow for each collective that leaves it; see `delay-reductions`, `hoist-collectives`."
-    ring: int = -1
-    "Smallest gathered operand, in bytes, that becomes a ring; see `ring-matmul`. -1 leaves all of them gathered."
 
     def run(self, module: ir.Module) -> bool:
         with rewriting(MeshRewriter, module) as rewriter:
@@ -68,8 +65,6 @@ class OptimizeCollectives(Pass):
             changed = rewriter.apply(PATTERNS)
             if rewriter.loops:
                 changed |= self._empty_loops(rewriter)
-            if self.ring >= 0:
-                changed |= turn_into_rings(rewriter, self.ring)
             return combine(rewriter, self.combine) or changed
 
     def _empty_loops(self, rewriter: MeshRewriter) -> bool:

@@ -16,6 +16,11 @@ from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
 
+SUMMED = 0.6
+"""The share of the time in which a sum of partial products is read and written that the next product does not hide.
+
+Measured on eight divided products of 140 to 190 GFLOP on 8 v5e, by the cycles of XLA:TPU: 0.2 to 1.0, this in the mean."""
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -47,6 +52,14 @@ class Prices:
     def memory(self, value: ir.Value) -> float:
         """That it takes to read or write `value`."""
         return op_time(0.0, "", tensor_bytes(value), self.machine) / self.machine.efficiency
+
+    def adding(self, total: ir.Value, times: int) -> float:
+        """That it takes to add so many partial products to a sum like `total`, beside the products."""
+        return times * SUMMED * 2.0 * self.memory(total)
+
+    def joining(self, whole: ir.Value) -> float:
+        """That it takes to put `whole` together from its parts."""
+        return 2.0 * self.memory(whole)
 
     def follows(self, op: ir.Operation, first: ir.Operation) -> bool:
         """Whether `op`, which reads what `first` reads, starts no later than `first` ends: it waits for nothing else."""

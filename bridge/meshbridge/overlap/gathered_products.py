@@ -56,14 +56,13 @@ class GatheredProducts:
         """Predicted seconds by which the step becomes shorter."""
         first = min(self.operations, key=prices.start)
         beside = [reader for reader in self.readers if prices.follows(reader.product.op, first)]
-        added = [self._summed(reader) for reader in self.readers]
-        traffic = sum(
-            2.0 * prices.memory(reader.product.op.results[0]) * (self.pieces - 1 if summed else 1)
-            for reader, summed in zip(self.readers, added, strict=True)
+        copying = sum(
+            prices.adding(value, self.pieces - 1) if summed else prices.joining(value)
+            for value, summed in ((reader.product.op.results[0], self._summed(reader)) for reader in self.readers)
         )
         launches = (self.pieces - 1) * len(self.readers) * prices.kernel_launch
         hiding = sum(prices.seconds(reader.product.op) for reader in beside)
-        return prices.moved_in_pieces(self.collective, first, hiding, self.pieces) - traffic - launches
+        return prices.moved_in_pieces(self.collective, first, hiding, self.pieces) - copying - launches
 
     def _summed(self, reader: Reader) -> bool:
         """Whether the product contracts what is divided, so that partial products are added up."""

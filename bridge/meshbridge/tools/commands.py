@@ -98,7 +98,7 @@ def _add_reshard(parser: console.Parser) -> None:
 _HELP = {
     "emit": "how far to go",
     "resharding": "exact: the fewest bytes, always",
-    "collectives": "make collectives fewer and smaller; ring: multiply shards as they come around, instead of gathering them",
+    "collectives": "make collectives fewer and smaller, and hide them behind computation",
     "replica_groups": "how to write device groups",
 }
 
