@@ -257,6 +257,21 @@ def test_a_slice_reads_what_it_takes() -> None:
     assert predicted(body, f"%a: {TENSOR}", SHARD).seconds == pytest.approx(moving(2 / 8))
 
 
+@pytest.mark.parametrize(("machine", "kernels"), [(GPUS, 2), ("v5e:2x4", 1)])
+def test_products_read_slices_in_place_on_tpus(machine: str, kernels: int) -> None:
+    """A GPU copies them: they are read and written beside what the product takes."""
+    row = f"tensor<{SIZE // 8}x{SIZE // 8}xbf16>"
+    body = f"""
+  %0 = stablehlo.slice %a [0:{SIZE // 8}, 0:{SIZE}] : ({TENSOR}) -> {SHARD}
+  %1 = stablehlo.dot_general %0, %b, contracting_dims = [1] x [1] : ({SHARD}, {SHARD}) -> {row}
+  return %1 : {row}"""
+    step = predicted(body, f"%a: {TENSOR}, %b: {SHARD}", row, machine)
+    device = of_machine(machine).machine
+    flops = 2 * SIZE**3 / 64 / (device.efficiency * device.flops["bf16"])
+    read = moving(2 / 8 + 1 / 64, 1, machine)
+    assert step.seconds == pytest.approx(max(device.kernel_launch + flops, read) + (kernels - 1) * moving(2 / 8, 1, machine))
+
+
 def test_what_a_loop_only_reads_is_read_as_it_is_outside() -> None:
     """The mask is a broadcast: no buffer holds it, inside of the loop as little as outside."""
     body = f"""

@@ -1,6 +1,7 @@
 """What it saves to divide a product and a collective beside it into pieces, so that one hides the other.
 
-All times are seconds, of the predicted step before the division (`cost.step`).
+All times are seconds, of the predicted step before the division (`cost.step`). What is saved is counted from the least time that
+differs from that (`EQUAL`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.seconds import Time, op_time
 from meshbridge.cost.step import Run, collective_times, runs
+from meshbridge.cost.ways import EQUAL
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import Machine
@@ -58,7 +60,7 @@ class Prices:
         return times * SUMMED * 2.0 * self.memory(total)
 
     def joining(self, whole: ir.Value) -> float:
-        """That it takes to put `whole` together from its parts."""
+        """That it takes to put `whole` together from its parts, or to take it apart."""
         return 2.0 * self.memory(whole)
 
     def follows(self, op: ir.Operation, first: ir.Operation) -> bool:
@@ -76,13 +78,13 @@ class Prices:
         sooner = busy * (pieces - 1) / pieces  # than all of it, the first piece is there
         later = (pieces - 1) * time.latency
         after = max(max(waited - sooner, 0.0) + computing, waited + later + computing / pieces)
-        return waited + computing - after
+        return (waited + computing) / EQUAL - after
 
     def scattered_in_steps(self, scatter: ir.Operation, computing: float, step: float, count: int) -> float:
         """What is saved where a reduce-scatter of products that take `computing` becomes `count` steps: each computes a block,
-        which takes `step`, while the sum of another one travels."""
+        which takes `step`, while the sum of another one travels, half of it each way."""
         if issued_kind(scatter) in self.machine.asynchronous or "collective_permute" not in self.machine.asynchronous:
             return 0.0
         time = self.times[scatter]
-        travel = time.latency + sum(time.busy.values()) / (count - 1)
-        return time.seconds + computing - (step + (count - 1) * max(step, travel))
+        travel = 2 * time.latency + sum(time.busy.values()) / (count - 1)
+        return (time.seconds + computing) / EQUAL - (step + (count - 1) * max(step, travel))

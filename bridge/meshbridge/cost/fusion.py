@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
+from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.ops.elementwise import ELEMENTWISE
 
 VIEWS = frozenset({"stablehlo.reshape", "stablehlo.optimization_barrier", "stablehlo.bitcast_convert", "sdy.sharding_constraint"})
@@ -49,6 +50,9 @@ _OPERANDS = 64
 _SLICING = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice", "stablehlo.gather", "mesh.all_slice"})
 """Read no more of their first operand than their result holds."""
 
+_WITHIN = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice"})
+"""Are a part of their first operand, where it stands."""
+
 _UPDATING = {"stablehlo.dynamic_update_slice": 1, "stablehlo.scatter": -1}
 """Write into their first operand, by the number of the operand that says how much."""
 
@@ -63,9 +67,13 @@ Known = ChainMap[ir.Value, Buffers]
 class Fusion:
     """The operations of one block, those that fill buffers and those that only their readers compute."""
 
-    def __init__(self, operations: Sequence[ir.Operation], outside: Known | None = None, *, repeats: bool = False) -> None:
-        """`outside` is what is known of values around the block. With `repeats` several readers compute even what takes long."""
+    def __init__(
+        self, operations: Sequence[ir.Operation], outside: Known | None = None, *, repeats: bool = False, slices: bool = False
+    ) -> None:
+        """`outside` is what is known of values around the block. By `repeats` several readers compute even what takes long; by
+        `slices` products read slices in place."""
         self._repeats = repeats
+        self._reading_slices = _READING | CONTRACTIONS if slices else _READING
         self._readers: dict[ir.Value, dict[ir.Operation, None]] = {}
         for op in operations:
             for value in read_by(op):
@@ -94,7 +102,7 @@ class Fusion:
             read = self.read(op)
             is_expensive = op.name in _EXPENSIVE or any(operand in self._expensive for operand in op.operands)
             for result in op.results:
-                if op.name not in FUSING or self._is_fused(result, read, is_expensive=is_expensive):
+                if op.name not in FUSING or self._is_fused(result, op.name, read, is_expensive=is_expensive):
                     self.sources[result] = list(op.operands)
                     self._buffers[result] = read
                     if is_expensive:
@@ -105,10 +113,11 @@ class Fusion:
         self.sources[value] = [source]
         self._buffers[value] = self._buffers_of(source)
 
-    def _is_fused(self, value: ir.Value, read: Buffers, *, is_expensive: bool) -> bool:
-        """Whether each reader computes `value` for itself out of what is `read` for that."""
+    def _is_fused(self, value: ir.Value, name: str, read: Buffers, *, is_expensive: bool) -> bool:
+        """Whether each reader computes `value`, which the operation `name` gives, for itself out of what is `read` for that."""
         readers = self._readers.get(value, {})
-        if not readers or len(read) > _OPERANDS or any(reader.name not in _READING for reader in readers):
+        reading = self._reading_slices if name in _WITHIN else _READING
+        if not readers or len(read) > _OPERANDS or any(reader.name not in reading for reader in readers):
             return False
         return len(readers) == 1 or ((self._repeats or not is_expensive) and sum(read.values()) <= _ENOUGH * tensor_bytes(value))
 

@@ -145,7 +145,7 @@ class _Prediction:
     def execution(self, block: ir.Block, outside: Known | None = None) -> Execution:
         """One execution of a block, of which `outside` says what `Fusion` knows of values around it."""
         operations = [view.operation for view in block.operations]
-        fusion = Fusion(operations, outside, repeats=self.machine.repeats)
+        fusion = Fusion(operations, outside, repeats=self.machine.repeats, slices=self.machine.slices)
         tasks: list[Task] = []
         executions: list[Execution] = []
         of_tasks: list[ir.Operation] = []

@@ -100,6 +100,8 @@ class Machine:
     "The collectives over all devices of a slice that its compiler replaces by all-reduces, and on which of SLICES."
     prefetches: bool
     "Whether loops are to gather what a trip reads first during the trip before."
+    slices: bool
+    "Whether its products read slices of what a buffer holds where these are, without a copy."
     divides: bool
     "Whether products are to be divided, and the collectives beside them, so that one hides the other."
     network: Link | None = None
@@ -169,7 +171,7 @@ _STEP_KEYS: dict[str, type] = {
     "combines": bool,
     "asynchronous": list,
 }
-_STEP_MAY_LACK: dict[str, type] = {"staged": dict, "prefetches": bool, "divides": bool}
+_STEP_MAY_LACK: dict[str, type] = {"staged": dict, "prefetches": bool, "slices": bool, "divides": bool}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -287,6 +289,7 @@ def load(path: Path) -> Machine:
         frozenset(step["asynchronous"]),
         staged,
         step.get("prefetches", False),
+        step.get("slices", False),
         step.get("divides", False),
         links.get("network"),
         links.get("chip"),

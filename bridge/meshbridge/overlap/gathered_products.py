@@ -60,6 +60,7 @@ class GatheredProducts:
             prices.adding(value, self.pieces - 1) if summed else prices.joining(value)
             for value, summed in ((reader.product.op.results[0], self._summed(reader)) for reader in self.readers)
         )
+        copying += prices.joining(self.collective.operands[0])  # its slices, which collectives do not read in place
         launches = (self.pieces - 1) * len(self.readers) * prices.kernel_launch
         hiding = sum(prices.seconds(reader.product.op) for reader in beside)
         return prices.moved_in_pieces(self.collective, first, hiding, self.pieces) - copying - launches

@@ -61,12 +61,17 @@ class ScatteredProducts:
         """Predicted seconds by which the step becomes shorter."""
         computing = sum(prices.seconds(product.op) for product in self.products)
         block = prices.memory(self.scatter.results[0])
-        read = sum(prices.memory(operand) for product in self.products for operand in product.op.operands)
-        step = max(computing / self.count, read / self.count + block)
+        read = sum(self._read(product, side, prices) for product in self.products for side in (0, 1))
+        step = max(computing / self.count, read + block)
         # Two halves in each step, of which all but the first are added to what has come: two are read and one is written.
         launches = 2 * (len(self.products) + 1) * self.count * prices.kernel_launch
         adding = (3 * (self.count - 1) + 2) * block + launches
         return prices.scattered_in_steps(self.scatter, computing, step, self.count) - adding
+
+    def _read(self, product: Einsum, side: int, prices: Prices) -> float:
+        """Seconds in which both halves of a step read an operand: a block of it where it has blocks, once where it has halves."""
+        blocks, halves = (product.result_loops[dim] in product.loops[side] for dim in (self.dim, self.halved))
+        return prices.memory(product.op.operands[side]) * (1 if halves else 2) / (self.count if blocks else 1)
 
     def rewrite(self) -> None:
         """Writes the steps, and drops what they replace."""
