@@ -119,6 +119,14 @@ def test_what_prices_choose(machine: str, sizes: tuple[int, int, int], expected:
     assert (found["mesh.all_gather"] > 1, found["mesh.shift"] > 0) == expected
 
 
+def test_functions_that_nothing_calls_stay() -> None:
+    text = str(product(8192, 4096, 2816))
+    function = text[text.index("  func.func") : text.rindex("}")]
+    module = read(text.replace(function, function + function.replace("@main", "private @other")), "two.mlir", context())
+    pipeline.run((CollectiveMatmul("v5e"),), module)
+    assert counted(module, "mesh.reduce_scatter").total() == 1
+
+
 @given(
     tokens=st.sampled_from([2048, 4096, 8192, 32768]),
     width=st.sampled_from([512, 2048, 4096]),

@@ -6,7 +6,7 @@ differs from that (`EQUAL`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from meshbridge.cost.collective_ops import issued_kind
@@ -42,6 +42,10 @@ class Prices:
     def kernel_launch(self) -> float:
         """That a kernel takes beside its work."""
         return self.machine.kernel_launch
+
+    def know(self, operations: Iterable[ir.Operation]) -> bool:
+        """Whether the step runs all `operations`: functions that nothing calls are no part of it."""
+        return all(op in self.runs for op in operations)
 
     def start(self, op: ir.Operation) -> float:
         """When `op` starts in its block."""

@@ -85,6 +85,8 @@ class CollectiveMatmul(Pass):
         taken: set[ir.Operation] = set()
         chosen: list[Divided] = []
         candidates: list[Sequence[Divided]] = [*([each] for each in scattered), *gathered]
+        if prices is not None:
+            candidates = [ways for ways in candidates if prices.know(ways[0].operations)]
         for ways in candidates:
             best = ways[0] if prices is None else max(ways, key=lambda way: way.gain(prices))
             if taken.isdisjoint(best.operations) and (prices is None or best.gain(prices) > 0):
