@@ -91,7 +91,7 @@ def prefetches(name: str) -> bool:
 
 def divides(name: str) -> bool:
     """Whether products are to be divided on the machine beside their collectives. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and _device(name).divides
+    return name not in UNNAMED and device(name).divides
 
 
 def forms(name: str, devices: int) -> Forms:
