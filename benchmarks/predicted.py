@@ -1,7 +1,7 @@
 """The predicted step beside what the compilers of accelerators model, for the programs that `make bench-targets` has compiled.
 
 From the repository's root: `python -m benchmarks.predicted [--page FILE]`. Nothing is compiled: each program of which
-build/targets has figures is partitioned for the target's device, and its step is predicted. So is the step of Shardy's plan:
+figures are on record is partitioned for the target's device, and its step is predicted. So is the step of Shardy's plan:
 meshbridge partitions the program again, after Shardy's passes have given every value its sharding. That is XLA's plan where it
 sends as many bytes; elsewhere XLA's partitioner has other ideas, and the prediction is of no use.
 """
@@ -9,7 +9,6 @@ sends as many bytes; elsewhere XLA's partitioner has other ideas, and the predic
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from scipy.stats import spearmanr
 import meshbridge
 from benchmarks import marked
 from benchmarks.table import geometric_mean
-from benchmarks.targets import ROOT, TARGETS, Case
+from benchmarks.targets import ROOT, TARGETS, Case, known
 from meshbridge.machines.target import Target, parse
 from meshbridge.reports import Report
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -64,15 +63,16 @@ class Pair:
 
 def measure(case: Case) -> Pair | None:
     """None where the compiler models nothing of the case. Raises CalledProcessError where the program cannot be exported."""
-    found: Mapping[str, Any] = json.loads(case.found.read_text())[OURS]
-    if found.get("error") or found["modelled"] is None:
+    both = known(case)
+    found = both[OURS]
+    if found.get("error") or not found.get("modelled"):
         return None
     if not case.program.exists():
         subprocess.run([sys.executable, *case.exporting], cwd=ROOT, check=True)
     report, theirs = (predict(case, shardy=shardy) for shardy in (False, True))
     assert report.seconds is not None
     modelled = modelled_seconds(found, report, case.target)
-    peer = _peer(json.loads(case.found.read_text()).get(PEER, {"error": "not measured"}), theirs, case.target)
+    peer = _peer(both.get(PEER, {"error": "not measured"}), theirs, case.target)
     return Pair(case, report.seconds, modelled, report.peak_bytes, found["peak_bytes"], peer)
 
 
@@ -88,7 +88,7 @@ def predict(case: Case, *, shardy: bool) -> Report:
 
 def _peer(found: Mapping[str, Any], report: Report, target: Target) -> tuple[float, float] | None:
     """None where nothing is modelled, or XLA has compiled another plan."""
-    if found.get("error") or found["modelled"] is None or report.seconds is None:
+    if found.get("error") or not found.get("modelled") or report.seconds is None:
         return None
     if abs(report.wire_bytes - found["wire_bytes"]) > ALIKE * found["wire_bytes"]:
         return None
@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
     options = parser.parse_args(argv)
     cases = (Case(name, annotation, parse(t)) for t in TARGETS for name in BUILDERS for annotation in variants(name))
-    text = page([pair for case in cases if case.found.exists() and (pair := measure(case))])
+    text = page([pair for case in cases if known(case) and (pair := measure(case))])
     print(text)
     if options.page:
         options.page.write_text(marked.replaced(options.page, "predicted", COMMAND, text))

@@ -3,7 +3,8 @@
 From the repository's root: `python -m benchmarks.targets [--programs NAME…] [--targets TARGET…] [--json FILE] [--page FILE]`,
 with `--compiler-options best` for each under the options of XLA that are its best.
 Nothing runs. Each program is exported from shapes and handed to `meshbridge compare --target`, whose figures end up in a table
-for each target. `make bench-targets` writes those into docs/benchmarks.md.
+for each target. `make bench-targets` writes those into docs/benchmarks.md. What was measured is in `benchmarks/measured`: the
+tables of a page hold all programs where a run measures some.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -29,6 +30,9 @@ COMMAND = "make bench-targets"
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "targets"
 TARGETS = ("tpu:v5e:2x4", "tpu:v5p:4x4x4", "gpu:h100:1x1x8")
+RECORDS = ROOT / "benchmarks" / "measured"
+"""Where figures are kept: a file for each target and set of XLA's options."""
+
 MEASURED = (OURS, PEER)
 """Whom the tables hold."""
 
@@ -59,10 +63,15 @@ class Case:
         return EXPORT_PLATFORM[self.target.machine.platform]
 
     @property
-    def found(self) -> Path:
-        """The file of what was measured."""
+    def record(self) -> Path:
+        """The file that holds its figures."""
         under = "" if self.options == "default" else f".{self.options}"
-        return FOLDER / f"{self.name}.{self.annotation}.{self.target.text.replace(':', '_')}{under}.json"
+        return RECORDS / f"{self.target.text.replace(':', '_')}{under}.json"
+
+    @property
+    def key(self) -> str:
+        """What they stand under there."""
+        return f"{self.name}, {self.annotation}"
 
     @property
     def exporting(self) -> list[str]:
@@ -77,15 +86,62 @@ class Case:
         return ["-m", "meshbridge", "compare", str(self.program), *said, "--json", "--quiet"]
 
 
+Found = Mapping["Case", Mapping[str, Contestant]]
+
+KEPT = (
+    "error",
+    "wire_bytes",
+    "exposed_bytes",
+    "temporary_bytes",
+    "peak_bytes",
+    "modelled",
+    "executed",
+    "flops",
+    "compile_seconds",
+    "unknown_loops",
+)
+"""What is kept of a contestant's figures."""
+
+_NOTHING: tuple[object, ...] = (None, "", [], {})
+
+
+def known(case: Case) -> dict[str, Contestant]:
+    """What is on record of each contestant, by name; nothing where nothing was measured."""
+    found: dict[str, Contestant] = _record(case.record).get(case.key, {})
+    return found
+
+
+def keep(case: Case, found: Mapping[str, Contestant]) -> None:
+    """Puts figures on record, in place of what stood there."""
+    rows = _record(case.record)
+    rows[case.key] = {
+        name: {key: figures[key] for key in KEPT if figures.get(key) not in _NOTHING} for name, figures in found.items()
+    }
+    lines = [f"{json.dumps(key)}: {json.dumps(rows[key])}" for key in sorted(rows)]
+    _write(case.record, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _record(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    """The file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.partly")
+    beside.write_text(text)
+    beside.replace(path)
+
+
 def measure(case: Case, limit: int, *, kept: Sequence[str]) -> dict[str, Contestant]:
-    """What is known of each contestant, by name; of those `kept` from the case's file, if that is there."""
-    known: dict[str, Contestant] = json.loads(case.found.read_text()) if case.found.exists() else {}
-    found = {name: figures for name, figures in known.items() if name in kept}
+    """The figures of each contestant, by name; of those `kept` as they are on record, if they are."""
+    found = {name: figures for name, figures in known(case).items() if name in kept}
     if len(found) < len(MEASURED):
         print(f"{case.name}, {case.annotation}, {case.target.text}", file=sys.stderr, flush=True)
         FOLDER.mkdir(parents=True, exist_ok=True)
         found = _measured(case, limit, [*found]) | found
-        case.found.write_text(json.dumps(found, indent=1))
+        keep(case, found)
     return {name: found[name] for name in MEASURED}
 
 
@@ -169,8 +225,6 @@ FIGURES = (
 OVERVIEW = ("wire_bytes", "modelled")
 """The figures of the overview, by key."""
 
-Found = Mapping[Case, Mapping[str, Contestant]]
-
 
 def tables(found: Found, figures: Sequence[Figure] = FIGURES) -> str:
     """A table for each target, with geometric means, and what failed."""
@@ -246,34 +300,45 @@ def write_json(found: Found, path: Path) -> None:
         {"program": case.name, "annotation": case.annotation, "target": case.target.text, "contestants": both}
         for case, both in found.items()
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.partly")
-    beside.write_text(json.dumps(content, indent=1))
-    beside.replace(path)
+    _write(path, json.dumps(content, indent=1))
+
+
+def recorded(cases: Iterable[Case]) -> Found:
+    """The cases of which figures are on record."""
+    return {case: found for case in cases if (found := known(case))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; 1 if our program did not compile somewhere."""
     options = _options(argv)
-    cases = [
-        Case(name, annotation, parse(target), options.compiler_options)
-        for target in options.targets
-        for annotation in options.annotations
-        for name in options.programs
-        if annotation in variants(name)
-    ]
-    chosen = [case for case in cases if case.found.exists()] if options.measured else cases
-    kept = [PEER] if options.ours else MEASURED if options.keep or options.measured else []
-    found = {case: measure(case, options.limit, kept=kept) for case in chosen}
-    text = "\n\n".join([tables(found), *_left_out([case for case in cases if case not in found])])
-    print(text)
+    cases = _cases(options.targets, options.annotations, options.programs, options.compiler_options)
+    kept = [PEER] if options.ours else MEASURED if options.keep else []
+    found = recorded(cases) if options.measured else {case: measure(case, options.limit, kept=kept) for case in cases}
+    print(_text(found, cases))
     write_json(found, options.json)
+    cases = _cases(TARGETS, ANNOTATIONS, BUILDERS, options.compiler_options)
+    shown = recorded(cases)
     if options.page:
         mark = "targets" if options.compiler_options == "default" else f"targets, {options.compiler_options} options"
-        options.page.write_text(marked.replaced(options.page, mark, COMMAND, text))
+        options.page.write_text(marked.replaced(options.page, mark, COMMAND, _text(shown, cases)))
     if options.overview:
-        options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(found)))
+        options.overview.write_text(marked.replaced(options.overview, "overview", COMMAND, overview(shown)))
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
+
+
+def _cases(targets: Iterable[str], annotations: Iterable[str], names: Iterable[str], options: Set) -> list[Case]:
+    return [
+        Case(name, annotation, parse(target), options)
+        for target in targets
+        for annotation in annotations
+        for name in names
+        if annotation in variants(name)
+    ]
+
+
+def _text(found: Found, cases: Sequence[Case]) -> str:
+    """The tables, and what of the cases they lack."""
+    return "\n\n".join([tables(found), *_left_out([case for case in cases if case not in found])])
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -284,11 +349,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     help_ = "XLA's options: its own defaults, or those under which collectives overlap (default: default)"
     parser.add_argument("--compiler-options", choices=get_args(Set), default="default", help=help_)
     parser.add_argument("--limit", type=int, default=600, metavar="SECONDS", help="what one compilation may take (default: 600)")
-    parser.add_argument("--keep", action="store_true", help="take what was measured before from build/targets, where it is there")
+    parser.add_argument("--keep", action="store_true", help="take what is on record, where it is")
     parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")
-    parser.add_argument("--measured", action="store_true", help="measure nothing, show what was measured before")
+    parser.add_argument("--measured", action="store_true", help="measure nothing, show what is on record")
     parser.add_argument("--json", type=Path, default=FOLDER.with_suffix(".json"), metavar="FILE", help="all figures")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the tables")
+    help_ = "the Markdown page that holds the tables, of all that is on record"
+    parser.add_argument("--page", type=Path, metavar="FILE", help=help_)
     parser.add_argument("--overview", type=Path, metavar="FILE", help="the Markdown page that holds one table of all targets")
     return parser.parse_args(argv)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -45,11 +44,12 @@ def test_plans_of_one_program_are_compared() -> None:
 def test_exposed_bytes_come_to_the_cycles_of_a_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program in which nothing is exposed and of one in which everything is, at the predicted rate."""
     monkeypatch.setattr(targets, "FOLDER", tmp_path)
+    monkeypatch.setattr(targets, "RECORDS", tmp_path)
     case = Case("decode_heads", "inputs", TPU)
     found: list[Pair] = []
     for exposed in (0, 1e6):
         figures = {"modelled": {"total": 3e6, "unit": "cycles"}, "exposed_bytes": exposed, "peak_bytes": 2e9, "error": ""}
-        case.found.write_text(json.dumps({OURS: figures}))
+        targets.keep(case, {OURS: figures})
         pair = predicted.measure(case)
         assert pair is not None
         found.append(pair)
@@ -59,13 +59,13 @@ def test_exposed_bytes_come_to_the_cycles_of_a_tpu(tmp_path: Path, monkeypatch: 
     assert found[0].peer is None
     report = predicted.predict(case, shardy=True)
     figures |= {"wire_bytes": report.wire_bytes}
-    case.found.write_text(json.dumps({OURS: figures, PEER: figures}))
+    targets.keep(case, {OURS: figures, PEER: figures})
     pair = predicted.measure(case)
     assert pair is not None
     assert pair.peer == (report.seconds, pytest.approx(found[1].modelled_seconds, rel=0.1))
-    case.found.write_text(json.dumps({OURS: figures, PEER: figures | {"wire_bytes": 2 * report.wire_bytes}}))
+    targets.keep(case, {OURS: figures, PEER: figures | {"wire_bytes": 2 * report.wire_bytes}})
     pair = predicted.measure(case)
     assert pair is not None
     assert pair.peer is None
-    case.found.write_text(json.dumps({OURS: {"error": "no room"}}))
+    targets.keep(case, {OURS: {"error": "no room"}})
     assert predicted.measure(case) is None

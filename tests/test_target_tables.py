@@ -71,9 +71,10 @@ def test_what_does_not_fit_is_named() -> None:
 def test_a_run_keeps_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(targets, "FOLDER", tmp_path)
-    case = Case("vocab_loss", "constrained", TPU)
-    case.found.write_text(json.dumps(both(1e6, 2e6)))
+    monkeypatch.setattr(targets, "RECORDS", tmp_path / "records")
+    case, other = (Case(name, "constrained", TPU) for name in ("vocab_loss", "resnet50"))
+    targets.keep(case, both(1e6, 2e6))
+    targets.keep(other, both(0, 7e6))
     page, readme, out = tmp_path / "page.md", tmp_path / "readme.md", tmp_path / "out.json"
     page.write_text(f"before\n<!-- targets: begin ({targets.COMMAND}) -->\n<!-- targets: end -->\nafter")
     readme.write_text(f"<!-- overview: begin ({targets.COMMAND}) -->\n<!-- overview: end -->")
@@ -81,7 +82,10 @@ def test_a_run_keeps_what_was_measured(
     assert targets.main([*said, "--json", str(out), "--page", str(page), "--overview", str(readme)]) == 0
     assert "1.0 / 2.0 |" in readme.read_text()
     assert "1.0 / 2.0 = 0.50" in page.read_text()
-    assert "1.0 / 2.0 = 0.50" in capsys.readouterr().out
+    assert "| resnet50 | constrained | 0.0 / 7.0 |" in page.read_text(), "the page holds what was not asked for now, too"
+    printed = capsys.readouterr().out
+    assert "1.0 / 2.0 = 0.50" in printed
+    assert "resnet50" not in printed
     assert targets.main(["--measured", *said[:2], "unet", *said[2:-1], "--json", str(out)]) == 0
     assert f"Not measured on {TPU.text}: unet (constrained)." in capsys.readouterr().out
     (found,) = json.loads(out.read_text())
@@ -90,10 +94,10 @@ def test_a_run_keeps_what_was_measured(
 
 def test_each_under_its_best_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What was measured under the defaults stays beside it, in a file and a table of its own."""
-    monkeypatch.setattr(targets, "FOLDER", tmp_path)
+    monkeypatch.setattr(targets, "RECORDS", tmp_path)
     default, best = (Case("vocab_loss", "constrained", TPU, options) for options in ("default", "best"))
-    default.found.write_text(json.dumps(both(1e6, 2e6)))
-    best.found.write_text(json.dumps(both(3e6, 4e6)))
+    targets.keep(default, both(1e6, 2e6))
+    targets.keep(best, both(3e6, 4e6))
     assert best.comparing(60, without=())[-6:-4] == ["--compiler-options", "best"]
     page = tmp_path / "page.md"
     mark = "targets, best options"
@@ -106,5 +110,6 @@ def test_each_under_its_best_options(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_program_that_cannot_be_made_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "FOLDER", tmp_path)
-    found = targets.measure(Case("unknown", "constrained", TPU), 60, kept=False)
+    monkeypatch.setattr(targets, "RECORDS", tmp_path)
+    found = targets.measure(Case("unknown", "constrained", TPU), 60, kept=())
     assert "invalid choice: 'unknown'" in found[OURS]["error"]
