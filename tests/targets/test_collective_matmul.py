@@ -12,13 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshbridge.ir.mlir import context
-from meshbridge.machines import machine
-from meshbridge.read import formats
-from meshbridge.tools.compare import command
-from meshbridge.tools.compare.contestants import OURS, PEERS
-from meshbridge.tools.compare.figures import Figures
-from tests.targets.installed import target
+from tests.targets.without_key import figures_with_and_without
 
 pytestmark = pytest.mark.targets
 
@@ -41,21 +35,8 @@ def layer() -> jax.export.Exported:
 
 
 def test_less_is_exposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, exported = target("tpu:v5e:2x4"), layer()
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
-    text = (Path(machine.__file__).parent / "tpu" / "v5e.toml").read_text()
-    assert "divides = true" in text
-    kept = tmp_path / "kept.toml"
-    kept.write_text(text.replace("divides = true", ""))
-
-    def figures(name: str) -> Figures:
-        program = formats.unpack(exported, context())
-        (compared,) = command.compare_for(program, [chosen], machine=name, without=PEERS)
-        found = compared.figures[OURS]
-        assert not found.error
-        return found
-
-    divided, before = figures("v5e"), figures(str(kept))
+    divided, before = figures_with_and_without("divides", layer(), "tpu:v5e:2x4", tmp_path)
     assert divided.wire_bytes == before.wire_bytes
     assert divided.exposed_bytes <= 0.5 * before.exposed_bytes
     assert divided.modelled is not None

@@ -12,13 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshbridge.ir.mlir import context
-from meshbridge.machines import machine
-from meshbridge.read import formats
-from meshbridge.tools.compare import command
-from meshbridge.tools.compare.contestants import OURS, PEERS
-from meshbridge.tools.compare.figures import Figures
-from tests.targets.installed import target
+from tests.targets.without_key import figures_with_and_without
 
 pytestmark = pytest.mark.targets
 
@@ -44,21 +38,8 @@ def forward() -> jax.export.Exported:
 
 
 def test_less_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, exported = target("gpu:h100:1x1x8"), forward()
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    text = (Path(machine.__file__).parent / "gpu" / "h100.toml").read_text()
-    assert "prefetches = true" in text
-    kept = tmp_path / "kept.toml"
-    kept.write_text(text.replace("prefetches = true", ""))
-
-    def figures(name: str) -> Figures:
-        program = formats.unpack(exported, context())
-        (compared,) = command.compare_for(program, [chosen], machine=name, without=PEERS)
-        found = compared.figures[OURS]
-        assert not found.error
-        return found
-
-    ahead, before = figures("h100"), figures(str(kept))
+    ahead, before = figures_with_and_without("prefetches", forward(), "gpu:h100:1x1x8", tmp_path)
     assert ahead.wire_bytes
     assert ahead.wire_bytes == before.wire_bytes
     assert ahead.modelled is not None
