@@ -18,7 +18,7 @@ from meshbridge import pipeline
 from meshbridge.cost.communication import communication
 from meshbridge.cost.step import predict
 from meshbridge.dialect.assembly import read
-from meshbridge.ir.mlir import context, find, ir
+from meshbridge.ir.mlir import MeshError, context, find, ir
 from meshbridge.machines.target import of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
 
@@ -117,6 +117,12 @@ def test_what_prices_choose(machine: str, sizes: tuple[int, int, int], expected:
     pipeline.run((CollectiveMatmul(machine),), module)
     found = counted(module, "mesh.all_gather", "mesh.shift")
     assert (found["mesh.all_gather"] > 1, found["mesh.shift"] > 0) == expected
+
+
+def test_an_unknown_machine_is_an_error() -> None:
+    """Not one that says nothing of what pays."""
+    with pytest.raises(MeshError, match="v5e"):
+        pipeline.run((CollectiveMatmul("v5"),), product(8192, 4096, 2816))
 
 
 def test_functions_that_nothing_calls_stay() -> None:

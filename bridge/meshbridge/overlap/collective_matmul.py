@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import ClassVar
 
 from meshbridge.cost.divided import Prices
+from meshbridge.cost.objective import device
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Pass, register
-from meshbridge.machines import machine
 from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.overlap.gathered_products import GatheredProducts, gathered_products
 from meshbridge.overlap.scattered_products import ScatteredProducts, scattered_products
@@ -43,8 +44,8 @@ class CollectiveMatmul(Pass):
     What is divided is a dimension that the first product contracts, of shards where the shards are put together along it.
     Other products of the same value that have it as a free or batch dimension give parts of their results, which are joined.
     All-to-alls, permutes and shifts are divided as all-gathers are. As many bytes in more collectives; partial products are added
-    up in the type of the result, which rounds more often. What does not divide evenly stays, and
-    what is a slice: it is taken for a piece.
+    up in the type of the result, which rounds more often. What does not divide evenly stays, and what is a slice: it is taken
+    for a piece.
     """
 
     name: ClassVar[str] = "collective-matmul"
@@ -74,22 +75,33 @@ class CollectiveMatmul(Pass):
     def _chosen(
         self, module: ir.Module, scattered: Sequence[ScatteredProducts], gathered: Sequence[Sequence[GatheredProducts]]
     ) -> list[Divided]:
-        """What is to be divided, no product twice: the best way of each that makes the step shorter."""
-        prices = None
-        if self.machine:
-            target = of_machine(self.machine, self.layout) if has_topology(self.machine) else None
-            try:
-                prices = Prices.of(module, machine.named(self.machine) if target is None else target.machine, target)
-            except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
-                return []
-        taken: set[ir.Operation] = set()
-        chosen: list[Divided] = []
+        """What is to be divided, no product twice: the best way of each that makes the step shorter.
+
+        Raises MeshError for a machine that is not known.
+        """
         candidates: list[Sequence[Divided]] = [*([each] for each in scattered), *gathered]
-        if prices is not None:
-            candidates = [ways for ways in candidates if prices.know(ways[0].operations)]
+        if not self.machine:
+            return _apart(ways[0] for ways in candidates)
+        target = of_machine(self.machine, self.layout) if has_topology(self.machine) else None
+        chosen = device(self.machine)
+        try:
+            prices = Prices.of(module, chosen, target)
+        except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
+            return []
+        best = []
         for ways in candidates:
-            best = ways[0] if prices is None else max(ways, key=lambda way: way.gain(prices))
-            if taken.isdisjoint(best.operations) and (prices is None or best.gain(prices) > 0):
-                taken.update(best.operations)
-                chosen.append(best)
-        return chosen
+            if prices.know(ways[0].operations):
+                gain, way = max(((way.gain(prices), way) for way in ways), key=itemgetter(0))
+                best += [way] if gain > 0 else []
+        return _apart(best)
+
+
+def _apart(chosen: Iterable[Divided]) -> list[Divided]:
+    """Those that divide no product which one before them divides."""
+    taken: set[ir.Operation] = set()
+    found: list[Divided] = []
+    for each in chosen:
+        if taken.isdisjoint(each.operations):
+            taken.update(each.operations)
+            found.append(each)
+    return found
