@@ -8,17 +8,18 @@ from typing import ClassVar
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.collectives import joins
+from meshbridge.collectives.accumulations import Joining, joining, kind_of, source_of
 from meshbridge.collectives.all_reduce_reassociate import AllReduceReassociate
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.rewriter import MeshRewriter
-from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
+from meshbridge.collectives.stacks import communicate_stacks
 from meshbridge.dialect.signature import element_of, shape_of
-from meshbridge.ir.builder import Builder, op_of
+from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.elements import neutral, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
-from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ops.linear import is_widening
 
 
 @register
@@ -41,8 +42,10 @@ class DelayReductions(Pass):
     The carried value becomes a partial one; it starts as what the reduction ignores, and what it started as is added in the end.
     Nothing else in the loop may read it. The same goes for `reduce_scatter`, and for what only rearranges data (`all_gather`,
     `all_to_all`, `permute`), whatever the loop accumulates with; for several of them in a row; and for reshapes and transposes
-    between them. Inner loops come first, so that their reductions may leave the outer ones too. A loop that surely runs once or
-    never stays as it is.
+    between them, and slices of a device's own shard. Where the loop adds up what was converted to a wider float, the sum is
+    communicated in that type, if that is less than all trips communicate. Inner loops come first, so that their reductions may
+    leave the outer ones too, also those of a stack into which an inner loop writes row after row (`stacks`). A loop that surely
+    runs once or never stays as it is.
     """
 
     name: ClassVar[str] = "delay-reductions"
@@ -58,19 +61,13 @@ class DelayReductions(Pass):
             return delay(rewriter, self.growth) or changed
 
 
-_MOVING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME))
-_REDUCING = frozenset((AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
-_REARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
-"""What only rearranges elements on one device, as behind a gather along several dimensions at once."""
-
-
 @dataclass(frozen=True)
 class _Accumulation:
     """A value that a loop carries and changes by `join` alone, with what `collective` gives."""
 
     loop: ir.Operation
     number: int
-    join: ir.Operation
+    join: Joining
     collective: ir.Operation
     kind: str
     """The reduction that the join is a step of."""
@@ -80,8 +77,20 @@ class _Accumulation:
     @property
     def type(self) -> ir.Type:
         """Of what is accumulated before it is communicated."""
-        type_: ir.Type = self.collective.operands[0].type
-        return type_
+        return self.widened(self.collective.operands[0].type)
+
+    def widened(self, type_: ir.Type) -> ir.RankedTensorType:
+        """That type with the elements that are accumulated."""
+        return tensor(shape_of(type_), element_of(self.join.other.type))
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether what is communicated behind the loop is less than what all trips communicate: wider elements are more bytes."""
+        given: ir.Type = self.collective.operands[0].type
+        trips = trip_count(self.loop)
+        return element_of(given) == element_of(self.type) or (
+            trips is not None and trips * type_bytes(given) > type_bytes(self.type)
+        )
 
 
 def delay(rewriter: MeshRewriter, growth: int) -> bool:
@@ -89,6 +98,7 @@ def delay(rewriter: MeshRewriter, growth: int) -> bool:
     changed = False
     for loop in reversed(rewriter.loops):
         if trip_count(loop) not in (0, 1):
+            communicate_stacks(loop, rewriter, growth)
             while _delay_from(loop, rewriter, growth):  # behind what has moved there may be another collective
                 changed = True
     return changed
@@ -105,63 +115,29 @@ def _delay_from(loop: ir.Operation, rewriter: MeshRewriter, growth: int) -> bool
 
 def _accumulation(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> _Accumulation | None:
     """How `loop` accumulates its carried value of that number, if a collective can move behind it."""
-    tested, carried = (region.blocks[0].arguments[number] for region in loop.regions)
-    users = rewriter.users(carried)
-    if len(users) != 1 or rewriter.uses(tested) or users[0].name not in joins.NAMES:
+    join = joining(loop, number, rewriter)
+    if join is None:
         return None
-    join = users[0]
-    (sum_,) = join.results
-    place = list(join.operands).index(carried)
-    other = join.operands[1 - place]
-    communicated, rearranged = _communicated(other, rewriter)
-    if (place == 1 and join.name in joins.SUM_OF) or communicated is None:
+    value, rearranged = source_of(join.other, rewriter)
+    collective = rewriter.producer(value)
+    if collective is None or collective.block != join.op.block or rewriter.uses(value) != 1:
         return None
-    handed_on = [op for op in rewriter.users(sum_) if op.name == "stablehlo.return"]
-    if rewriter.uses(sum_) != 1 or not handed_on or handed_on[0].operands[number] != sum_:
-        return None
-    if communicated.block != loop.regions[1].blocks[0] or join.block != communicated.block:
-        return None
-    kind = _kind(communicated, join, rewriter)
-    return _Accumulation(loop, number, join, communicated, kind, rearranged) if kind else None
-
-
-def _communicated(value: ir.Value, rewriter: MeshRewriter) -> tuple[ir.Operation | None, tuple[ir.Operation, ...]]:
-    """What `value` is made from by nothing but rearranging, in one block and for one reader, and what rearranges it."""
-    rearranged: list[ir.Operation] = []
-    while (op := rewriter.producer(value)) is not None and rewriter.uses(value) == 1:
-        if op.name not in _REARRANGING:
-            return op, tuple(reversed(rearranged))
-        rearranged.append(op)
-        value = op.operands[0]
-    return None, ()
-
-
-def _kind(op: ir.Operation, join: ir.Operation, rewriter: MeshRewriter) -> str:
-    """The reduction that `join` is a step of, if it commutes with the collective `op`; "" otherwise."""
-    if op.name not in _MOVING | _REDUCING:
-        return ""
-    view = CollectiveOpView(op)
-    types, element = (op.operands[0].type, op.results[0].type), element_of(op.operands[0].type)
-    if isinstance(element, ir.ComplexType) or element != element_of(types[1]):
-        return ""
-    if DYNAMIC in (*rewriter.meshes[view.mesh].shape, *shape_of(types[0]), *shape_of(types[1])):
-        return ""
-    kinds = (view.reduction,) if op.name in _REDUCING else [kind for kind in joins.JOINS if kind != "average"]
-    return next((kind for kind in kinds if joins.joins(join.name, kind, element)), "")
+    kind = kind_of(collective, join.op.name, element_of(join.other.type), rewriter)
+    found = _Accumulation(loop, number, join, collective, kind, rearranged)
+    return found if kind and found.is_worth_it else None
 
 
 def _move_behind(found: _Accumulation, rewriter: MeshRewriter) -> None:
     """Lets the loop accumulate the collective's operand, and communicates the sum."""
-    loop, number, type_ = found.loop, found.number, found.type
+    loop, number, type_, join = found.loop, found.number, found.type, found.join
     start, result = loop.operands[number], loop.results[number]
     ignored = neutral(found.kind, element_of(type_))
     from_nothing = is_splat(start, ignored)
-    last = (found.collective, *found.rearranged)[-1]
-    place = list(found.join.operands).index(last.results[0])
-    rewriter.feed(found.join, place, found.collective.operands[0])
+    added = Builder.before(join.op).convert(found.collective.operands[0], element_of(type_))
+    rewriter.feed(join.op, 1 - join.place, added)
     for op in reversed(found.rearranged):
         rewriter.retire(op)
-    found.join.results[0].set_type(type_)
+    join.op.results[0].set_type(type_)
     for region in loop.regions:
         region.blocks[0].arguments[number].set_type(type_)
     if not from_nothing or start.type != type_:
@@ -169,10 +145,11 @@ def _move_behind(found: _Accumulation, rewriter: MeshRewriter) -> None:
     whole = result.type
     result.set_type(type_)
     emit = Builder(found.collective.location, ir.InsertionPoint.after(loop))
-    moved = value = emit.again(found.collective, found.collective.results[0].type, [result])
+    moved = value = emit.again(found.collective, found.widened(found.collective.results[0].type), [result])
     for op in found.rearranged:
-        value = emit.again(op, op.results[0].type, [value])
+        if not is_widening(op):
+            value = emit.again(op, found.widened(op.results[0].type), [value])
     if not from_nothing:
-        value = emit.value(joins.SUM_OF.get(found.join.name, found.join.name), whole, [start, value])
+        value = emit.value(joins.SUM_OF.get(join.op.name, join.op.name), whole, [start, value])
     result.replace_all_uses_except(value, op_of(moved))
     rewriter.adopt(moved)

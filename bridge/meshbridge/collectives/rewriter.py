@@ -104,10 +104,13 @@ def sharing_key(op: ir.Operation) -> tuple[object, ...]:
     return op.name, view.mesh, axes, view.reduction
 
 
+PIECES = ("gather_axis", "scatter_axis", "split_axis", "concat_axis")
+"""Attributes that name the dimensions along which a collective puts pieces together or takes them apart."""
+
+
 def piece_dims(op: ir.Operation) -> list[int]:
-    """The dimensions along which a collective puts pieces together or takes them apart."""
-    names = ("gather_axis", "scatter_axis", "split_axis", "concat_axis")
-    return [int(ir.IntegerAttr(op.attributes[name]).value) for name in names if name in op.attributes]
+    """Those dimensions."""
+    return [int(ir.IntegerAttr(op.attributes[name]).value) for name in PIECES if name in op.attributes]
 
 
 def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) -> Callable[[Builder], ir.Value] | None:

@@ -8,6 +8,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.analysis.trip_count import trip_count
 from meshbridge.decide.choice import Pricing
 from meshbridge.decide.cut_axes import may_cut
@@ -20,9 +21,10 @@ from meshbridge.dialect.module_mesh import sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, PRIORITIES, REPLICATED_AXES, SOURCE
 from meshbridge.dialect.renumber import may_name_axes
 from meshbridge.dialect.signature import shape_of
+from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, has_no_regions, ir, source_location, walk
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
-from meshbridge.ops.linear import ADD, UNARY
+from meshbridge.ops.linear import ADD, UNARY, is_reshape, is_widening, writes_rows
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, region_names
 
 
@@ -63,6 +65,8 @@ class GraphBuilder:
         "Per tensor in a group, the source location of the statement that puts it there."
         self._added: dict[int, ir.Value] = {}
         "Per carried tensor that a loop only adds to, the value that it adds."
+        self._stacked: dict[int, tuple[ir.Value, int]] = {}
+        "Per carried tensor that a loop only writes rows into, the row, and how many there are."
         self._made_of: dict[int, list[int]] = {}
         "Per tensor, the elements of what its readers make of it that loops only add up."
         self._makers: dict[int, Node] = {}
@@ -269,10 +273,12 @@ class GraphBuilder:
         self.graph.carried.update((tensor, body[-1]) for tensor in carried if tensor >= 0)
         for index, yielded in enumerate(terminator.operands):
             self.identity(terminator, index, self.tensor(yielded), carried[index], inner, body)
-            added = self._added_value(yielded, *[block.arguments[index] for block in regions])
-            if added is not None:
+            arguments = [block.arguments[index] for block in regions]
+            if (added := self._added_value(yielded, *arguments)) is not None:
                 self._added[carried[index]] = added
                 self._reduce_less_often(added, weight, added.type)
+            elif (row := self._row(yielded, *arguments)) is not None and is_splat(op.operands[index], 0):
+                self._stacked[carried[index]] = row, shape_of(yielded.type)[0]
 
     def _hand_on(self, op: ir.Operation, weight: int, scope: tuple[int, ...]) -> None:
         """Each operand of an optimisation barrier is a result. It passes as it is stored: who recomputes a layer behind a barrier
@@ -292,6 +298,16 @@ class GraphBuilder:
         value: ir.Value = join.op.operands[1 - place]
         return value
 
+    def _row(self, yielded: ir.Value, tested: ir.Value, carried: ir.Value) -> ir.Value | None:
+        """What a loop writes into a carried stack of which it makes no other use; None if it does something else."""
+        write = self._maker(self.tensor(yielded))
+        if write is None or not writes_rows(write.op, carried):
+            return None
+        if any(True for _ in tested.uses) or not (_used_once(carried) and _used_once(yielded)):
+            return None
+        row: ir.Value = write.op.operands[1]
+        return row
+
     def _reduce_less_often(self, value: ir.Value, weight: int, type_: ir.Type) -> None:
         """Partial values that `value` is made of by linear ops alone are reduced only `weight` times. A reader makes one value of
         that type of it; it counts once all its readers do so, if these have no more elements together: slices, for one."""
@@ -304,15 +320,22 @@ class GraphBuilder:
         self.graph.accumulated.add(tensor)
         if tensor in self._added:
             self._reduce_less_often(self._added[tensor], weight, value.type)
+        elif tensor in self._stacked:
+            row, rows = self._stacked[tensor]
+            self._reduce_less_often(row, weight * rows, row.type)
         elif maker is None:
             return
         elif maker.rule.reduces:
-            self.graph.change_kind(maker, reduce_weight=weight)
+            self.graph.change_kind(maker, reduce_weight=min(weight, maker.kind.weight))
         elif maker.name in ADD:
             for operand in maker.op.operands:
                 self._reduce_less_often(operand, weight, value.type)
-        elif maker.name in UNARY:
+        elif maker.name in UNARY or is_reshape(maker.op):
             self._reduce_less_often(maker.op.operands[0], weight, value.type)
+        elif is_widening(maker.op):
+            given = maker.op.operands[0]
+            if weight * type_bytes(value.type) < maker.kind.weight * type_bytes(given.type):
+                self._reduce_less_often(given, weight, value.type)
 
     def _maker(self, tensor: int) -> Node | None:
         """The op of one result that defines a tensor."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
+from meshbridge.analysis.known_values import is_splat
+from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.constraints import is_integer
-from meshbridge.dialect.signature import element_of
+from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes
 from meshbridge.ops.rule import ShardingRule
@@ -21,6 +24,9 @@ SCALE = frozenset(("stablehlo.multiply", "stablehlo.divide"))
 ADD = frozenset(("stablehlo.add", "stablehlo.subtract"))
 """Sums over the same shards on both sides make one such sum."""
 
+
+WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
+"""Floating-point types by the one whose numbers they hold all."""
 
 LINEAR = UNARY | SCALE | ADD
 """All of them."""
@@ -43,3 +49,29 @@ def carried_axes(op: ir.Operation, rule: ShardingRule, partial: Sequence[Axes]) 
         kinds = {loop.reduction for loop in rule.loops}
         return partial[0] if kinds <= {"", "sum"} and ("sum" in kinds or name != "stablehlo.reduce") else ()
     return ()
+
+
+def is_reshape(op: ir.Operation) -> bool:
+    """Whether the op gives what it is given, in order, in another shape."""
+    if op.name == "stablehlo.reshape":
+        return True
+    if op.name != "stablehlo.broadcast_in_dim" or prod(shape_of(op.results[0].type)) != prod(shape_of(op.operands[0].type)):
+        return False
+    dims = integers(op.attributes["broadcast_dimensions"])
+    return list(dims) == sorted(dims)
+
+
+def is_widening(op: ir.Operation) -> bool:
+    """Whether the op writes numbers in a floating-point type that holds all of them: a sum is rounded less behind it."""
+    if op.name != "stablehlo.convert":
+        return False
+    given, made = (element_of(value.type) for value in (op.operands[0], op.results[0]))
+    return str(made) in WIDER.get(str(given), ())
+
+
+def writes_rows(write: ir.Operation, stack: ir.Value) -> bool:
+    """Whether `write` puts one row after the other into `stack`, each whole."""
+    if write.name != "stablehlo.dynamic_update_slice" or write.operands[0] != stack:
+        return False
+    whole, row = shape_of(stack.type), shape_of(write.operands[1].type)
+    return len(whole) > 0 and [*row] == [1, *whole[1:]] and all(is_splat(start, 0) for start in list(write.operands)[3:])

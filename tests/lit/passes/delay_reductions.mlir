@@ -144,3 +144,147 @@ func.func @kept(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf3
     }
   return %0#1, %0#2, %0#3, %7#1 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// Rows of gradients are put on a stack, and an outer loop adds the stacks up: what is reduced is their sum.
+// CHECK-LABEL: func.func @stacked
+// CHECK:         stablehlo.while({{.*}}) : tensor<i32>, tensor<5x4x6xf32>
+// CHECK:           stablehlo.while({{.*}}) : tensor<i32>, tensor<5x4x6xf32>
+// CHECK-NOT:     mesh.reduce_scatter
+// CHECK:         return
+// CHECK:         mesh.reduce_scatter {{.*}} scatter_axis = 1 : tensor<5x4x6xf32> -> tensor<5x2x6xf32>
+// CHECK-NEXT:    stablehlo.transpose {{.*}} dims = [0, 2, 1]
+// SMALL-LABEL: func.func @stacked
+// SMALL:         stablehlo.while({{.*}}) : tensor<i32>, tensor<5x6x2xf32>
+func.func @stacked(%x: tensor<4x6xf32>) -> tensor<5x6x2xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %rows = stablehlo.constant dense<5> : tensor<i32>
+  %batches = stablehlo.constant dense<3> : tensor<i32>
+  %f = stablehlo.constant dense<0.0> : tensor<f32>
+  %zeros = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<5x6x2xf32>
+  %0:2 = stablehlo.while(%i = %zero, %sum = %zeros) : tensor<i32>, tensor<5x6x2xf32>
+    cond {
+      %1 = stablehlo.compare LT, %i, %batches : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %1:2 = stablehlo.while(%j = %zero, %stack = %zeros) : tensor<i32>, tensor<5x6x2xf32>
+        cond {
+          %4 = stablehlo.compare LT, %j, %rows : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %4 : tensor<i1>
+        } do {
+          %4 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4x6xf32> -> tensor<2x6xf32>
+          %5 = stablehlo.transpose %4, dims = [1, 0] : (tensor<2x6xf32>) -> tensor<6x2xf32>
+          %6 = stablehlo.broadcast_in_dim %5, dims = [1, 2] : (tensor<6x2xf32>) -> tensor<1x6x2xf32>
+          %7 = stablehlo.dynamic_update_slice %stack, %6, %j, %zero, %zero : (tensor<5x6x2xf32>, tensor<1x6x2xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<5x6x2xf32>
+          %8 = stablehlo.add %j, %one : tensor<i32>
+          stablehlo.return %8, %7 : tensor<i32>, tensor<5x6x2xf32>
+        }
+      %2 = stablehlo.add %sum, %1#1 : tensor<5x6x2xf32>
+      %3 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %3, %2 : tensor<i32>, tensor<5x6x2xf32>
+    }
+  return %0#1 : tensor<5x6x2xf32>
+}
+
+// A stack that nothing adds up is communicated row by row.
+// CHECK-LABEL: func.func @kept_rows
+// CHECK:         stablehlo.while
+// CHECK:           mesh.reduce_scatter
+// CHECK:         stablehlo.return
+func.func @kept_rows(%x: tensor<4x6xf32>) -> tensor<5x2x6xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %rows = stablehlo.constant dense<5> : tensor<i32>
+  %zeros = stablehlo.constant dense<0.0> : tensor<5x2x6xf32>
+  %0:2 = stablehlo.while(%j = %zero, %stack = %zeros) : tensor<i32>, tensor<5x2x6xf32>
+    cond {
+      %1 = stablehlo.compare LT, %j, %rows : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %1 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4x6xf32> -> tensor<2x6xf32>
+      %2 = stablehlo.reshape %1 : (tensor<2x6xf32>) -> tensor<1x2x6xf32>
+      %3 = stablehlo.dynamic_update_slice %stack, %2, %j, %zero, %zero : (tensor<5x2x6xf32>, tensor<1x2x6xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<5x2x6xf32>
+      %4 = stablehlo.add %j, %one : tensor<i32>
+      stablehlo.return %4, %3 : tensor<i32>, tensor<5x2x6xf32>
+    }
+  return %0#1 : tensor<5x2x6xf32>
+}
+
+// Sums in a wider type are communicated in it: of three trips that is less, of two it is not. Integers are not widened.
+// CHECK-LABEL: func.func @widened
+// CHECK:         stablehlo.while
+// CHECK:           %[[X:.*]] = stablehlo.convert %arg0
+// CHECK-NEXT:      stablehlo.add {{.*}}, %[[X]]
+// CHECK-NEXT:      mesh.all_reduce %arg1
+// CHECK:         mesh.all_reduce {{.*}} : tensor<4xf32>
+// CHECK:         stablehlo.while
+// CHECK:           mesh.all_reduce %arg0
+func.func @widened(%x: tensor<4xbf16>, %y: tensor<4xi16>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xi32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %two = stablehlo.constant dense<2> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %zeros = stablehlo.constant dense<0.0> : tensor<4xf32>
+  %none = stablehlo.constant dense<0> : tensor<4xi32>
+  %0:3 = stablehlo.while(%i = %zero, %a = %zeros, %b = %none) : tensor<i32>, tensor<4xf32>, tensor<4xi32>
+    cond {
+      %2 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %2 : tensor<i1>
+    } do {
+      %2 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xbf16> -> tensor<4xbf16>
+      %3 = stablehlo.convert %2 : (tensor<4xbf16>) -> tensor<4xf32>
+      %4 = stablehlo.add %a, %3 : tensor<4xf32>
+      %5 = mesh.all_reduce %y on @m mesh_axes = [0] : tensor<4xi16> -> tensor<4xi16>
+      %6 = stablehlo.convert %5 : (tensor<4xi16>) -> tensor<4xi32>
+      %7 = stablehlo.add %b, %6 : tensor<4xi32>
+      %8 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %8, %4, %7 : tensor<i32>, tensor<4xf32>, tensor<4xi32>
+    }
+  %1:2 = stablehlo.while(%i = %zero, %a = %zeros) : tensor<i32>, tensor<4xf32>
+    cond {
+      %2 = stablehlo.compare LT, %i, %two : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %2 : tensor<i1>
+    } do {
+      %2 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xbf16> -> tensor<4xbf16>
+      %3 = stablehlo.convert %2 : (tensor<4xbf16>) -> tensor<4xf32>
+      %4 = stablehlo.add %a, %3 : tensor<4xf32>
+      %5 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %5, %4 : tensor<i32>, tensor<4xf32>
+    }
+  return %0#1, %1#1, %0#2 : tensor<4xf32>, tensor<4xf32>, tensor<4xi32>
+}
+
+// Devices write other rows, each its own: the sum of stacks is not the stack of sums.
+// CHECK-LABEL: func.func @own_rows
+// CHECK:         stablehlo.while
+// CHECK:           mesh.all_reduce
+func.func @own_rows(%x: tensor<6xf32>) -> tensor<5x6xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %rows = stablehlo.constant dense<5> : tensor<i32>
+  %zeros = stablehlo.constant dense<0.0> : tensor<5x6xf32>
+  %own = stablehlo.partition_id : tensor<ui32>
+  %mine = stablehlo.convert %own : (tensor<ui32>) -> tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %sum = %zeros) : tensor<i32>, tensor<5x6xf32>
+    cond {
+      %1 = stablehlo.compare LT, %i, %rows : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %1:2 = stablehlo.while(%j = %zero, %stack = %zeros) : tensor<i32>, tensor<5x6xf32>
+        cond {
+          %4 = stablehlo.compare LT, %j, %rows : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %4 : tensor<i1>
+        } do {
+          %4 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<6xf32> -> tensor<6xf32>
+          %5 = stablehlo.reshape %4 : (tensor<6xf32>) -> tensor<1x6xf32>
+          %6 = stablehlo.add %j, %mine : tensor<i32>
+          %7 = stablehlo.dynamic_update_slice %stack, %5, %6, %zero : (tensor<5x6xf32>, tensor<1x6xf32>, tensor<i32>, tensor<i32>) -> tensor<5x6xf32>
+          %8 = stablehlo.add %j, %one : tensor<i32>
+          stablehlo.return %8, %7 : tensor<i32>, tensor<5x6xf32>
+        }
+      %2 = stablehlo.add %sum, %1#1 : tensor<5x6xf32>
+      %3 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %3, %2 : tensor<i32>, tensor<5x6xf32>
+    }
+  return %0#1 : tensor<5x6xf32>
+}
