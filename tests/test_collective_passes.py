@@ -70,7 +70,9 @@ def arguments(module: ir.Module) -> list[np.ndarray]:
     found = []
     for type_ in function_type(main_function(module)).inputs:
         tensor = ir.RankedTensorType(type_)
-        dtype = jnp.dtype({"f32": "float32", "bf16": "bfloat16", "i32": "int32", "i1": "bool"}[str(tensor.element_type)])
+        dtype = jnp.dtype(
+            {"f32": "float32", "bf16": "bfloat16", "i16": "int16", "i32": "int32", "i1": "bool"}[str(tensor.element_type)]
+        )
         found.append(np.asarray(rng.integers(-3, 4, (DEVICES, *tensor.shape))).astype(dtype))
     return found
 
