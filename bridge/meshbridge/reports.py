@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 
 from meshbridge.analysis.executions import Execution, Weigh, branch_weights, executed, is_unknown_loop
+from meshbridge.analysis.origins import Phases, origins_of
 from meshbridge.cost import trace
-from meshbridge.cost.communication import Collective, Communication, collectives, wire_bytes_on
+from meshbridge.cost.by_module import ModuleTraffic, by_module
+from meshbridge.cost.communication import Collective, Communication, communicating, wire_bytes_on
 from meshbridge.cost.flops import Work, amount, products, work
 from meshbridge.cost.memory import Memory, memory
-from meshbridge.cost.step import Step, predict
+from meshbridge.cost.step import Step, collective_times, predict
 from meshbridge.dialect.boundary import read_boundary
+from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
@@ -54,6 +57,8 @@ class Held:
     "By dimension, the mesh axes along which it is split, outer first."
     unreduced: tuple[str, ...]
     "The axes along which devices hold terms of a sum."
+    name: str = ""
+    "Its path in the tree that the function takes or returns: `params['head']`, `result[0]`; empty where the program has no names."
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,11 @@ class Report(Communication):
     "Why there is no predicted step on a machine with a topology."
     tokens: float | None = None
     "What one step processes, on all devices, as whoever asked has said."
+
+    @property
+    def modules(self) -> ModuleTraffic:
+        """What each module of the model communicates: the tree of modules, the whole program on top."""
+        return by_module(self.collectives)
 
     @property
     def redundant_work(self) -> Work | None:
@@ -176,18 +186,23 @@ def partition_and_report(
         raise MeshError("error: a program in the form 'annotated' is not partitioned yet, there is nothing to report")
     needed: Work | None = None
     asked: dict[str, float] | None = None
+    phases: Phases | None = None
+    names: Names | None = None
     target = options.target
     if tokens is not None:
         _check_tokens(tokens, target)
     found: list[Report] = []
 
     def observe(stage: str, module: ir.Module) -> None:
-        nonlocal needed, asked
+        nonlocal needed, asked, phases, names
+        if stage == "source":
+            names = names_of(module)
         if stage == "legal":  # annotations would stand between a loop and its trip count
+            phases = Phases.read(module)
             ops = list(executed(module, find_mesh(module), weigh=amount))
             needed, asked = work(ops), products(ops, once=True)
         if stage == "optimised":
-            report = report_of(module, needed, target)
+            report = report_of(module, needed, target, phases=phases, names=names)
             found.append(replace(report, machine=options.machine, model_products=asked, tokens=tokens))
             _forget_reasons(module)
         if on_stage is not None:
@@ -206,22 +221,29 @@ def _check_tokens(tokens: float, target: Target | None) -> None:
         raise MeshError("error: tokens has no effect without a machine of a topology, as in v5p:4x4x4")
 
 
-def report_of(module: ir.Module, needed: Work | None, target: Target | None = None) -> Report:
-    """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all. Its step is
-    predicted on the devices of a `target`.
+def report_of(
+    module: ir.Module,
+    needed: Work | None,
+    target: Target | None = None,
+    *,
+    phases: Phases | None = None,
+    names: Names | None = None,
+) -> Report:
+    """The report of a local program (stages 3 to 5), which before it was partitioned took `needed` work in all, and had these
+    `phases` and `names`, if it has not its own. Its step is predicted on the devices of a `target`.
 
     Raises MeshError where that of a program that came partitioned cannot be."""
     step, unpredicted = _predicted(module, target, is_asked=needed is None)
     ops = list(executed(module))
     meshes = declared_meshes(module.body)
     mesh, main = mesh_or_single(module), main_function(module)
-    weigh = wire_bytes_on(meshes)
+    weigh, names = wire_bytes_on(meshes), names or names_of(module)
     sending = list(executed(module, weigh=weigh))
     return Report(
-        collectives=tuple(collectives(sending, meshes)),
+        collectives=tuple(_collectives(module, sending, meshes, phases or Phases.read(module), step)),
         mesh=mesh,
-        arguments=tuple(_held(main, "arguments", mesh)),
-        results=tuple(_held(main, "results", mesh)),
+        arguments=tuple(_held(main, "arguments", mesh, names.arguments)),
+        results=tuple(_held(main, "results", mesh, names.results)),
         work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main),
@@ -249,14 +271,23 @@ _STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds
 _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 
 
-def _held(main: ir.Operation, side: str, mesh: Mesh) -> Iterator[Held]:
+def _collectives(
+    module: ir.Module, ops: Iterable[Execution], meshes: dict[str, Mesh], phases: Phases, step: Step | None
+) -> Iterator[Collective]:
+    times = {} if step is None else collective_times(module, step.target.machine, step.target)
+    for op, _, _, collective in communicating(ops, meshes):
+        seconds = times[op].seconds if op in times else None
+        yield replace(collective, origins=origins_of(op, phases), seconds=seconds)
+
+
+def _held(main: ir.Operation, side: str, mesh: Mesh, names: Sequence[str]) -> Iterator[Held]:
     kind = function_type(main)
     types = kind.inputs if side == "arguments" else kind.results
-    for type_, entry in zip(types, entries(main, _SIDES[side]), strict=True):
+    for type_, entry, name in zip(types, entries(main, _SIDES[side]), names, strict=True):
         if isinstance(type_, ir.RankedTensorType):  # not a token
             found = read_boundary(entry, type_)
             *split, unreduced = (tuple(mesh.labels(axes)) for axes in (*found.split, found.partial))
-            yield Held(found.shape, tuple(type_.shape), str(type_.element_type), tuple(split), unreduced)
+            yield Held(found.shape, tuple(type_.shape), str(type_.element_type), tuple(split), unreduced, name)
 
 
 def _choices(ops: Iterable[Execution], weigh: Weigh) -> Iterator[Choice]:

@@ -15,7 +15,7 @@ from meshbridge.dialect.signature import group_size
 from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import is_bytewise, type_bytes
-from meshbridge.ir.locations import because, reason_at
+from meshbridge.ir.locations import Member, asked_at, reason_at, together
 from meshbridge.ir.mlir import ancestor_in, find, in_program_order, ir, op_key
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
@@ -283,10 +283,12 @@ def _merge_of(members: list[ir.Operation], users: _Users) -> _Merge:
 
 
 def _location(members: list[ir.Operation]) -> ir.Location:
-    """Where the last of them stands, and why, if that was written down."""
+    """Where the last of them stands, and why, if that was written down; then also where the others stand."""
     last = members[-1]
-    reason = reason_at(last)
-    return because(f"{len(members)} collectives in one; of the last: {reason}", last.location) if reason else last.location
+    if not (reason := reason_at(last)):
+        return last.location
+    parts = [Member(op.location, _size(op.operands[0].type, op.results[0].type) or 0) for op in reversed(members)]
+    return together(f"{len(members)} collectives in one; of the last: {reason}", asked_at(last), parts)
 
 
 def _moved(rank: int, source: int, target: int) -> list[int]:

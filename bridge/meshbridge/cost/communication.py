@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from meshbridge.analysis.executions import Execution, Weigh, executed
+from meshbridge.analysis.origins import Origin
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import CollectiveOpView, PermuteOp, ShiftOp, UpdateHaloOp
@@ -22,7 +23,7 @@ from meshbridge.ir.builder import element_of
 from meshbridge.ir.digits import axes_of, group_size, groups_along
 from meshbridge.ir.elements import element_bytes, tensor_bytes
 from meshbridge.ir.groups import read_digits, read_groups
-from meshbridge.ir.locations import SourceLocation, location_of, reason_at
+from meshbridge.ir.locations import SourceLocation, asked_at, location_of, reason_at
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ir.shifts import received
@@ -40,13 +41,31 @@ class Collective:
     wire_bytes: float
     executions: int
     location: SourceLocation
+    "The innermost line of source that asked for it, which may be a library's."
     why: str = ""
     "Which operation needed which operand how; empty where nobody asked for reasons (see `locations`)."
+    asked: str = ""
+    """Who asked for the sharding that needs it: `your constraint at model.py:42`, `your sharding of result['loss']`, `chosen here:
+    …`; empty where nobody asked for reasons."""
+    origins: tuple[Origin, ...] = ()
+    "Where in the model it comes from, several if it stands for several collectives; empty where nobody asked for reports."
+    seconds: float | None = None
+    "Of one execution, on a machine with a topology, whether or not a device computes meanwhile."
 
     @property
     def total_bytes(self) -> float:
         """Bytes of all executions of one run."""
         return self.wire_bytes * self.executions
+
+    @property
+    def total_seconds(self) -> float | None:
+        """Seconds of all executions of one run; None where those of one are not known."""
+        return None if self.seconds is None else self.seconds * self.executions
+
+    @property
+    def origin(self) -> Origin | None:
+        """The origin of most of its bytes; None where origins are not known."""
+        return max(self.origins, key=lambda origin: origin.share, default=None)
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,7 @@ def communicating(ops: Iterable[Execution], meshes: dict[str, Mesh]) -> Iterable
             wire = share * tensor_bytes(op.operands[0])
         else:
             continue
-        yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op))
+        yield op, mesh, axes, Collective(kind, mesh.labels(axes), size, wire, times, location_of(op), reason_at(op), asked_at(op))
 
 
 Measured = tuple[Axes, float]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.ops import UNSAID
-from meshbridge.ir.locations import names_file
 from meshbridge.ir.mlir import (
     COMPOSITE,
     CUSTOM_CALL,
@@ -159,10 +158,6 @@ class Inliner:
         "Functions that composites with a rule stand for, or that custom calls name."
         self.flat: set[str] = set()
         "Functions that were called, and call nothing any more."
-        self._named: dict[ir.Attribute, bool] = {}
-        "Which locations name a file."
-        self._located: dict[ir.Attribute, bool] = {}
-        "By function, whether all in it do."
 
     def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
         """Inlines all calls in `function`; `stack` names the callers and itself, to refuse recursion."""
@@ -197,12 +192,17 @@ class Inliner:
         call.erase()
 
     def copy(self, call: ir.Operation, function: ir.Operation) -> list[ir.Operation]:
-        """Copies the function's ops before `call`, of whose operands they make use; returns the copies, the last one returns."""
+        """Copies the function's ops before `call`, of whose operands they make use; returns the copies, the last one returns.
+
+        Their locations go on to that of the call: what JAX compiles as a function of its own, such as the body of a scan, has name
+        stacks and calls of its own, and a library function names no file.
+        """
         whole, caller = function.clone().operation, call.location
-        if not self._is_located(function):
-            for op in inside(whole):
-                if not self._names_file(op.location):
-                    op.location = ir.Location.callsite(op.location, [caller])
+        within: dict[ir.Attribute, ir.Location] = {}
+        for op in inside(whole):
+            if (location := within.get(key := op.location.attr)) is None:
+                location = within[key] = ir.Location.callsite(op.location, [caller])
+            op.location = location
         block = whole.regions[0].blocks[0]
         for argument, operand in zip(block.arguments, call.operands, strict=True):
             argument.replace_all_uses_with(operand)
@@ -211,16 +211,3 @@ class Inliner:
             op.move_before(call)
         whole.erase()
         return copies
-
-    def _is_located(self, function: ir.Operation) -> bool:
-        """Whether the locations of all its ops name a file. JAX's library functions name none: their ops get the caller's too."""
-        key = function.attributes["sym_name"]
-        if (found := self._located.get(key)) is None:
-            found = self._located[key] = all(self._names_file(op.location) for op in inside(function))
-        return found
-
-    def _names_file(self, location: ir.Location) -> bool:
-        key = location.attr
-        if (named := self._named.get(key)) is None:
-            named = self._named[key] = names_file(location)
-        return named

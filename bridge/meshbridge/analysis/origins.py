@@ -1,0 +1,199 @@
+"""Where in a model an operation comes from: its module, by the names that JAX and libraries stack around it, its phase of a training
+step, and the line of the user's source.
+
+    jit(step)/transpose(jvp(LM))/CheckpointBlock_0/rematted_computation/Dense_1/dot_general
+    modules ("LM", "CheckpointBlock_0", "Dense_1"), phase "rematerialised"
+
+The name stack of a function that JAX compiles as one of its own follows that of its call.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from typing import Literal
+
+from meshbridge.ir.locations import SourceLocation, Trail, members, trail_at
+from meshbridge.ir.mlir import inside, ir, main_function, walk
+
+Phase = Literal["forward", "backward", "rematerialised", "update", "unknown"]
+"""Of a step. What computes a derivative is `forward`, `rematerialised` where it computes again what `jax.checkpoint` does not keep,
+and `backward` where it is transposed. Outside of derivatives is `forward` what they depend on, as all is in a program without any,
+and `update` the rest: it reads gradients, or belongs to what does."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a collective comes from, or a part of one that travels with others."""
+
+    modules: tuple[str, ...]
+    """Modules of the model, outermost first, as the library names them. Where none is named, functions of the user's within the
+    one that is compiled: `loss()`, and classes whose `__call__` it is: `Block`. Empty outside of any."""
+    phase: Phase
+    location: SourceLocation
+    "The innermost line of source outside of installed packages; the innermost one where there is no other."
+    scope: str
+    "JAX's name stack, of which `modules` and `phase` are read; empty where the program has none."
+    share: float = 1.0
+    "In the bytes that the collective sends."
+
+
+def origins_of(op: ir.Operation, phases: Phases) -> tuple[Origin, ...]:
+    """Where `op` comes from; of several that travel together, all."""
+    return tuple(_origin(location, share, phases) for location, share in members(op.location))
+
+
+def _origin(location: ir.Location, share: float, phases: Phases) -> Origin:
+    trail = trail_at(location)
+    return Origin(modules_of(trail), phases.of(location), trail.user_line, "/".join(trail.stacks), share)
+
+
+@lru_cache(maxsize=4096)
+def modules_of(trail: Trail) -> tuple[str, ...]:
+    """The path of modules that a trail leads through: see `Origin`."""
+    named = [name for stack in trail.stacks for name in _names(stack)]
+    path = named if any("." not in name for name in named) else [*_functions(trail), *named]
+    return tuple(name for name, _ in groupby(path))
+
+
+def _names(stack: str) -> list[str]:
+    """The names of modules in a name stack, of which the last element is the operation."""
+    *around, _ = _elements(stack) or [""]
+    names: list[str] = []
+    for before, element in zip(["", *around], around, strict=False):
+        is_control = element in _CONTROL.get(before, ()) or element in _MARKS or _BRANCH.fullmatch(element)
+        if not is_control:
+            names += [_without_method(name) for name in _inside(element) if name and "->" not in name]
+    return names
+
+
+def _elements(stack: str) -> list[str]:
+    """The elements of a name stack. A slash within parentheses parts none."""
+    found, depth, start = [], 0, 0
+    for position, letter in enumerate(stack):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "/" and depth == 0:
+            found.append(stack[start:position])
+            start = position + 1
+    return [*found, stack[start:]]
+
+
+def _inside(element: str) -> list[str]:
+    """What an element names within the transformations around it: of `transpose(jvp(LM))` LM, of a compiled function nothing."""
+    while (found := _TRANSFORMED.fullmatch(element)) is not None:
+        if found[1] in _COMPILED:
+            return []
+        if found[1] not in _TRANSFORMS:
+            break
+        element = found[2]
+    return element.split("/")
+
+
+def _without_method(name: str) -> str:
+    """`Decoder` of `Decoder.encode`, as Flax calls a method; a longer name, as `eqx.nn.Linear`, is that of a class."""
+    owner, dot, method = name.partition(".")
+    return owner if dot and "." not in method and owner.isidentifier() and method.isidentifier() else name
+
+
+_TRANSFORMED = re.compile(r"([\w-]+)\((.*)\)")
+_COMPILED = frozenset(("jit", "pjit", "xla_call", "core_call"))
+_TRANSFORMS = frozenset("jvp transpose vmap linearize checkpoint remat pmap shard_map custom_jvp custom_vjp".split())
+_MARKS = frozenset(
+    "while closed_call core_call checkpoint remat rematted_computation scan pjit shard_map custom_jvp_call custom_vjp_call"
+    " custom_vjp_call_jaxpr custom_lin custom_transpose_call".split()
+)
+"""Elements of name stacks that JAX puts there itself."""
+_CONTROL = {"while": ("body", "cond")}
+_BRANCH = re.compile(r"cond|branch_\d+_fun")
+
+
+def _functions(trail: Trail) -> list[str]:
+    """The user's functions and callable classes around an operation, within the one that is compiled."""
+    lines = dict.fromkeys(reversed(trail.lines))  # of a loop's body JAX tells the calls that lead to the loop again
+    called = [line.function for line in lines if not line.is_library and line.function]
+    entry = _TRANSFORMED.fullmatch((_elements(trail.stacks[0]) or [""])[0]) if trail.stacks else None
+    names = [function.rpartition("<locals>.")[2] for function in called]
+    if entry is not None and entry[2] in names:
+        names = names[names.index(entry[2]) + 1 :]
+    return [_shown(name) for name in names if not name.startswith("<")]
+
+
+def _shown(function: str) -> str:
+    return function.removesuffix(".__call__") if function.endswith(".__call__") else f"{function}()"
+
+
+def is_derivative(trail: Trail) -> bool:
+    """Whether an operation computes a derivative, or what one needs."""
+    return any("jvp(" in stack or _TRANSPOSED.search(stack) for stack in trail.stacks)
+
+
+_TRANSPOSED = re.compile(r"\btranspose\(")
+
+
+@dataclass
+class Phases:
+    """The phases of a program's operations by their locations, which partitioning keeps."""
+
+    has_derivative: bool = False
+    _before: dict[ir.Attribute, bool | None] = field(default_factory=dict)
+    "Of locations outside of derivatives, whether one depends on what stands there; None where that differs."
+    _marked: dict[ir.Attribute, bool] = field(default_factory=dict)
+
+    def of(self, location: ir.Location) -> Phase:
+        """The phase of what stands at `location`, which `members` has given."""
+        trail = trail_at(location)
+        if any("rematted_computation" in stack for stack in trail.stacks):
+            return "rematerialised"
+        if any(_TRANSPOSED.search(stack) for stack in trail.stacks):
+            return "backward"
+        if any("jvp(" in stack for stack in trail.stacks):
+            return "forward"
+        if not self.has_derivative:
+            return "forward" if trail.stacks else "unknown"
+        before = self._before.get(location.attr)
+        return "unknown" if before is None else "forward" if before else "update"
+
+    def _is_marked(self, op: ir.Operation) -> bool:
+        key = op.location.attr
+        if (found := self._marked.get(key)) is None:
+            found = self._marked[key] = any(is_derivative(trail_at(part.location)) for part in members(op.location))
+        return found
+
+    def _visit(self, block: ir.Block, *, follows: bool = False) -> None:
+        """Takes note of the operations of a block, last first. If one of them holds a derivative, those are before it on which it
+        depends, whatever a loop carries around; if none does, all are if one `follows` that depends on the block."""
+        operations = [view.operation for view in block.operations]
+        holding = [any(map(self._is_marked, _all(op))) for op in operations]
+        needed: set[ir.Value] = set()
+        follows &= not any(holding)
+        for op, holds in zip(reversed(operations), reversed(holding), strict=True):
+            is_before = follows or any(result in needed for result in op.results)
+            if holds or is_before:
+                needed.update(value for inner in _all(op) for value in inner.operands)
+            if not holds or not self._is_marked(op):
+                self._note(op, is_before=is_before)
+            for region in op.regions:
+                for inner_block in region.blocks:
+                    self._visit(inner_block, follows=is_before or holds)
+
+    def _note(self, op: ir.Operation, *, is_before: bool) -> None:
+        key = op.location.attr
+        if self._before.setdefault(key, is_before) is not is_before:
+            self._before[key] = None
+
+    @classmethod
+    def read(cls, module: ir.Module) -> Phases:
+        """Those of a program before or after it is partitioned."""
+        phases = cls()
+        main = main_function(module)
+        phases.has_derivative = any(map(phases._is_marked, walk(main)))
+        if phases.has_derivative:
+            for block in main.regions[0].blocks:
+                phases._visit(block)
+        return phases
+
+
+def _all(op: ir.Operation) -> list[ir.Operation]:
+    return [op, *inside(op)] if len(op.regions) else [op]
