@@ -1,5 +1,5 @@
-"""Where in a model an operation comes from: its module, by the names that JAX and libraries stack around it, its phase of a training
-step, and the line of the user's source.
+"""Where in a model an operation comes from: its module, by the names that JAX and libraries stack around it, its phase of a
+training step, and the line of the user's source.
 
     jit(step)/transpose(jvp(LM))/CheckpointBlock_0/rematted_computation/Dense_1/dot_general
     modules ("LM", "CheckpointBlock_0", "Dense_1"), phase "rematerialised"
@@ -19,9 +19,10 @@ from meshbridge.ir.locations import SourceLocation, Trail, members, trail_at
 from meshbridge.ir.mlir import inside, ir, main_function, walk
 
 Phase = Literal["forward", "backward", "rematerialised", "update", "unknown"]
-"""Of a step. What computes a derivative is `forward`, `rematerialised` where it computes again what `jax.checkpoint` does not keep,
-and `backward` where it is transposed. Outside of derivatives is `forward` what they depend on, as all is in a program without any,
-and `update` the rest: it reads gradients, or belongs to what does."""
+"""Of a step. What computes a derivative is `backward` where JAX has transposed it, `rematerialised` where it computes again what
+`jax.checkpoint` does not keep, else `forward`. Outside of derivatives is `forward` what they depend on, as all is in a program
+without any, and `update` the rest: it reads gradients, or belongs to what does. `unknown` is what has no name, or stands where
+both is."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,14 @@ def _without_method(name: str) -> str:
 
 _TRANSFORMED = re.compile(r"([\w-]+)\((.*)\)")
 _COMPILED = frozenset(("jit", "pjit", "xla_call", "core_call"))
-_TRANSFORMS = frozenset("jvp transpose vmap linearize checkpoint remat pmap shard_map custom_jvp custom_vjp".split())
+_TRANSFORMS = frozenset(
+    ("jvp", "transpose", "vmap", "linearize", "checkpoint", "remat", "pmap", "shard_map", "custom_jvp", "custom_vjp")
+)
 _MARKS = frozenset(
-    "while closed_call core_call checkpoint remat rematted_computation scan pjit shard_map custom_jvp_call custom_vjp_call"
-    " custom_vjp_call_jaxpr custom_lin custom_transpose_call".split()
+    (
+        *("while", "scan", "closed_call", "core_call", "pjit", "shard_map", "checkpoint", "remat", "rematted_computation"),
+        *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_transpose_call"),
+    )
 )
 """Elements of name stacks that JAX puts there itself."""
 _CONTROL = {"while": ("body", "cond")}

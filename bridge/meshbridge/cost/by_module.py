@@ -11,8 +11,8 @@ from meshbridge.cost.communication import Collective
 
 @dataclass(frozen=True)
 class ModuleTraffic:
-    """What a module of the model communicates, the modules within it included. A collective that stands for several counts for each
-    of their modules, by its share. Figures are those of one device and one step."""
+    """What a module of the model communicates, the modules within it included. A collective that stands for several counts for
+    each of their modules, by its share. Figures are those of one device and one step."""
 
     path: tuple[str, ...]
     "As `Origin.modules`; empty for the whole program."

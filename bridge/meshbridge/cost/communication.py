@@ -45,8 +45,8 @@ class Collective:
     why: str = ""
     "Which operation needed which operand how; empty where nobody asked for reasons (see `locations`)."
     asked: str = ""
-    """Who asked for the sharding that needs it: `your constraint at model.py:42`, `your sharding of result['loss']`, `chosen here:
-    …`; empty where nobody asked for reasons."""
+    """Who asked for the sharding that needs it: `your constraint at model.py:42`, `your sharding of result['loss']`, `chosen
+    here: …`; empty where nobody asked for reasons."""
     origins: tuple[Origin, ...] = ()
     "Where in the model it comes from, several if it stands for several collectives; empty where nobody asked for reports."
     seconds: float | None = None

@@ -23,7 +23,7 @@ Shardings = tuple[Sharding | None, ...]
 
 ANNOTATED = "the program is annotated so"
 GIVEN = "the program gives the option"
-CHEAPEST = "the fewest modelled bytes"
+CHEAPEST = "the least modelled cost"
 AS_OPERANDS = "the operands are sharded so"
 SAME_VALUE = "values that are handed on are sharded alike"
 """Reasons of decisions."""

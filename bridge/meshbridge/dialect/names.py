@@ -23,7 +23,11 @@ class Names(NamedTuple):
 def names_of(module: ir.Module) -> Names:
     """The names that JAX gives: paths in the trees of arguments, `params['head']`, which it keeps as locations, and of results,
     `result[0]`."""
-    main = main_function(module)
+    return names_in(main_function(module))
+
+
+def names_in(main: ir.Operation) -> Names:
+    """The same, of the function itself."""
     arguments = [_argument(value.location) for value in main.regions[0].blocks[0].arguments]
     attributes = entries(main, "res_attrs") or [{} for _ in function_type(main).results]
     results = [ir.StringAttr(entry[RESULT_INFO]).value if RESULT_INFO in entry else "" for entry in attributes]

@@ -194,8 +194,8 @@ class Inliner:
     def copy(self, call: ir.Operation, function: ir.Operation) -> list[ir.Operation]:
         """Copies the function's ops before `call`, of whose operands they make use; returns the copies, the last one returns.
 
-        Their locations go on to that of the call: what JAX compiles as a function of its own, such as the body of a scan, has name
-        stacks and calls of its own, and a library function names no file.
+        Their locations go on to that of the call: what JAX compiles as a function of its own, such as the body of a scan, has
+        name stacks and calls of its own, and a library function names no file.
         """
         whole, caller = function.clone().operation, call.location
         within: dict[ir.Attribute, ir.Location] = {}

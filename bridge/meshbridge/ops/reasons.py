@@ -5,7 +5,9 @@ Reasons are only written down where somebody asks for them (`mesh-spmdization{ex
 
 from __future__ import annotations
 
-from meshbridge.ir.locations import because, location_at, names_file, without_reason
+from collections.abc import Sequence
+
+from meshbridge.ir.locations import because, names_file, user_line, without_reason
 from meshbridge.ir.mlir import ir, title
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
 
@@ -27,8 +29,12 @@ _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 class Reasons:
     """The reasons of one function's communication, found while it is partitioned."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, results: Sequence[str]) -> None:
         self.mesh = mesh
+        self.results = results
+        "The names of the function's results; empty for one without."
+        self.decided = ""
+        "Why what is decided of the op at hand was decided so."
         self._origins: dict[ir.Value, str] = {}
         "For partial values, what made them so."
         self._op: tuple[str, ir.Location] | None = None
@@ -41,23 +47,23 @@ class Reasons:
     ) -> ir.Location:
         """The location of collectives that turn `value` from `source` into `target` before an op that needs it so, or behind its
         definition."""
-        wanted = self._wanted(value, before) if defined_at is None else self._kept(value)
+        wanted, asked = self._wanted(value, before) if defined_at is None else (self._kept(value), self._chosen())
         reason = f"{wanted} {self._text(target)}"
         if set(source.partial_axes) - set(target.partial_axes):
             partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"
             reason = f"{self._origins.get(value, 'an argument')}: {partial}; {reason}"
         else:
             reason = f"{reason} but is sharded as {self._text(source)}"
-        return because(reason, defined_at or before.location)
+        return because(reason, defined_at or before.location, asked)
 
     def computes(self, op: ir.Operation, *, exchanges: bool) -> None:
         """Takes note of `op` before it is lowered; if the lowering may communicate, gives it the reason for that."""
         self._op = (title(op), op.location)
         self._carried = next((self._origins[value] for value in op.operands if value in self._origins), None)
         if op.name.startswith("mesh.") or not {"replica_groups", "source_target_pairs"}.isdisjoint(op.attributes):
-            op.location = because("the program's own", op.location)
+            op.location = because("the program's own", op.location, "your program")
         elif exchanges:
-            op.location = because(f"{_call(op)} reads elements of other shards", op.location)
+            op.location = because(f"{_call(op)} reads elements of other shards", op.location, self._chosen())
 
     def made(self, value: ir.Value, sharding: Sharding, source: ir.Value | None = None) -> None:
         """Takes note of a value: a result of the op at hand, or `source` resharded."""
@@ -73,19 +79,27 @@ class Reasons:
         kind = name.split()[0].removeprefix("stablehlo.")
         return f"{_named(name, location)} {_PARTIAL.get(kind, 'computes a term on each device')}"
 
-    def _wanted(self, value: ir.Value, before: ir.Operation) -> str:
-        """Which op needs `value` in another sharding, and what the value is there."""
+    def _wanted(self, value: ir.Value, before: ir.Operation) -> tuple[str, str]:
+        """Which op needs `value` in another sharding, and what the value is there; and who asked for that."""
         if before.name != "mesh.shard":
-            return f"{_operand(before, next((index for index, used in enumerate(before.operands) if used == value), None))} needs"
+            index = next((index for index, used in enumerate(before.operands) if used == value), None)
+            return f"{_operand(before, index)} needs", self._chosen()
+        asked = f"your constraint at {user_line(before.location).short}"
         if "annotate_for_users" in before.attributes:
             use = next(iter(before.results[0].uses), None)
             while use is not None and use.owner.operation.name == "mesh.shard" and not names_file(before.location):
                 use = next(iter(use.owner.operation.results[0].uses), None)  # a result's sharding that the signature gives
             if use is not None and (use.owner.operation.location == before.location or not names_file(before.location)):
-                return f"{_operand(use.owner.operation, use.operand_number)} needs"
+                reader = use.owner.operation
+                if reader.name == "func.return":
+                    asked = f"your sharding of {self.results[use.operand_number] or f'result {use.operand_number}'}"
+                return f"{_operand(reader, use.operand_number)} needs", asked
         elif not isinstance(value.owner, ir.Block) and without_reason(value.owner.operation.location) == before.location:
-            return f"the result of {_call(value.owner.operation)} is kept as"
-        return f"the annotation at {location_at(before.location).short} needs"
+            return f"the result of {_call(value.owner.operation)} is kept as", asked
+        return f"the annotation at {user_line(before.location).short} needs", asked
+
+    def _chosen(self) -> str:
+        return f"chosen here: {self.decided}"
 
     def _kept(self, value: ir.Value) -> str:
         if isinstance(value.owner, ir.Block) or self._op is None:
@@ -125,4 +139,4 @@ def _call(op: ir.Operation) -> str:
 
 
 def _named(name: str, location: ir.Location) -> str:
-    return f"{name.partition('.')[2]} at {location_at(location).short}"
+    return f"{name.partition('.')[2]} at {user_line(location).short}"

@@ -12,6 +12,7 @@ from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, Fun
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.names import names_in
 from meshbridge.dialect.ops import GATHERED, MANUAL_AXES, OPTION
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import BARRIER, COMPOSITE, MANUAL, OpError, function_type, ir, unwrap, walk, walk_all
@@ -84,7 +85,7 @@ class MeshSpmdization(Pass):
             for function in decisions.functions:
                 planning = objective(self.machine, function.mesh, self.layout).planning_on(function.mesh)
                 partitioner = _FunctionPartitioner(function, replace(planning, exact=self.resharding == "exact"))
-                partitioner.at.reasons = Reasons(function.mesh) if self.explain else None
+                partitioner.at.reasons = Reasons(function.mesh, names_in(function.function).results) if self.explain else None
                 partitioner.run(boundary=self.boundary or self.materialized)
                 if self.materialized:
                     set_results(function.function, partitioner.at)
@@ -158,6 +159,8 @@ class _FunctionPartitioner:
         held = self.at.held
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
             rule = decision.rule
+            if self.at.reasons is not None:
+                self.at.reasons.decided = decision.why
             if rule is None:
                 self._follow(op, decision, following)
                 continue

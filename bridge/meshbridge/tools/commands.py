@@ -16,7 +16,7 @@ from meshbridge.lowering.plain_stablehlo import check_version
 from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.reports import partition_and_report
+from meshbridge.reports import By, partition_and_report
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.tools import arguments, compare_commands, console, progress, verify_command
@@ -70,6 +70,7 @@ def _add_report(parser: console.Parser) -> None:
     _add_machine(parser)
     arguments.add_memory_limit(parser)
     arguments.add_layout(parser)
+    parser.add_argument("--by", choices=get_args(By), help="what the table has rows for (default: collective)")
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     text = "tokens that a step processes on all devices, of which tokens per second follow: with --machine DEVICE:TOPOLOGY"
     parser.add_argument("--tokens", type=arguments.amount, metavar="N", help=text)
@@ -305,7 +306,8 @@ def report(options: argparse.Namespace) -> int:
     is_placed = has_topology(options.machine)
     given = {"--perfetto": options.perfetto, "--layout": options.layout, "--tokens": options.tokens}
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
-    console.refuse_ignored("meshbridge report", useless, given)
+    useless |= {"--by": "with --json, which has all of it"} if options.json else {}
+    console.refuse_ignored("meshbridge report", useless, given | {"--by": options.by})
     names = ("resharding", "machine", "memory_limit", "layout", "collectives")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
@@ -316,7 +318,7 @@ def report(options: argparse.Namespace) -> int:
             found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, found.perfetto().encode())
-    print(found.to_json() if options.json else found.table())
+    print(found.to_json() if options.json else found.table(options.by or "collective"))
     return 0
 
 

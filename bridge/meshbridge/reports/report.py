@@ -4,7 +4,6 @@ and time it needs."""
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -18,21 +17,18 @@ from meshbridge.cost.flops import Work, amount, products, work
 from meshbridge.cost.memory import Memory, memory
 from meshbridge.cost.step import Step, collective_times, predict
 from meshbridge.dialect.boundary import read_boundary
-from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, mesh_or_single
+from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function, title, walk_all
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.target import Target
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
-from meshbridge.text import size_text, table, time_text
+from meshbridge.reports.tables import By, report_table
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
-
-_HEADER = ("collective", "axes", "devices", "each", "executed", "wire bytes", "where")
-_TEXT_COLUMNS = {0, 1, 6}
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Held:
     unreduced: tuple[str, ...]
     "The axes along which devices hold terms of a sum."
     name: str = ""
-    "Its path in the tree that the function takes or returns: `params['head']`, `result[0]`; empty where the program has no names."
+    "Its path in the tree that the function takes or returns: `params['head']`, `result[0]`; empty where it has no name."
 
 
 @dataclass(frozen=True)
@@ -163,10 +159,11 @@ class Report(Communication):
             raise MeshError(self.unpredicted or hint)
         return trace.chrome_trace(self.step)
 
-    def table(self) -> str:
-        """The report for people: equal collectives of one source line together, most bytes first, each with its reason; then
-        totals, work and memory, then what deserves a look."""
-        return _table(self)
+    def table(self, by: By = "collective") -> str:
+        """The report for people: equal collectives of one source line together, most bytes first, each with its reason, and what
+        the modules send that send most; or all modules, or the lines of the user's source. Then totals, work and memory, then
+        what deserves a look. Raises MeshError for rows of another kind."""
+        return report_table(self, by)
 
     def to_json(self) -> str:
         """The report as docs/report.md describes it; collectives in program order."""
@@ -268,6 +265,9 @@ def _predicted(module: ir.Module, target: Target | None, *, is_asked: bool) -> t
 _STEP = ("seconds", "exposed_seconds", "compute_seconds", "communication_seconds", "mfu", "tokens_per_second", "peak_bytes")
 """What the JSON has of the predicted step."""
 
+_TOTALS = ("total_bytes", "total_seconds")
+"""What the JSON has of all executions of a collective."""
+
 _SIDES = {"arguments": "arg_attrs", "results": "res_attrs"}
 
 
@@ -318,7 +318,8 @@ def _json(report: Report) -> str:
             kind: {"wire_bytes": wire, "collectives": counts[kind], "executions": _executions(report, kind)}
             for kind, wire in report.bytes_by_kind().items()
         },
-        "collectives": [asdict(entry) | {"total_bytes": entry.total_bytes} for entry in report.collectives],
+        "collectives": [asdict(entry) | {key: getattr(entry, key) for key in _TOTALS} for entry in report.collectives],
+        "modules": asdict(report.modules),
         "work": {
             "device": asdict(report.work),
             "needed": None if report.needed_work is None else asdict(report.needed_work),
@@ -336,60 +337,3 @@ def _json(report: Report) -> str:
 
 def _executions(report: Report, kind: str) -> int:
     return sum(collective.executions for collective in report.collectives if collective.kind == kind)
-
-
-def _table(report: Report) -> str:
-    times: Counter[Collective] = Counter()
-    for entry in report.collectives:
-        times[replace(entry, executions=1)] += entry.executions
-    ordered = sorted(times.items(), key=lambda item: -item[0].wire_bytes * item[1])
-    header, *lines = table([_HEADER, *(_row(entry, count) for entry, count in ordered)], left=_TEXT_COLUMNS).splitlines()
-    reasons = (f"    {entry.why}" for entry, _ in ordered)
-    explained = [text for pair in zip(lines, reasons, strict=True) for text in pair if text.strip()]
-    return "\n".join([header, *explained, *_totals(report), *_remarks(report)])
-
-
-def _row(entry: Collective, count: int) -> tuple[str, ...]:
-    numbers = (size_text(entry.wire_bytes), f"{count:,}", size_text(entry.wire_bytes * count))
-    return (entry.kind, ",".join(entry.axes) or "-", str(entry.group_size), *numbers, str(entry.location))
-
-
-def _totals(report: Report) -> Iterable[str]:
-    kinds = ", ".join(f"{kind} {size_text(wire)}" for kind, wire in report.bytes_by_kind().items())
-    started = f"{report.executions:,} collective{'' if report.executions == 1 else 's'}"
-    yield f"{size_text(report.wire_bytes)} on the wire per device and step, in {started}{f': {kinds}' if kinds else ''}"
-    redundant = report.redundant_work
-    for unit, kind in (("FLOPs of dot products and convolutions", "contractions"), ("elements of other arithmetic", "elements")):
-        device = getattr(report.work, kind)
-        line = f"{device:,.0f} {unit} per device"
-        if redundant is not None and device:
-            more = max(getattr(redundant, kind), 0.0)  # simplification may leave less to compute than there was
-            line += f", {more:,.0f} of them redundant ({more / device:.1%})"
-        yield line
-    memory = report.memory
-    parts = (f"{part} {size_text(getattr(memory, part))}" for part in ("arguments", "results", "temporaries"))
-    donated = f", less {size_text(memory.donated)} of donated arguments" if memory.donated else ""
-    yield f"about {size_text(memory.peak)} of memory per device: {', '.join(parts)}{donated}"
-    if (step := report.step) is not None:
-        exposed = f"{time_text(step.communication_seconds)}, of it exposed {time_text(step.exposed_seconds)}"
-        times = f"computing {time_text(step.compute_seconds)}, communication {exposed}"
-        used = "" if report.mfu is None else f", MFU {report.mfu:.1%}"
-        yield f"about {time_text(step.seconds)} per step on {step.target.text}: {times}{used}"
-    if (rate := report.tokens_per_second) is not None:
-        yield f"about {rate:,.0f} tokens per second, {rate / report.mesh.size:,.1f} per device"
-
-
-def _remarks(report: Report) -> Iterable[str]:
-    if report.unpredicted:
-        yield f"no step is predicted, and the plan is made for the device alone: {report.unpredicted}"
-    if report.why_machine and report.needed_work is not None:
-        yield f"planned for machine {report.machine}: {report.why_machine}"
-    if report.step is not None and report.peak_bytes > (room := report.step.target.machine.memory_bytes):
-        yield f"does not fit: a device of {report.step.target.text} has {size_text(room)} of memory"
-    for op, count in Counter(report.not_partitioned).items():
-        yield f"not partitioned: {op.operation} at {op.location}{f', {count} times' if count > 1 else ''}"
-    for at in report.unknown_loops:
-        yield f"counted once, for want of a trip count: the loop at {at}"
-    for choice in report.unknown_branches:
-        which = f"branch {choice.branch} of {choice.branches}"
-        yield f"counted by its most expensive branch, {which}: {choice.operation} at {choice.location}"

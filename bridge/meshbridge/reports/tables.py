@@ -1,0 +1,203 @@
+"""A report as tables for people: its collectives, or what modules of the model or lines of source communicate; then totals, and
+what deserves a look."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from meshbridge.analysis.origins import Origin, Phase
+from meshbridge.cost.by_module import ModuleTraffic
+from meshbridge.cost.communication import Collective
+from meshbridge.ir.locations import SourceLocation
+from meshbridge.ir.mlir import MeshError
+from meshbridge.text import size_text, table, time_text
+
+if TYPE_CHECKING:
+    from meshbridge.reports.report import Report
+
+By = Literal["collective", "module", "line"]
+"""What a table has rows for."""
+
+LEAST = 0.01
+"""The share in the wire bytes below which a module is left out of the table beside collectives."""
+
+
+def report_table(report: Report, by: By = "collective") -> str:
+    """See `Report.table`. Raises MeshError for rows of another kind."""
+    if by not in get_args(By):
+        raise MeshError(f"error: by is {by!r}, expected one of {', '.join(get_args(By))}")
+    rows = {"collective": _by_collective, "module": _by_module, "line": _by_line}[by](report)
+    return "\n".join([*rows, *_totals(report), *_remarks(report)])
+
+
+class _Row(NamedTuple):
+    """What collectives share that stand in one row."""
+
+    kind: str
+    axes: tuple[str, ...]
+    group_size: int
+    wire_bytes: float
+    seconds: float | None
+    where: str
+    why: str
+    asked: str
+
+
+def _by_collective(report: Report) -> Iterator[str]:
+    """Equal collectives of one line together, most bytes first, each with its reason; then the modules that communicate most."""
+    executions: Counter[_Row] = Counter()
+    for each in report.collectives:
+        head = (each.kind, each.axes, each.group_size, each.wire_bytes, each.seconds)
+        executions[_Row(*head, _where(each), each.why, each.asked)] += each.executions
+    ordered = sorted(executions.items(), key=lambda item: -item[0].wire_bytes * item[1])
+    header = ("collective", "axes", "devices", "each", "executed", "wire bytes", "share", *_time_header(report), "where")
+    rows = [_collective_row(report, row, count) for row, count in ordered]
+    first, *drawn = table([header, *rows], left={0, 1, len(header) - 1}).splitlines()
+    yield first
+    for text, (row, _) in zip(drawn, ordered, strict=True):
+        yield text
+        if row.why:
+            yield f"    {row.why}" + (f" ({row.asked})" if row.asked else "")
+    if report.modules.modules:
+        yield from ("", *_by_module(report, LEAST), "")
+
+
+def _collective_row(report: Report, row: _Row, count: int) -> tuple[str, ...]:
+    total = row.wire_bytes * count
+    sizes = (size_text(row.wire_bytes), f"{count:,}", size_text(total), _share(total, report))
+    times = _times(report, None if row.seconds is None else row.seconds * count)
+    return (row.kind, ",".join(row.axes) or "-", str(row.group_size), *sizes, *times, row.where)
+
+
+def _where(collective: Collective) -> str:
+    """The user's line; of what travels together, that of the last."""
+    if not collective.origins:
+        return str(collective.location)
+    first, *others = dict.fromkeys(origin.location for origin in collective.origins)
+    return f"{first}{f' and {len(others)} more' if others else ''}"
+
+
+def _by_module(report: Report, least: float = 0.0) -> Iterator[str]:
+    """The tree of modules; those of a smaller share than `least` are counted below it."""
+    whole = report.modules
+    phases = [phase for phase in get_args(Phase) if whole.by_phase.get(phase)]
+    shown = [("the program", whole), *_within(whole)]
+    kept = [(name, module) for name, module in shown if module is whole or module.share >= least]
+    header = ("module", "wire bytes", "share", *phases, "collectives", *_time_header(report))
+    yield from table([header, *(_module_row(report, *each, phases) for each in kept)], left={0}).splitlines()
+    if left_out := len(shown) - len(kept):
+        yield f"{left_out} more module{'' if left_out == 1 else 's'} of less than {least:.0%} each"
+
+
+def _within(module: ModuleTraffic) -> Iterator[tuple[str, ModuleTraffic]]:
+    """The modules within one, indented; one in which only another one communicates shares the row of that."""
+    for inner in module.modules:
+        name, start = inner.name, len(module.path)
+        while len(inner.modules) == 1 and not inner.own_bytes:
+            (inner,) = inner.modules
+        yield "  " * (start + 1) + "/".join(inner.path[start:]) if inner.path else name, inner
+        yield from _within(inner)
+
+
+def _module_row(report: Report, name: str, module: ModuleTraffic, phases: Iterable[str]) -> tuple[str, ...]:
+    by_phase = (size_text(module.by_phase[phase]) if module.by_phase.get(phase) else "-" for phase in phases)
+    sizes = (size_text(module.wire_bytes), _share(module.wire_bytes, report), *by_phase)
+    return (name, *sizes, f"{module.executions:,}", *_times(report, module.seconds))
+
+
+def _by_line(report: Report) -> Iterator[str]:
+    """Lines of the user's source, most bytes first."""
+    parts: dict[SourceLocation, list[tuple[Collective, Origin]]] = defaultdict(list)
+    for collective in report.collectives:
+        for origin in collective.origins:
+            parts[origin.location].append((collective, origin))
+    rows = sorted((_line_of(each) for each in parts.items()), key=lambda line: -line.wire_bytes)
+    header = ("where", "wire bytes", "share", "collectives", *_time_header(report), "phases", "modules")
+    drawn = [
+        (
+            *(str(line.where), size_text(line.wire_bytes), _share(line.wire_bytes, report), f"{line.executions:,}"),
+            *(*_times(report, line.seconds), ", ".join(line.phases), line.modules),
+        )
+        for line in rows
+    ]
+    yield from table([header, *drawn], left={0, len(header) - 2, len(header) - 1}).splitlines()
+
+
+class _Line(NamedTuple):
+    where: SourceLocation
+    wire_bytes: float
+    executions: int
+    seconds: float | None
+    phases: tuple[str, ...]
+    modules: str
+
+
+def _line_of(entry: tuple[SourceLocation, list[tuple[Collective, Origin]]]) -> _Line:
+    where, parts = entry
+    known = [collective.total_seconds for collective, _ in parts]
+    first, *others = dict.fromkeys("/".join(origin.modules) or "-" for _, origin in parts)
+    return _Line(
+        where,
+        sum(collective.total_bytes * origin.share for collective, origin in parts),
+        sum({id(collective): collective.executions for collective, _ in parts}.values()),
+        None if None in known else sum((each or 0.0) * part[1].share for each, part in zip(known, parts, strict=True)),
+        tuple(dict.fromkeys(origin.phase for _, origin in parts)),
+        f"{first}{f' and {len(others)} more' if others else ''}",
+    )
+
+
+def _time_header(report: Report) -> tuple[str, ...]:
+    return () if report.step is None else ("time",)
+
+
+def _times(report: Report, seconds: float | None) -> tuple[str, ...]:
+    if report.step is None:
+        return ()
+    return ("-" if seconds is None else time_text(seconds),)
+
+
+def _share(wire: float, report: Report) -> str:
+    return f"{wire / report.wire_bytes:.1%}" if report.wire_bytes else "-"
+
+
+def _totals(report: Report) -> Iterable[str]:
+    kinds = ", ".join(f"{kind} {size_text(wire)}" for kind, wire in report.bytes_by_kind().items())
+    started = f"{report.executions:,} collective{'' if report.executions == 1 else 's'}"
+    yield f"{size_text(report.wire_bytes)} on the wire per device and step, in {started}{f': {kinds}' if kinds else ''}"
+    redundant = report.redundant_work
+    for unit, kind in (("FLOPs of dot products and convolutions", "contractions"), ("elements of other arithmetic", "elements")):
+        device = getattr(report.work, kind)
+        line = f"{device:,.0f} {unit} per device"
+        if redundant is not None and device:
+            more = max(getattr(redundant, kind), 0.0)  # simplification may leave less to compute than there was
+            line += f", {more:,.0f} of them redundant ({more / device:.1%})"
+        yield line
+    memory = report.memory
+    parts = (f"{part} {size_text(getattr(memory, part))}" for part in ("arguments", "results", "temporaries"))
+    donated = f", less {size_text(memory.donated)} of donated arguments" if memory.donated else ""
+    yield f"about {size_text(memory.peak)} of memory per device: {', '.join(parts)}{donated}"
+    if (step := report.step) is not None:
+        exposed = f"{time_text(step.communication_seconds)}, of it exposed {time_text(step.exposed_seconds)}"
+        times = f"computing {time_text(step.compute_seconds)}, communication {exposed}"
+        used = "" if report.mfu is None else f", MFU {report.mfu:.1%}"
+        yield f"about {time_text(step.seconds)} per step on {step.target.text}: {times}{used}"
+    if (rate := report.tokens_per_second) is not None:
+        yield f"about {rate:,.0f} tokens per second, {rate / report.mesh.size:,.1f} per device"
+
+
+def _remarks(report: Report) -> Iterable[str]:
+    if report.unpredicted:
+        yield f"no step is predicted, and the plan is made for the device alone: {report.unpredicted}"
+    if report.why_machine and report.needed_work is not None:
+        yield f"planned for machine {report.machine}: {report.why_machine}"
+    if report.step is not None and report.peak_bytes > (room := report.step.target.machine.memory_bytes):
+        yield f"does not fit: a device of {report.step.target.text} has {size_text(room)} of memory"
+    for op, count in Counter(report.not_partitioned).items():
+        yield f"not partitioned: {op.operation} at {op.location}{f', {count} times' if count > 1 else ''}"
+    for at in report.unknown_loops:
+        yield f"counted once, for want of a trip count: the loop at {at}"
+    for choice in report.unknown_branches:
+        which = f"branch {choice.branch} of {choice.branches}"
+        yield f"counted by its most expensive branch, {which}: {choice.operation} at {choice.location}"
