@@ -54,7 +54,7 @@ class Reasons:
             reason = f"{self._origins.get(value, 'an argument')}: {partial}; {reason}"
         else:
             reason = f"{reason} but is sharded as {self._text(source)}"
-        return because(reason, defined_at or before.location, asked)
+        return because(reason, defined_at or _located(value, before), asked)
 
     def computes(self, op: ir.Operation, *, exchanges: bool) -> None:
         """Takes note of `op` before it is lowered; if the lowering may communicate, gives it the reason for that."""
@@ -119,6 +119,13 @@ class Reasons:
 
     def _names(self, axes: Axes) -> str:
         return ", ".join(self.mesh.labels(axes))
+
+
+def _located(value: ir.Value, before: ir.Operation) -> ir.Location:
+    """Where an op stands that needs a value; of one that names no file, as a return, where the value is computed."""
+    if names_file(before.location) or isinstance(value.owner, ir.Block):
+        return before.location
+    return without_reason(value.owner.operation.location)
 
 
 def _operand(op: ir.Operation, index: int | None) -> str:

@@ -68,6 +68,25 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Suggestion:
+    """A change of the program, and what it makes of it. Figures are those of the report of the changed program."""
+
+    change: str
+    "What to do: `shard params['head'] as P(None, \"model\") instead of P(None, None)`."
+    arguments: tuple[str, ...]
+    "The names of the arguments that it is about, `argument 3` for one without."
+    results: tuple[str, ...]
+    sharding: tuple[tuple[str, ...], ...] | None
+    "How each of them is to be sharded, as `Held.sharding`; None where that is left to meshbridge, and for a constraint."
+    constraint: SourceLocation | None
+    "The line of the user's source with the constraint to take out."
+    wire_bytes: float
+    seconds: float | None
+    "Of the predicted step, on a machine with a topology."
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
 class Report(Communication):
     """A partitioned program. Bytes and operations are those of one device and one run, which takes the most expensive branches:
     those that send most where bytes are counted, those that compute most where work is."""
@@ -98,6 +117,10 @@ class Report(Communication):
     "Why there is no predicted step on a machine with a topology."
     tokens: float | None = None
     "What one step processes, on all devices, as whoever asked has said."
+    suggestions: tuple[Suggestion, ...] = ()
+    "What to change in the program, the best first, where that was asked for."
+    tried: int = 0
+    "How many changes were tried for that."
 
     @property
     def modules(self) -> ModuleTraffic:
@@ -326,6 +349,8 @@ def _json(report: Report) -> str:
             "redundant": None if report.redundant_work is None else asdict(report.redundant_work),
         },
         "memory": asdict(report.memory) | {"peak": report.memory.peak},
+        "suggestions": [asdict(each) for each in report.suggestions],
+        "tried": report.tried,
         "unpredicted": report.unpredicted,
         "planned_for": None if report.needed_work is None else {"machine": report.machine, "why": report.why_machine},
         "machine": None if report.step is None else report.step.target.text,

@@ -4,7 +4,7 @@ what deserves a look."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from meshbridge.analysis.origins import Origin, Phase
@@ -29,7 +29,7 @@ def report_table(report: Report, by: By = "collective") -> str:
     if by not in get_args(By):
         raise MeshError(f"error: by is {by!r}, expected one of {', '.join(get_args(By))}")
     rows = {"collective": _by_collective, "module": _by_module, "line": _by_line}[by](report)
-    return "\n".join([*rows, *_totals(report), *_remarks(report)])
+    return "\n".join([*rows, *_totals(report), *_remarks(report), *_suggestions(report)])
 
 
 class _Row(NamedTuple):
@@ -201,3 +201,25 @@ def _remarks(report: Report) -> Iterable[str]:
     for choice in report.unknown_branches:
         which = f"branch {choice.branch} of {choice.branches}"
         yield f"counted by its most expensive branch, {which}: {choice.operation} at {choice.location}"
+
+
+def _suggestions(report: Report) -> Iterable[str]:
+    if not report.tried:
+        return
+    plural = "" if report.tried == 1 else "s"
+    yield f"what to change, of {report.tried} change{plural} tried, each by partitioning the program again:"
+    if not report.suggestions:
+        yield "  nothing that saves as much as 1%"
+    for number, each in enumerate(report.suggestions, 1):
+        figures = [_changed("wire bytes", each.wire_bytes, report.wire_bytes, size_text)]
+        if each.seconds is not None and report.seconds is not None:
+            figures.append(_changed("step", each.seconds, report.seconds, time_text))
+        figures.append(_changed("memory", each.peak_bytes, report.peak_bytes, size_text))
+        yield f"  {number}. {each.change}"
+        yield f"     {', '.join(figures)}"
+
+
+def _changed(name: str, now: float, before: float, text: Callable[[float], str]) -> str:
+    """`wire bytes 2.0 KB instead of 4.0 KB (-50%)`"""
+    share = f"{now / before - 1:+.0%}" if before else "-"
+    return f"{name} {text(now)} instead of {text(before)} ({share})"

@@ -106,7 +106,7 @@ def target(command: str, text: str) -> Target:
 
 def add_run_inputs(parser: console.Parser) -> None:
     """On how many devices to run, and on what."""
-    parser.add_argument("--devices", type=_count, help=f"virtual CPU devices (default: {DEVICES})")
+    parser.add_argument("--devices", type=count, help=f"virtual CPU devices (default: {DEVICES})")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--seed", type=console.seed, help="seed of the random inputs (default: 0)")
     source.add_argument("--inputs", metavar="X.npz", help="inputs by position: arr_0, arr_1, … as numpy.savez names them")
@@ -120,7 +120,8 @@ def _dims(text: str) -> dict[str, int]:
     return found
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """The value of an option that is a positive whole number."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a positive number, found '{text}'")
     return int(text)

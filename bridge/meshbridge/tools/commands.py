@@ -16,7 +16,7 @@ from meshbridge.lowering.plain_stablehlo import check_version
 from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.reports import By, partition_and_report
+from meshbridge.reports import By, partition_and_report, partition_and_suggest
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.tools import arguments, compare_commands, console, progress, verify_command
@@ -71,6 +71,8 @@ def _add_report(parser: console.Parser) -> None:
     arguments.add_memory_limit(parser)
     arguments.add_layout(parser)
     parser.add_argument("--by", choices=get_args(By), help="what the table has rows for (default: collective)")
+    text = "say up to N changes of shardings with which it communicates less; takes 4 N + 4 partitionings"
+    parser.add_argument("--suggest", type=arguments.count, metavar="N", help=text)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
     text = "tokens that a step processes on all devices, of which tokens per second follow: with --machine DEVICE:TOPOLOGY"
     parser.add_argument("--tokens", type=arguments.amount, metavar="N", help=text)
@@ -180,7 +182,7 @@ def partition(options: argparse.Namespace) -> int:
     return 0
 
 
-_READING, _CONVERTING, _WRITING = "reading", "converting", "writing"
+_READING, _CONVERTING, _WRITING, _TRYING = "reading", "converting", "writing", "trying changes"
 
 _STAGES = {
     "source": "checking",
@@ -310,12 +312,17 @@ def report(options: argparse.Namespace) -> int:
     console.refuse_ignored("meshbridge report", useless, given | {"--by": options.by})
     names = ("resharding", "machine", "memory_limit", "layout", "collectives")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
-    with progress.shown((_READING, *_work(how)), quiet=options.quiet) as steps:
+    trying = () if options.suggest is None else (_TRYING,)
+    with progress.shown((_READING, *_work(how), *trying), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
             _refuse_done(program, options, "resharding", "memory_limit", *(() if is_placed else ("machine",)))
-            found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
+            if options.suggest is None:
+                found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
+            else:
+                reached = _reached(steps)
+                found, _ = partition_and_suggest(program.module, how, options.suggest, tokens=options.tokens, on_stage=reached)
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, found.perfetto().encode())
     print(found.to_json() if options.json else found.table(options.by or "collective"))

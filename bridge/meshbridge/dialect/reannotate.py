@@ -1,0 +1,76 @@
+"""Other shardings for the arguments and results of an annotated program, and constraints taken out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshbridge.dialect import build
+from meshbridge.dialect.ops import SOURCE, UNSAID, ShardOp
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.mlir import ir, main_function, walk
+from meshbridge.ir.sharding import Sharding
+
+
+def constraints(module: ir.Module) -> list[ir.Operation]:
+    """The annotations that came from an operation of the program, which gives its operand back otherwise sharded."""
+    found = [op for op in walk(main_function(module)) if op.name == ShardOp.OPERATION_NAME]
+    return [op for op in found if SOURCE in op.attributes and UNSAID not in op.attributes and _is_step(op)]
+
+
+def _is_step(op: ir.Operation) -> bool:
+    return "constraint" in ir.StringAttr(op.attributes[SOURCE]).value.lower()
+
+
+def drop(ops: Iterable[ir.Operation]) -> None:
+    """Takes annotations out of the program."""
+    for op in list(ops):
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
+
+
+def annotation_of_argument(main: ir.Operation, index: int) -> ir.Operation | None:
+    """What says how the caller holds an argument."""
+    argument = main.regions[0].blocks[0].arguments[index]
+    return next((use.owner.operation for use in argument.uses if _is_boundary(use.owner.operation, for_users=False)), None)
+
+
+def annotation_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
+    """What says how the caller gets a result."""
+    made = _returned(main).operands[index].owner
+    return made.operation if not isinstance(made, ir.Block) and _is_boundary(made.operation, for_users=True) else None
+
+
+def _is_boundary(op: ir.Operation, *, for_users: bool) -> bool:
+    return (
+        op.name == ShardOp.OPERATION_NAME and SOURCE not in op.attributes and ("annotate_for_users" in op.attributes) is for_users
+    )
+
+
+def annotate_argument(main: ir.Operation, index: int, sharding: Sharding | None) -> None:
+    """Lets the caller hold an argument of `main` so; None leaves that open."""
+    if (said := annotation_of_argument(main, index)) is not None:
+        drop([said])
+    if sharding is None:
+        return
+    block = main.regions[0].blocks[0]
+    at = Builder(block.arguments[index].location, ir.InsertionPoint.at_block_begin(block))
+    build.shard_definition(block.arguments[index], build.sharding(sharding, at=at), at=at)
+
+
+def annotate_result(main: ir.Operation, index: int, sharding: Sharding | None) -> None:
+    """Lets the caller get a result of `main` so; None leaves that open."""
+    returned, said = _returned(main), annotation_of_result(main, index)
+    if said is not None:
+        returned.operands[index] = said.operands[0]
+        if not list(said.results[0].uses):
+            said.erase()
+    if sharding is not None:
+        at = Builder.before(returned)
+        value = returned.operands[index]
+        returned.operands[index] = build.shard(value, build.sharding(sharding, at=at), annotate_for_users=True, at=at)
+
+
+def _returned(main: ir.Operation) -> ir.Operation:
+    *_, last = main.regions[0].blocks[0].operations
+    returned: ir.Operation = last.operation
+    return returned
