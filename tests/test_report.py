@@ -394,6 +394,9 @@ SCHEMA: dict[str, Any] = {
         "redundant": {"contractions": float, "elements": float},
     },
     "memory": {"arguments": float, "results": float, "temporaries": float, "donated": float, "peak": float},
+    "modules": dict,
+    "suggestions": list,
+    "tried": int,
     "unpredicted": str,
     "planned_for": {"machine": str, "why": str},
     "machine": type(None),
@@ -408,6 +411,7 @@ SCHEMA: dict[str, Any] = {
     "unknown_loops": list,
     "unknown_branches": list,
 }
+LOCATION: dict[str, Any] = {"file": str, "line": int, "column": int, "function": str}
 COLLECTIVE: dict[str, Any] = {
     "kind": str,
     "axes": list,
@@ -415,9 +419,25 @@ COLLECTIVE: dict[str, Any] = {
     "wire_bytes": float,
     "executions": int,
     "total_bytes": float,
-    "location": {"file": str, "line": int, "column": int, "function": str},
+    "location": LOCATION,
     "why": str,
+    "asked": str,
+    "origins": list,
+    "seconds": type(None),
+    "total_seconds": type(None),
 }
+ORIGIN: dict[str, Any] = {"modules": list, "phase": str, "location": LOCATION, "scope": str, "share": float}
+MODULE: dict[str, Any] = {
+    "path": list,
+    "wire_bytes": float,
+    "own_bytes": float,
+    "share": float,
+    "by_phase": dict,
+    "executions": int,
+    "seconds": type(None),
+    "modules": list,
+}
+HELD: dict[str, Any] = {"shape": list, "shard_shape": list, "element_type": str, "sharding": list, "unreduced": list, "name": str}
 
 
 def assert_shape(value: Any, shape: Any) -> None:
@@ -438,6 +458,11 @@ def test_json_schema() -> None:
     assert read["mesh"] == {"axes": {"x": 8}, "devices": 8, "device_ids": None}
     for collective in read["collectives"]:
         assert_shape(collective, COLLECTIVE)
+        for origin in collective["origins"]:
+            assert_shape(origin, ORIGIN)
+    assert_shape(read["modules"], MODULE)
+    for held in (*read["arguments"], *read["results"]):
+        assert_shape(held, HELD)
     totals = [(entry["wire_bytes"], entry["collectives"], entry["executions"]) for entry in read["by_kind"].values()]
     assert tuple(map(sum, zip(*totals, strict=True))) == (read["wire_bytes"], len(read["collectives"]), len(read["collectives"]))
 

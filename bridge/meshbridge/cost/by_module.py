@@ -48,7 +48,7 @@ Part = tuple[Collective, Origin]
 def by_module(collectives: Iterable[Collective]) -> ModuleTraffic:
     """The tree of modules that collectives with `origins` come from."""
     parts = [(collective, origin) for collective in collectives for origin in collective.origins]
-    return _traffic((), parts, sum(_bytes(part) for part in parts))
+    return _traffic((), parts, sum((_bytes(part) for part in parts), 0.0))
 
 
 def _traffic(path: tuple[str, ...], parts: Sequence[Part], whole: float) -> ModuleTraffic:
@@ -60,13 +60,13 @@ def _traffic(path: tuple[str, ...], parts: Sequence[Part], whole: float) -> Modu
         if len(origin.modules) > len(path):
             within.setdefault(origin.modules[len(path)], []).append(part)
     modules = [_traffic((*path, name), inner, whole) for name, inner in within.items()]
-    total = sum(phases.values())
+    total = sum(phases.values(), 0.0)
     known = [collective.total_seconds for collective, _ in parts]
     distinct = {id(collective): collective for collective, _ in parts}.values()
     return ModuleTraffic(
         path=path,
         wire_bytes=total,
-        own_bytes=sum(_bytes(part) for part in parts if len(part[1].modules) == len(path)),
+        own_bytes=sum((_bytes(part) for part in parts if len(part[1].modules) == len(path)), 0.0),
         share=total / whole if whole else 0.0,
         by_phase=dict(sorted(phases.items(), key=lambda item: -item[1])),
         executions=sum(collective.executions for collective in distinct),

@@ -262,8 +262,8 @@ def report_of(
     return Report(
         collectives=tuple(_collectives(module, sending, meshes, phases or Phases.read(module), step)),
         mesh=mesh,
-        arguments=tuple(_held(main, "arguments", mesh, names.arguments)),
-        results=tuple(_held(main, "results", mesh, names.results)),
+        arguments=tuple(held(main, "arguments", mesh, names.arguments)),
+        results=tuple(held(main, "results", mesh, names.results)),
         work=work(executed(module, weigh=amount)),
         needed_work=None if needed is None else needed / mesh.size,
         memory=memory(main),
@@ -303,7 +303,8 @@ def _collectives(
         yield replace(collective, origins=origins_of(op, phases), seconds=seconds)
 
 
-def _held(main: ir.Operation, side: str, mesh: Mesh, names: Sequence[str]) -> Iterator[Held]:
+def held(main: ir.Operation, side: str, mesh: Mesh, names: Sequence[str]) -> Iterator[Held]:
+    """How devices hold the `arguments` or `results` of a partitioned function; tokens are left out."""
     kind = function_type(main)
     types = kind.inputs if side == "arguments" else kind.results
     for type_, entry, name in zip(types, entries(main, _SIDES[side]), names, strict=True):

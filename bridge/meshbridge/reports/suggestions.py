@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, zip_longest
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.dialect import reannotate
-from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
+from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_or_single
+from meshbridge.dialect.names import names_in
 from meshbridge.ir.locations import SourceLocation, user_line
 from meshbridge.ir.mlir import MeshError, function_type, ir, main_function
 from meshbridge.ir.sharding import Mesh, Sharding
@@ -25,13 +26,16 @@ from meshbridge.pipeline import OnStage, Options, Timing, partition_module
 from meshbridge.read.formats import copy_module
 from meshbridge.reports.exposure import Exposure, exposure
 from meshbridge.reports.families import Family, Leaf, Split, families
-from meshbridge.reports.report import Report, Suggestion, partition_and_report
+from meshbridge.reports.report import Report, Suggestion, held, partition_and_report
 
 TRIES = 4
 """How many changes are tried for each suggestion that is asked for, and beside these. Each is one partitioning."""
 
 LEAST = 0.01
 """The share of wire bytes, or of the predicted step, that a change has to save to be suggested."""
+
+
+_SIDES = ("arguments", "results")
 
 
 class _Change(NamedTuple):
@@ -56,11 +60,13 @@ class _Change(NamedTuple):
 
 
 class _Figures(NamedTuple):
-    """What decides between two plans, dearest first."""
+    """Of a plan."""
 
     seconds: float | None
     wire_bytes: float
     peak_bytes: float
+    chosen: tuple[Split, ...] = ()
+    "How the leaves of the change are sharded in it, each way once."
 
     def saves(self, before: _Figures) -> float:
         """The share of the step that is saved, or of the wire bytes where no step is predicted."""
@@ -113,13 +119,26 @@ def _try(change: _Change, annotated: ir.Module, options: Options) -> _Figures | 
             seconds = None if target is None else predict(copy, target).seconds
         except MeshError:
             return None
-    return _Figures(seconds, communication(copy).wire_bytes, memory(main_function(copy)).peak)
+    main = main_function(copy)
+    return _Figures(seconds, communication(copy).wire_bytes, memory(main).peak, _chosen(change, main, mesh_or_single(copy)))
+
+
+def _chosen(change: _Change, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...]:
+    """How the leaves of a change are sharded in a partitioned program, each way once."""
+    names = names_in(main)
+    found = {
+        (side, index): each.sharding
+        for side in _SIDES
+        for index, each in zip(_tensors(main, side), held(main, side, mesh, getattr(names, side)), strict=True)
+    }
+    return tuple(dict.fromkeys(found[leaf.side, leaf.index] for leaf in change.leaves))
 
 
 def _suggestion(change: _Change, figures: _Figures) -> Suggestion:
-    sides = {side: tuple(leaf.name for leaf in change.leaves if leaf.side == side) for side in ("arguments", "results")}
+    sides = {side: tuple(leaf.name for leaf in change.leaves if leaf.side == side) for side in _SIDES}
+    is_open = bool(change.leaves) and change.split is None
     return Suggestion(
-        change=change.text,
+        change=change.text + (f": meshbridge chooses {' and '.join(map(_spec, figures.chosen))}" if is_open else ""),
         **sides,
         sharding=change.split,
         constraint=change.constraint,
@@ -130,7 +149,7 @@ def _suggestion(change: _Change, figures: _Figures) -> Suggestion:
 
 
 def _changes(annotated: ir.Module, report: Report, exposed: Exposure) -> list[_Change]:
-    """What could be tried, the first of each family and line before the second of any, those first that most bytes are about."""
+    """What could be tried, the most promising first: of what twice as many bytes are about, twice as many come."""
     mesh = find_mesh(annotated)
     if mesh is None or mesh.size == 1:
         return []
@@ -139,8 +158,8 @@ def _changes(annotated: ir.Module, report: Report, exposed: Exposure) -> list[_C
     about += [
         (_asked(line, report), [_Change(f"take out the constraint at {line}", constraint=line)]) for line in _lines(annotated)
     ]
-    ordered = [changes for _, changes in sorted(about, key=lambda each: -each[0])]
-    return [change for change in chain.from_iterable(zip_longest(*ordered)) if change is not None]
+    ranked = [(wire / number, change) for wire, changes in about for number, change in enumerate(changes, 1)]
+    return [change for _, change in sorted(ranked, key=lambda each: -each[0])]
 
 
 def _lines(annotated: ir.Module) -> list[SourceLocation]:
@@ -160,14 +179,20 @@ def _exposed(family: Family, exposed: Exposure) -> float:
 
 def _leaves(report: Report, main: ir.Operation) -> list[Leaf]:
     """The arguments and results that are tensors, with dimensions to shard."""
-    kind, found = function_type(main), []
-    for side, types in (("arguments", kind.inputs), ("results", kind.results)):
-        positions = [index for index, type_ in enumerate(types) if isinstance(type_, ir.RankedTensorType)]
-        for index, held in zip(positions, getattr(report, side), strict=True):
-            name = held.name or f"{side[:-1]} {index}"
-            if held.shape and not held.unreduced:
-                found.append(Leaf(side, index, name, held.shape, held.element_type, held.sharding))
+    found = []
+    for side in _SIDES:
+        for index, each in zip(_tensors(main, side), getattr(report, side), strict=True):
+            name = each.name or f"{side[:-1]} {index}"
+            if each.shape and not each.unreduced:
+                found.append(Leaf(side, index, name, each.shape, each.element_type, each.sharding))
     return found
+
+
+def _tensors(main: ir.Operation, side: str) -> list[int]:
+    """The numbers of the arguments or results of which a report speaks."""
+    kind = function_type(main)
+    types = kind.inputs if side == "arguments" else kind.results
+    return [index for index, type_ in enumerate(types) if isinstance(type_, ir.RankedTensorType)]
 
 
 def _of_family(family: Family, main: ir.Operation, mesh: Mesh) -> list[_Change]:
@@ -189,7 +214,8 @@ def _splits(family: Family, mesh: Mesh) -> Iterator[Split]:
     used = {axis for axes in now for axis in axes}
     if not used <= set(sizes):
         return
-    added = [_with(now, dim, axis) for axis in sizes if axis not in used for dim in range(len(shape))]
+    free = sorted((axis for axis in sizes if axis not in used), key=lambda axis: -sizes[axis])
+    added = [_with(now, dim, axis) for axis in free for dim in range(len(shape))]
     removed = [(axis, _without(now, axis)) for axis in sizes if axis in used]
     moved = [_with(split, dim, axis) for axis, split in removed for dim in range(len(shape)) if axis not in now[dim]]
     for split in (*added, *moved, *(split for _, split in removed)):
