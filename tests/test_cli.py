@@ -119,7 +119,9 @@ def test_run_fails_where_the_difference_is_too_large(files: dict[str, Path], cap
 
 def test_report(files: dict[str, Path], exported: export.Exported, capsys: pytest.CaptureFixture[str]) -> None:
     table = run(capsys, "report", files["jax-export"])
-    assert re.search(r"^all_reduce +data,model +8 +7 B +1 +7 B +\d+\.\d% +\S+test\S*conftest\.py:\d+:\d+ \(.*network\)$", table, re.M)
+    assert re.search(
+        r"^all_reduce +data,model +8 +7 B +1 +7 B +\d+\.\d% +\S+test\S*conftest\.py:\d+:\d+ \(.*network\)$", table, re.M
+    )
     assert re.search(r"^    reduce at conftest.py:\d+ reduces a split dimension: partial sum over data, model; ", table, re.M)
     parsed = json.loads(run(capsys, "report", files["jax-export"], "--json"))
     assert parsed["wire_bytes"] == meshbridge.report(exported).wire_bytes > 0

@@ -109,16 +109,21 @@ def test_a_constraint_to_take_out() -> None:
     assert best.wire_bytes == 0
 
 
-def test_an_open_sharding_is_what_meshbridge_chooses() -> None:
+def test_an_open_sharding_is_what_meshbridge_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the same was also tried by name, that is said instead."""
     mesh = device_mesh((2, 4))
     rows, columns = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("b",), (None, "b")))
     jitted = jax.jit(lambda x: jnp.tanh(x), in_shardings=rows, out_shardings=columns)
     report = meshbridge.report(jitted, jnp.zeros((64, 64)), machine="bytes", suggest=4)
-    changes = {each.change: each for each in report.suggestions}
+    changes = {each.change for each in report.suggestions}
     text = 'leave the sharding of x open, now P("b", None): meshbridge chooses P(None, "b")'
-    assert text in changes
-    assert changes[text].wire_bytes == 0
+    assert text not in changes
     assert 'shard x as P(None, "b") instead of P("b", None)' in changes
+    monkeypatch.setattr(suggestions, "TRIES", 1)
+    report = meshbridge.report(jitted, jnp.zeros((64, 64)), machine="bytes", suggest=1)
+    (found,) = report.suggestions
+    assert found.change == text
+    assert (found.arguments, found.sharding, found.wire_bytes) == (("x",), None, 0)
 
 
 def test_text_without_names_has_suggestions_too() -> None:
@@ -204,12 +209,11 @@ def test_families() -> None:
     leaves += _names(["result[0]['d_1']['q']", "result[1]"], "results")
     assert [family.name for family in families(leaves)] == [
         "params['d_*']['q'] (2 arrays) and 2 more with it",
-        "params['d_0']['k'] and 1 more with it",
-        "batch[*] (2 arrays)",
+        "params['d_0']['k'] and state[0].mu['d_1']['k']",
+        "batch[*] (2 arrays) and result[1]",
         "weights[0]",
         "x",
         "argument 9",
-        "result[1]",
     ]
     attributes = _names(["state.params['a']", "state.opt[0].nu['a']", "model.layers[0].w", "opt.mu.layers[1].w"])
     assert [len(family.leaves) for family in families(attributes)] == [2, 2]

@@ -10,6 +10,9 @@ from itertools import takewhile
 from typing import NamedTuple
 
 _KEY = re.compile(r"\[[^\]]*\]|\.\w+")
+_RESULT = "result"
+"""How JAX's names of results begin."""
+
 _NUMBER = re.compile(r"\d+")
 
 Split = tuple[tuple[str, ...], ...]
@@ -49,13 +52,13 @@ class Family:
 
     @property
     def name(self) -> str:
-        """The path of the first, numbers in which others differ as `*`, and how many others there are."""
+        """The path of the first, numbers in which others differ as `*`, and what or how many are with it."""
         first, others = self.leaves[0], self.leaves[1:]
         alike = [leaf for leaf in others if leaf.side == first.side and _pattern(leaf.name) == _pattern(first.name)]
         name = _common([leaf.name for leaf in (first, *alike)])
-        rest = len(others) - len(alike)
+        rest = [leaf.name for leaf in others if leaf not in alike]
         counted = f" ({len(alike) + 1} arrays)" if alike else ""
-        return name + counted + (f" and {rest} more with it" if rest else "")
+        return name + counted + (f" and {rest[0]}" if len(rest) == 1 else f" and {len(rest)} more with it" if rest else "")
 
 
 def families(leaves: Sequence[Leaf]) -> list[Family]:
@@ -65,9 +68,13 @@ def families(leaves: Sequence[Leaf]) -> list[Family]:
         kind = (leaf.shape, leaf.element_type, leaf.sharding)
         by_path.setdefault(Path(kind, _keys(leaf.name)), []).append(leaf)
     joined: dict[Path, list[Leaf]] = {}
+    positions: dict[Path, Path] = {}
     for path in sorted(by_path, key=lambda path: len(path.own)):
-        ends = (Path(path.kind, path.keys[start:]) for start in range(len(path.keys)))
+        ends = [Path(path.kind, path.keys[start:]) for start in range(len(path.keys))]
         known = next((end for end in ends if end in joined), None)
+        if path.keys[0] == _RESULT:  # of positions: the first tree that has such
+            known = known or next((positions[end] for end in ends[1:] if end in positions), None)
+        positions.setdefault(Path(path.kind, path.keys[1:]), known or Path(path.kind, path.own))
         joined.setdefault(known or Path(path.kind, path.own), []).extend(by_path[path])
     order = {leaf: position for position, leaf in enumerate(leaves)}
     found = [sorted(members, key=order.__getitem__) for members in joined.values()]

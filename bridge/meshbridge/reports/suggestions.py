@@ -46,6 +46,11 @@ class _Change(NamedTuple):
     split: Split | None = None
     constraint: SourceLocation | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it leaves a sharding to meshbridge."""
+        return bool(self.leaves) and self.split is None
+
     def apply(self, module: ir.Module) -> None:
         """Makes the change in an annotated module."""
         main, mesh = main_function(module), find_mesh(module)
@@ -103,6 +108,10 @@ def partition_and_suggest(
     before = _Figures(report.seconds, report.wire_bytes, report.peak_bytes)
     found = [(change, figures) for change in changes if (figures := _try(change, annotated[0], options)) is not None]
     better = [each for each in found if each[1].saves(before) >= LEAST]
+    said = {(change.leaves, change.split) for change, _ in better if change.split is not None}
+    better = [
+        (change, figures) for change, figures in better if not (change.is_open and (change.leaves, *figures.chosen) in said)
+    ]
     best = sorted(better, key=lambda each: (-each[1].saves(before), each[1].peak_bytes))[:count]
     suggestions = tuple(_suggestion(*each) for each in best)
     return replace(report, suggestions=suggestions, tried=len(changes)), timings
@@ -136,9 +145,8 @@ def _chosen(change: _Change, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...
 
 def _suggestion(change: _Change, figures: _Figures) -> Suggestion:
     sides = {side: tuple(leaf.name for leaf in change.leaves if leaf.side == side) for side in _SIDES}
-    is_open = bool(change.leaves) and change.split is None
     return Suggestion(
-        change=change.text + (f": meshbridge chooses {' and '.join(map(_spec, figures.chosen))}" if is_open else ""),
+        change=change.text + (f": meshbridge chooses {' and '.join(map(_spec, figures.chosen))}" if change.is_open else ""),
         **sides,
         sharding=change.split,
         constraint=change.constraint,
