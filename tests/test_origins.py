@@ -237,6 +237,24 @@ def test_time_on_a_machine() -> None:
     assert "time" in report.table("module").splitlines()[0].split()
 
 
+def test_a_sum_belongs_to_what_made_it_partial() -> None:
+    """The all-reduce of a gradient is the module's, although the update reads it."""
+    mesh = device_mesh((2, 4))
+    rows, whole = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((("a", "b"),), ()))
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        with jax.named_scope("head"):
+            return jnp.square(x @ w).sum()
+
+    jitted = jax.jit(lambda w, x: w - jax.grad(loss)(w, x), in_shardings=(whole, rows), out_shardings=whole)
+    report = meshbridge.report(jitted, jnp.zeros((8, 4)), jnp.zeros((4096, 8)), machine="bytes")
+    (collective,) = report.collectives
+    (origin,) = collective.origins
+    assert (origin.modules, origin.phase, origin.share) == (("head",), "backward", 1.0)
+    assert origin.location.line == _line("return jnp.square(x @ w).sum()")
+    assert collective.location.line == _line("jitted = jax.jit(lambda w, x: w - jax.grad(loss)(w, x)")
+
+
 def test_functions_that_are_called_twice_know_their_callers() -> None:
     """JAX compiles a jitted function once; what it sends belongs to each call."""
     mesh = device_mesh((2, 4))

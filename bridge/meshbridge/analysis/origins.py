@@ -42,8 +42,8 @@ class Origin:
 
 
 def origins_of(op: ir.Operation, phases: Phases) -> tuple[Origin, ...]:
-    """Where `op` comes from; of several that travel together, all."""
-    return tuple(_origin(location, share, phases) for location, share in members(op.location))
+    """Where `op` comes from: of the sum of partial values, what made them; of several that travel together, all."""
+    return tuple(_origin(location, share, phases) for location, share in members(op.location) if share)
 
 
 def _origin(location: ir.Location, share: float, phases: Phases) -> Origin:

@@ -132,9 +132,12 @@ def names_file(location: ir.Location) -> bool:
     return _FILE.search(str(location)) is not None
 
 
-def because(reason: str, location: ir.Location, asked: str = "") -> ir.Location:
-    """`location` with the reason for what stands there, and with who asked for it."""
-    return together(reason, asked, [Member(without_reason(location), 1)])
+def because(reason: str, location: ir.Location, asked: str = "", made_at: ir.Location | None = None) -> ir.Location:
+    """`location` with the reason for what stands there, with who asked for it, and with where that was made which it is about, if
+    that is elsewhere: it then counts for what stands there."""
+    if made_at is None:
+        return together(reason, asked, [Member(without_reason(location), 1)])
+    return together(reason, asked, [Member(without_reason(location), 0), Member(without_reason(made_at), 1)])
 
 
 def together(reason: str, asked: str, parts: Iterable[Member]) -> ir.Location:
@@ -180,8 +183,9 @@ def members(location: ir.Location) -> list[Member]:
     if found is None and not text.startswith("loc(fused["):
         return [Member(location, 1.0)]
     parts: list[ir.Location] = list(location.locations)  # type: ignore[attr-defined]  # on the base class in older versions
-    sent = [int(each) for each in found[3].split(",")] if found is not None and found[3] else [1] * len(parts)
-    shared = zip(parts, (weight / (sum(sent) or 1) for weight in sent), strict=True)
+    sent = [int(each) for each in found[3].split(",")] if found is not None and found[3] else []
+    sent = sent if any(sent) else [1] * len(parts)  # nothing is sent, or nobody has said how much
+    shared = zip(parts, (weight / sum(sent) for weight in sent), strict=True)
     return _distinct(Member(inner.location, share * inner.weight) for part, share in shared for inner in members(part))
 
 

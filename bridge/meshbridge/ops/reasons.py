@@ -6,6 +6,7 @@ Reasons are only written down where somebody asks for them (`mesh-spmdization{ex
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from meshbridge.ir.locations import because, names_file, user_line, without_reason
 from meshbridge.ir.mlir import ir, title
@@ -26,6 +27,16 @@ _PARTIAL = {
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
 
+class _Made(NamedTuple):
+    """What made a value partial."""
+
+    how: str
+    at: ir.Location | None
+
+
+_ARGUMENT = _Made("an argument", None)
+
+
 class Reasons:
     """The reasons of one function's communication, found while it is partitioned."""
 
@@ -35,11 +46,11 @@ class Reasons:
         "The names of the function's results; empty for one without."
         self.decided = ""
         "Why what is decided of the op at hand was decided so."
-        self._origins: dict[ir.Value, str] = {}
+        self._origins: dict[ir.Value, _Made] = {}
         "For partial values, what made them so."
         self._op: tuple[str, ir.Location] | None = None
         "Title and location of the op at hand, which its SPMD lowering may replace."
-        self._carried: str | None = None
+        self._carried: _Made | None = None
         "What made its first partial operand so."
 
     def to_reshard(
@@ -48,13 +59,12 @@ class Reasons:
         """The location of collectives that turn `value` from `source` into `target` before an op that needs it so, or behind its
         definition."""
         wanted, asked = self._wanted(value, before) if defined_at is None else (self._kept(value), self._chosen())
-        reason = f"{wanted} {self._text(target)}"
+        reason, location = f"{wanted} {self._text(target)}", defined_at or _located(value, before)
         if set(source.partial_axes) - set(target.partial_axes):
             partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"
-            reason = f"{self._origins.get(value, 'an argument')}: {partial}; {reason}"
-        else:
-            reason = f"{reason} but is sharded as {self._text(source)}"
-        return because(reason, defined_at or _located(value, before), asked)
+            made = self._origins.get(value, _ARGUMENT)
+            return because(f"{made.how}: {partial}; {reason}", location, asked, made.at)
+        return because(f"{reason} but is sharded as {self._text(source)}", location, asked)
 
     def computes(self, op: ir.Operation, *, exchanges: bool) -> None:
         """Takes note of `op` before it is lowered; if the lowering may communicate, gives it the reason for that."""
@@ -71,13 +81,13 @@ class Reasons:
             known = self._carried if source is None else self._origins.get(source)
             self._origins[value] = known or self._origin()
 
-    def _origin(self) -> str:
+    def _origin(self) -> _Made:
         """How the op at hand makes a result partial."""
         if self._op is None:
-            return "an argument"
+            return _ARGUMENT
         name, location = self._op
         kind = name.split()[0].removeprefix("stablehlo.")
-        return f"{_named(name, location)} {_PARTIAL.get(kind, 'computes a term on each device')}"
+        return _Made(f"{_named(name, location)} {_PARTIAL.get(kind, 'computes a term on each device')}", location)
 
     def _wanted(self, value: ir.Value, before: ir.Operation) -> tuple[str, str]:
         """Which op needs `value` in another sharding, and what the value is there; and who asked for that."""
