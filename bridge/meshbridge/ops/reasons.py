@@ -44,8 +44,8 @@ class Reasons:
         self.mesh = mesh
         self.results = results
         "The names of the function's results; empty for one without."
-        self.decided = ""
-        "Why what is decided of the op at hand was decided so."
+        self.chosen = ""
+        "Who has chosen how the op at hand is sharded, and why."
         self._origins: dict[ir.Value, _Made] = {}
         "For partial values, what made them so."
         self._op: tuple[str, ir.Location] | None = None
@@ -58,7 +58,7 @@ class Reasons:
     ) -> ir.Location:
         """The location of collectives that turn `value` from `source` into `target` before an op that needs it so, or behind its
         definition."""
-        wanted, asked = self._wanted(value, before) if defined_at is None else (self._kept(value), self._chosen())
+        wanted, asked = self._wanted(value, before) if defined_at is None else (self._kept(value), self.chosen)
         reason, location = f"{wanted} {self._text(target)}", defined_at or _located(value, before)
         if set(source.partial_axes) - set(target.partial_axes):
             partial = f"partial {source.partial_kind} over {self._names(source.partial_axes)}"
@@ -73,7 +73,7 @@ class Reasons:
         if op.name.startswith("mesh.") or not {"replica_groups", "source_target_pairs"}.isdisjoint(op.attributes):
             op.location = because("the program's own", op.location, "your program")
         elif exchanges:
-            op.location = because(f"{_call(op)} reads elements of other shards", op.location, self._chosen())
+            op.location = because(f"{_call(op)} reads elements of other shards", op.location, self.chosen)
 
     def made(self, value: ir.Value, sharding: Sharding, source: ir.Value | None = None) -> None:
         """Takes note of a value: a result of the op at hand, or `source` resharded."""
@@ -93,7 +93,7 @@ class Reasons:
         """Which op needs `value` in another sharding, and what the value is there; and who asked for that."""
         if before.name != "mesh.shard":
             index = next((index for index, used in enumerate(before.operands) if used == value), None)
-            return f"{_operand(before, index)} needs", self._chosen()
+            return f"{_operand(before, index)} needs", self.chosen
         asked = f"your constraint at {user_line(before.location).short}"
         if "annotate_for_users" in before.attributes:
             use = next(iter(before.results[0].uses), None)
@@ -107,9 +107,6 @@ class Reasons:
         elif not isinstance(value.owner, ir.Block) and without_reason(value.owner.operation.location) == before.location:
             return f"the result of {_call(value.owner.operation)} is kept as", asked
         return f"the annotation at {user_line(before.location).short} needs", asked
-
-    def _chosen(self) -> str:
-        return f"chosen here: {self.decided}"
 
     def _kept(self, value: ir.Value) -> str:
         if isinstance(value.owner, ir.Block) or self._op is None:

@@ -8,7 +8,17 @@ from typing import ClassVar, Literal
 
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.cost.objective import objective
-from meshbridge.decide.decisions import CHEAPEST, BlockDecisions, Decisions, FunctionDecisions, OpDecision, Shardings, free_part
+from meshbridge.decide.decisions import (
+    ANNOTATED,
+    CHEAPEST,
+    GIVEN,
+    BlockDecisions,
+    Decisions,
+    FunctionDecisions,
+    OpDecision,
+    Shardings,
+    free_part,
+)
 from meshbridge.decide.read_annotations import STATEMENTS, decisions_from_annotations
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
@@ -112,6 +122,11 @@ def erase_unused(module: ir.Module, functions: set[str]) -> None:
         functions = functions & named
 
 
+_CHOSEN = {GIVEN: "your program gives the option", ANNOTATED: "chosen here"}
+"""Who has chosen, where that is not meshbridge for the reason of the decision. Annotations stand in ops of their own: what is
+left are results that the program leaves open."""
+
+
 class _FunctionPartitioner:
     """Partitions one function in place, as is decided."""
 
@@ -160,7 +175,7 @@ class _FunctionPartitioner:
         for op, decision, following in zip(ops, decisions.ops, [*ops[1:], ops[-1]], strict=True):
             rule = decision.rule
             if self.at.reasons is not None:
-                self.at.reasons.decided = decision.why
+                self.at.reasons.chosen = _CHOSEN.get(decision.why, f"chosen here: {decision.why}")
             if rule is None:
                 self._follow(op, decision, following)
                 continue
