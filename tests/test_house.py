@@ -38,6 +38,7 @@ LAYERS = (
     "__init__",
     "api",
     "reports conversion",
+    "pages",
     "pipeline",
     "runtime",
     "upstream",

@@ -13,10 +13,15 @@ from meshbridge.ir.locations import location_at, scope_of
 def chrome_trace(step: Step) -> str:
     """One process, a thread for each resource in the order compute, memory, links, loops; a complete event for each slice, in
     microseconds. A loop's body is there once."""
-    links = sorted({each.resource for each in step.slices} - {COMPUTE, MEMORY, LOOPS})
-    tracks = {name: number for number, name in enumerate((COMPUTE, MEMORY, *links, LOOPS), 1)}
+    tracks = {name: number for number, name in enumerate(resources(step), 1)}
     named = [_named("process_name", 0, step.target.text), *(_named("thread_name", tracks[name], name) for name in tracks)]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*named, *_events(step, tracks)]})
+
+
+def resources(step: Step) -> tuple[str, ...]:
+    """Compute, memory, links, loops: the order of their tracks."""
+    links = sorted({each.resource for each in step.slices} - {COMPUTE, MEMORY, LOOPS})
+    return (COMPUTE, MEMORY, *links, LOOPS)
 
 
 def _named(what: str, track: int, name: str) -> dict[str, Any]:
@@ -26,10 +31,10 @@ def _named(what: str, track: int, name: str) -> dict[str, Any]:
 def _events(step: Step, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
     for each in sorted(step.slices, key=lambda each: (tracks[each.resource], each.start, -each.seconds)):
         at = {"pid": 1, "tid": tracks[each.resource], "ts": each.start * 1e6, "dur": each.seconds * 1e6}
-        yield {"ph": "X", "name": _name(each), "cat": each.resource, **at, "args": _said(each)}
+        yield {"ph": "X", "name": name_of(each), "cat": each.resource, **at, "args": _said(each)}
 
 
-def _name(part: Slice) -> str:
+def name_of(part: Slice) -> str:
     """`dot_general model.py:42 x32`: the operation, its source line, and how often it is executed if more than once."""
     words = (part.name.partition(".")[2], location_at(part.location).short, f"x{part.executions}" if part.executions > 1 else "")
     return " ".join(filter(None, words))

@@ -25,7 +25,7 @@ from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_funct
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.target import Target
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
-from meshbridge.reports.tables import By, report_table
+from meshbridge.reports.tables import By, remarks_on, report_table
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -187,6 +187,23 @@ class Report(Communication):
         the modules send that send most; or all modules, or the lines of the user's source. Then totals, work and memory, then
         what deserves a look. Raises MeshError for rows of another kind."""
         return report_table(self, by)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What deserves a look, a sentence each: what does not fit, is not partitioned, or could not be counted."""
+        return tuple(remarks_on(self))
+
+    def to_html(self, name: str = "program") -> str:
+        """The report as a page: one file that needs no network (docs/report.md). `name` is what it calls the program."""
+        from meshbridge.pages.report_page import report_page  # templates, which only pages need
+
+        read = json.loads(self.to_json())
+        return report_page(read, name=name, modules=self.modules, remarks=self.remarks(), step=self.step)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the headlines, and the source lines that send most."""
+        from meshbridge.pages.report_page import notebook_page
+
+        return notebook_page(json.loads(self.to_json()), remarks=self.remarks())
 
     def to_json(self) -> str:
         """The report as docs/report.md describes it; collectives in program order."""

@@ -29,7 +29,7 @@ def report_table(report: Report, by: By = "collective") -> str:
     if by not in get_args(By):
         raise MeshError(f"error: by is {by!r}, expected one of {', '.join(get_args(By))}")
     rows = {"collective": _by_collective, "module": _by_module, "line": _by_line}[by](report)
-    return "\n".join([*rows, *_totals(report), *_remarks(report), *_suggestions(report)])
+    return "\n".join([*rows, *_totals(report), *remarks_on(report), *_suggestions(report)])
 
 
 class _Row(NamedTuple):
@@ -187,7 +187,8 @@ def _totals(report: Report) -> Iterable[str]:
         yield f"about {rate:,.0f} tokens per second, {rate / report.mesh.size:,.1f} per device"
 
 
-def _remarks(report: Report) -> Iterable[str]:
+def remarks_on(report: Report) -> Iterable[str]:
+    """What deserves a look, a sentence each."""
     if report.unpredicted:
         yield f"no step is predicted, and the plan is made for the device alone: {report.unpredicted}"
     if report.why_machine and report.needed_work is not None:

@@ -78,6 +78,7 @@ def _add_report(parser: console.Parser) -> None:
     parser.add_argument("--tokens", type=arguments.amount, metavar="N", help=text)
     text = "write the predicted step there, as a Chrome trace: with --machine DEVICE:TOPOLOGY"
     parser.add_argument("--perfetto", metavar="STEP.json", help=text)
+    parser.add_argument("--html", metavar="OUT.html", help="write the report as a page, one file that needs no network")
     parser.set_defaults(command=report)
 
 
@@ -250,8 +251,7 @@ def run(options: argparse.Namespace) -> int:
     """`meshbridge run IN`."""
     useless = {} if options.check else {"--tolerance": "without --check"}
     console.refuse_ignored("meshbridge run", useless, {"--tolerance": options.tolerance is not None})
-    if options.outputs == "-":
-        raise console.UsageError("meshbridge run: error: --outputs needs a file: what is printed goes to standard output")
+    console.refuse_standard_output("meshbridge run", {"--outputs": options.outputs})
     arguments.set_defaults(options, seed=0, tolerance=TOLERANCE, devices=arguments.DEVICES)
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
@@ -310,6 +310,7 @@ def report(options: argparse.Namespace) -> int:
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
     useless |= {"--by": "with --json, which has all of it"} if options.json else {}
     console.refuse_ignored("meshbridge report", useless, given | {"--by": options.by})
+    console.refuse_standard_output("meshbridge report", {"--perfetto": options.perfetto, "--html": options.html})
     names = ("resharding", "machine", "memory_limit", "layout", "collectives")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     trying = () if options.suggest is None else (_TRYING,)
@@ -325,6 +326,8 @@ def report(options: argparse.Namespace) -> int:
                 found, _ = partition_and_suggest(program.module, how, options.suggest, tokens=options.tokens, on_stage=reached)
     if options.perfetto is not None:
         files.write_bytes(options.perfetto, found.perfetto().encode())
+    if options.html is not None:
+        console.write_page(options.html, found.to_html(files.display_name(options.input)))
     print(found.to_json() if options.json else found.table(options.by or "collective"))
     return 0
 

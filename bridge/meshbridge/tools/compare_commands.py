@@ -33,6 +33,8 @@ def add_compare(parser: console.Parser) -> None:
     _add_compiler_options(parser, None, "with --target, ", "default")
     _add_limits(parser)
     parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    help_ = "write our report as a page, one file that needs no network, with the comparison; of one --target at most"
+    parser.add_argument("--html", metavar="OUT.html", help=help_)
     parser.set_defaults(command=compare)
 
 
@@ -82,6 +84,7 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 def compare(options: argparse.Namespace) -> int:
     """`meshbridge compare IN`: fails if our own partitioner does."""
+    console.refuse_standard_output("meshbridge compare", {"--html": options.html})
     if options.targets:
         return _compare_for_targets(options)
     names = ("--without", "--compiler-options", "--compiler-option")
@@ -91,8 +94,9 @@ def compare(options: argparse.Namespace) -> int:
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
     from meshbridge.tools import inputs  # imports JAX, as do these
-    from meshbridge.tools.compare import command, text
+    from meshbridge.tools.compare import command, page, text
 
+    machine = options.machine or pipeline.DEFAULTS.machine
     with (
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as archive,
@@ -100,7 +104,7 @@ def compare(options: argparse.Namespace) -> int:
         found = command.compare(
             program.module,
             devices=options.devices,
-            machine=options.machine or pipeline.DEFAULTS.machine,
+            machine=machine,
             seed=options.seed,
             inputs=archive or "",
             limits=_limits(options),
@@ -110,6 +114,10 @@ def compare(options: argparse.Namespace) -> int:
         print(text.as_json(found))
     else:
         text.print_table(found)
+    if options.html is not None:
+        with files.about(files.display_name(options.input), program.format.wording):
+            drawn = page.page(program, machine, text.versus(found), files.display_name(options.input))
+        console.write_page(options.html, drawn)
     return 1 if found.figures[OURS].error else 0
 
 
@@ -119,8 +127,10 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     console.refuse_ignored("meshbridge compare", useless, given)
     arguments.set_defaults(options, compiler_options="default")
     targets = [arguments.target("compare", text) for text in options.targets]
+    if options.html is not None and len(targets) > 1:
+        raise console.UsageError(f"meshbridge compare: error: --html draws one --target, found {len(targets)}")
     program = _read_ahead_of_time(options)
-    from meshbridge.tools.compare import command, text
+    from meshbridge.tools.compare import command, page, text
 
     with files.about(files.display_name(options.input), program.format.wording):
         found = command.compare_for(
@@ -138,6 +148,14 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
         for index, comparison in enumerate(found):
             print(end="\n" if index else "")
             text.print_target_table(comparison)
+    if options.html is not None:
+        (only,) = found
+        with files.about(files.display_name(options.input), program.format.wording):
+            chosen = options.machine or command.machine_of(only.target, only.used)
+            drawn = page.page(
+                command.for_target(program, only.target), chosen, text.target_versus(only), files.display_name(options.input)
+            )
+        console.write_page(options.html, drawn)
     return 1 if any(comparison.figures[OURS].error for comparison in found) else 0
 
 

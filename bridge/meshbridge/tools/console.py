@@ -69,6 +69,20 @@ def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str,
             raise UsageError(f"{command}: error: {option} has no effect {why}")
 
 
+def refuse_standard_output(command: str, given: Mapping[str, str | None]) -> None:
+    """Raises UsageError for the options, beside what is printed, whose file is standard output."""
+    for option, path in given.items():
+        if path == "-":
+            raise UsageError(f"{command}: error: {option} needs a file: what is printed goes to standard output")
+
+
+def write_page(path: str, page: str) -> None:
+    """Writes HTML to a file; halves of surrogate pairs, which names in a program may hold, as references. Raises MeshError."""
+    from meshbridge.read import files
+
+    files.write_bytes(path, page.encode("utf-8", "xmlcharrefreplace"))
+
+
 def read_program(path: str, dims: Mapping[str, int] | None = None, kind: str = "auto") -> Program:
     """The program of some `kind` (see `conversion.read`) in a file, with these sizes of its symbols. Raises MeshError."""
     from meshbridge import conversion

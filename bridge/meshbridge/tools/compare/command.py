@@ -144,7 +144,7 @@ def compare_for(
             figures, under = {}, _options(compiler_options, target, contestants)
             for contestant in contestants:
                 options = under[contestant]
-                chosen = machine or _machine_of(target, used)
+                chosen = machine or machine_of(target, used)
                 request = Request(contestant, used, target=target.text, machine=chosen, compiler_options=options)
                 figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
@@ -174,7 +174,7 @@ def executable_for(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
-        under, chosen = _options(compiler_options, target, [OURS])[OURS], machine or _machine_of(target, used)
+        under, chosen = _options(compiler_options, target, [OURS])[OURS], machine or machine_of(target, used)
         request = Request(OURS, used, target=target.text, machine=chosen, keep=True, compiler_options=under)
         found = _compile(folder, request, target, limits)
         if found.error:
@@ -182,15 +182,20 @@ def executable_for(
         return (folder / EXECUTABLE).read_bytes()
 
 
-def _machine_of(target: Target, used: int) -> str:
+def machine_of(target: Target, used: int) -> str:
     """What our plan is made for: the target's devices where they are; without their topology where the program uses only some."""
     return target.text.partition(":")[2] if used == target.devices else target.device
 
 
+def for_target(program: Program, target: Target) -> Program:
+    """A copy of the program for a target's platform."""
+    copy = replace(program, module=formats.copy_module(program.module))
+    return formats.for_platform(copy, targets.EXPORT_PLATFORM[target.machine.platform])
+
+
 def _for_target(program: Program, target: Target) -> tuple[ir.Module, int]:
     """The program's module for a target's platform, and how many devices it is for."""
-    copy = replace(program, module=formats.copy_module(program.module))
-    module = formats.for_platform(copy, targets.EXPORT_PLATFORM[target.machine.platform]).module
+    module = for_target(program, target).module
     used = _devices(module, target.devices, f"target '{target.text}' has")
     targets.check_installed(target)
     return module, used

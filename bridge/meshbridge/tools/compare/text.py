@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.machines.machine import OptionValue
+from meshbridge.pages.report_page import Versus
 from meshbridge.text import size_text, table
 from meshbridge.tools.compare.command import Comparison, TargetComparison
 from meshbridge.tools.compare.contestants import OURS, PEER
@@ -190,26 +191,56 @@ def _ratio(row: Row, every: Mapping[str, Figures]) -> str:
 def print_table(comparison: Comparison) -> None:
     """Prints the table on standard output, and below it what needs saying."""
     print(table([("per device", *comparison.figures), *rows(comparison)], left={0}))
+    for line in _remarks(comparison):
+        print(line)
+
+
+def _remarks(comparison: Comparison) -> Iterator[str]:
     if comparison.remark:
         instead = f"compared with {comparison.reference}" if comparison.reference else "compared with nothing"
-        print(f"differences are {instead}: {comparison.remark}")
-    _print_remarks(comparison.figures)
+        yield f"differences are {instead}: {comparison.remark}"
+    yield from _remarks_on(comparison.figures)
+
+
+def versus(comparison: Comparison) -> Versus:
+    """The comparison as a page shows it."""
+    heading, names = f"On {comparison.devices} virtual CPU devices", tuple(comparison.figures)
+    return Versus(heading, names, tuple(rows(comparison)), _bars(comparison.figures), tuple(_remarks(comparison)))
+
+
+def target_versus(comparison: TargetComparison) -> Versus:
+    """The same of one target."""
+    names, drawn = (*comparison.figures, "ratio"), tuple(target_rows(comparison))
+    return Versus(_target_heading(comparison), names, drawn, _bars(comparison.figures), tuple(_target_remarks(comparison)))
+
+
+def _bars(figures: Mapping[str, Figures]) -> tuple[tuple[str, float | None], ...]:
+    return tuple((name, None if found.error else found.wire_bytes) for name, found in figures.items())
 
 
 def print_target_table(comparison: TargetComparison) -> None:
     """The same of one target."""
-    target = comparison.target
-    print(f"{target.text}: {_devices_text(comparison)} of {target.machine.summary}, compiled ahead of time, not run")
+    print(_target_heading(comparison))
     print(table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}))
-    print(f"ratio: {OURS} / {PEER}")
+    for line in _target_remarks(comparison):
+        print(line)
+
+
+def _target_heading(comparison: TargetComparison) -> str:
+    target = comparison.target
+    return f"{target.text}: {_devices_text(comparison)} of {target.machine.summary}, compiled ahead of time, not run"
+
+
+def _target_remarks(comparison: TargetComparison) -> Iterator[str]:
+    yield f"ratio: {OURS} / {PEER}"
     for name, options in comparison.compiler_options.items():
         if options:
-            print(f"{name} is compiled under {', '.join(f'{option}={_as_given(value)}' for option, value in options.items())}")
-    room = target.machine.memory_bytes
+            yield f"{name} is compiled under {', '.join(f'{option}={_as_given(value)}' for option, value in options.items())}"
+    room = comparison.target.machine.memory_bytes
     for name, found in comparison.figures.items():
         if found.peak_bytes > room:
-            print(f"{name} does not fit: a device has {size_text(room)} of memory")
-    _print_remarks(comparison.figures)
+            yield f"{name} does not fit: a device has {size_text(room)} of memory"
+    yield from _remarks_on(comparison.figures)
 
 
 def _as_given(value: OptionValue) -> str:
@@ -221,19 +252,19 @@ def _devices_text(comparison: TargetComparison) -> str:
     return f"{there} devices" if comparison.used == there else f"the first {comparison.used} of {there} devices"
 
 
-def _print_remarks(figures: Mapping[str, Figures]) -> None:
+def _remarks_on(figures: Mapping[str, Figures]) -> Iterator[str]:
     for name, found in figures.items():
         if found.error:
-            print(f"{name} failed: {found.error}")
+            yield f"{name} failed: {found.error}"
         if found.unmodelled:
-            print(f"{name}: what a step takes is not known: {found.unmodelled}")
+            yield f"{name}: what a step takes is not known: {found.unmodelled}"
         if found.modelled is not None and found.modelled.without_estimate:
             what = "instructions" if found.modelled.unit == "cycles" else "computations"
-            print(f"{name}: {found.modelled.without_estimate} {what} have no estimate, and count as nothing")
+            yield f"{name}: {found.modelled.without_estimate} {what} have no estimate, and count as nothing"
         if found.modelled is not None and found.modelled.unit == "microseconds" and found.widened_flops:
             share = found.widened_flops / found.flops
-            print(f"{name}: {share:.1%} of its FLOPs make float32 of 16-bit floats, for which the model takes far too long")
+            yield f"{name}: {share:.1%} of its FLOPs make float32 of 16-bit floats, for which the model takes far too long"
         if found.unknown_loops:
-            print(f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count")
+            yield f"{name}: bodies of {', '.join(found.unknown_loops)} counted once, for want of a trip count"
         if found.uncounted_calls:
-            print(f"{name}: FLOPs without those of calls of {', '.join(found.uncounted_calls)}")
+            yield f"{name}: FLOPs without those of calls of {', '.join(found.uncounted_calls)}"

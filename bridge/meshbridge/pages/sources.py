@@ -1,0 +1,56 @@
+"""Lines of the user's source, as their files are now."""
+
+from __future__ import annotations
+
+import linecache
+import tokenize
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+AROUND = 2
+"""Lines shown before and after the one that is meant."""
+
+_MOST_CHARACTERS = 200
+"""Of a line: generated source has lines that nobody reads."""
+
+_MOST_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file."""
+
+    number: int
+    text: str
+    is_meant: bool
+
+
+def snippet(file: str, line: int) -> tuple[Line, ...]:
+    """The lines around `line`, which counts from 1; none where the file cannot be read or is shorter.
+
+    Only Python's source is read, from files and from the cells of notebooks: a program may name any file.
+    """
+    lines = _lines(file)
+    if not 1 <= line <= len(lines):
+        return ()
+    shown = range(max(line - AROUND, 1), min(line + AROUND, len(lines)) + 1)
+    return tuple(Line(number, lines[number - 1].rstrip()[:_MOST_CHARACTERS], number == line) for number in shown)
+
+
+def _lines(file: str) -> list[str]:
+    if file in linecache.cache:  # cells of notebooks are there and nowhere else
+        return linecache.getlines(file)
+    return list(_file_lines(file))
+
+
+@lru_cache(maxsize=64)
+def _file_lines(file: str) -> tuple[str, ...]:
+    path = Path(file)
+    try:
+        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return ()
+        with tokenize.open(path) as opened:
+            return tuple(opened)
+    except (OSError, SyntaxError, ValueError):  # gone, in no encoding that it says, or no name of a file
+        return ()

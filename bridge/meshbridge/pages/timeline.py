@@ -1,0 +1,41 @@
+"""The predicted step as what the page's script draws: a track for each resource."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from meshbridge.cost.step import Slice, Step
+from meshbridge.cost.trace import name_of, resources
+
+
+def timeline(step: Step) -> dict[str, Any]:
+    """`seconds` of the step; `tracks`: of each a name, lanes (loops stand in others), and slices: lane, number of the name in
+    `names`, start and length in microseconds, executions."""
+    names: dict[str, int] = {}
+    tracks = []
+    for resource in resources(step):
+        lanes = _in_lanes(each for each in step.slices if each.resource == resource)
+        slices = [
+            [lane, names.setdefault(name_of(each), len(names)), _rounded(each.start), _rounded(each.seconds), each.executions]
+            for lane, each in lanes
+        ]
+        if slices:
+            tracks.append({"name": resource, "lanes": 1 + max(lane for lane, *_ in slices), "slices": slices})
+    return {"seconds": step.seconds, "names": list(names), "tracks": tracks}
+
+
+def _in_lanes(slices: Iterable[Slice]) -> list[tuple[int, Slice]]:
+    """Slices in the order of their start, the longer ones first, each in the first lane that is free."""
+    ends: list[float] = []
+    found = []
+    for each in sorted(slices, key=lambda each: (each.start, -each.seconds)):
+        free = (lane for lane, end in enumerate(ends) if end <= each.start * (1 + 1e-9))
+        lane = next(free, len(ends))
+        ends[lane : lane + 1] = [each.start + each.seconds]
+        found.append((lane, each))
+    return found
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds * 1e6:.7g}")
