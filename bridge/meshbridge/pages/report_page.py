@@ -17,7 +17,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from meshbridge.cost.by_module import ModuleTraffic
 from meshbridge.cost.step import Step
 from meshbridge.pages.communication import by_line
 from meshbridge.pages.pictures import Devices
@@ -54,13 +53,12 @@ def report_page(
     report: Mapping[str, Any],
     *,
     name: str,
-    modules: ModuleTraffic,
     remarks: Sequence[str] = (),
     step: Step | None = None,
     comparisons: Sequence[Versus] = (),
 ) -> str:
-    """The page of a report that is read from its JSON: of the program of some `name`, its `modules`, with `remarks` on what
-    deserves a look, the timeline of a predicted `step`, and comparisons."""
+    """The page of a report that is read from its JSON: of the program of some `name`, with `remarks` on what deserves a look, the
+    timeline of a predicted `step`, and comparisons."""
     devices, script = Devices(report["mesh"]), _text("page.js")
     return (
         _templates()
@@ -69,7 +67,7 @@ def report_page(
             name=name,
             report=report,
             figures=tuple(headline(report)),
-            modules=modules,
+            modules=report["modules"],
             remarks=remarks,
             comparisons=comparisons,
             mesh=devices.picture(),

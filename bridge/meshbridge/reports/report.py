@@ -196,8 +196,7 @@ class Report(Communication):
         """The report as a page: one file that needs no network (docs/report.md). `name` is what it calls the program."""
         from meshbridge.pages.report_page import report_page  # templates, which only pages need
 
-        read = json.loads(self.to_json())
-        return report_page(read, name=name, modules=self.modules, remarks=self.remarks(), step=self.step)
+        return report_page(json.loads(self.to_json()), name=name, remarks=self.remarks(), step=self.step)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the headlines, and the source lines that send most."""

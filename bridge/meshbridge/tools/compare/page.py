@@ -19,4 +19,4 @@ def page(program: Program, machine: str, versus: Versus, name: str) -> str:
     module = formats.copy_module(program.module)
     report, _ = partition_and_report(module, pipeline.Options(emit="mesh", machine=machine))
     read, remarks = json.loads(report.to_json()), report.remarks()
-    return report_page(read, name=name, modules=report.modules, remarks=remarks, step=report.step, comparisons=[versus])
+    return report_page(read, name=name, remarks=remarks, step=report.step, comparisons=[versus])
