@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from meshbridge.cost.step import Slice, Step
@@ -13,12 +13,19 @@ def timeline(step: Step) -> dict[str, Any]:
     """`seconds` of the step; `tracks`: of each a name, lanes (loops stand in others), and slices: lane, number of the name in
     `names`, start and length in microseconds, executions."""
     names: dict[str, int] = {}
+    numbers: dict[Hashable, int] = {}
+
+    def number(part: Slice) -> int:
+        key = (part.name, part.location.attr, part.executions)  # to read a location takes long
+        if (found := numbers.get(key)) is None:
+            found = numbers[key] = names.setdefault(name_of(part), len(names))
+        return found
+
     tracks = []
     for resource in resources(step):
-        lanes = _in_lanes(each for each in step.slices if each.resource == resource)
         slices = [
-            [lane, names.setdefault(name_of(each), len(names)), _rounded(each.start), _rounded(each.seconds), each.executions]
-            for lane, each in lanes
+            [lane, number(each), _rounded(each.start), _rounded(each.seconds), each.executions]
+            for lane, each in _in_lanes(each for each in step.slices if each.resource == resource)
         ]
         if slices:
             tracks.append({"name": resource, "lanes": 1 + max(lane for lane, *_ in slices), "slices": slices})
