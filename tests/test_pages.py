@@ -29,7 +29,7 @@ from meshbridge.pages import sources
 from meshbridge.pages.communication import by_line
 from meshbridge.pages.pictures import MOST_CELLS, Devices
 from meshbridge.pages.timeline import timeline
-from meshbridge.reports import Held, Report, report_of
+from meshbridge.reports import Held, Report, Suggestion, report_of
 from meshbridge.tools import cli
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "report.schema.json").read_text())
@@ -194,6 +194,21 @@ def test_modules_are_a_tree(report: Report) -> None:
         "Block_1",
     ]
     assert "outside of any module" in section
+
+
+def test_suggestions_stand_beside_what_they_save(exported: export.Exported, report: Report) -> None:
+    tried = meshbridge.report(exported, machine="bytes", suggest=2)
+    assert tried.tried
+    tags = Tags(tried.to_html())
+    assert "#suggestions" in {link["href"] for link in tags.named("a")}
+    assert all(each.change in tags.text for each in tried.suggestions)
+    jsonschema.validate(json.loads(tried.to_json()), SCHEMA)
+    saving = Suggestion("leave it", (), (), None, None, report.wire_bytes / 2, None, report.peak_bytes)
+    text = Tags(replace(report, suggestions=(saving,), tried=4).to_html()).text
+    assert "Of 4 changes tried" in text
+    assert "-50 %" in text
+    assert "None of them saves" in Tags(replace(report, tried=4).to_html()).text
+    assert "tried" not in Tags(report.to_html()).text
 
 
 def axes_of(*named: tuple[str, int]) -> Devices:
