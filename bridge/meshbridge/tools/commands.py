@@ -19,7 +19,7 @@ from meshbridge.read.formats import Program
 from meshbridge.reports import By, partition_and_report, partition_and_suggest
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.tools import arguments, compare_commands, console, progress, verify_command
+from meshbridge.tools import arguments, compare_commands, console, model_explorer, progress, verify_command
 from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
@@ -79,6 +79,8 @@ def _add_report(parser: console.Parser) -> None:
     text = "write the predicted step there, as a Chrome trace: with --machine DEVICE:TOPOLOGY"
     parser.add_argument("--perfetto", metavar="STEP.json", help=text)
     parser.add_argument("--html", metavar="OUT.html", help="write the report as a page, one file that needs no network")
+    text = "write wire bytes by operation, as node data for the graph that Model Explorer draws of the input"
+    parser.add_argument("--model-explorer", metavar="OUT.json", help=text)
     parser.set_defaults(command=report)
 
 
@@ -310,7 +312,8 @@ def report(options: argparse.Namespace) -> int:
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
     useless |= {"--by": "with --json, which has all of it"} if options.json else {}
     console.refuse_ignored("meshbridge report", useless, given | {"--by": options.by})
-    console.refuse_standard_output("meshbridge report", {"--perfetto": options.perfetto, "--html": options.html})
+    written = {flag: getattr(options, flag.strip("-").replace("-", "_")) for flag in ("--perfetto", "--html", "--model-explorer")}
+    console.refuse_standard_output("meshbridge report", written)
     names = ("resharding", "machine", "memory_limit", "layout", "collectives")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     trying = () if options.suggest is None else (_TRYING,)
@@ -319,6 +322,7 @@ def report(options: argparse.Namespace) -> int:
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
             _refuse_done(program, options, "resharding", "memory_limit", *(() if is_placed else ("machine",)))
+            graph = None if options.model_explorer is None else model_explorer.Graph.read(program.module)
             if options.suggest is None:
                 found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
             else:
@@ -328,6 +332,8 @@ def report(options: argparse.Namespace) -> int:
         files.write_bytes(options.perfetto, found.perfetto().encode())
     if options.html is not None:
         console.write_page(options.html, found.to_html(files.display_name(options.input)))
+    if graph is not None:
+        files.write_bytes(options.model_explorer, model_explorer.node_data(graph, found.collectives).encode())
     print(found.to_json() if options.json else found.table(options.by or "collective"))
     return 0
 
