@@ -1,4 +1,4 @@
-"""Node data for Model Explorer: that operations are numbered as it numbers them, and that every byte is at the one that sends it."""
+"""Node data for Model Explorer: operations are numbered as it numbers them, and every byte is at the one that asked for it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"},
   } do {
     %one = stablehlo.constant dense<1> : tensor<i32>
     %next = stablehlo.add %i, %one : tensor<i32>
-    %sum = stablehlo.reduce(%y init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+    %sum = stablehlo.reduce(%y init: %none) applies stablehlo.add across dimensions = [0]
+      : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
     %wide = stablehlo.broadcast_in_dim %sum, dims = [1] : (tensor<4xf32>) -> tensor<8x4xf32>
     %less = stablehlo.subtract %y, %wide : tensor<8x4xf32>
     stablehlo.return %less, %next : tensor<8x4xf32>, tensor<i32>
   }
-  %1 = sdy.manual_computation(%0#0) in_shardings=[<@mesh, [{"x"}, {}]>] out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%a: tensor<4x4xf32>) {
+  %1 = sdy.manual_computation(%0#0) in_shardings=[<@mesh, [{"x"}, {}]>]
+      out_shardings=[<@mesh, [{"x"}, {}]>] manual_axes={"x"} (%a: tensor<4x4xf32>) {
     %b = stablehlo.tanh %a : tensor<4x4xf32>
     sdy.return %b : tensor<4x4xf32>
   } : (tensor<8x4xf32>) -> tensor<8x4xf32>
@@ -44,7 +46,8 @@ func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"},
 }
 func.func private @total(%x: tensor<8x4xf32>) -> tensor<4xf32> {
   %none = stablehlo.constant dense<0.0> : tensor<f32>
-  %0 = stablehlo.reduce(%x init: %none) applies stablehlo.add across dimensions = [0] : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %0 = stablehlo.reduce(%x init: %none) applies stablehlo.add across dimensions = [0]
+      : (tensor<8x4xf32>, tensor<f32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
 """

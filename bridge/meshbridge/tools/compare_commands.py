@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from meshbridge import pipeline
 from meshbridge.machines.target import EXAMPLES
@@ -14,6 +14,9 @@ from meshbridge.runtime.compiler_options import CompilerOptions, Set
 from meshbridge.tools import arguments, console, progress
 from meshbridge.tools.compare.contestants import OURS, PEERS
 from meshbridge.tools.compare.process import Limits
+
+if TYPE_CHECKING:
+    from meshbridge.pages.report_page import Versus  # templates, which only pages need
 
 TIMEOUT = 600.0
 """Seconds that a program may take to compile for a target, unless the command says otherwise: on two cores realistic ones took 10
@@ -94,7 +97,7 @@ def compare(options: argparse.Namespace) -> int:
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
     from meshbridge.tools import inputs  # imports JAX, as do these
-    from meshbridge.tools.compare import command, page, text
+    from meshbridge.tools.compare import command, text
 
     machine = options.machine or pipeline.DEFAULTS.machine
     with (
@@ -110,14 +113,12 @@ def compare(options: argparse.Namespace) -> int:
             limits=_limits(options),
             quiet=options.quiet,
         )
+    if options.html is not None and not found.figures[OURS].error:
+        _write_page(options, program, machine, text.versus(found))
     if options.json:
         print(text.as_json(found))
     else:
         text.print_table(found)
-    if options.html is not None:
-        with files.about(files.display_name(options.input), program.format.wording):
-            drawn = page.page(program, machine, text.versus(found), files.display_name(options.input))
-        console.write_page(options.html, drawn)
     return 1 if found.figures[OURS].error else 0
 
 
@@ -130,7 +131,7 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
     if options.html is not None and len(targets) > 1:
         raise console.UsageError(f"meshbridge compare: error: --html draws one --target, found {len(targets)}")
     program = _read_ahead_of_time(options)
-    from meshbridge.tools.compare import command, page, text
+    from meshbridge.tools.compare import command, text
 
     with files.about(files.display_name(options.input), program.format.wording):
         found = command.compare_for(
@@ -142,21 +143,26 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
             limits=_limits(options),
             quiet=options.quiet,
         )
+    if options.html is not None and not (only := found[0]).figures[OURS].error:
+        chosen = options.machine or command.machine_of(only.target, only.used)
+        _write_page(options, command.for_target(program, only.target), chosen, text.target_versus(only))
     if options.json:
         print(text.targets_as_json(found))
     else:
         for index, comparison in enumerate(found):
             print(end="\n" if index else "")
             text.print_target_table(comparison)
-    if options.html is not None:
-        (only,) = found
-        with files.about(files.display_name(options.input), program.format.wording):
-            chosen = options.machine or command.machine_of(only.target, only.used)
-            drawn = page.page(
-                command.for_target(program, only.target), chosen, text.target_versus(only), files.display_name(options.input)
-            )
-        console.write_page(options.html, drawn)
     return 1 if any(comparison.figures[OURS].error for comparison in found) else 0
+
+
+def _write_page(options: argparse.Namespace, program: Program, machine: str, versus: Versus) -> None:
+    """Writes the page that `--html` asks for. Raises MeshError."""
+    from meshbridge.tools.compare import page
+
+    name = files.display_name(options.input)
+    with files.about(name, program.format.wording):
+        drawn = page.page(program, machine, versus, name)
+    console.write_page(options.html, drawn)
 
 
 _READING, _COMPILING, _WRITING = "reading", "compiling", "writing"
