@@ -122,6 +122,25 @@ def test_hostile_names_are_text(report: Report) -> None:
         assert "49" not in tags.text.replace(HOSTILE, "")
 
 
+def test_hostile_names_of_a_program_are_text() -> None:
+    """Of arguments, results, mesh axes and functions, as JAX has them."""
+    mesh = jax.make_mesh((8,), (HOSTILE,), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = NamedSharding(mesh, PartitionSpec(HOSTILE))
+
+    def function(tree: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        with jax.named_scope(HOSTILE.replace("/", "")):
+            return {HOSTILE: tree[HOSTILE].sum(axis=0)}
+
+    jitted = jax.jit(function, in_shardings=({HOSTILE: rows},))
+    report = meshbridge.report(jitted, {HOSTILE: jax.ShapeDtypeStruct((8, 4), jnp.float32)}, machine="v5e:2x4")
+    assert report.collectives
+    tags = Tags(report.to_html())
+    assert not tags.named("img")
+    assert len(tags.named("script")) == 2
+    assert HOSTILE in report.mesh.axis_names
+    assert f"mesh {HOSTILE} = 8" in tags.text
+
+
 def test_half_a_surrogate_pair_becomes_a_reference(tmp_path: Path) -> None:
     from meshbridge.tools import console
 
@@ -218,7 +237,7 @@ def axes_of(*named: tuple[str, int]) -> Devices:
 def titles(devices: Devices, shape: tuple[int, ...], *split: tuple[str, ...], unreduced: tuple[str, ...] = ()) -> list[list[str]]:
     """By panel, what its cells say."""
     held = {"shape": shape, "shard_shape": shape, "element_type": "f32", "sharding": split, "unreduced": unreduced, "name": "x"}
-    (found,) = devices.sharded([held])
+    (found,) = devices.sharded([held], "argument")
     return [[cell.title.removeprefix("device").removeprefix("s ").strip() for cell in panel] for panel in found.picture.panels]
 
 
@@ -271,13 +290,13 @@ def test_large_meshes_are_cut() -> None:
     """Of 2**20 devices some are drawn, and a line says of how many."""
     devices = axes_of(("data", 1024), ("model", 1024))
     held = {"shape": (4096,), "shard_shape": (4,), "element_type": "f32", "sharding": [["data"]], "unreduced": [], "name": ""}
-    (found,) = devices.sharded([held])
+    (found,) = devices.sharded([held], "argument")
     (panel,) = found.picture.panels
     assert len(panel) == MOST_CELLS
     assert panel[0].title.startswith("1024 devices: 0, 1, 2")
     assert panel[0].lines == ("1,024 dev.",)
     assert found.picture.captions == ("columns: dimension 0 in 1024 along data, of which 16 are drawn",)
-    assert found.holdings[0].name == "0"
+    assert found.holdings[0].name == "argument 0"
     assert len(devices.picture().panels[0]) == MOST_CELLS**2
 
 
@@ -294,7 +313,7 @@ def test_equal_shardings_share_a_picture_and_uneven_shards_are_said_to_be() -> N
         {"shape": shape, "shard_shape": shard, "element_type": kind, "sharding": [["x"]], "unreduced": ["x"], "name": f"w{size}"}
         for size, ((shape, shard), kind) in enumerate(zip(shapes, ("f32", "bf16", "!quant.any"), strict=True))
     ]
-    (found,) = devices.sharded(held)
+    (found,) = devices.sharded(held, "argument")
     assert found.spec == 'P("x", unreduced={"x"})'
     assert [(each.name, each.type, each.size, each.is_uneven) for each in found.holdings] == [
         ("w0", "f32[8]", 8.0, False),

@@ -116,12 +116,13 @@ class Devices:
         labels = ", ".join(f"{name} = {self.axes[name]}" for name in axes)
         return _Direction(self._numbers(axes), prod(self.axes[name] for name in axes), f"axis {labels}" if axes else "")
 
-    def sharded(self, held: Sequence[Mapping[str, Any]]) -> Iterator[Sharded]:
-        """What is held, by sharding; first the shardings of which devices hold most."""
+    def sharded(self, held: Sequence[Mapping[str, Any]], called: str) -> Iterator[Sharded]:
+        """What is held, by sharding; first the shardings of which devices hold most. What has no name is `called` something and
+        its number."""
         alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for number, each in enumerate(held):
             key = (tuple(map(tuple, each["sharding"])), tuple(each["unreduced"]))
-            alike.setdefault(key, []).append({**each, "name": each["name"] or str(number)})
+            alike.setdefault(key, []).append({**each, "name": each["name"] or f"{called} {number}"})
         found = [(split, unreduced, tuple(map(self._holding, group))) for (split, unreduced), group in alike.items()]
         for split, unreduced, holdings in sorted(found, key=lambda each: -sum(one.size or 0 for one in each[2])):
             yield Sharded(self.spec(split, unreduced), holdings, self._sharding(split, unreduced))

@@ -71,7 +71,7 @@ def report_page(
             remarks=remarks,
             comparisons=comparisons,
             mesh=devices.picture(),
-            held={side: tuple(devices.sharded(report[side])) for side in ("arguments", "results")},
+            held={side: tuple(devices.sharded(report[side], side[:-1])) for side in ("arguments", "results")},
             lines=tuple(by_line(report["collectives"])),
             kinds=tuple(report["by_kind"]),
             timeline=None if step is None else timeline(step),
