@@ -37,7 +37,7 @@ def test_commands_of_the_readme(exported: export.Exported, tmp_path: Path, monke
     Path("model.mlir").write_text(exported.mlir_module())
     lines = [line for _, block in BLOCK.findall((ROOT / "README.md").read_text()) for line in block.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines if line.split(" ")[0] in COMMANDS]
-    assert len(commands) == 8
+    assert len(commands) == 9
     for name, *arguments in commands:
         if "-o" not in arguments and {"convert", "partition"} & set(arguments):
             arguments += ["-o", "out"]
