@@ -3,6 +3,7 @@
     import meshbridge
     partitioned = meshbridge.partition(exported)      # jax.export.Exported in, jax.export.Exported out
     executable = meshbridge.compile(exported)         # runs through PJRT, called as the function itself
+    step = meshbridge.jit(step, in_shardings=…)       # jax.jit, partitioned by meshbridge
 
 A program is a `jax.export.Exported`, a function that `jax.jit` made together with arguments for it, a `jax.stages.Lowered`, an
 MLIR module (`jaxlib.mlir.ir.Module`), or a `Program` that `load` read from a file of any known format.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 # The folder `partition` comes before the function of that name: a folder that is imported later would replace it.
 from meshbridge import partition as _folder  # noqa: F401
-from meshbridge.api import compile, convert, load, partition, report, save
+from meshbridge.api import compile, convert, jit, load, partition, report, save
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "compile",
     "convert",
+    "jit",
     "load",
     "partition",
     "register_sharding_rule",

@@ -9,9 +9,10 @@ Each function imports what it needs as it is called: `import meshbridge` alone l
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
     from jax.export import Exported
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from meshbridge.ir.groups import Spelling
     from meshbridge.ir.mlir import ir
+    from meshbridge.jitted.function import Jitted
     from meshbridge.partition.mesh_spmdization import Resharding
     from meshbridge.pipeline import Collectives, Emit
     from meshbridge.read.formats import Program
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
     Named: TypeAlias = Mapping[str, Any] | None
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Keywords(TypedDict, total=False):
@@ -235,3 +240,50 @@ def compile(
     pipeline.partition_module(opened.module, how)
     under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
     return pjrt.load(opened.planned(how), available, under)
+
+
+class JitKeywords(Keywords, total=False):
+    """What `jit` takes beside a function: how it is partitioned, and what `jax.jit` takes by these names."""
+
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Sequence[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Sequence[str] | None
+    keep_unused: bool
+
+
+@overload
+def jit(function: Callable[P, R], /, *, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Jitted[P, R]: ...
+@overload
+def jit(
+    *, compiler_options: Given = ..., **options: Unpack[JitKeywords]
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+def jit(function: Any = None, /, *, compiler_options: Given = "best", **options: Unpack[JitKeywords]) -> Any:
+    """`jax.jit`, partitioned by meshbridge: what it gives is called as the function itself.
+
+    As a decorator it stands with or without options. A function that `jax.jit` has made keeps what it was made with. For each
+    kind of arguments that the function is called with it is traced, partitioned and compiled once; it runs on the devices that
+    its shardings, its arguments or `jax.set_mesh` name. With the environment variable MESHBRIDGE_CACHE_DIR, partitioned programs
+    are kept in that folder.
+    XLA's options are as for `compile`.
+    Raises MeshError for options that cannot have their value, and for those of `jax.jit` with a function that it has made. What
+    it gives raises MeshError where the function cannot be partitioned.
+    """
+    if function is None:
+        return partial(jit, compiler_options=compiler_options, **options)
+    import jax
+
+    from meshbridge.ir.mlir import MeshError
+    from meshbridge.jitted.function import Jitted
+    from meshbridge.jitted.plans import Planning
+    from meshbridge.runtime.compiler_options import CompilerOptions
+
+    ours = {name: value for name, value in options.items() if name in Keywords.__annotations__}
+    theirs: dict[str, Any] = {name: value for name, value in options.items() if name not in ours}
+    if is_jitted := hasattr(function, "lower") and hasattr(function, "trace"):
+        if theirs:
+            raise MeshError(f"error: jax.jit has made the function already, expected {', '.join(theirs)} there")
+    planning = Planning(ours, CompilerOptions.of(compiler_options))
+    return Jitted(function if is_jitted else jax.jit(function, **theirs), planning)

@@ -9,9 +9,11 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import inf
+from threading import RLock
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
@@ -245,6 +247,17 @@ def passes_by_any_name() -> dict[str, type[Pass]]:
     return {other: step for step in passes.values() for other in step.also} | passes
 
 
+_partitioning = RLock()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Lets other threads wait: the warnings of a plan are caught and looked through, which Python does for all threads at once."""
+    with _partitioning:
+        yield
+
+
+@one_at_a_time()
 @rare_collections()
 def partition_module(
     module: ir.Module,
@@ -259,7 +272,8 @@ def partition_module(
     A module that is partitioned already goes on from there. It is verified, and so are the stages of VERIFIED and what comes out.
     `on_pass` sees the module after each pass, `on_stage` after each stage, whose name it is told. Of plans that are
     compared, `on_pass` sees all, and `on_stage` the one that is taken, once it is optimised.
-    Raises MeshError with a located diagnostic, also where a mesh does not fit the machine, or a plan the limit of memory.
+    Threads wait for each other. Raises MeshError with a located diagnostic, also where a mesh does not fit the machine, or a plan
+    the limit of memory.
     """
     stages = build(options)
     if is_partitioned(module):

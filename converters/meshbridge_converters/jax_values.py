@@ -75,14 +75,10 @@ def _exported(
     function: Any, arguments: Sequence[Any], named: Mapping[str, Any], platform: str | None, unchecked: Sequence[Any]
 ) -> Any:
     from jax import export
-    from jax._src.core import jaxpr_as_fun  # as a lowering rule of JAX's own has it; nothing public does
-    from jax._src.custom_partitioning import custom_partitioning_p
-    from jax.interpreters import mlir as lowering
 
-    def as_called(ctx: Any, *values: Any, call: Any, **_: Any) -> Any:
-        return lowering.lower_fun(jaxpr_as_fun(call), multiple_results=True)(ctx, *values)
+    from meshbridge.jitted.lowerings import LOWERING_RULES
 
-    options = {"disabled_checks": unchecked, "_override_lowering_rules": ((custom_partitioning_p, as_called),)}
+    options = {"disabled_checks": unchecked, "_override_lowering_rules": LOWERING_RULES}
     platforms = None if platform is None else (platform,)
     return export.export(function, platforms=platforms, **options)(*arguments, **named)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cmp_to_key
 from io import BytesIO
+from threading import Lock
 
 try:
     from jaxlib import _hlo as hlo  # type: ignore[attr-defined]  # XLA's own text; without stubs
@@ -132,9 +133,18 @@ _WRITTEN = ("arith", "cf", "func", "tensor")
 """Upstream dialects of which passes write operations. In a program that has none, they would be unregistered."""
 
 
-@cache
+_registering = Lock()
+
+
 def _register_stock_passes() -> None:
-    """Registers StableHLO's and MHLO's passes once per process; the bindings abort on a second registration."""
+    """Registers StableHLO's and MHLO's passes once per process, whatever thread comes first; the bindings abort on a second
+    registration."""
+    with _registering:
+        _register_once()
+
+
+@cache
+def _register_once() -> None:
     stablehlo.register_stablehlo_passes()
     mhlo.register_mhlo_passes()
 

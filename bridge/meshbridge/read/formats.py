@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import distributions
+from importlib.metadata import EntryPoint, distributions
 from typing import Any, Protocol, TypeVar
 
 from meshbridge.dialect import assembly, carried
@@ -235,10 +235,20 @@ def collect(entries: list[EntryT]) -> Registry[str, EntryT]:
 
 
 @cache
-def _installed() -> tuple[object, ...]:
+def _entries() -> tuple[EntryPoint, ...]:
     offering = [each for each in distributions() if ENTRY_POINTS in (each.read_text("entry_points.txt") or "")]
     entries = {entry for each in offering for entry in each.entry_points if entry.group == ENTRY_POINTS}
-    return tuple(entry.load() for entry in sorted(entries, key=lambda entry: entry.name))
+    return tuple(sorted(entries, key=lambda entry: entry.name))
+
+
+@cache
+def _installed() -> tuple[object, ...]:
+    return tuple(entry.load() for entry in _entries())
+
+
+def packages() -> tuple[str, ...]:
+    """The names of the packages that formats and notations come from."""
+    return tuple(sorted({entry.module.partition(".")[0] for entry in _entries()}))
 
 
 @cache

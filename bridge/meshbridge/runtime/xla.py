@@ -69,6 +69,12 @@ collective that waits for nothing may start beside a loop of collectives on one 
 devices then wait for each other for ever (docs/devices.md)."""
 
 
+def own_options(device: Any) -> dict[str, OptionValue]:
+    """Those of XLA's options that every program is compiled under for devices like this one."""
+    own = _AHEAD_OF_TIME if isinstance(device.client, mlir.CompileOnlyClient) else _RUNNING
+    return dict(own.get(device.client.platform, {}))
+
+
 def compile_module(
     module: ir.Module,
     devices: Sequence[Any],
@@ -94,8 +100,7 @@ def compile_module(
         for name, count in (("replicas", replicas), ("partitions", partitions)):
             module.operation.attributes[f"mhlo.num_{name}"] = ir.Attribute.parse(f"{count} : i32")
     used = tuple(devices)
-    own = _AHEAD_OF_TIME if isinstance(used[0].client, mlir.CompileOnlyClient) else _RUNNING
-    options.env_option_overrides = list({**own.get(used[0].client.platform, {}), **compiler_options}.items())
+    options.env_option_overrides = list({**own_options(used[0]), **compiler_options}.items())
     try:
         return Loaded(_compile(module, used, options), used)
     except jax.errors.JaxRuntimeError as error:

@@ -1,0 +1,61 @@
+"""From a `jax.stages.Lowered` to one whose program is partitioned: with which options, and for which devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jax.stages import Lowered
+
+from meshbridge import pipeline
+from meshbridge.ir.mlir import context
+from meshbridge.jitted import lowerings, plan_cache
+from meshbridge.machines.machine import OptionValue
+from meshbridge.read import formats
+from meshbridge.reports import Report, partition_and_report
+from meshbridge.runtime import devices as jax_devices
+from meshbridge.runtime import xla
+from meshbridge.runtime.compiler_options import CompilerOptions
+
+
+@dataclass(frozen=True)
+class Planning:
+    """How a jitted function is partitioned and compiled."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    "By names of `pipeline.Options`; where they name no machine, that of the devices is meant."
+    compiler_options: CompilerOptions = field(default_factory=CompilerOptions)
+
+    def __post_init__(self) -> None:
+        pipeline.Options(**self.options)  # raises where an option cannot have its value
+
+    def on(self, devices: Sequence[Any]) -> pipeline.Options:
+        """The options for a function that runs on these devices, those of JAX where it is not known."""
+        return pipeline.Options(**{"machine": _machine(devices).name, **self.options})
+
+    def partition(self, lowered: Lowered) -> Lowered:
+        """The same function, every collective explicit. Raises MeshError with a located diagnostic."""
+        devices = lowerings.devices(lowered)
+        options = self.on(devices)
+        opened = formats.unpack(lowered, context())
+        plan_cache.partition_module(opened.module, options)
+        return lowerings.with_module(lowered, opened.module, self._compiler_options(devices, options.machine))
+
+    def report(self, lowered: Lowered) -> Report:
+        """What the function communicates once it is partitioned. Raises MeshError."""
+        devices = lowerings.devices(lowered)
+        options = replace(self.on(devices), emit="mesh", replica_groups="auto")
+        report, _ = partition_and_report(formats.unpack(lowered, context()).module, options)
+        return report if "machine" in self.options else replace(report, why_machine=_machine(devices).why)
+
+    def _compiler_options(self, devices: Sequence[Any], machine: str) -> dict[str, OptionValue]:
+        """XLA's, of which JAX takes those that are given to `compile` instead."""
+        if len(devices) < 2:
+            return dict(self.compiler_options.given)
+        asked = self.compiler_options.on(jax_devices.machine_of(devices, machine), explicit=True)
+        return {**xla.own_options(devices[0]), **asked}
+
+
+def _machine(devices: Sequence[Any]) -> jax_devices.Chosen:
+    return jax_devices.of(devices) if devices else jax_devices.implied(())
