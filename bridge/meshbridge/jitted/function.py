@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import jax
-import numpy as np
 from jax.stages import Lowered
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.jitted import lowerings
-from meshbridge.jitted.plans import Planning
+from meshbridge.jitted.kinds import kinds, layouts
+from meshbridge.jitted.plans import Planning, compiled
 from meshbridge.jitted.within import Within
 from meshbridge.reports import Report
 
@@ -24,6 +24,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Key = tuple[Any, ...]
+
+
+class _Compiled(NamedTuple):
+    """What runs a call, and the layouts of the arrays that it was first made for."""
+
+    run: Callable[..., Any]
+    layouts: tuple[Any, ...]
 
 
 class Jitted(Generic[P, R]):
@@ -40,7 +47,7 @@ class Jitted(Generic[P, R]):
         self._planning = planning
         self._static = lowerings.static_arguments(jitted)
         self._within = Within(jitted, planning)
-        self._compiled: dict[Key, Callable[..., R]] = {}
+        self._compiled: dict[Key, _Compiled] = {}
         self._last: tuple[Key, Callable[..., R]] | None = None
 
     def __repr__(self) -> str:
@@ -53,16 +60,26 @@ class Jitted(Generic[P, R]):
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
         """Runs the partitioned program on the devices of its mesh. Raises MeshError where it cannot be partitioned, and what JAX
         raises for arguments that `jax.jit` would not take."""
+        if jax.config.jax_disable_jit:
+            found: R = self._jitted(*arguments, **named)
+            return found
         given, by_name, static = self._dynamic(arguments, named)
         leaves, tree = jax.tree.flatten((given, by_name))
-        kinds = _kinds(leaves)
-        if kinds is None:
-            return self._within.call(arguments, named, (given, by_name), static)
-        key = (tree, static, lowerings.context(), *kinds)
+        if not lowerings.trace_state_clean():
+            key = (tree, static, lowerings.context(), *kinds(leaves))
+            return self._within.call(self._hashable(key), arguments, named, (given, by_name))
+        key = (tree, static, lowerings.context_with_devices(), *kinds(leaves))
         last = self._last
         if last is None or last[0] != key:
-            self._last = last = key, self._compile(key, arguments, named)
-        return last[1](*given, **by_name)
+            self._last = last = key, self._compile(key, leaves, arguments, named)
+        try:
+            return last[1](*given, **by_name)
+        except lowerings.InternalFloatingPointError:
+            return self._not_a_number(arguments, named)
+        except ValueError:
+            if (other := self._in_layouts(key, leaves, arguments, named)) is None:
+                raise
+        return other(*given, **by_name)
 
     def lower(self, *arguments: P.args, **named: P.kwargs) -> Lowered:
         """The partitioned program for arguments, which may be `jax.ShapeDtypeStruct`s, as a `jax.stages.Lowered`: `compile()`
@@ -93,15 +110,36 @@ class Jitted(Generic[P, R]):
         self._within = Within(self._jitted, self._planning)
         self._jitted.clear_cache()
 
-    def _compile(self, key: Key, arguments: Sequence[Any], named: Mapping[str, Any]) -> Callable[..., R]:
+    def _compile(self, key: Key, leaves: Sequence[Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> Callable[..., R]:
         """What runs calls of that key. Two threads that come at once both compile it, and run the same."""
+        found = self._compiled.get(self._hashable(key))
+        if found is None:
+            made = compiled(self.lower(*arguments, **named), self._name)  # type: ignore[arg-type]
+            found = self._compiled.setdefault(key, _Compiled(made, layouts(leaves)))
+        return found.run
+
+    def _in_layouts(
+        self, key: Key, leaves: Sequence[Any], arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> Callable[..., R] | None:
+        """What runs a call whose arrays are in other layouts than those of the call that the key was compiled for, where JAX
+        refuses it; None where they are in the same, which is then not what is wrong."""
+        if (held := layouts(leaves)) == self._compiled[key].layouts:
+            return None
+        return self._compile((*key, *held), leaves, arguments, named)
+
+    def _not_a_number(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> R:
+        """Computes op by op what has given a NaN, or an infinity, under `jax.debug_nans`: JAX then says which op it is."""
+        with jax.disable_jit():
+            self._jitted(*arguments, **named)
+        raise FloatingPointError(f"{self._name}, partitioned, gives a value that is not finite; op by op it does not")
+
+    def _hashable(self, key: Key) -> Key:
+        """The same key. Raises MeshError for one with a static argument that cannot be hashed."""
         try:
-            found = self._compiled.get(key)
+            hash(key)
         except TypeError:
             raise MeshError(f"error: {self._name}: {_unhashable(key[1])}") from None
-        if found is None:
-            found = self._compiled.setdefault(key, self.lower(*arguments, **named).compile())  # type: ignore[arg-type]
-        return found
+        return key
 
     @property
     def _name(self) -> str:
@@ -120,31 +158,6 @@ class Jitted(Generic[P, R]):
             *((name, type(named[name]), named[name]) for name in sorted(named) if name in names),
         )
         return given, by_name, static
-
-
-def _kinds(leaves: Sequence[Any]) -> list[Any] | None:
-    """What a program is compiled for of each argument; None where JAX is tracing one of them.
-
-    What a call has in common with the one before is the same object, mostly: to compare it costs next to nothing.
-    """
-    kinds: list[Any] = []
-    for leaf in leaves:
-        kind = type(leaf)
-        if kind in _NUMBERS:
-            kinds.append(kind)
-        elif isinstance(leaf, _NUMPY):
-            kinds += (leaf.dtype, leaf.shape)
-        elif isinstance(leaf, jax.core.Tracer):
-            return None
-        elif isinstance(leaf, jax.Array):
-            kinds += (leaf.aval, leaf.sharding if leaf.committed else None)
-        else:
-            kinds += (kind, jax.typeof(leaf))
-    return kinds
-
-
-_NUMBERS = frozenset({bool, int, float, complex})
-_NUMPY = (np.ndarray, np.generic)
 
 
 def _unhashable(static: Key) -> str:

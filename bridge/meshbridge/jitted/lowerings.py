@@ -13,14 +13,18 @@ from typing import Any, NamedTuple
 import jax
 
 # Nothing public has these.
+from jax._src.api_util import InternalFloatingPointError
 from jax._src.config import trace_context
-from jax._src.core import jaxpr_as_fun
+from jax._src.core import jaxpr_as_fun, trace_state_clean
 from jax._src.custom_partitioning import custom_partitioning_p
 from jax.interpreters import mlir as lowering
 from jax.stages import Lowered
 
+from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.machines.machine import OptionValue
+
+__all__ = ["InternalFloatingPointError", "trace_state_clean"]
 
 
 def _as_called(ctx: Any, *values: Any, call: Any, **_: Any) -> Any:
@@ -46,9 +50,15 @@ def static_arguments(jitted: Any) -> Static:
 
 
 def context() -> tuple[Any, ...]:
-    """What changes how a function is traced beside its arguments: JAX's settings, and the mesh of `jax.set_mesh` with devices."""
+    """What changes how a function is traced beside its arguments: JAX's settings, and the mesh of `jax.set_mesh`."""
+    held: tuple[Any, ...] = trace_context()
+    return held
+
+
+def context_with_devices() -> tuple[Any, ...]:
+    """The same and the devices of that mesh, where JAX is not tracing."""
     mesh = () if jax.sharding.get_abstract_mesh().empty else (jax.sharding.get_mesh(),)
-    return (*mesh, trace_context())
+    return (*mesh, *context())
 
 
 def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lowered:
@@ -56,6 +66,12 @@ def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lo
     inlined = lowering.LoweringParameters(override_lowering_rules=LOWERING_RULES)
     found: Lowered = jitted.trace(*arguments, **named).lower(_private_parameters=inlined)
     return found
+
+
+def module(lowered: Lowered) -> ir.Module:
+    """Its program, in a context of our own: one does not read what another one holds."""
+    held = lowered.compiler_ir("stablehlo")
+    return mlir.parse(mlir.to_bytecode(held), str(held.operation.attributes["sym_name"]).strip('"'), mlir.context())
 
 
 def devices(lowered: Lowered) -> tuple[Any, ...]:

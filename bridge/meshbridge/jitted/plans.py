@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jax.stages import Lowered
+import jax
+from jax.stages import Compiled, Lowered
 
 from meshbridge import pipeline
-from meshbridge.ir.mlir import context
+from meshbridge.ir.mlir import MeshError
 from meshbridge.jitted import lowerings, plan_cache
 from meshbridge.machines.machine import OptionValue
-from meshbridge.read import formats
 from meshbridge.reports import Report, partition_and_report
 from meshbridge.runtime import devices as jax_devices
 from meshbridge.runtime import xla
@@ -38,15 +38,15 @@ class Planning:
         """The same function, every collective explicit. Raises MeshError with a located diagnostic."""
         devices = lowerings.devices(lowered)
         options = self.on(devices)
-        opened = formats.unpack(lowered, context())
-        plan_cache.partition_module(opened.module, options)
-        return lowerings.with_module(lowered, opened.module, self._compiler_options(devices, options.machine))
+        module = lowerings.module(lowered)
+        plan_cache.partition_module(module, options)
+        return lowerings.with_module(lowered, module, self._compiler_options(devices, options.machine))
 
     def report(self, lowered: Lowered) -> Report:
         """What the function communicates once it is partitioned. Raises MeshError."""
         devices = lowerings.devices(lowered)
         options = replace(self.on(devices), emit="mesh", replica_groups="auto")
-        report, _ = partition_and_report(formats.unpack(lowered, context()).module, options)
+        report, _ = partition_and_report(lowerings.module(lowered), options)
         return report if "machine" in self.options else replace(report, why_machine=_machine(devices).why)
 
     def _compiler_options(self, devices: Sequence[Any], machine: str) -> dict[str, OptionValue]:
@@ -55,6 +55,14 @@ class Planning:
             return dict(self.compiler_options.given)
         asked = self.compiler_options.on(jax_devices.machine_of(devices, machine), explicit=True)
         return {**xla.own_options(devices[0]), **asked}
+
+
+def compiled(lowered: Lowered, name: str) -> Compiled:
+    """What XLA makes of the partitioned function of that name. Raises MeshError where it refuses the program or an option."""
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise MeshError(f"error: {name}: XLA cannot compile the program: {str(error).splitlines()[0]}") from error
 
 
 def _machine(devices: Sequence[Any]) -> jax_devices.Chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from math import prod
 
@@ -57,11 +58,24 @@ def refuse(op: ir.Operation, name: str, *, is_inside: bool) -> None:
         raise OpError(op, *REFUSED[name])
     if name in INSIDE_ONLY and not is_inside:
         raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation")
-    if name == CUSTOM_CALL and _has_effect(op):
-        raise OpError(op, _EFFECT, "keep it out of the partitioned program")
+    if name == CUSTOM_CALL and has_effect(op):
+        if not is_callback(op):
+            raise OpError(op, _EFFECT, "keep it out of the partitioned program")
+        if len(op.results) and not is_inside:
+            hint = "jax.pure_callback has no effect, jax.debug.callback no results; both are partitioned"
+            raise OpError(op, "calls a Python function that has an effect and results, or an order", hint)
 
 
-def _has_effect(op: ir.Operation) -> bool:
+def is_callback(op: ir.Operation) -> bool:
+    """Whether a custom call is one of a Python function of the process that has traced it."""
+    return bool(_CALLBACK.fullmatch(call_target(op)))
+
+
+_CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla_buffer_python_(cpu|gpu)_callback")
+"""The targets by which JAX calls Python."""
+
+
+def has_effect(op: ir.Operation) -> bool:
     """Whether a call does what must not be done by every device. A placement is for each device's own shard."""
     if call_target(op) == PLACEMENT:
         return False

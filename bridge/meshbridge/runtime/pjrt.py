@@ -7,7 +7,6 @@ row-major position p of the mesh is replica `device_ids[p]`; replica r runs on t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +26,7 @@ from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import Axes, Mesh, Split
 from meshbridge.ir.subaxes import whole_split
 from meshbridge.machines.machine import OptionValue
+from meshbridge.ops.refused import is_callback
 from meshbridge.read import formats
 from meshbridge.runtime import xla
 
@@ -155,6 +155,18 @@ class Executable:
     def hlo_text(self) -> str:
         """The optimised HLO, as XLA runs it."""
         return self.loaded.hlo_text()
+
+    def as_text(self) -> str:
+        """The same, by the name that `jax.stages.Compiled` has for it."""
+        return self.hlo_text()
+
+    def memory_analysis(self) -> Any:
+        """XLA's `CompiledMemoryStats`, as of a `jax.stages.Compiled`: bytes of a device."""
+        return self.loaded.memory
+
+    def cost_analysis(self) -> dict[str, float]:
+        """What XLA estimates of one device's program, by its own names (`flops`), as of a `jax.stages.Compiled`."""
+        return self.loaded.cost
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs on global arrays of numpy or JAX. Gives global `jax.Array`s, sharded as the program left them, in the tree of the
@@ -360,15 +372,9 @@ def _strip(module: ir.Module, main: ir.Operation) -> None:
 def _refuse_callbacks(module: ir.Module) -> None:
     """Raises OpError for a call of a Python function: it is not in the module, and XLA ends the process that runs one without."""
     for op in mlir.walk_all(module):
-        if op.name == mlir.CUSTOM_CALL:
-            target = ir.StringAttr(op.attributes["call_target_name"]).value
-            if _CALLBACK.fullmatch(target):
-                hint = "jax.pure_callback and jax.debug.print run only where jax.jit has compiled them"
-                raise OpError(op, "calls a Python function, which no module holds", hint=hint)
-
-
-_CALLBACK = re.compile(r"xla_(ffi_)?(partitioned_)?python_(cpu|gpu)_callback|xla_buffer_python_(cpu|gpu)_callback")
-"""The targets by which JAX calls a Python function of the process that has traced it."""
+        if op.name == mlir.CUSTOM_CALL and is_callback(op):
+            hint = "meshbridge.jit runs jax.pure_callback and jax.debug.print, as jax.jit does"
+            raise OpError(op, "calls a Python function, which no module holds", hint=hint)
 
 
 def _load(

@@ -51,6 +51,12 @@ class Loaded:
         """XLA's `CompiledMemoryStats`: what a device holds of arguments and results, and beside them while it computes."""
         return self.executable.get_compiled_memory_stats()
 
+    @property
+    def cost(self) -> dict[str, float]:
+        """What XLA estimates of one device's program, by its own names."""
+        found: dict[str, float] = self.executable.cost_analysis()
+        return found
+
 
 _AHEAD_OF_TIME = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
 """XLA's options by platform where its devices are not there. Nothing can tune Triton's products then: XLA splits those of few
