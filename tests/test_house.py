@@ -37,6 +37,7 @@ LAYERS = (
     "tools",
     "__init__",
     "api",
+    "jitted",
     "reports conversion",
     "pages",
     "pipeline",

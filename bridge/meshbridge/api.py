@@ -257,33 +257,28 @@ class JitKeywords(Keywords, total=False):
 @overload
 def jit(function: Callable[P, R], /, *, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Jitted[P, R]: ...
 @overload
-def jit(
-    *, compiler_options: Given = ..., **options: Unpack[JitKeywords]
-) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+def jit(*, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(function: Any = None, /, *, compiler_options: Given = "best", **options: Unpack[JitKeywords]) -> Any:
     """`jax.jit`, partitioned by meshbridge: what it gives is called as the function itself.
 
-    As a decorator it stands with or without options. A function that `jax.jit` has made keeps what it was made with. For each
+    As a decorator it stands with or without options. Without options of `jax.jit`, a function that it has made keeps those that it
+    was made with. For each
     kind of arguments that the function is called with it is traced, partitioned and compiled once; it runs on the devices that
     its shardings, its arguments or `jax.set_mesh` name. With the environment variable MESHBRIDGE_CACHE_DIR, partitioned programs
     are kept in that folder.
     XLA's options are as for `compile`.
-    Raises MeshError for options that cannot have their value, and for those of `jax.jit` with a function that it has made. What
-    it gives raises MeshError where the function cannot be partitioned.
+    Raises MeshError for options that cannot have their value. What it gives raises MeshError where the function cannot be
+    partitioned.
     """
     if function is None:
         return partial(jit, compiler_options=compiler_options, **options)
     import jax
 
-    from meshbridge.ir.mlir import MeshError
     from meshbridge.jitted.function import Jitted
     from meshbridge.jitted.plans import Planning
     from meshbridge.runtime.compiler_options import CompilerOptions
 
     ours = {name: value for name, value in options.items() if name in Keywords.__annotations__}
     theirs: dict[str, Any] = {name: value for name, value in options.items() if name not in ours}
-    if is_jitted := hasattr(function, "lower") and hasattr(function, "trace"):
-        if theirs:
-            raise MeshError(f"error: jax.jit has made the function already, expected {', '.join(theirs)} there")
-    planning = Planning(ours, CompilerOptions.of(compiler_options))
-    return Jitted(function if is_jitted else jax.jit(function, **theirs), planning)
+    as_it_is = not theirs and hasattr(function, "lower") and hasattr(function, "trace")
+    return Jitted(function if as_it_is else jax.jit(function, **theirs), Planning(ours, CompilerOptions.of(compiler_options)))

@@ -252,7 +252,7 @@ _partitioning = RLock()
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Lets other threads wait: the warnings of a plan are caught and looked through, which Python does for all threads at once."""
+    """Lets other threads wait: the warnings of a plan are looked through, which Python catches for all threads."""
     with _partitioning:
         yield
 

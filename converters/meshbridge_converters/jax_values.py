@@ -59,7 +59,8 @@ def export(function: Any, arguments: Sequence[Any], named: Mapping[str, Any], pl
     try:
         return _exported(function, arguments, named, platform, ())
     except NotImplementedError as error:
-        raise MeshError(f"error: jax.export cannot export the function: {error}") from error
+        hint = "meshbridge.jit of the outermost function runs callbacks, and is not exported"
+        raise MeshError(f"error: jax.export cannot export the function: {error}\n  hint: {hint}") from error
     except ValueError as error:
         if _NO_GUARANTEE not in str(error):
             raise
@@ -76,11 +77,12 @@ def _exported(
 ) -> Any:
     from jax import export
 
-    from meshbridge.jitted.lowerings import LOWERING_RULES
+    from meshbridge.runtime.lowerings import LOWERING_RULES, as_a_whole
 
     options = {"disabled_checks": unchecked, "_override_lowering_rules": LOWERING_RULES}
     platforms = None if platform is None else (platform,)
-    return export.export(function, platforms=platforms, **options)(*arguments, **named)
+    with as_a_whole():
+        return export.export(function, platforms=platforms, **options)(*arguments, **named)
 
 
 def lowered(value: Any, ctx: ir.Context) -> Program:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import jax
 from jax.stages import Lowered
 
 from meshbridge.ir.mlir import MeshError
-from meshbridge.jitted import lowerings
 from meshbridge.jitted.kinds import kinds, layouts
 from meshbridge.jitted.plans import Planning, compiled
 from meshbridge.jitted.within import Within
 from meshbridge.reports import Report
+from meshbridge.runtime import lowerings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,19 +56,19 @@ class Jitted(Generic[P, R]):
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method: bound, `self` being its first argument."""
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
         """Runs the partitioned program on the devices of its mesh. Raises MeshError where it cannot be partitioned, and what JAX
         raises for arguments that `jax.jit` would not take."""
         if jax.config.jax_disable_jit:
-            found: R = self._jitted(*arguments, **named)
-            return found
+            return self._eager(arguments, named)
         given, by_name, static = self._dynamic(arguments, named)
         leaves, tree = jax.tree.flatten((given, by_name))
         if not lowerings.trace_state_clean():
             key = (tree, static, lowerings.context(), *kinds(leaves))
-            return self._within.call(self._hashable(key), arguments, named, (given, by_name))
+            traced: R = self._within.call(self._hashable(key), arguments, named, (given, by_name))
+            return traced
         key = (tree, static, lowerings.context_with_devices(), *kinds(leaves))
         last = self._last
         if last is None or last[0] != key:
@@ -84,11 +85,11 @@ class Jitted(Generic[P, R]):
     def lower(self, *arguments: P.args, **named: P.kwargs) -> Lowered:
         """The partitioned program for arguments, which may be `jax.ShapeDtypeStruct`s, as a `jax.stages.Lowered`: `compile()`
         gives a `jax.stages.Compiled`, with `memory_analysis()` and `cost_analysis()`. Raises MeshError."""
-        return self._planning.partition(lowerings.lower(self._jitted, arguments, named))
+        return self._lower(arguments, named)
 
     def partitioned_text(self, *arguments: P.args, **named: P.kwargs) -> str:
         """The partitioned program in StableHLO, every collective explicit. Raises MeshError."""
-        return self.lower(*arguments, **named).as_text()
+        return str(self.lower(*arguments, **named).as_text())
 
     def report(self, *arguments: P.args, **named: P.kwargs) -> Report:
         """What the function communicates, as `meshbridge.report` says it. Raises MeshError."""
@@ -110,11 +111,14 @@ class Jitted(Generic[P, R]):
         self._within = Within(self._jitted, self._planning)
         self._jitted.clear_cache()
 
+    def _lower(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lowered:
+        return self._planning.partition(lowerings.lower(self._jitted, arguments, named))
+
     def _compile(self, key: Key, leaves: Sequence[Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> Callable[..., R]:
         """What runs calls of that key. Two threads that come at once both compile it, and run the same."""
         found = self._compiled.get(self._hashable(key))
         if found is None:
-            made = compiled(self.lower(*arguments, **named), self._name)  # type: ignore[arg-type]
+            made = compiled(self._lower(arguments, named), self._name)
             found = self._compiled.setdefault(key, _Compiled(made, layouts(leaves)))
         return found.run
 
@@ -123,15 +127,21 @@ class Jitted(Generic[P, R]):
     ) -> Callable[..., R] | None:
         """What runs a call whose arrays are in other layouts than those of the call that the key was compiled for, where JAX
         refuses it; None where they are in the same, which is then not what is wrong."""
-        if (held := layouts(leaves)) == self._compiled[key].layouts:
+        found, held = self._compiled.get(key), layouts(leaves)
+        if found is None or found.layouts == held:
             return None
         return self._compile((*key, *held), leaves, arguments, named)
 
     def _not_a_number(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> R:
         """Computes op by op what has given a NaN, or an infinity, under `jax.debug_nans`: JAX then says which op it is."""
         with jax.disable_jit():
-            self._jitted(*arguments, **named)
+            self._eager(arguments, named)
         raise FloatingPointError(f"{self._name}, partitioned, gives a value that is not finite; op by op it does not")
+
+    def _eager(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> R:
+        """What `jax.jit` computes under `jax.disable_jit`."""
+        found: R = self._jitted(*arguments, **named)
+        return found
 
     def _hashable(self, key: Key) -> Key:
         """The same key. Raises MeshError for one with a static argument that cannot be hashed."""
@@ -166,5 +176,5 @@ def _unhashable(static: Key) -> str:
             hash(value)
         except TypeError:
             label = f"'{name}'" if isinstance(name, str) else f"of position {name}"
-            return f"the static argument {label} is a {kind.__name__}, which cannot be hashed\n  hint: give a tuple or another value"
+            return f"the static argument {label} is a {kind.__name__}, which cannot be hashed"
     return "the arguments cannot be hashed"

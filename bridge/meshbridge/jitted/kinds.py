@@ -46,6 +46,6 @@ def _layout(leaf: Any) -> Any:
 
 
 _arrays: set[type] = set()
-"""JAX's own classes of arrays, as they are met: to ask whether a value is a `jax.Array` takes longer than the rest of its kind."""
+"""JAX's own classes of arrays, as they are met: to ask whether a value is a `jax.Array` takes longer than all else."""
 
 _NUMBERS = frozenset({bool, int, float, complex})

@@ -5,7 +5,7 @@ programs has it, the options, the machine's file, the sharding rules that the us
 the versions of JAX. It is a hash of the rest of the file, then MLIR bytecode.
 
 Any number of threads and processes may share a folder: an entry is written beside its name and renamed, and whoever comes second
-writes the same bytes.
+writes the same plan.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _key(module: ir.Module, options: pipeline.Options) -> str:
     text = module.operation.get_asm(enable_debug_info=False, print_generic_op_form=True, use_local_scope=True)
     machine = "" if options.machine in UNNAMED else repr(device(options.machine))
     rules = sorted((target, repr(rule)) for target, rule in USER_RULES.items())
-    return _DIGEST("\0".join((_code(), text, repr(options), machine, repr(rules))).encode()).hexdigest()
+    return _DIGEST("\0".join((_code(), str(text), repr(options), machine, repr(rules))).encode()).hexdigest()
 
 
 @cache
@@ -90,7 +90,7 @@ def _load(entry: Path, ctx: ir.Context) -> ir.Module | None:
     """The module of an entry; None where there is none, or a damaged one, of which it warns."""
     try:
         data = entry.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         warnings.warn(CacheWarning(f"{entry}: warning: {error.strerror}, partitioned anew"), stacklevel=4)

@@ -11,11 +11,11 @@ from jax.stages import Compiled, Lowered
 
 from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError
-from meshbridge.jitted import lowerings, plan_cache
+from meshbridge.jitted import plan_cache
 from meshbridge.machines.machine import OptionValue
 from meshbridge.reports import Report, partition_and_report
 from meshbridge.runtime import devices as jax_devices
-from meshbridge.runtime import xla
+from meshbridge.runtime import lowerings, xla
 from meshbridge.runtime.compiler_options import CompilerOptions
 
 

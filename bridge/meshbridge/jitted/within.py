@@ -1,7 +1,7 @@
 """Calls of a jitted function within one that JAX traces: under `jax.jit`, in loops and branches, under `jax.grad` and `jax.vjp`.
 
 There the call is one of the partitioned `jax.export.Exported`. Its derivative is that of the function as it is written, which is
-partitioned under the same options.
+partitioned under the same options. Within a function that is itself being partitioned, it is a part of that like any other.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from meshbridge.ir.mlir import MeshError, context
-from meshbridge.jitted import lowerings, plan_cache
+from meshbridge.jitted import plan_cache
 from meshbridge.jitted.plans import Planning
 from meshbridge.read import formats
+from meshbridge.runtime import lowerings
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Within:
 
         Raises MeshError for a function that cannot be partitioned or exported, and for one that is to be batched.
         """
+        if lowerings.is_partitioned_as_a_whole():
+            return self.jitted(*arguments, **named)
         leaves, tree = jax.tree.flatten(dynamic)
         if key not in self._parts:
             self._parts[key] = self._part(*jax.tree.map(_described, (tuple(arguments), dict(named))))
@@ -58,7 +61,7 @@ class Within:
                 raise
             name = part.exported.fun_name
             hint = f"batch what is partitioned: meshbridge.jit(jax.vmap({name}))"
-            raise MeshError(f"error: {name} is partitioned, and cannot be batched by jax.vmap any more\n  hint: {hint}") from error
+            raise MeshError(f"error: {name} is partitioned, and cannot be batched any more\n  hint: {hint}") from error
         if leaves:
             return results
         values, tree = jax.tree.flatten(results)

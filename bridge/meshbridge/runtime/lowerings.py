@@ -7,7 +7,9 @@ compiles, donates, puts arguments on devices, calls back Python and calls the ex
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -64,8 +66,27 @@ def context_with_devices() -> tuple[Any, ...]:
 def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lowered:
     """The Lowered of a jitted function, by LOWERING_RULES. Raises what JAX raises."""
     inlined = lowering.LoweringParameters(override_lowering_rules=LOWERING_RULES)
-    found: Lowered = jitted.trace(*arguments, **named).lower(_private_parameters=inlined)
+    with as_a_whole():
+        found: Lowered = jitted.trace(*arguments, **named).lower(_private_parameters=inlined)
     return found
+
+
+@contextmanager
+def as_a_whole() -> Iterator[None]:
+    """While a function is traced to be partitioned: those of `meshbridge.jit` within it are partitioned with it."""
+    token = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
+
+
+def is_partitioned_as_a_whole() -> bool:
+    """Whether the function that this thread traces is to be partitioned as it is."""
+    return _whole.get()
+
+
+_whole = ContextVar("_whole", default=False)
 
 
 def module(lowered: Lowered) -> ir.Module:
