@@ -79,6 +79,9 @@ from meshbridge.ir.mlir import ir
 
 jitted = jax.jit(lambda x: x)
 
+def double(x: float) -> float:
+    return 2 * x
+
 def kinds(artifact: export.Exported, loaded: meshbridge.Program, module: ir.Module) -> None:
     reveal_type(meshbridge.partition(artifact))  # Exported
     reveal_type(meshbridge.partition(artifact, resharding="exact", collectives="off"))  # Exported
@@ -92,6 +95,11 @@ def kinds(artifact: export.Exported, loaded: meshbridge.Program, module: ir.Modu
     reveal_type(meshbridge.report(jitted, 1.0, resharding="exact"))  # Report
     reveal_type(meshbridge.compile(module, collectives="off"))  # Executable
     reveal_type(meshbridge.convert(artifact, to="gspmd"))  # Program
+    reveal_type(meshbridge.jit(double)(1.0))  # float
+    reveal_type(meshbridge.jit(donate_argnums=0)(double)(x=1.0))  # float
+    reveal_type(meshbridge.jit(double, machine="h100").report(1.0))  # Report
+    meshbridge.jit(double)("text")  # refused
+    meshbridge.jit(double, donate="x")  # refused
     meshbridge.partition(3)  # refused
     meshbridge.report(3)  # refused
     meshbridge.compile(3)  # refused

@@ -261,12 +261,10 @@ def jit(*, compiler_options: Given = ..., **options: Unpack[JitKeywords]) -> Cal
 def jit(function: Any = None, /, *, compiler_options: Given = "best", **options: Unpack[JitKeywords]) -> Any:
     """`jax.jit`, partitioned by meshbridge: what it gives is called as the function itself.
 
-    As a decorator it stands with or without options. Without options of `jax.jit`, a function that it has made keeps those that it
-    was made with. For each
-    kind of arguments that the function is called with it is traced, partitioned and compiled once; it runs on the devices that
-    its shardings, its arguments or `jax.set_mesh` name. With the environment variable MESHBRIDGE_CACHE_DIR, partitioned programs
-    are kept in that folder.
-    XLA's options are as for `compile`.
+    As a decorator it stands with or without options. A function that `jax.jit` has made keeps the options that it was made
+    with. For each kind of arguments that the function is called with it is traced, partitioned and compiled once; it runs on the
+    devices that its shardings, its arguments or `jax.set_mesh` name. With the environment variable MESHBRIDGE_CACHE_DIR,
+    partitioned programs are kept in that folder. XLA's options are as for `compile`.
     Raises MeshError for options that cannot have their value. What it gives raises MeshError where the function cannot be
     partitioned.
     """

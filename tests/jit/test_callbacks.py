@@ -85,9 +85,7 @@ def test_an_effect_with_results_is_refused(blocks: NamedSharding) -> None:
     def function(x: jax.Array) -> Any:
         return io_callback(lambda x: np.asarray(x), x, x) + 1
 
-    with pytest.raises(
-        MeshError, match=r"test_callbacks.py:\d+:\d+: error: .* calls a Python function that has an effect and re"
-    ):
+    with pytest.raises(MeshError, match=r"test_callbacks.py:\d+:\d+: error: .* calls a Python function that has an effect"):
         meshbridge.jit(function, in_shardings=blocks)(X)
 
 

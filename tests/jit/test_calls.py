@@ -342,6 +342,15 @@ def test_compiled_programs_say_what_they_need(shardings: Any) -> None:
     check_same(compiled(X, W), on_one_device(network, X, W))
 
 
+def test_a_partitioned_program_needs_shardy(shardings: Any) -> None:
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        with pytest.raises(MeshError, match="JAX is told not to use"):
+            meshbridge.jit(network, in_shardings=shardings)(X, W)
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
+
+
 def test_caches_can_be_cleared(shardings: Any) -> None:
     factor = [2.0]
     jitted = meshbridge.jit(lambda x: x * factor[0], in_shardings=shardings[0])

@@ -95,6 +95,12 @@ def test_explicit_meshes() -> None:
         check_same(found, expected)
 
 
+def test_within_shard_map_nothing_is_left_to_partition(mesh: Mesh) -> None:
+    doubled = meshbridge.jit(lambda x: x * 2)
+    mapped = jax.shard_map(lambda x: doubled(x) + 1, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    check_same(jax.jit(mapped)(X), on_one_device(lambda x: x * 2 + 1, X))
+
+
 def test_batching_names_a_way_out(partitioned: Any) -> None:
     with pytest.raises(MeshError, match=r"error: product is partitioned, and cannot be batched any more\n  hint: .*jax\.vmap"):
         jax.vmap(partitioned, in_axes=(0, None))(np.stack([X, X]), W)

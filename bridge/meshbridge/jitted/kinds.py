@@ -31,13 +31,21 @@ def kinds(leaves: Iterable[Any]) -> list[Any]:
             _arrays.add(kind)
             found += (leaf.aval, leaf.sharding if leaf.committed else None)
         else:
-            found += (kind, getattr(leaf, "aval", None))
+            found += (kind, _type(leaf))
     return found
 
 
 def layouts(leaves: Iterable[Any]) -> tuple[Any, ...]:
     """In which order the elements of each array are in memory. To ask takes longer than all of `kinds`."""
     return tuple(_layout(leaf) for leaf in leaves)
+
+
+def _type(leaf: Any) -> Any:
+    """The type of what is an array to JAX by a method of its own; None for what is none, of which JAX says so as it traces."""
+    try:
+        return jax.typeof(leaf)
+    except TypeError:
+        return None
 
 
 def _layout(leaf: Any) -> Any:

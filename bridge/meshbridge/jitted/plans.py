@@ -37,6 +37,9 @@ class Planning:
     def partition(self, lowered: Lowered) -> Lowered:
         """The same function, every collective explicit. Raises MeshError with a located diagnostic."""
         devices = lowerings.devices(lowered)
+        if len(devices) > 1 and not jax.config.jax_use_shardy_partitioner:
+            hint = 'jax.config.update("jax_use_shardy_partitioner", True)'
+            raise MeshError(f"error: the partitioned program is one for Shardy, which JAX is told not to use\n  hint: {hint}")
         options = self.on(devices)
         module = lowerings.module(lowered)
         plan_cache.partition_module(module, options)

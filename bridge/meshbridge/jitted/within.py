@@ -44,7 +44,7 @@ class Within:
 
         Raises MeshError for a function that cannot be partitioned or exported, and for one that is to be batched.
         """
-        if lowerings.is_partitioned_as_a_whole():
+        if lowerings.is_partitioned_as_a_whole() or _is_manual():
             return self.jitted(*arguments, **named)
         leaves, tree = jax.tree.flatten(dynamic)
         if key not in self._parts:
@@ -100,6 +100,11 @@ def _placed(value: Any, sharding: Any) -> Any:
 def _is_explicit(kind: Any) -> bool:
     """Whether a type says how its values are sharded."""
     return any(axis is not AxisType.Auto for axis in kind.sharding.mesh.axis_types)
+
+
+def _is_manual() -> bool:
+    """Whether JAX traces one device's part of a `jax.shard_map`: nothing is left to partition."""
+    return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
 
 
 def _described(value: Any) -> Any:
