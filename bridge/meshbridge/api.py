@@ -274,9 +274,10 @@ def jit(function: Any = None, /, *, compiler_options: Given = "best", **options:
 
     from meshbridge.jitted.function import Jitted
     from meshbridge.jitted.plans import Planning
+    from meshbridge.runtime import lowerings
     from meshbridge.runtime.compiler_options import CompilerOptions
 
     ours = {name: value for name, value in options.items() if name in Keywords.__annotations__}
     theirs: dict[str, Any] = {name: value for name, value in options.items() if name not in ours}
-    as_it_is = not theirs and hasattr(function, "lower") and hasattr(function, "trace")
+    as_it_is = not theirs and lowerings.is_jitted(function)
     return Jitted(function if as_it_is else jax.jit(function, **theirs), Planning(ours, CompilerOptions.of(compiler_options)))

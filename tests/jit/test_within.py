@@ -123,3 +123,14 @@ def test_within_another_it_is_partitioned_with_it(partitioned: Any, mesh: Mesh) 
     jitted = meshbridge.jit(lambda w: outer(partitioned, w), in_shardings=NamedSharding(mesh, P("model")))
     check_same(jitted(W), on_one_device(lambda w: outer(product, w), W))
     assert jitted.partitioned_text(W).count("sdy.manual_computation") == 1
+
+
+def test_what_is_traced_as_a_whole_is_not_called_elsewhere(partitioned: Any, mesh: Mesh) -> None:
+    """JAX keeps one trace of a function that is both partitioned and called, were it not told that they differ."""
+    inner = jax.jit(lambda w: partitioned(X, w) * 2)
+    whole = meshbridge.jit(lambda w: inner(w) + 1, in_shardings=NamedSharding(mesh, P("model")))
+    assert whole.partitioned_text(W).count("sdy.manual_computation") == 1
+    assert meshbridge.partition(inner, W).mlir_module().count("sdy.manual_computation") == 1
+    assert "sdy.manual_computation" in inner.lower(W).as_text()
+    check_same(inner(W), on_one_device(lambda w: product(X, w) * 2, W))
+    check_same(whole(W), on_one_device(lambda w: product(X, w) * 2 + 1, W))

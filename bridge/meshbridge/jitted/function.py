@@ -43,6 +43,7 @@ class Jitted(Generic[P, R]):
     __wrapped__: Callable[P, R]
 
     def __init__(self, jitted: Any, planning: Planning) -> None:
+        lowerings.tell_wholes_apart()
         functools.update_wrapper(self, jitted)
         self._jitted = jitted
         self._planning = planning

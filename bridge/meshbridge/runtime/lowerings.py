@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import ExitStack, contextmanager
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
 
 # Nothing public has these.
 from jax._src.api_util import InternalFloatingPointError
-from jax._src.config import trace_context
+from jax._src.config import bool_state, trace_context
 from jax._src.core import jaxpr_as_fun, trace_state_clean
 from jax._src.custom_partitioning import custom_partitioning_p
 from jax.interpreters import mlir as lowering
@@ -43,6 +43,11 @@ class Static(NamedTuple):
 
     positions: tuple[int, ...]
     names: tuple[str, ...]
+
+
+def is_jitted(function: object) -> bool:
+    """Whether `jax.jit` itself has made a function: others, such as nnx.jit, give functions that look alike."""
+    return hasattr(function, "_jit_info")
 
 
 def static_arguments(jitted: Any) -> Static:
@@ -74,19 +79,32 @@ def lower(jitted: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Lo
 @contextmanager
 def as_a_whole() -> Iterator[None]:
     """While a function is traced to be partitioned: those of `meshbridge.jit` within it are partitioned with it."""
-    token = _whole.set(True)
-    try:
+    with ExitStack() as stack:
+        if _setting:
+            stack.enter_context(_setting[0](True))
         yield
-    finally:
-        _whole.reset(token)
 
 
 def is_partitioned_as_a_whole() -> bool:
     """Whether the function that this thread traces is to be partitioned as it is."""
-    return _whole.get()
+    return bool(_setting) and bool(_setting[0].value)
 
 
-_whole = ContextVar("_whole", default=False)
+def tell_wholes_apart() -> None:
+    """Has JAX keep what it traces `as_a_whole` apart from all else that it traces, by a setting of its own kind.
+
+    JAX then forgets what it has traced before: only a process that has functions of `meshbridge.jit` needs it.
+    """
+    with _making:
+        if not _setting:
+            said = "whether functions of meshbridge.jit are partitioned with the function that is traced"
+            made = bool_state(_NAME, default=False, help=said, include_in_jit_key=True, include_in_trace_context=True)
+            _setting.append(made)
+
+
+_NAME = "meshbridge_as_a_whole"
+_setting: list[Any] = []
+_making = Lock()
 
 
 def module(lowered: Lowered) -> ir.Module:
