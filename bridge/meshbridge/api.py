@@ -218,8 +218,9 @@ def compile(
     function is traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for the devices' own.
     XLA compiles under its defaults with `compiler_options="default"`, or under its options that are given by name; else under
     those that the devices' machine names, under which collectives overlap.
+    Where the devices are of several processes, each of them has to compile the same program, and waits for the others.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are, and for an option that
-    XLA does not take.
+    XLA does not take; in every process where one of several fails, is missing, or has another plan.
     """
     import jax
 
@@ -227,19 +228,25 @@ def compile(
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
     from meshbridge.runtime import devices as jax_devices
-    from meshbridge.runtime import pjrt
+    from meshbridge.runtime import pjrt, processes
     from meshbridge.runtime.compiler_options import CompilerOptions
 
     asked = CompilerOptions.of(compiler_options)
     available = tuple(devices if devices is not None else jax.devices())
-    opened = formats.unpack(program, context(), arguments, kwargs)
-    if available:
-        opened = formats.for_platform(opened, jax_devices.platform(available[0]))
-    options.setdefault("machine", jax_devices.of(available).name)
-    how = pipeline.Options(emit="local", **options)
-    pipeline.partition_module(opened.module, how)
-    under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
-    return pjrt.load(opened.planned(how), available, under)
+    with processes.Agreement(available) as agreement:
+        opened = formats.unpack(program, context(), arguments, kwargs)
+        if available:
+            opened = formats.for_platform(opened, jax_devices.platform(available[0]))
+        taken = processes.signature(opened.module)
+        options.setdefault("machine", jax_devices.of(available).name)
+        how = pipeline.Options(emit="local", **options)
+        pipeline.partition_module(opened.module, how)
+        under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
+        used = pjrt.devices_for(opened.module, available if devices is not None else None)
+        agreement.require(used, opened.module, {"signature": taken, **vars(how), "compiler options": under})
+        executable = pjrt.load(opened.planned(how), used, under)
+        agreement.require(used)
+    return executable
 
 
 class JitKeywords(Keywords, total=False):

@@ -79,10 +79,22 @@ def _exported(
 
     from meshbridge.runtime.lowerings import LOWERING_RULES, as_a_whole
 
+    arguments, named = _without_values((tuple(arguments), dict(named)))
     options = {"disabled_checks": unchecked, "_override_lowering_rules": LOWERING_RULES}
     platforms = None if platform is None else (platform,)
     with as_a_whole():
         return export.export(function, platforms=platforms, **options)(*arguments, **named)
+
+
+def _without_values(arguments: Any) -> Any:
+    """The same arguments, numpy's arrays as their shapes and types where JAX runs in several processes. There it refuses the
+    arrays themselves for arguments that are sharded, since each process might have another one; nothing here reads them."""
+    import jax
+    import numpy as np
+
+    if jax.process_count() == 1:
+        return arguments
+    return jax.tree.map(lambda leaf: jax.typeof(leaf) if isinstance(leaf, np.ndarray) else leaf, arguments)
 
 
 def lowered(value: Any, ctx: ir.Context) -> Program:

@@ -28,7 +28,7 @@ from meshbridge.ir.subaxes import whole_split
 from meshbridge.machines.machine import OptionValue
 from meshbridge.ops.refused import is_callback
 from meshbridge.read import formats
-from meshbridge.runtime import xla
+from meshbridge.runtime import processes, xla
 
 BOUNDARY = (BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLIT, BOUNDARY_PARTIAL)
 """Attributes of the arguments and results of a local program: type before partitioning, mesh symbol, axes per dimension, and axes
@@ -187,7 +187,12 @@ class Executable:
 
     def _run(self, arguments: Sequence[Any], labels: Sequence[str]) -> list[jax.Array]:
         check_number(self.inputs, arguments)
-        sharded = [self._shard(*each) for each in zip(self.inputs, labels, arguments, strict=True)]
+        fitted = [port.fitted(label, argument) for port, label, argument in zip(self.inputs, labels, arguments, strict=True)]
+        if len(processes.of(self.loaded.devices)) > 1:
+            fitted = [each if _is_spread(each) else np.asarray(each) for each in fitted]
+            held = {label: each for label, each in zip(labels, fitted, strict=True) if not _is_spread(each)}
+            processes.require_same_values(held, self.loaded.devices)
+        sharded = [self._shard(*each) for each in zip(self.inputs, labels, fitted, strict=True)]
         return [self._join(port, shards) for port, shards in zip(self.outputs, self.loaded.run(sharded), strict=True)]
 
     def _trace(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -198,30 +203,31 @@ class Executable:
         return self.calling.trace(arguments, named, [self.sharding(port) for port in self.inputs])
 
     def _shard(self, port: Port, label: str, argument: Any) -> jax.Array:
-        argument = port.fitted(label, argument)
-        padded = port.padded_shape(self.mesh)
-        if padded != port.shape:
-            argument = np.pad(np.asarray(argument), [(0, more - size) for more, size in zip(padded, port.shape, strict=True)])
+        target = self.sharding(port)
+        if _is_spread(argument) and argument.sharding.device_set != target.device_set:
+            has, takes = (_described_devices(each.device_set) for each in (argument.sharding, target))
+            hint = "compile for the devices that arrays are on, with devices="
+            raise MeshError(f"error: {label}: the array is on {has}, expected {takes}\n  hint: {hint}")
         # Without this JAX would silently make 32-bit numbers of 64-bit ones.
         with jax.enable_x64(True):
-            placed = self._as_terms(port, argument) if port.partial else jax.device_put(argument, self.sharding(port))
+            padded = _padded(argument, port.padded_shape(self.mesh), target)
+            placed = self._as_terms(target, padded) if port.partial else _put(padded, target)
         return placed if not self.mesh.device_ids else self._in_device_order(placed)
 
-    def _as_terms(self, port: Port, argument: Any) -> jax.Array:
+    def _as_terms(self, target: NamedSharding, argument: Any) -> jax.Array:
         """An unreduced array as it is given. Of any other array, the first device of each group holds the value, which others add
         nothing to."""
-        target = self.sharding(port)
         if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
             return jax.device_put(argument, target)
-        value = np.asarray(argument)
-        mesh, split = self._mesh_for(port), target.spec.update(unreduced=frozenset())
+        mesh, split = target.mesh, target.spec.update(unreduced=frozenset())
         coordinates = dict(zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True))
         along = [mesh.axis_names.index(name) for name in target.spec.unreduced]
+        whole = _put(argument, NamedSharding(mesh, split))
         shards = [
-            jax.device_put(value[index] if not any(coordinates[device][axis] for axis in along) else value[index] * 0, device)
-            for device, index in NamedSharding(mesh, split).devices_indices_map(value.shape).items()
+            jax.numpy.zeros_like(shard.data) if any(coordinates[shard.device][axis] for axis in along) else shard.data
+            for shard in whole.addressable_shards
         ]
-        return jax.make_array_from_single_device_arrays(value.shape, target, shards)
+        return jax.make_array_from_single_device_arrays(whole.shape, target, shards)
 
     def _in_device_order(self, placed: jax.Array) -> jax.Array:
         """The same buffers as the client takes them: by position in `devices`, whatever the mesh's own order."""
@@ -229,7 +235,9 @@ class Executable:
         memory = placed.sharding.memory_kind
         each = NamedSharding(jax.sharding.Mesh(np.array(self.loaded.devices), ("replica",)), PartitionSpec(), memory_kind=memory)
         shape = placed.sharding.shard_shape(placed.shape)
-        return jax.make_array_from_single_device_arrays(shape, each, [buffers[device] for device in self.loaded.devices])
+        return jax.make_array_from_single_device_arrays(
+            shape, each, [buffers[device] for device in self.loaded.devices if device in buffers]
+        )
 
     def _join(self, port: Port, shards: Sequence[Any]) -> jax.Array:
         memory = shards[0].sharding.memory_kind
@@ -241,6 +249,33 @@ class Executable:
         padded = port.padded_shape(self.mesh)
         whole = jax.make_array_from_single_device_arrays(padded, self.sharding(port), list(shards))
         return whole if padded == port.shape else whole[tuple(slice(size) for size in port.shape)]
+
+
+def _is_spread(argument: Any) -> bool:
+    """Whether it is an array that this process does not hold whole."""
+    return isinstance(argument, jax.Array) and not argument.is_fully_addressable
+
+
+def _put(argument: Any, target: NamedSharding) -> jax.Array:
+    """An array in a sharding. Of values that every process has whole, JAX takes those alone in which nothing is NaN."""
+    if target.is_fully_addressable or _is_spread(argument):
+        return jax.device_put(argument, target)
+    return processes.spread(argument, target)
+
+
+def _padded(argument: Any, shape: Sequence[int], target: NamedSharding) -> Any:
+    """The array with zeros behind it up to a shape."""
+    if tuple(argument.shape) == tuple(shape):
+        return argument
+    behind = [(0, more - size) for more, size in zip(shape, argument.shape, strict=True)]
+    if not _is_spread(argument):
+        return np.pad(np.asarray(argument), behind)
+    return jax.jit(lambda array: jax.numpy.pad(array, behind), out_shardings=target)(argument)
+
+
+def _described_devices(devices: Iterable[Any]) -> str:
+    ids = sorted(device.id for device in devices)
+    return f"the {len(ids)} devices {', '.join(map(str, ids[:8]))}{', …' if len(ids) > 8 else ''}"
 
 
 def whole(array: jax.Array) -> np.ndarray[Any, Any]:
@@ -260,23 +295,42 @@ def whole(array: jax.Array) -> np.ndarray[Any, Any]:
     return total
 
 
+def devices_for(module: ir.Module, available: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """The first of the `available` devices, as many as the mesh of a program has; by default of JAX's, where a program for one
+    device runs on this process's own.
+
+    Raises MeshError where there are fewer, and where all of them are of other processes.
+    """
+    mesh = mesh_or_single(module)
+    if available is None:
+        available = jax.devices() if mesh.size > 1 else jax.local_devices()
+    if mesh.size > len(available):
+        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
+    used, own = tuple(available[: mesh.size]), jax.process_index()
+    if own not in (having := processes.of(used)):
+        hint = "compile it in those processes alone, or name other devices with devices="
+        raise processes.Elsewhere(
+            f"error: the program runs on {_described_devices(used)}, all of {processes.named(having)}, this is process {own}"
+            f"\n  hint: {hint}"
+        )
+    return used
+
+
 def load(
     program: formats.Program, available: Sequence[Any], compiler_options: Mapping[str, OptionValue] = MappingProxyType({})
 ) -> Executable:
     """Compiles a program in the form `local` for the first of the `available` devices, as many as its mesh has.
     `compiler_options` are set by XLA's names.
 
-    Changes its module. Raises MeshError for one that needs more devices than there are, or that XLA refuses.
+    Changes its module. Raises MeshError for one that needs other devices than there are, or that XLA refuses.
     """
     module = program.module
     main = mlir.main_function(module)
     mesh = mesh_or_single(module)
     inputs, outputs = boundary(module)
-    if mesh.size > len(available):
-        raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
+    used = devices_for(module, available)
     _strip(module, main)
-    used = tuple(available[: mesh.size])
-    _check_memories((*inputs, *outputs), used[0])
+    _check_memories((*inputs, *outputs), next(device for device in used if device.process_index == jax.process_index()))
     return Executable(mesh, tuple(inputs), tuple(outputs), _load(module, used, compiler_options), program.calling)
 
 

@@ -1,0 +1,248 @@
+"""The processes that run one program together: that all have decided the same, and arrays that none of them holds whole.
+
+Devices wait for each other in every collective. Processes whose plans differ would wait for ever, or exchange what does not
+belong together, so each says by the key-value store of `jax.distributed` what it is about to run, before it runs. One process,
+the first that has some of the devices, reads what all have said and answers all: a read and a write for each process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import jax
+import jaxlib.version
+import numpy as np
+
+from meshbridge.ir import mlir
+from meshbridge.ir.mlir import MeshError, ir
+
+WAIT_VARIABLE = "MESHBRIDGE_PROCESS_TIMEOUT"
+"""Environment variable: seconds for which a process waits for the others to come to the same program."""
+
+WAIT = 600.0
+"""Hosts partition a program of 100,000 ops in a minute, and may start minutes apart where each loads data first."""
+
+Facts = Mapping[str, str]
+"""What a process says that it is about to run, by the name of each part."""
+
+
+def of(devices: Sequence[Any]) -> tuple[int, ...]:
+    """The numbers of the processes that have some of JAX's `devices`, in order."""
+    return tuple(sorted({device.process_index for device in devices}))
+
+
+def digest(module: ir.Module) -> str:
+    """A hash of a program's text without source locations, in which processes that run from other folders would differ."""
+    text = module.operation.get_asm(enable_debug_info=False)
+    return hashlib.blake2b(str(text).encode(), digest_size=16).hexdigest()
+
+
+def signature(module: ir.Module) -> str:
+    """The types of a program's arguments and results, as they are before it is partitioned."""
+    return str(mlir.function_type(mlir.main_function(module)))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """That the processes which have some of the `available` devices come to the same programs in the same order.
+
+    As a context it tells the others when this process fails, so that they stop as well. Within one process it does nothing.
+    """
+
+    available: Sequence[Any]
+
+    def __enter__(self) -> Agreement:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, Disagreement | Elsewhere) and _shared(self.available):
+            _Round(of(self.available)).fail(str(error) or type(error).__name__)
+
+    def require(
+        self, used: Sequence[Any], plan: ir.Module | None = None, facts: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Waits until the processes of the `used` devices have come here. Raises Disagreement unless all have the same plan, by
+        the same facts, for the same devices."""
+        if not _shared(used):
+            return
+        said = {name: str(value) for name, value in facts.items()} | {"devices": str([device.id for device in used])}
+        _Round(of(used)).meet(said | _versions() | ({} if plan is None else {"plan": digest(plan)}))
+
+
+def _shared(devices: Sequence[Any]) -> bool:
+    group = of(devices)
+    return len(group) > 1 and jax.process_index() in group
+
+
+def _versions() -> dict[str, str]:
+    """The releases on which a plan, and what XLA makes of it, depend."""
+    return {"meshbridge": version("meshbridge"), "jax": jax.__version__, "jaxlib": jaxlib.version.__version__}
+
+
+class Disagreement(MeshError):
+    """What the processes are about to run is not the same program, or some do not come to it."""
+
+
+class Elsewhere(MeshError):
+    """All devices of a program are of other processes: these go on without this one."""
+
+
+_rounds: Counter[str] = Counter()
+"""How often each group of processes has met: all of them count the same."""
+
+
+class _Round:
+    """One meeting of a group of processes. Raises MeshError without `jax.distributed`."""
+
+    def __init__(self, group: tuple[int, ...]) -> None:
+        from jax._src import distributed  # the key-value store of jax.distributed has no public name, in jax 0.9 nor in 0.10
+
+        self.client: Any = distributed.global_state.client
+        if self.client is None:
+            hint = "call jax.distributed.initialize() before anything else of JAX"
+            raise MeshError(
+                f"error: the devices are of {len(group)} processes, which jax.distributed has not connected\n  hint: {hint}"
+            )
+        self.group, self.own = group, jax.process_index()
+        self.wait = float(os.environ.get(WAIT_VARIABLE, WAIT))
+        self.folder = f"meshbridge/{hashlib.blake2b(repr(group).encode(), digest_size=8).hexdigest()}"
+        self.number = _rounds[self.folder]
+        _rounds[self.folder] += 1
+
+    def fail(self, why: str) -> None:
+        """Tells the others, who find it where they look for this process's facts or for the answer."""
+        self._say({"failed": why})
+        if self.own == self.group[0]:
+            self._answer(_failed({self.own: why}))
+
+    def meet(self, facts: Facts) -> None:
+        """Raises Disagreement unless all of the group say the same."""
+        self._say(facts)
+        first = self.group[0]
+        if self.own == first:
+            answer = self._judge()
+            self._answer(answer)
+        elif self._read(first, time.monotonic() + self.wait) is None:
+            answer = self._absent([first])
+        else:  # it may have come as late as that, and then waits for others as long
+            answer = self._get("answer", self.wait + 10) or self._absent([first])
+        if answer != _SAME:
+            raise Disagreement(answer)
+
+    def _judge(self) -> str:
+        """What all are told, once all have come or it takes too long."""
+        deadline = time.monotonic() + self.wait
+        said = {process: self._read(process, deadline) for process in self.group}
+        if failures := {process: facts["failed"] for process, facts in said.items() if facts and "failed" in facts}:
+            return _failed(failures)
+        if absent := [process for process, facts in said.items() if facts is None]:
+            return self._absent(absent)
+        if self.number:  # all have read the answer before, else they would not be here
+            self.client.key_value_delete(f"{self.folder}/{self.number - 1}/")
+        return _compared({process: facts for process, facts in said.items() if facts is not None})
+
+    def _absent(self, processes: Sequence[int]) -> str:
+        came = f"{named(processes)} did not come to this program within {self.wait:g} seconds"
+        hint = f"every process has to compile the same programs in the same order; {WAIT_VARIABLE} sets the seconds to wait"
+        return f"error: {came}\n  hint: {hint}"
+
+    def _say(self, facts: Facts) -> None:
+        self.client.key_value_set(f"{self.folder}/{self.number}/{self.own}", json.dumps(dict(facts)))
+
+    def _answer(self, text: str) -> None:
+        self.client.key_value_set(f"{self.folder}/{self.number}/answer", text)
+
+    def _read(self, process: int, deadline: float) -> dict[str, str] | None:
+        text = self._get(str(process), deadline - time.monotonic())
+        return None if text is None else dict(json.loads(text))
+
+    def _get(self, name: str, seconds: float) -> str | None:
+        """What stands under a name, once it does; None where that takes too long."""
+        try:
+            text: str = self.client.blocking_key_value_get(f"{self.folder}/{self.number}/{name}", max(1, round(seconds * 1000)))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise Disagreement(f"error: the service of jax.distributed does not answer: {str(error).splitlines()[0]}") from None
+        return text
+
+
+_SAME = "same"
+
+
+def _failed(failures: Mapping[int, str]) -> str:
+    first, why = next(iter(failures.items()))
+    return f"error: {named(list(failures))} could not compile this program; process {first}: {why}"
+
+
+def _compared(said: Mapping[int, Facts]) -> str:
+    """The diagnostic that says who differs from most, and in what."""
+    as_said: defaultdict[str, list[int]] = defaultdict(list)
+    for process, facts in said.items():
+        as_said[json.dumps(facts, sort_keys=True)].append(process)
+    if len(as_said) == 1:
+        return _SAME
+    most, *others = sorted(as_said.values(), key=len, reverse=True)
+    lines = [f"error: {named([p for some in others for p in some])} would run another program than {named(most)}"]
+    expected = said[most[0]]
+    for some in others:
+        found = said[some[0]]
+        for name in dict.fromkeys((*expected, *found)):
+            if found.get(name) != expected.get(name):
+                lines.append(f"  note: {name} of {named(some)}: {_cut(found.get(name))}, expected {_cut(expected.get(name))}")
+    hint = "check that all have the same versions, options, order of devices, and shapes, types and shardings of arguments"
+    return "\n".join([*lines, f"  hint: {hint}"])
+
+
+def _cut(value: str | None) -> str:
+    """A value as a line of a diagnostic holds it."""
+    text = "nothing" if value is None else value or "none"
+    return text if len(text) < 200 else f"{text[:200]}…"
+
+
+_SHOWN = 8
+"""Of more processes a diagnostic shows the first ones and their number."""
+
+
+def named(processes: Sequence[int]) -> str:
+    """`process 3`, `processes 0, 2, 3`, as diagnostics have them."""
+    shown = ", ".join(map(str, processes[:_SHOWN]))
+    more = f" and {len(processes) - _SHOWN} more" if len(processes) > _SHOWN else ""
+    return f"process{'es' if len(processes) > 1 else ''} {shown}{more}"
+
+
+def spread(value: np.ndarray[Any, Any], target: jax.sharding.Sharding) -> jax.Array:
+    """A global array of a value that every process has whole. Each takes its own shards from what it has."""
+    return jax.make_array_from_callback(value.shape, target, lambda index: value[index], dtype=value.dtype)
+
+
+def require_same_values(values: Mapping[str, np.ndarray[Any, Any]], devices: Sequence[Any]) -> None:
+    """Raises MeshError unless every process has the same values by these labels, bit for bit. Their hashes are exchanged.
+
+    Not where some processes have none of the `devices`: JAX's exchange takes part of all.
+    """
+    if not values or len(of(devices)) != jax.process_count():
+        return
+    from jax.experimental import multihost_utils
+
+    own = np.stack([np.frombuffer(_hash(value), np.uint8) for value in values.values()])
+    every = np.asarray(multihost_utils.process_allgather(own)).reshape(-1, *own.shape)
+    for position, label in enumerate(values):
+        differ = [process for process, found in enumerate(every[:, position]) if (found != every[0, position]).any()]
+        if differ:
+            hint = "jax.make_array_from_process_local_data makes one array of what each process has"
+            found = f"{named(differ)} {'has' if len(differ) == 1 else 'have'} another value than process 0"
+            raise MeshError(f"error: {label}: {found}, expected the same whole array in every process\n  hint: {hint}")
+
+
+def _hash(value: np.ndarray[Any, Any]) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data, digest_size=16).digest()
