@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 # The folder `partition` comes before the function of that name: a folder that is imported later would replace it.
 from meshbridge import partition as _folder  # noqa: F401
-from meshbridge.api import compile, convert, jit, load, partition, report, save
+from meshbridge.api import assert_same_plan, compile, convert, jit, load, partition, report, save
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "ShardingWarning",
     "VerifyError",
     "__version__",
+    "assert_same_plan",
     "compile",
     "convert",
     "jit",

@@ -288,3 +288,22 @@ def jit(function: Any = None, /, *, compiler_options: Given = "best", **options:
     theirs: dict[str, Any] = {name: value for name, value in options.items() if name not in ours}
     as_it_is = not theirs and lowerings.is_jitted(function)
     return Jitted(function if as_it_is else jax.jit(function, **theirs), Planning(ours, CompilerOptions.of(compiler_options)))
+
+
+def assert_same_plan(program: Source, devices: Sequence[Any] | None = None) -> None:
+    """Raises MeshError, in each process, unless all processes that have some of `devices`, by default all of JAX's, come here
+    with the same program, source locations aside.
+
+    `compile` does this by itself; of what `partition` gives, no process knows what the others have. Each process has to call it,
+    and waits for the others; within one process it does nothing.
+    """
+    import jax
+
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import formats
+    from meshbridge.runtime import processes
+
+    used = tuple(devices if devices is not None else jax.devices())
+    with processes.Agreement(used) as agreement:
+        opened = formats.unpack(program, context())
+        agreement.require(used, opened.module, {"signature": processes.signature(opened.module)})

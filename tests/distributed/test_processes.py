@@ -1,0 +1,63 @@
+"""Programs that several processes run together, real ones on this machine."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import jax
+import pytest
+
+import meshbridge
+from tests.distributed import programs
+from tests.distributed.launch import Ended, run_program
+
+
+def succeeded(ended: list[Ended]) -> None:
+    for process in ended:
+        assert process.status == 0, process.output[-3000:]
+        assert "done" in process.output.splitlines()
+
+
+@pytest.mark.parametrize("name", ["training", "leaves"])
+def test_two_processes(name: str, tmp_path: Path) -> None:
+    succeeded(run_program(name, 2, 4, tmp_path))
+
+
+def test_arrays_that_lie_in_other_ways(tmp_path: Path) -> None:
+    succeeded(run_program("arrays", 2, 4, tmp_path, str(tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["training", "leaves", "kinds_of_numbers"])
+def test_four_processes(name: str, tmp_path: Path) -> None:
+    succeeded(run_program(name, 4, 2, tmp_path))
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_that_disagree(processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHBRIDGE_PROCESS_TIMEOUT", "3")
+    succeeded(run_program("disagreement", processes, 8 // processes, tmp_path))
+
+
+def test_partitioned_by_one_host(tmp_path: Path) -> None:
+    """What a process with 8 devices of its own partitions, 2 processes of 4 devices each run."""
+    step, _ = programs.sharded_step(programs.device_mesh())
+    exported = jax.export.export(step)(*programs.train_arguments())
+    files = [str(tmp_path / name) for name in ("partitioned.jax_export", "original.jax_export")]
+    meshbridge.save(meshbridge.partition(exported), files[0])
+    meshbridge.save(exported, files[1])
+    succeeded(run_program("from_a_file", 2, 4, tmp_path, *files))
+
+
+def test_a_process_is_lost(tmp_path: Path) -> None:
+    """The others end within seconds, and say who is missing."""
+    started = time.monotonic()
+    first, last = run_program("loss_of_a_process", 2, 4, tmp_path)
+    assert last.status == -signal.SIGKILL
+    assert first.status != 0
+    assert "step 3" in first.output.splitlines()
+    assert "step 999" not in first.output.splitlines()
+    assert any(word in first.output for word in ("Connection closed by peer", "stopped sending heartbeats", "heartbeat timeout"))
+    assert time.monotonic() - started < 180
