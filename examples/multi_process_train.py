@@ -2,9 +2,10 @@
 
 python examples/multi_process_train.py --processes 2
 
-starts two processes of two CPU devices each on this machine. Started again, also with `--processes 1` or `4`, it goes on from the
-last checkpoint: the arrays are read in the shardings of the partitioned step, whoever wrote them. `--lose 7` kills a process in
-step 7. On a cluster, where a scheduler starts one process per host, `--cluster` takes the place of `--processes`.
+starts two processes of two CPU devices each on this machine. Started again with the same `--checkpoints`, also with another
+number of processes, it goes on from the last checkpoint: arrays are read in the shardings of the partitioned step, whoever wrote
+them. `--lose 7` kills a process in step 7; JAX then ends the others. On a cluster, where a scheduler starts the processes,
+`--cluster` takes the place of `--processes`.
 """
 
 from __future__ import annotations
@@ -125,19 +126,22 @@ def work(options: argparse.Namespace) -> None:
 
 
 def launch(arguments: list[str], processes: int) -> int:
-    """Starts the processes on this machine, and ends all of them once one has failed. Gives the first failure's exit status."""
+    """Starts the processes on this machine and waits for all: where one is lost, JAX ends the others. Gives the exit status."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, __file__, *arguments, "--port", str(port), "--process"]
     workers = [subprocess.Popen([*command, str(index)]) for index in range(processes)]
     try:
-        statuses = [worker.wait() for worker in reversed(workers)]
+        statuses = [worker.wait() for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    return next((status for status in statuses if status), 0)
+    for index, status in enumerate(statuses):
+        if status:
+            print(f"process {index} ended with status {status}", file=sys.stderr)
+    return int(any(statuses))
 
 
 def main() -> int:
@@ -151,6 +155,8 @@ def main() -> int:
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cluster:
+        if options.checkpoints is None:
+            parser.error("--cluster needs --checkpoints, a folder that all hosts see")
         jax.distributed.initialize()
         train(options)
         return 0

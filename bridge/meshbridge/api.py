@@ -212,7 +212,8 @@ def compile(
     compiler_options: Given = "best",
     **options: Unpack[Keywords],
 ) -> Executable:
-    """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: all of JAX's by default.
+    """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: by default those that the arguments are on,
+    in the order of their mesh, else all of JAX's.
 
     As many are used as the mesh has; where no machine is named, theirs is meant. What is given is left as it is. A jitted
     function is traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for the devices' own.
@@ -242,7 +243,7 @@ def compile(
         how = pipeline.Options(emit="local", **options)
         pipeline.partition_module(opened.module, how)
         under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
-        used = pjrt.devices_for(opened.module, available if devices is not None else None)
+        used = pjrt.devices_for(opened.module, None if devices is None else available, (arguments, kwargs))
         agreement.require(used, opened.module, {"signature": taken, **vars(how), "compiler options": under})
         executable = pjrt.load(opened.planned(how), used, under)
         agreement.require(used)

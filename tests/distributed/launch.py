@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +34,15 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def run(commands: Sequence[Sequence[str]], folder: Path, *, devices: int = 0, patience: float = PATIENCE) -> list[Ended]:
-    """Runs all commands at once, Python's arguments each, with so many CPU devices each.
+def run(
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    *,
+    devices: int = 0,
+    patience: float = PATIENCE,
+    variables: Callable[[int], Mapping[str, str]] = lambda index: {},
+) -> list[Ended]:
+    """Runs all commands at once, Python's arguments each, with so many CPU devices each, and with variables by their index.
 
     All are gone when this returns, and when it raises TimeoutError after so many seconds of `patience`.
     """
@@ -46,8 +53,7 @@ def run(commands: Sequence[Sequence[str]], folder: Path, *, devices: int = 0, pa
             with output.open("w") as stream:
                 started = subprocess.Popen(
                     [sys.executable, *command],
-                    cwd=ROOT,
-                    env=_environment(index, devices),
+                    env={**_environment(index, devices), **variables(index)},
                     stdout=stream,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # so that what they start ends with them

@@ -295,15 +295,21 @@ def whole(array: jax.Array) -> np.ndarray[Any, Any]:
     return total
 
 
-def devices_for(module: ir.Module, available: Sequence[Any] | None = None) -> tuple[Any, ...]:
-    """The first of the `available` devices, as many as the mesh of a program has; by default of JAX's, where a program for one
-    device runs on this process's own.
+def devices_for(module: ir.Module, available: Sequence[Any] | None = None, arguments: Any = ()) -> tuple[Any, ...]:
+    """The first of the `available` devices, as many as the mesh of a program has.
 
+    By default a program for one device runs on one of this process, any other on the devices of the `arguments`, a tree, in the
+    order of their mesh, where that has as many; else on the first of JAX's.
     Raises MeshError where there are fewer, and where all of them are of other processes.
     """
     mesh = mesh_or_single(module)
-    if available is None:
-        available = jax.devices() if mesh.size > 1 else jax.local_devices()
+    if available is None and mesh.size == 1:
+        available = jax.local_devices()
+    elif available is None:
+        meshes = (getattr(getattr(leaf, "sharding", None), "mesh", None) for leaf in jax.tree.leaves(arguments))
+        theirs = (tuple(each.devices.flat) for each in meshes if isinstance(each, jax.sharding.Mesh))
+        # A program that has an order of devices itself means that of JAX's.
+        available = next((each for each in theirs if len(each) == mesh.size and not mesh.device_ids), jax.devices())
     if mesh.size > len(available):
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
     used, own = tuple(available[: mesh.size]), jax.process_index()
