@@ -18,10 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax._src import distributed
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
+from meshbridge.runtime import pjrt
 
 HEARTBEAT = 10
 """Seconds without a sign of life after which a process counts as lost."""
@@ -247,13 +250,29 @@ def disagreement() -> None:
     options = {"xla_no_such_option": own}
     refused("(?s)another program.*compiler options", lambda: meshbridge.compile(step, *values, compiler_options=options))
 
+    with pytest.MonkeyPatch.context() as patch:
+        if own == last:
+            patch.setattr(pjrt, "_load", out_of_memory)
+        reason = "no memory left" if own == last else f"process {last} could not compile this program.*no memory left"
+        refused(f"(?s){reason}", lambda: meshbridge.compile(step, *values))
+        patch.setenv("MESHBRIDGE_PROCESS_TIMEOUT", "soon")
+        refused("MESHBRIDGE_PROCESS_TIMEOUT is 'soon', expected a number", lambda: meshbridge.compile(step, *values))
+
     executable = meshbridge.compile(step, *values)
     check(executable(*values), jax.jit(train_step)(*values))
+    multihost_utils.sync_global_devices("all have read the answers")
+    if own == 0:  # those of the last meeting alone: a long run leaves nothing behind
+        left = distributed.global_state.client.key_value_dir_get("meshbridge")
+        assert len(left) == jax.process_count() + 1, left
     other = (values[0], values[1] + own, values[2])
     refused(r"args\[1\]: process(es)? .* ha(s|ve) another value than process 0", lambda: executable(*other))
 
     if own != last:
         refused(f"process {last} did not come to this program within 3 seconds", lambda: meshbridge.compile(step, *values))
+
+
+def out_of_memory(*_: Any, **__: Any) -> None:
+    raise meshbridge.MeshError("error: no memory left")
 
 
 def from_a_file(partitioned: str, original: str) -> None:

@@ -312,8 +312,9 @@ def devices_for(module: ir.Module, available: Sequence[Any] | None = None, argum
         available = next((each for each in theirs if len(each) == mesh.size and not mesh.device_ids), jax.devices())
     if mesh.size > len(available):
         raise MeshError(f"error: mesh @{mesh.name} needs {mesh.size} devices, there are {len(available)}")
-    used, own = tuple(available[: mesh.size]), jax.process_index()
-    if own not in (having := processes.of(used)):
+    used = tuple(available[: mesh.size])
+    having = processes.of(used)
+    if having and (own := jax.process_index()) not in having:
         hint = "compile it in those processes alone, or name other devices with devices="
         raise processes.Elsewhere(
             f"error: the program runs on {_described_devices(used)}, all of {processes.named(having)}, this is process {own}"
@@ -336,7 +337,7 @@ def load(
     inputs, outputs = boundary(module)
     used = devices_for(module, available)
     _strip(module, main)
-    _check_memories((*inputs, *outputs), next(device for device in used if device.process_index == jax.process_index()))
+    _check_memories((*inputs, *outputs), processes.own_device(used))
     return Executable(mesh, tuple(inputs), tuple(outputs), _load(module, used, compiler_options), program.calling)
 
 

@@ -2,7 +2,7 @@
 
 Devices wait for each other in every collective. Processes whose plans differ would wait for ever, or exchange what does not
 belong together, so each says by the key-value store of `jax.distributed` what it is about to run, before it runs. One process,
-the first that has some of the devices, reads what all have said and answers all: a read and a write for each process.
+the first that has some of the devices, reads what all have said and answers: every other one writes once and reads twice.
 """
 
 from __future__ import annotations
@@ -36,8 +36,17 @@ Facts = Mapping[str, str]
 
 
 def of(devices: Sequence[Any]) -> tuple[int, ...]:
-    """The numbers of the processes that have some of JAX's `devices`, in order."""
+    """The numbers of the processes that have some of JAX's `devices`, in order; none where the devices are not there."""
+    if not devices or isinstance(devices[0].client, mlir.CompileOnlyClient):
+        return ()
     return tuple(sorted({device.process_index for device in devices}))
+
+
+def own_device(devices: Sequence[Any]) -> Any:
+    """The first of the `devices` that this process has, any of those that are not there."""
+    if len(of(devices)) < 2:
+        return devices[0]
+    return next(device for device in devices if device.process_index == jax.process_index())
 
 
 def digest(module: ir.Module) -> str:
@@ -113,7 +122,7 @@ class _Round:
                 f"error: the devices are of {len(group)} processes, which jax.distributed has not connected\n  hint: {hint}"
             )
         self.group, self.own = group, jax.process_index()
-        self.wait = float(os.environ.get(WAIT_VARIABLE, WAIT))
+        self.wait = _seconds()
         self.folder = f"meshbridge/{hashlib.blake2b(repr(group).encode(), digest_size=8).hexdigest()}"
         self.number = _rounds[self.folder]
         _rounds[self.folder] += 1
@@ -142,12 +151,13 @@ class _Round:
         """What all are told, once all have come or it takes too long."""
         deadline = time.monotonic() + self.wait
         said = {process: self._read(process, deadline) for process in self.group}
+        absent = [process for process, facts in said.items() if facts is None]
+        if self.number and not absent:  # all have read the answer before, else they would not be here
+            self.client.key_value_delete(f"{self.folder}/{self.number - 1}")
         if failures := {process: facts["failed"] for process, facts in said.items() if facts and "failed" in facts}:
             return _failed(failures)
-        if absent := [process for process, facts in said.items() if facts is None]:
+        if absent:
             return self._absent(absent)
-        if self.number:  # all have read the answer before, else they would not be here
-            self.client.key_value_delete(f"{self.folder}/{self.number - 1}/")
         return _compared({process: facts for process, facts in said.items() if facts is not None})
 
     def _absent(self, processes: Sequence[int]) -> str:
@@ -174,6 +184,14 @@ class _Round:
                 return None
             raise Disagreement(f"error: the service of jax.distributed does not answer: {str(error).splitlines()[0]}") from None
         return text
+
+
+def _seconds() -> float:
+    asked = os.environ.get(WAIT_VARIABLE, str(WAIT))
+    try:
+        return float(asked)
+    except ValueError:
+        raise MeshError(f"error: {WAIT_VARIABLE} is '{asked}', expected a number of seconds") from None
 
 
 _SAME = "same"
