@@ -75,6 +75,10 @@ def partition(
 ) -> Exported: ...
 @overload
 def partition(
+    program: Any, *arguments: Any, kwargs: Named = ..., emit: Literal["shard_map"], platform: str | None = ..., **options: Unpack[Keywords]
+) -> str: ...
+@overload
+def partition(
     program: ir.Module | Lowered | Exported, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[Keywords]
 ) -> ir.Module: ...
 @overload
@@ -106,6 +110,7 @@ def partition(
     With another form to `emit`, an Exported or a function gives a module, and a Program one of MLIR text.
     With `stablehlo_version` the form `local` is a Program in plain StableHLO of that version, for compilers other than XLA, whose
     `serialize()` gives a portable artifact. `ops` are the names of the ops that it may have, empty for all.
+    With the form `shard_map` it is the text of a Python file (docs/shard-map.md).
     `platform` chooses one of several that an Exported is for; a function is exported for it, whatever devices there are.
 
     Raises MeshError with a located diagnostic, also for an option that cannot have its value.
@@ -120,6 +125,10 @@ def partition(
     how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     opened = opened.planned(how)
     pipeline.partition_module(opened.module, how)
+    if emit == "shard_map":
+        from meshbridge.lowering.shard_map.program import write
+
+        return write(opened.module, opened.calling.labels() if opened.calling else ())
     if stablehlo_version is not None:
         return formats.in_version(opened, stablehlo_version)
     if isinstance(program, formats.Program):

@@ -49,7 +49,7 @@ LEGALIZE: tuple[Pass, ...] = (
     Legalize(),
 )
 
-Emit = Literal["annotated", "mesh", "local", "exported"]
+Emit = Literal["annotated", "mesh", "local", "exported", "shard_map"]
 """The forms in which a program can be had."""
 
 Collectives = Literal["on", "off"]
@@ -61,7 +61,8 @@ class Options:
     """How a program is partitioned. Raises MeshError for a value that an option cannot have."""
 
     emit: Emit = "exported"
-    "The form: with decisions as annotations, as one device's program on the mesh dialect, or lowered, for PJRT or for JAX."
+    """The form: with decisions as annotations, as one device's program on the mesh dialect, lowered, for PJRT or for JAX, or as
+    Python below `jax.shard_map`, of which the pipeline makes one device's program with a reason for each collective."""
     resharding: Resharding = "cheapest"
     "Which resharding plans to take: the cheapest by bytes and number of collectives, or the fewest bytes whatever the number."
     machine: str = DEFAULT
@@ -180,7 +181,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
             resharding=options.resharding,
             machine=way.machine,
             layout=options.layout,
-            explain=options.explain,
+            explain=options.explain or options.emit == "shard_map",
         )
         stages += [
             Stage("partitioned", (partition,)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -47,8 +47,8 @@ _PARTITIONED_IN_PYTHON = "CustomSPMDPartitioning"
 """What JAX's `custom_partitioning` calls. XLA asks a Python function to partition it, by shardings that nothing has any more."""
 
 
-def lower_module(module: ir.Module, groups: Groups) -> None:
-    """Replaces all mesh operations of `module` that run on devices. Raises OpError where one cannot.
+def lower_module(module: ir.Module, groups: Groups, is_kept: Callable[[ir.Operation], bool] = lambda op: False) -> None:
+    """Replaces all mesh operations of `module` that run on devices, but those that `is_kept` names. Raises OpError where one cannot.
 
     Groups are dense where `ir.groups` names those of several meshes by different axes: XLA (as of jaxlib 0.10) knows one mesh.
     """
@@ -63,7 +63,7 @@ def lower_module(module: ir.Module, groups: Groups) -> None:
         functions = [view.operation for view in module.body.operations if _takes_scalars(view.operation)]
         for function in functions:
             retype_arguments(function)
-        _Lowering(meshes, groups).run(find(module.operation, _CONCERNED))
+        _Lowering(meshes, groups).run([op for op in find(module.operation, _CONCERNED) if not is_kept(op)])
         for function in functions:
             retype_signature(function)
 

@@ -1,0 +1,143 @@
+"""Python expressions: their text, how tightly they bind, and how they are laid out on lines of WIDTH characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+WIDTH = 100
+"""Columns of a line."""
+
+INDENT = "    "
+
+LOOSE, UNARY, ATOM = 0, 14, 20
+"""How tightly an expression binds: as what needs parentheses beside any operator, as a sign, and as a name or a call."""
+
+OPERATORS = {"*": 12, "/": 12, "+": 10, "-": 10, "&": 6, "^": 5, "|": 4}
+"""How tightly operators bind. Those that are not here are `LOOSE`."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """An expression on one line. What stands between brackets at its end can be laid out on several: after `opener` come the
+    `parts`, and then `closer`."""
+
+    text: str
+    binding: int = ATOM
+    opener: str = ""
+    parts: tuple[Code, ...] = ()
+    closer: str = ""
+
+    def bound(self, binding: int) -> str:
+        """The text as an operand of what binds like that."""
+        return self.text if self.binding >= binding else f"({self.text})"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def bracketed(opener: str, parts: Iterable[Code], closer: str) -> Code:
+    """`opener`, the parts between commas, `closer`."""
+    listed = tuple(parts)
+    return Code(f"{opener}{', '.join(part.text for part in listed)}{closer}", ATOM, opener, listed, closer)
+
+
+def call(function: str, *positional: Code | str, **named: Code | str) -> Code:
+    """`function(a, b, name=c)`."""
+    parts = [*map(as_code, positional), *(_named(name, as_code(value)) for name, value in named.items())]
+    return bracketed(f"{function}(", parts, ")")
+
+
+def _named(name: str, value: Code) -> Code:
+    opener = f"{name}={value.opener}" if value.opener else ""
+    return Code(f"{name}={value.text}", LOOSE, opener, value.parts, value.closer)
+
+
+def as_code(value: Code | str) -> Code:
+    """A text as the atom that it is."""
+    return value if isinstance(value, Code) else Code(value)
+
+
+def tuple_of(parts: Sequence[Code]) -> Code:
+    """`(a, b)`; of one part `(a,)`."""
+    if len(parts) == 1:
+        return Code(f"({parts[0].text},)")
+    return bracketed("(", parts, ")")
+
+
+def list_of(parts: Iterable[Code]) -> Code:
+    """`[a, b]`."""
+    return bracketed("[", parts, "]")
+
+
+def literal(value: object) -> Code:
+    """Nested tuples, lists and dicts of numbers, texts and None as Python writes them."""
+    if isinstance(value, tuple):
+        return tuple_of([literal(each) for each in value])
+    if isinstance(value, list):
+        return list_of(literal(each) for each in value)
+    if isinstance(value, str):
+        return Code(quoted(value))
+    return value if isinstance(value, Code) else Code(repr(value))
+
+
+def quoted(text: str) -> str:
+    """A text between double quotes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def method(owner: Code, name: str, *positional: Code | str, **named: Code | str) -> Code:
+    """`owner.name(…)`."""
+    return call(f"{owner.bound(ATOM)}.{name}", *positional, **named)
+
+
+def infix(left: Code, operator: str, right: Code) -> Code:
+    """`left operator right`."""
+    binding = OPERATORS.get(operator, LOOSE)
+    text = f"{left.bound(max(binding, 1))} {operator} {right.bound(binding + 1)}"
+    return Code(text, binding)
+
+
+def prefix(operator: str, operand: Code) -> Code:
+    """`-x`, `~x`."""
+    return Code(f"{operator}{operand.bound(UNARY)}", UNARY)
+
+
+def function_head(name: str, parameters: Sequence[str], indent: str) -> list[str]:
+    """`def name(a, b):`, on as many lines as it needs."""
+    head = bracketed(f"def {name}(", map(Code, parameters), ")")
+    return laid_out(Code(f"{head.text}:", ATOM, head.opener, head.parts, "):"), indent)
+
+
+def statement(target: str, value: Code, indent: str) -> list[str]:
+    """`target = value` on as many lines as it needs; without a target, an expression by itself (`return`)."""
+    head = f"{target} = " if target else ""
+    whole = Code(f"{head}{value.text}", LOOSE, f"{head}{value.opener}" if value.opener else "", value.parts, value.closer)
+    if not value.parts and len(indent + whole.text) > WIDTH:
+        return [f"{indent}{head}(", f"{indent}{INDENT}{value.text}", f"{indent})"]
+    return laid_out(whole, indent)
+
+
+def returned(value: Code, indent: str) -> list[str]:
+    """`return value`."""
+    opener = f"return {value.opener}" if value.opener else ""
+    return laid_out(Code(f"return {value.text}", LOOSE, opener, value.parts, value.closer), indent)
+
+
+def laid_out(code: Code, indent: str, tail: str = "") -> list[str]:
+    """The lines of an expression with `tail` behind it: one if it fits, else what is between its brackets on one of its own, else
+    each part on one."""
+    if not code.parts or len(indent + code.text + tail) <= WIDTH:
+        return [f"{indent}{code.text}{tail}"]
+    inner = indent + INDENT
+    together = ", ".join(part.text for part in code.parts)
+    lines = [f"{inner}{together}"]
+    if len(lines[0]) > WIDTH or code.closer == "):":
+        lines = [line for part in code.parts for line in laid_out(part, inner, ",")]
+    return [f"{indent}{code.opener}", *lines, f"{indent}{code.closer}{tail}"]
+
+
+def keywords(named: Mapping[str, Code | None]) -> dict[str, Code]:
+    """Those keywords that have a value."""
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,270 @@
+"""Collectives: those of the mesh dialect by axes, and StableHLO's by axes where their groups lie along some, else by groups.
+
+A sum of bits is their "or". JAX has no product over devices, which is one of what was gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import numpy as np
+
+from meshbridge.cost.communication import device_table, positions_of
+from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, PermuteOp, ReduceScatterOp, ShiftOp
+from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.digits import axis_digits, groups_along
+from meshbridge.ir.groups import read_groups, rotated, shifted
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.ordered import is_orderable
+from meshbridge.ir.sharding import Axes
+from meshbridge.lowering.exchanges import clamps_start
+from meshbridge.lowering.shard_map.code import Code, call, infix, keywords, list_of, literal, method
+from meshbridge.lowering.shard_map.elementwise import is_bit
+from meshbridge.lowering.shard_map.reductions import combiner_of
+from meshbridge.lowering.shard_map.scope import Scope
+from meshbridge.lowering.shard_map.shapes import integer
+from meshbridge.lowering.shard_map.table import writes
+
+_KINDS = {"sum": "add", "max": "maximum", "min": "minimum"}
+"""Reductions of the dialect that JAX has over devices, by what combines two elements."""
+
+
+def is_written(op: ir.Operation) -> bool:
+    """Whether an op of the mesh dialect is written as one of JAX's collectives; others are lowered to StableHLO first."""
+    if op.name == "mesh.all_slice":
+        return not clamps_start(op.operands[0])
+    if op.name in ("mesh.all_reduce", "mesh.reduce_scatter"):
+        kind = AllReduceOp(op).reduction if op.name == "mesh.all_reduce" else ReduceScatterOp(op).reduction
+        same = element_of(op.operands[0]) == element_of(op.results[0])
+        return kind in _KINDS and same and (op.name == "mesh.all_reduce" or (kind == "sum" and not is_bit(op.operands[0])))
+    return op.name in ("mesh.all_gather", "mesh.all_to_all", "mesh.permute", "mesh.shift")
+
+
+
+@writes("mesh.all_gather")
+def all_gather(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.all_gather`."""
+    view = AllGatherOp(op)
+    return _gathered(scope.at(op.operands[0]), scope.axes(view.mesh_axes), view.gather_axis, None)
+
+
+def _gathered(code: Code, axes: Code, dim: int, groups: Code | None) -> Code:
+    named = keywords({"axis_index_groups": groups})
+    return call("lax.all_gather", code, axes, axis=literal(dim), tiled="True", **named)
+
+
+@writes("mesh.all_reduce")
+def all_reduce(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.psum`, `lax.pmax`, `lax.pmin`."""
+    view = AllReduceOp(op)
+    return _reduced(op, scope, _combiner(_KINDS[view.reduction], op), scope.axes(view.mesh_axes), None)
+
+
+def _combiner(name: str, op: ir.Operation) -> str:
+    """What combines two elements, of bits `or` or `and`."""
+    bits = {"add": "or", "maximum": "or", "minimum": "and", "multiply": "and"}
+    return bits.get(name, name) if is_bit(op.operands[0]) else name
+
+
+_REDUCERS = {"add": "lax.psum", "maximum": "lax.pmax", "minimum": "lax.pmin", "or": "lax.pmax", "and": "lax.pmin"}
+
+
+def _reduced(op: ir.Operation, scope: Scope, combiner: str, axes: Code, groups: Code | None) -> Code:
+    code, named = scope.at(op.operands[0]), keywords({"axis_index_groups": groups})
+    if combiner == "multiply":
+        gathered = call("lax.all_gather", code, axes, **named)
+        return call("lax.reduce_prod", gathered, axes=literal((0,)))
+    function = _REDUCERS[combiner]
+    if combiner in ("maximum", "minimum") and is_orderable(element_of(op.operands[0])):
+        function = function.removeprefix("lax.")
+        scope.script.helpers.add(function)
+    return call(function, code, axes, **named)
+
+
+@writes("mesh.reduce_scatter")
+def reduce_scatter(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.psum_scatter`."""
+    view = ReduceScatterOp(op)
+    return _scattered(scope.at(op.operands[0]), scope.axes(view.mesh_axes), view.scatter_axis, None)
+
+
+def _scattered(code: Code, axes: Code, dim: int, groups: Code | None) -> Code:
+    named = keywords({"axis_index_groups": groups})
+    return call("lax.psum_scatter", code, axes, scatter_dimension=literal(dim), tiled="True", **named)
+
+
+@writes("mesh.all_to_all")
+def all_to_all(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.all_to_all`."""
+    view = AllToAllOp(op)
+    return _exchanged(scope.at(op.operands[0]), scope.axes(view.mesh_axes), view.split_axis, view.concat_axis, None)
+
+
+def _exchanged(code: Code, axes: Code, split: int, concat: int, groups: Code | None) -> Code:
+    named = keywords({"axis_index_groups": groups})
+    return call("lax.all_to_all", code, axes, split_axis=literal(split), concat_axis=literal(concat), tiled="True", **named)
+
+
+@writes("mesh.all_slice")
+def all_slice(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.dynamic_slice_in_dim` at this device's number; nothing is sent."""
+    view = AllSliceOp(op)
+    size = shape_of(op.results[0])[view.slice_axis]
+    number = scope.index(view.mesh_axes)
+    start = number if size == 1 else infix(number, "*", literal(size))
+    return call("lax.dynamic_slice_in_dim", scope.at(op.operands[0]), start, literal(size), axis=literal(view.slice_axis))
+
+
+@writes("mesh.shift")
+def shift(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.ppermute` to a neighbour, around the end with `rotate`."""
+    view = ShiftOp(op)
+    count = scope.script.mesh.shape[view.shift_axis]
+    steps = rotated(count, view.offset) if view.rotate else shifted(count, view.offset)
+    return _permuted(scope.at(op.operands[0]), scope.axes((view.shift_axis,)), steps)
+
+
+def _permuted(code: Code, axes: Code, pairs: np.ndarray | Sequence[tuple[int, int]]) -> Code:
+    return call("lax.ppermute", code, axes, list_of(literal((int(source), int(target))) for source, target in pairs))
+
+
+@writes("mesh.permute")
+def permute(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.ppermute` from the device of a number along one list of axes to that of the same number along the other."""
+    view = PermuteOp(op)
+    axes = tuple(sorted(view.mesh_axes))
+    sizes = [scope.script.mesh.shape[axis] for axis in axes]
+    numbers = np.arange(int(np.prod(sizes))).reshape(sizes)
+    sources, targets = (
+        numbers.transpose([axes.index(axis) for axis in order]).ravel() for order in (view.mesh_axes, view.target_axes)
+    )
+    pairs = sorted(zip(sources.tolist(), targets.tolist(), strict=True))
+    return _permuted(scope.at(op.operands[0]), scope.axes(axes), pairs)
+
+
+@writes("partition_id")
+def partition_id(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.axis_index` over the whole mesh, as the device's number."""
+    mesh, dtype = scope.script.mesh, scope.dtype(op.results[0], op)
+    number = scope.index(tuple(range(len(scope.script.axis_names))))
+    if not mesh.device_ids:
+        return method(number, "astype", dtype)
+    return Code(f"jnp.array({list(mesh.device_ids)}, {dtype})[{number}]")
+
+
+Grouped = tuple[Code, Code | None]
+"""The axes of a collective, and the device groups where no axes say them."""
+
+
+def _groups(op: ir.Operation, scope: Scope) -> Grouped:
+    """Who takes part in a collective of StableHLO's."""
+    mesh = scope.script.mesh
+    attr = op.attributes["replica_groups"]
+    listed = device_table(attr) if isinstance(attr, ir.DenseElementsAttr) else read_groups(attr, mesh)
+    if listed is None or (listed < 0).any():
+        raise scope.error(op, f"has device groups that are not along the mesh, {attr}")
+    positions = positions_of(listed, mesh)
+    if (axes := _axes_along(positions, scope)) is not None:
+        return scope.axes(axes), None
+    return scope.all_axes(), literal(positions.tolist())
+
+
+_MOST_AXES = 6
+"""Axes of which all orders are tried."""
+
+
+def _axes_along(groups: np.ndarray, scope: Scope) -> Axes | None:
+    """The axes along which groups lie, members in order; None where there are none such."""
+    mesh = scope.script.mesh
+    coordinates = np.array(np.unravel_index(groups, mesh.shape))
+    differing = [axis for axis in range(mesh.rank) if (coordinates[axis] != coordinates[axis][:, :1]).any()]
+    if not differing or len(differing) > _MOST_AXES:
+        return None
+    wanted = {tuple(row) for row in groups.tolist()}
+    for axes in permutations(differing):
+        if {tuple(row) for row in groups_along(mesh, axis_digits(mesh, axes)).tolist()} == wanted:
+            return axes
+    return None
+
+
+@writes("all_gather")
+def plain_all_gather(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.all_gather`."""
+    _refuse_several(op, scope)
+    axes, groups = _groups(op, scope)
+    return _gathered(scope.at(op.operands[0]), axes, integer(op, "all_gather_dim"), groups)
+
+
+@writes("all_reduce")
+def plain_all_reduce(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.psum`, `lax.pmax`, `lax.pmin`."""
+    _refuse_several(op, scope)
+    combiner = _region(op, scope)
+    return _reduced(op, scope, combiner, *_groups(op, scope))
+
+
+def _region(op: ir.Operation, scope: Scope) -> str:
+    combiner = _combiner(combiner_of(op.regions[0].blocks[0]), op)
+    if combiner not in (*_REDUCERS, "multiply"):
+        raise scope.error(op, "reduces over devices in a way that JAX has no function for")
+    return combiner
+
+
+@writes("reduce_scatter")
+def plain_reduce_scatter(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.psum_scatter`; what is no sum is exchanged and combined."""
+    combiner, dim = _region(op, scope), integer(op, "scatter_dimension")
+    axes, groups = _groups(op, scope)
+    if combiner == "add":
+        return _scattered(scope.at(op.operands[0]), axes, dim, groups)
+    shape = shape_of(op.results[0])
+    received = _exchanged(scope.at(op.operands[0]), axes, dim, dim, groups)
+    count = shape_of(op.operands[0])[dim] // shape[dim]
+    pieces = method(received, "reshape", literal((*shape[:dim], count, *shape[dim:])))
+    function = {"maximum": "max", "minimum": "min", "or": "or", "and": "and", "multiply": "prod"}[combiner]
+    return call(f"lax.reduce_{function}", pieces, axes=literal((dim,)))
+
+
+@writes("all_to_all")
+def plain_all_to_all(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.all_to_all`."""
+    _refuse_several(op, scope)
+    axes, groups = _groups(op, scope)
+    split, concat = integer(op, "split_dimension"), integer(op, "concat_dimension")
+    return _exchanged(scope.at(op.operands[0]), axes, split, concat, groups)
+
+
+@writes("collective_permute")
+def collective_permute(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.ppermute`, along one axis where every line of devices along it does the same."""
+    mesh = scope.script.mesh
+    pairs = positions_of(device_table(op.attributes["source_target_pairs"]), mesh)
+    for axis in range(mesh.rank):
+        if (steps := _steps_along(pairs, axis, scope)) is not None:
+            return _permuted(scope.at(op.operands[0]), scope.axes((axis,)), steps)
+    return _permuted(scope.at(op.operands[0]), scope.all_axes(), pairs)
+
+
+def _steps_along(pairs: np.ndarray, axis: int, scope: Scope) -> list[tuple[int, int]] | None:
+    """The moves from member to member along `axis` that the pairs are in every group; None where they are not such."""
+    mesh = scope.script.mesh
+    groups = groups_along(mesh, axis_digits(mesh, (axis,)))
+    wanted = {(int(source), int(target)) for source, target in pairs}
+    member = {int(device): index for index, device in enumerate(groups[0])}
+    steps = [(member[source], member[target]) for source, target in sorted(wanted) if source in member and target in member]
+    moved = {(int(row[source]), int(row[target])) for row in groups for source, target in steps}
+    return steps if moved == wanted and steps else None
+
+
+@writes("collective_broadcast")
+def collective_broadcast(op: ir.Operation, scope: Scope) -> Code:
+    """What every group's first device has, of all that is gathered."""
+    axes, groups = _groups(op, scope)
+    named = keywords({"axis_index_groups": groups})
+    return Code(f"{call('lax.all_gather', scope.at(op.operands[0]), axes, **named)}[0]")
+
+
+def _refuse_several(op: ir.Operation, scope: Scope) -> None:
+    if len(op.operands) != 1:
+        raise scope.error(op, f"has {len(op.operands)} operands, expected one", "partition with collectives='off'")

@@ -1,0 +1,217 @@
+"""Elementwise ops: operators where Python has them on arrays of one type, functions of jnp and lax elsewhere."""
+
+from __future__ import annotations
+
+from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.lowering.shard_map import literals
+from meshbridge.lowering.shard_map.code import Code, call, infix, literal, method, prefix, tuple_of
+from meshbridge.lowering.shard_map.scope import Scope
+from meshbridge.lowering.shard_map.table import writes
+
+_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&", "or": "|", "xor": "^"}
+
+_OF_BITS = {"add": "|", "multiply": "&", "subtract": "^"}
+"""What arithmetic on `i1` is."""
+
+
+@writes(*_OPERATORS)
+def operator(op: ir.Operation, scope: Scope) -> Code:
+    """`x + y`. Integers are divided by `lax.div`, which truncates as StableHLO does."""
+    name = op.name.partition(".")[2]
+    if name == "divide" and isinstance(element_of(op.results[0]), ir.IntegerType):
+        return call("lax.div", *scope.operands(op))
+    sign = _OF_BITS.get(name, _OPERATORS[name]) if is_bit(op.results[0]) else _OPERATORS[name]
+    return infix_of(scope.broadcasting(op), sign)
+
+
+def infix_of(operands: list[Code], sign: str) -> Code:
+    """Two operands and the operator between them."""
+    left, right = operands
+    return infix(left, sign, right)
+
+
+def is_bit(value: ir.Value) -> bool:
+    """Whether a value has elements of type `i1`."""
+    return str(element_of(value)) == "i1"
+
+
+_COMPARED = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
+
+
+def direction_of(op: ir.Operation) -> str:
+    """Of a comparison: `LT`, `EQ`, …"""
+    return str(op.attributes["comparison_direction"]).rsplit(" ", 1)[-1].rstrip(">")
+
+
+def is_total(op: ir.Operation) -> bool:
+    """Whether a comparison orders all floats, NaNs and signed zeros included."""
+    return "compare_type" in op.attributes and "TOTALORDER" in str(op.attributes["compare_type"])
+
+
+@writes("compare")
+def compare(op: ir.Operation, scope: Scope) -> Code:
+    """`x < y`."""
+    if is_total(op):
+        raise scope.error(op, "compares in the total order of floats, for which JAX has no function", "compare bits of the floats")
+    return infix_of(scope.broadcasting(op), _COMPARED[direction_of(op)])
+
+
+@writes("select")
+def select(op: ir.Operation, scope: Scope) -> Code:
+    """`jnp.where`."""
+    return call("jnp.where", *scope.broadcasting(op, typed=(1, 2)))
+
+
+_BROADCASTING = {"maximum": "jnp.maximum", "minimum": "jnp.minimum"}
+
+_FUNCTIONS = {
+    "abs": "jnp.abs",
+    "atan2": "lax.atan2",
+    "cbrt": "lax.cbrt",
+    "ceil": "jnp.ceil",
+    "clamp": "lax.clamp",
+    "complex": "lax.complex",
+    "cosine": "jnp.cos",
+    "count_leading_zeros": "lax.clz",
+    "exponential": "jnp.exp",
+    "exponential_minus_one": "jnp.expm1",
+    "floor": "jnp.floor",
+    "imag": "lax.imag",
+    "is_finite": "jnp.isfinite",
+    "log": "jnp.log",
+    "log_plus_one": "jnp.log1p",
+    "logistic": "lax.logistic",
+    "popcnt": "lax.population_count",
+    "real": "lax.real",
+    "remainder": "lax.rem",
+    "rsqrt": "lax.rsqrt",
+    "shift_left": "lax.shift_left",
+    "shift_right_arithmetic": "lax.shift_right_arithmetic",
+    "shift_right_logical": "lax.shift_right_logical",
+    "sign": "lax.sign",
+    "sine": "jnp.sin",
+    "sqrt": "jnp.sqrt",
+    "tan": "jnp.tan",
+    "tanh": "jnp.tanh",
+}
+
+
+@writes(*_BROADCASTING)
+def extreme(op: ir.Operation, scope: Scope) -> Code:
+    """`jnp.maximum`, `jnp.minimum`."""
+    return call(_BROADCASTING[op.name.partition(".")[2]], *scope.broadcasting(op))
+
+
+@writes(*_FUNCTIONS)
+def function(op: ir.Operation, scope: Scope) -> Code:
+    """A function of operands that have their shapes and types already."""
+    operands = scope.operands(op)
+    if op.name in ("stablehlo.imag", "stablehlo.real") and not isinstance(element_of(op.operands[0]), ir.ComplexType):
+        return operands[0] if op.name == "stablehlo.real" else call("jnp.zeros_like", *operands)
+    return call(_FUNCTIONS[op.name.partition(".")[2]], *operands)
+
+
+@writes("power")
+def power(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.pow`. JAX has no power of integers that is StableHLO's where exponents are negative."""
+    if isinstance(element_of(op.results[0]), ir.IntegerType):
+        raise scope.error(op, "is a power of integers, which JAX has no function for, expected floats", "multiply repeatedly")
+    return call("lax.pow", *scope.operands(op))
+
+
+@writes("negate")
+def negate(op: ir.Operation, scope: Scope) -> Code:
+    """`-x`."""
+    return prefix("-", scope.at(op.operands[0]))
+
+
+@writes("not")
+def invert(op: ir.Operation, scope: Scope) -> Code:
+    """`~x`."""
+    return prefix("~", scope.at(op.operands[0]))
+
+
+_ROUNDING = {"round_nearest_afz": "AWAY_FROM_ZERO", "round_nearest_even": "TO_NEAREST_EVEN"}
+
+
+@writes(*_ROUNDING)
+def rounded(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.round`."""
+    how = _ROUNDING[op.name.partition(".")[2]]
+    return call("lax.round", scope.at(op.operands[0]), f"lax.RoundingMethod.{how}")
+
+
+@writes("convert")
+def convert(op: ir.Operation, scope: Scope) -> Code | None:
+    """`x.astype`."""
+    operand, result = op.operands[0], op.results[0]
+    if element_of(operand) == element_of(result):
+        known = scope.written(operand)
+        scope.define(result, known.code, known.loose, known.loose_shape, number=known.is_number)
+        return None
+    code = scope.at(operand)
+    if isinstance(element_of(operand), ir.ComplexType) and not isinstance(element_of(result), ir.ComplexType):
+        code = call("lax.real", code)
+    return method(code, "astype", scope.dtype(result, op))
+
+
+@writes("bitcast_convert")
+def bitcast(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.bitcast_convert_type`, which adds or takes away a last dimension as StableHLO does."""
+    return call("lax.bitcast_convert_type", scope.at(op.operands[0]), scope.dtype(op.results[0], op))
+
+
+@writes("reduce_precision")
+def reduce_precision(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.reduce_precision`."""
+    bits = [literal(int(ir.IntegerAttr(op.attributes[name]).value)) for name in ("exponent_bits", "mantissa_bits")]
+    return call("lax.reduce_precision", scope.at(op.operands[0]), *bits)
+
+
+@writes("optimization_barrier")
+def barrier(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.optimization_barrier`."""
+    operands = scope.operands(op)
+    return call("lax.optimization_barrier", operands[0] if len(operands) == 1 else tuple_of(operands))
+
+
+@writes("map")
+def mapped(op: ir.Operation, scope: Scope) -> Code:
+    """A function of scalars at every element, by `jax.vmap` over all of them in a row."""
+    inner = scope.function(op.regions[0].blocks[0], "each")
+    flat = [method(code, "reshape", "-1") for code in scope.operands(op)]
+    return method(call(f"jax.vmap({inner})", *flat), "reshape", literal(tuple(shape_of(op.results[0]))))
+
+
+MOST_NUMBERS = 4096
+"""Numbers of a constant that is written out: a page of them says nothing to a reader."""
+
+_SMALL = range(-(2**31), 2**31)
+"""Integers that JAX takes as Python numbers beside arrays of any integer type."""
+
+
+@writes("constant")
+def constant(op: ir.Operation, scope: Scope) -> Code | None:
+    """A number where all elements are the same, `jnp.array` of a list elsewhere."""
+    result = op.results[0]
+    shape, dtype = tuple(shape_of(result)), scope.dtype(result, op)
+    number = literals.splat(op)
+    if number is not None:
+        code = literals.number_code(number)
+        full = call("jnp.full", literal(shape), code, dtype) if shape else call(str(dtype), code)
+        is_number = is_bit(result) or not isinstance(element_of(result), ir.IntegerType) or _fits(int(number), element_of(result))
+        scope.define(result, full, code if is_number else call(str(dtype), code), number=is_number)
+        return None
+    numbers = literals.numbers(op)
+    if numbers.size > MOST_NUMBERS:
+        found = f"is a constant of {numbers.size} numbers, expected at most {MOST_NUMBERS} in a file that people read"
+        raise scope.error(op, found, "pass it to the function as an argument")
+    if not numbers.size:
+        return call("jnp.zeros", literal(shape), dtype)
+    return call("jnp.array", literals.nested(numbers), dtype)
+
+
+def _fits(number: int, element: ir.Type) -> bool:
+    width = int(ir.IntegerType(element).width)
+    return number in _SMALL and (width >= 8 or number >= 0)

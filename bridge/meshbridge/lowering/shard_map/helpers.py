@@ -1,0 +1,27 @@
+"""Functions that a written program calls where JAX's own would give other numbers; they stand in front of it."""
+
+from __future__ import annotations
+
+_KEYS = '''
+def _keys(bits):
+    """The bits of floats as integers in the same order, and those as bits again."""
+    return bits ^ ((bits >> (8 * bits.dtype.itemsize - 1)) & jnp.iinfo(bits.dtype).max)
+'''
+
+_EXTREME = '''
+def {name}(x, axis_name, axis_index_groups=None):
+    """`lax.{name}` in which NaN wins, as it does in `jnp.{ours}`: collectives of integers lose none."""
+    integers = jnp.dtype(f"int{{8 * x.dtype.itemsize}}")
+    keys = _keys(lax.bitcast_convert_type(x, integers))
+    keys = jnp.where(jnp.isnan(x), jnp.iinfo(integers).{ours}, keys)
+    keys = lax.{name}(keys, axis_name, axis_index_groups=axis_index_groups)
+    return lax.bitcast_convert_type(_keys(keys), x.dtype)
+'''
+
+_SOURCES = {"pmax": _EXTREME.format(name="pmax", ours="max"), "pmin": _EXTREME.format(name="pmin", ours="min")}
+
+
+def helper_lines(names: set[str]) -> list[str]:
+    """The functions of these names, and what they call themselves."""
+    text = "\n".join([_KEYS, *(_SOURCES[name] for name in sorted(names))]) if names else ""
+    return text.split("\n")[:-1] if text else []

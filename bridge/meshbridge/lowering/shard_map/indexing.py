@@ -1,0 +1,124 @@
+"""Gathers and scatters: `lax.gather`, `lax.scatter` and its kin, under StableHLO's rules for indices out of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshbridge.ir.builder import shape_of
+from meshbridge.ir.mlir import ir, stablehlo, terminator
+from meshbridge.lowering.shard_map.code import Code, call, literal
+from meshbridge.lowering.shard_map.reductions import combiner_of
+from meshbridge.lowering.shard_map.scope import Scope
+from meshbridge.lowering.shard_map.shapes import sizes
+from meshbridge.lowering.shard_map.table import writes
+
+
+def _indices(value: ir.Value, vector_dim: int, scope: Scope) -> Code:
+    """Indices with their vectors along the last dimension, where JAX expects them."""
+    shape, code = shape_of(value), scope.at(value)
+    if vector_dim == len(shape):
+        return call("jnp.expand_dims", code, literal(-1))
+    if vector_dim == len(shape) - 1:
+        return code
+    return call("jnp.moveaxis", code, literal(vector_dim), literal(-1))
+
+
+def _hints(op: ir.Operation, *names: str) -> dict[str, Code]:
+    """What the op promises of its indices."""
+    return {name: Code("True") for name in names if name in op.attributes and ir.BoolAttr(op.attributes[name]).value}
+
+
+def _dims(**named: Sequence[int]) -> dict[str, Code]:
+    return {name: literal(tuple(value)) for name, value in named.items()}
+
+
+@writes("gather")
+def gather(op: ir.Operation, scope: Scope) -> Code:
+    """`jnp.take` of whole rows, else `lax.gather`; indices are clamped."""
+    operand, indices = op.operands
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    axis = _taken_axis(op, numbers)
+    if axis is not None:
+        given = scope.at(indices)
+        if numbers.index_vector_dim < len(shape_of(indices)):
+            given = call("jnp.squeeze", given, literal(numbers.index_vector_dim))
+        return call("jnp.take", scope.at(operand), given, axis=literal(axis), mode=literal("clip"))
+    dims = _dims(
+        offset_dims=numbers.offset_dims,
+        collapsed_slice_dims=numbers.collapsed_slice_dims,
+        start_index_map=numbers.start_index_map,
+    )
+    if numbers.operand_batching_dims:
+        dims |= _dims(
+            operand_batching_dims=numbers.operand_batching_dims, start_indices_batching_dims=numbers.start_indices_batching_dims
+        )
+    return call(
+        "lax.gather",
+        scope.at(operand),
+        _indices(indices, numbers.index_vector_dim, scope),
+        call("lax.GatherDimensionNumbers", **dims),
+        slice_sizes=literal(sizes(op, "slice_sizes")),
+        mode=literal("clip"),
+        **_hints(op, "indices_are_sorted"),
+    )
+
+
+def _taken_axis(op: ir.Operation, numbers: stablehlo.GatherDimensionNumbers) -> int | None:
+    """The dimension of which a gather takes whole rows, their own dimensions where `jnp.take` has them; None for other gathers."""
+    operand, indices = (shape_of(value) for value in op.operands)
+    vector = numbers.index_vector_dim
+    if numbers.operand_batching_dims or list(numbers.collapsed_slice_dims) != list(numbers.start_index_map):
+        return None
+    if len(numbers.start_index_map) != 1 or (vector < len(indices) and indices[vector] != 1):
+        return None
+    axis = int(numbers.start_index_map[0])
+    rank = len(indices) - (vector < len(indices))
+    window = [1 if dim == axis else size for dim, size in enumerate(operand)]
+    places = [*range(axis), *range(axis + rank, rank + len(operand) - 1)]
+    return axis if list(sizes(op, "slice_sizes")) == window and list(numbers.offset_dims) == places else None
+
+
+_SCATTERS = {
+    "add": "lax.scatter_add",
+    "multiply": "lax.scatter_mul",
+    "minimum": "lax.scatter_min",
+    "maximum": "lax.scatter_max",
+}
+
+
+@writes("scatter")
+def scatter(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.scatter`, `lax.scatter_add` and others by what the region computes; updates out of bounds are dropped."""
+    if len(op.results) != 1:
+        raise scope.error(op, f"scatters {len(op.results)} arrays at once, expected one", "scatter each of them by itself")
+    operand, indices, updates = op.operands
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    dims = _dims(
+        update_window_dims=numbers.update_window_dims,
+        inserted_window_dims=numbers.inserted_window_dims,
+        scatter_dims_to_operand_dims=numbers.scattered_dims_to_operand_dims,
+    )
+    if numbers.input_batching_dims:
+        dims |= _dims(
+            operand_batching_dims=numbers.input_batching_dims,
+            scatter_indices_batching_dims=numbers.scatter_indices_batching_dims,
+        )
+    return call(
+        _scatter_function(op, scope),
+        scope.at(operand),
+        _indices(indices, numbers.index_vector_dim, scope),
+        scope.at(updates),
+        call("lax.ScatterDimensionNumbers", **dims),
+        mode=literal("drop"),
+        **_hints(op, "indices_are_sorted", "unique_indices"),
+    )
+
+
+def _scatter_function(op: ir.Operation, scope: Scope) -> str:
+    block = op.regions[0].blocks[0]
+    if list(terminator(block).operands) == [block.arguments[1]]:  # type: ignore[union-attr]  # blocks end
+        return "lax.scatter"
+    if (found := _SCATTERS.get(combiner_of(block))) is None:
+        expected = "expected one of add, multiply, minimum, maximum, or the update itself"
+        raise scope.error(op, f"combines elements in a way that JAX's scatters have not, {expected}")
+    return found

@@ -1,0 +1,86 @@
+"""Transforms, factorizations, random bits and the largest elements, which JAX has as functions of their own."""
+
+from __future__ import annotations
+
+from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.lowering.shard_map.code import Code, call, literal
+from meshbridge.lowering.shard_map.scope import Scope
+from meshbridge.lowering.shard_map.shapes import integer, sizes
+from meshbridge.lowering.shard_map.table import writes
+
+
+def _word(op: ir.Operation, name: str) -> str:
+    """The last word of an enumeration's attribute."""
+    return str(op.attributes[name]).rsplit(" ", 1)[-1].rstrip(">")
+
+
+def _flag(op: ir.Operation, name: str) -> bool:
+    return name in op.attributes and bool(ir.BoolAttr(op.attributes[name]).value)
+
+
+@writes("fft")
+def fft(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.fft`."""
+    return call("lax.fft", scope.at(op.operands[0]), literal(_word(op, "fft_type")), literal(sizes(op, "fft_length")))
+
+
+@writes("cholesky")
+def cholesky(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.linalg.cholesky` of the triangle that the op reads."""
+    code, rank = scope.at(op.operands[0]), len(shape_of(op.operands[0]))
+    if _flag(op, "lower"):
+        return call("lax.linalg.cholesky", code, symmetrize_input="False")
+    lower = call("lax.linalg.cholesky", _transposed(code, rank, op), symmetrize_input="False")
+    return _transposed(lower, rank, op)
+
+
+def _transposed(code: Code, rank: int, op: ir.Operation) -> Code:
+    """The conjugate transpose of matrices."""
+    turned = call("jnp.swapaxes", code, literal(rank - 2), literal(rank - 1))
+    return call("jnp.conj", turned) if isinstance(element_of(op.operands[0]), ir.ComplexType) else turned
+
+
+@writes("triangular_solve")
+def triangular_solve(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.linalg.triangular_solve`."""
+    transposed = _word(op, "transpose_a")
+    flags = {
+        "left_side": _flag(op, "left_side"),
+        "lower": _flag(op, "lower"),
+        "transpose_a": transposed in ("TRANSPOSE", "ADJOINT"),
+        "conjugate_a": transposed == "ADJOINT",
+        "unit_diagonal": _flag(op, "unit_diagonal"),
+    }
+    return call("lax.linalg.triangular_solve", *scope.operands(op), **{name: literal(flag) for name, flag in flags.items()})
+
+
+_ALGORITHMS = {"DEFAULT": "RNG_DEFAULT", "THREE_FRY": "RNG_THREE_FRY", "PHILOX": "RNG_PHILOX"}
+
+
+@writes("rng_bit_generator")
+def rng_bit_generator(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.rng_bit_generator`."""
+    bits = op.results[1]
+    return call(
+        "lax.rng_bit_generator",
+        scope.at(op.operands[0]),
+        literal(tuple(shape_of(bits))),
+        dtype=scope.dtype(bits, op),
+        algorithm=Code(f"lax.RandomAlgorithm.{_ALGORITHMS[_word(op, 'rng_algorithm')]}"),
+    )
+
+
+@writes("chlo.top_k")
+def top_k(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.top_k`."""
+    return call("lax.top_k", scope.at(op.operands[0]), literal(integer(op, "k")))
+
+
+_ERRORS = {"chlo.erf": "lax.erf", "chlo.erf_inv": "lax.erf_inv", "chlo.erfc": "lax.erfc"}
+
+
+@writes(*_ERRORS)
+def error_function(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.erf` and its kin."""
+    return call(_ERRORS[op.name], scope.at(op.operands[0]))

@@ -1,0 +1,102 @@
+"""Names of Python variables: what the user's program calls a value, or the op that computes it."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from meshbridge.ir.mlir import ir
+
+TAKEN = frozenset({"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh", "pmax", "pmin"})
+"""What the file itself calls by these names."""
+
+LONGEST = 40
+"""Characters of a name that is made of a path in the user's arguments; of a longer one the end stands."""
+
+_LOCATION = re.compile(r'^loc\("((?:[^"\\]|\\.)*)"\)$')
+
+_SHORT = {
+    "add": "total",
+    "bitcast_convert": "bits",
+    "compare": "mask",
+    "concatenate": "joined",
+    "constant": "constant",
+    "convert": "converted",
+    "convolution": "conv",
+    "divide": "quotient",
+    "dot_general": "dot",
+    "dynamic_slice": "piece",
+    "dynamic_update_slice": "updated",
+    "exponential": "exp",
+    "gather": "rows",
+    "iota": "iota",
+    "maximum": "largest",
+    "minimum": "smallest",
+    "multiply": "product",
+    "negate": "negative",
+    "pad": "padded",
+    "reduce": "reduced",
+    "reshape": "reshaped",
+    "reverse": "flipped",
+    "rng_bit_generator": "bits",
+    "scatter": "scattered",
+    "select": "chosen",
+    "slice": "part",
+    "sort": "in_order",
+    "subtract": "difference",
+    "transpose": "transposed",
+    "all_gather": "gathered",
+    "all_reduce": "summed",
+    "all_slice": "mine",
+    "all_to_all": "exchanged",
+    "collective_permute": "received",
+    "permute": "received",
+    "reduce_scatter": "scattered",
+    "shift": "received",
+    "while": "carried",
+    "case": "branch",
+    "if": "branch",
+}
+"""What a value is called by the op that computes it, where that op's own name would not do."""
+
+
+def base_name(op: ir.Operation) -> str:
+    """What the results of `op` are called, up to a number."""
+    name = op.name.partition(".")[2]
+    return identifier(_SHORT.get(name, name))
+
+
+def argument_name(argument: ir.BlockArgument, label: str) -> str:
+    """What the user's program calls an argument: its path in their pytrees, else `label`."""
+    found = _LOCATION.match(str(argument.location))
+    return identifier((found[1] if found else label)[-LONGEST:], "arg")
+
+
+def identifier(text: str, otherwise: str = "value") -> str:
+    """A Python name like `text`."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or otherwise
+    return f"{otherwise}_{name}" if name[0].isdigit() or keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
+
+
+class Names:
+    """Names that are in use, each once in the file."""
+
+    def __init__(self) -> None:
+        self._used = set(TAKEN)
+        self._counts: dict[str, int] = {}
+
+    def exactly(self, name: str) -> str:
+        """`name` itself where it is free, else with a number."""
+        if name in self._used:
+            return self.numbered(name)
+        self._used.add(name)
+        return name
+
+    def numbered(self, base: str) -> str:
+        """`base_1`, `base_2`, …"""
+        while True:
+            self._counts[base] = self._counts.get(base, 0) + 1
+            name = f"{base}_{self._counts[base]}"
+            if name not in self._used:
+                self._used.add(name)
+                return name

@@ -1,0 +1,267 @@
+"""A partitioned module as a Python file: the mesh, one device's function, and the function on global arrays around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from meshbridge.cost.communication import Collective, communicating, wire_bytes_on
+from meshbridge.analysis.executions import executed
+from meshbridge.dialect.boundary import Boundary, read_boundary
+from meshbridge.dialect.module_mesh import declared_meshes, mesh_or_single
+from meshbridge.ir.builder import shape_of
+from meshbridge.ir.groups import Groups
+from meshbridge.ir.mlir import MeshError, OpError, entries, ir, main_function, terminator, walk_all
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.lowering.blocks import lower_module
+from meshbridge.lowering.shard_map import (  # noqa: F401  they fill WRITINGS
+    collectives,
+    contractions,
+    control,
+    elementwise,
+    indexing,
+    libraries,
+    reductions,
+    shapes,
+)
+from meshbridge.lowering.shard_map.code import INDENT, Code, call, function_head, literal, returned, statement, tuple_of
+from meshbridge.lowering.shard_map.helpers import helper_lines
+from meshbridge.lowering.shard_map.literals import dtype_name
+from meshbridge.lowering.shard_map.names import Names, argument_name, identifier
+from meshbridge.lowering.shard_map.scope import Scope, Script, Value
+from meshbridge.read.formats import copy_module
+from meshbridge.text import size_text
+
+MOST_OPS = 20_000
+"""Ops of a program that is written: three times what a GPT of 48 layers has, and more than anybody reads."""
+
+_DONORS = ("tf.aliasing_output", "jax.buffer_donor")
+
+NAME = "main"
+"""The function on global arrays; `main_on_shards` is that of one device."""
+
+
+def write(module: ir.Module, labels: Sequence[str] = ()) -> str:
+    """The text of a Python file whose function `main` computes what the partitioned `module` does, on global arrays, with the same
+    collectives. `labels` are the paths of its arguments in the caller's pytrees. The module is left as it is.
+
+    Raises OpError for an op that has no equivalent in JAX, for a constant of many numbers, for an argument or result that is
+    unreduced, and for more than MOST_OPS ops.
+    """
+    ours = copy_module(module)
+    _refuse_many(ours)
+    with ours.context, ir.Location.unknown():
+        lower_module(ours, Groups("exported", "dense"), is_kept=collectives.is_written)
+        return _File(ours, labels).text()
+
+
+def _refuse_many(module: ir.Module) -> None:
+    if (count := len(walk_all(module))) > MOST_OPS:
+        hint = "--emit mesh and --emit local write programs of any size"
+        raise MeshError(f"<module>: error: the program has {count} ops, expected at most {MOST_OPS} in Python\n  hint: {hint}")
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An argument or result: its name, its type, and how shards make it up."""
+
+    name: str
+    label: str
+    dtype: str
+    shard: tuple[int, ...]
+    boundary: Boundary
+
+    def padded(self, mesh: Mesh) -> tuple[int, ...]:
+        """The shape that all shards have together."""
+        return tuple(size * mesh.group_size(axes) for size, axes in zip(self.shard, self.boundary.split, strict=True))
+
+    def excess(self, mesh: Mesh) -> tuple[int, ...]:
+        """By how much that is more than the array, along each dimension."""
+        return tuple(padded - size for padded, size in zip(self.padded(mesh), self.boundary.shape, strict=True))
+
+
+class _File:
+    """The parts of the file in order."""
+
+    def __init__(self, module: ir.Module, labels: Sequence[str]) -> None:
+        self.main = main_function(module)
+        self.mesh = mesh_or_single(module)
+        self.axis_names = _axis_names(self.mesh)
+        self.names = Names()
+        self.names.exactly(NAME)
+        self.names.exactly(f"{NAME}_on_shards")
+        self.script = Script(self.mesh, self.axis_names, self.names, _collectives(module))
+        block = self.main.regions[0].blocks[0]
+        given = [*labels, *(f"arg{number}" for number in range(len(labels), len(block.arguments)))]
+        self.arguments = self._arrays(block.arguments, "arg_attrs", given)
+        returned_values = list(terminator(block).operands)  # type: ignore[union-attr]  # blocks end
+        self.results = self._arrays(returned_values, "res_attrs", [f"result {number}" for number in range(len(returned_values))])
+        self.block = block
+
+    def _arrays(self, values: Iterable[ir.Value], side: str, labels: Sequence[str]) -> list[_Array]:
+        found = []
+        for value, entry, label in zip(values, entries(self.main, side), labels, strict=True):
+            if not isinstance(value.type, ir.RankedTensorType):
+                raise OpError(self.main, f"takes or gives a {value.type}, expected tensors", "--emit local writes any type")
+            boundary = read_boundary(entry, ir.RankedTensorType(value.type))
+            if boundary.partial:
+                hint = "give it a sharding without unreduced axes"
+                raise OpError(self.main, f"has {label} unreduced, which jax.shard_map takes no specs of without check_vma", hint)
+            name = self._argument(value, label) if side == "arg_attrs" else ""
+            dtype = dtype_name(ir.RankedTensorType(value.type).element_type, self.main)
+            found.append(_Array(name, label, dtype, tuple(shape_of(value)), boundary))
+        return found
+
+    def _argument(self, value: ir.Value, label: str) -> str:
+        name = self.names.exactly(argument_name(ir.BlockArgument(value), label))
+        self.script.values[value] = Value(Code(name))
+        return name
+
+    def text(self) -> str:
+        """The whole file."""
+        on_shards = self._on_shards()
+        parts = [
+            self._docstring(),
+            _IMPORTS,
+            *helper_lines(self.script.helpers),
+            *self._make_mesh(),
+            "",
+            "",
+            *on_shards,
+            "",
+            "",
+            *self._outer(),
+        ]
+        return "\n".join(parts) + "\n"
+
+    def _docstring(self) -> str:
+        mesh = ", ".join(f"{name}={size}" for name, size in zip(self.axis_names, self._sizes, strict=True))
+        sent = sum(each.total_bytes for each in self.script.collectives.values())
+        lines = [
+            f'"""The partitioned program on a mesh of {mesh}: what each device computes, and every collective.',
+            "",
+            f"A device sends {size_text(sent)} in a run. Call `{NAME}` with global arrays, the leaves of the arguments in order:",
+            "",
+            *_table(self.arguments, self._spec),
+            "",
+            "It gives:" if self.results else "It gives nothing.",
+            *(["", *_table(self.results, self._spec)] if self.results else []),
+            '"""',
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self.mesh.shape or (1,)
+
+    def _make_mesh(self) -> list[str]:
+        count = prod(self._sizes)
+        chosen = f"[list(devices)[i] for i in {list(self.mesh.device_ids)}]" if self.mesh.device_ids else f"list(devices)[:{count}]"
+        shape = ", ".join(map(str, self._sizes))
+        return [
+            "",
+            "def make_mesh(devices=None):",
+            f'{INDENT}"""The mesh on `devices`, by default the first {count} that JAX has."""',
+            f"{INDENT}devices = jax.devices() if devices is None else devices",
+            f"{INDENT}return Mesh(np.array({chosen}).reshape({shape}), {literal(self.axis_names)})",
+        ]
+
+    def _on_shards(self) -> list[str]:
+        scope = Scope(self.script, INDENT)
+        scope.write_block(self.block)
+        parameters = [f"{each.name}" for each in self.arguments]
+        head = function_head(f"{NAME}_on_shards", parameters, "")
+        return [*head, f'{INDENT}"""One device\'s part, on its shards."""', *scope.lines]
+
+    def _outer(self) -> list[str]:
+        donated = [number for number, entry in enumerate(entries(self.main, "arg_attrs")) if any(name in entry for name in _DONORS)]
+        decorator = f"@partial(jax.jit, donate_argnums={literal(tuple(donated))})" if donated else "@jax.jit"
+        lines = [decorator, *function_head(NAME, [each.name for each in self.arguments], "")]
+        lines.append(f'{INDENT}"""The program on global arrays."""')
+        if self.script.is_wide or any(each.dtype.endswith(("64", "128")) and each.dtype != "complex64" for each in self.arguments):
+            lines += [
+                f"{INDENT}if not jax.config.jax_enable_x64:",
+                f'{INDENT * 2}raise ValueError("{NAME} has elements of 64 bits: set JAX_ENABLE_X64=1")',
+            ]
+        for each in self.arguments:
+            if any(excess := each.excess(self.mesh)):
+                pads = literal(tuple((0, size) for size in excess))
+                lines.append(f"{INDENT}{each.name} = {call('jnp.pad', each.name, pads)}  # to equal shards")
+        specs = [tuple_of([self._spec(each) for each in side]) for side in (self.arguments, self.results)]
+        out = specs[1] if len(self.results) != 1 else self._spec(self.results[0])
+        call_shard_map = call(
+            "jax.shard_map",
+            f"{NAME}_on_shards",
+            mesh="make_mesh()",
+            in_specs=specs[0],
+            out_specs=out,
+            check_vma="False",
+        )
+        lines += statement("on_mesh", call_shard_map, INDENT)
+        applied = call("on_mesh", *[each.name for each in self.arguments])
+        if not any(any(each.excess(self.mesh)) for each in self.results):
+            return [*lines, *returned(applied, INDENT)]
+        names = [self.names.numbered("out") for _ in self.results]
+        lines += statement(", ".join(names), applied, INDENT)
+        return [*lines, *returned(self._cut(names), INDENT)]
+
+    def _cut(self, names: list[str]) -> Code:
+        """The results without what pads their shards."""
+        cut = []
+        for name, each in zip(names, self.results, strict=True):
+            entries_of = [f":{size}" if excess else ":" for size, excess in zip(each.boundary.shape, each.excess(self.mesh), strict=True)]
+            cut.append(Code(f"{name}[{', '.join(entries_of)}]" if any(each.excess(self.mesh)) else name))
+        return cut[0] if len(cut) == 1 else tuple_of(cut)
+
+    def _spec(self, array: _Array) -> Code:
+        """`P("data", None)`, without what stands behind the last axis."""
+        entries_of = [self._entry(axes) for axes in array.boundary.split]
+        while entries_of and entries_of[-1].text == "None":
+            entries_of.pop()
+        return call("P", *entries_of)
+
+    def _entry(self, axes: Axes) -> Code:
+        names = [Code(f'"{self.axis_names[axis]}"') for axis in axes]
+        return names[0] if len(names) == 1 else tuple_of(names) if names else Code("None")
+
+
+_IMPORTS = """
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+"""
+
+
+def _axis_names(mesh: Mesh) -> tuple[str, ...]:
+    """The user's names; an axis that is divided has a number for each part, outer ones first."""
+    if not mesh.rank:
+        return ("device",)
+    names = Names()
+    found: list[str] = []
+    for name, run in mesh.runs.items():
+        base = identifier(name, "axis")
+        found += [names.exactly(base)] if len(run) == 1 else [names.exactly(f"{base}_{part}") for part in range(len(run))]
+    return tuple(found)
+
+
+def _collectives(module: ir.Module) -> dict[ir.Operation, Collective]:
+    """The collectives of the program by their op."""
+    meshes = declared_meshes(module.body)
+    runs = executed(module, weigh=wire_bytes_on(meshes))
+    return {op: collective for op, *_, collective in communicating(runs, meshes)}
+
+
+def _table(arrays: Sequence[_Array], spec: object) -> list[str]:
+    """One line for each array: its path, its type, and its sharding."""
+    rows = []
+    for each in arrays:
+        shape = ",".join(map(str, each.boundary.shape))
+        rows.append((each.name or each.label, f"{each.dtype}[{shape}]", str(spec(each)), each.label if each.name not in ("", each.label) else ""))  # type: ignore[operator]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    return ["    " + "  ".join(text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)) for row in rows]

@@ -1,0 +1,258 @@
+"""One Python function while it is written: its lines, and how the values that it can see are written.
+
+A value that one op reads, in the same block, stands in that op's expression while it is short; constants and broadcasts stand
+wherever they are read. Everything else is a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from textwrap import wrap
+
+import numpy as np
+
+from meshbridge.cost.communication import Collective
+from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.locations import SourceLocation, location_of
+from meshbridge.ir.mlir import OpError, ir, terminator
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.lowering.shard_map.code import (
+    INDENT,
+    WIDTH,
+    Code,
+    call,
+    function_head,
+    returned,
+    statement,
+    tuple_of,
+)
+from meshbridge.lowering.shard_map.literals import WIDE, dtype_name
+from meshbridge.lowering.shard_map.names import Names, base_name
+from meshbridge.lowering.shard_map.table import WRITINGS
+from meshbridge.text import size_text
+
+INLINE = 40
+"""Characters of an expression that stands in the one that reads it."""
+
+_STATEMENTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
+"""What is a statement of its own, however short."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """How a value is written. `code` has its shape and type. `loose` may stand beside an operand that has them: numpy's rules
+    make of `loose`, of shape `loose_shape`, the value; where it is a Python number, `is_number`, also its type."""
+
+    code: Code
+    loose: Code | None = None
+    loose_shape: tuple[int, ...] = ()
+    is_number: bool = False
+
+
+@dataclass
+class Script:
+    """What the functions of one file share."""
+
+    mesh: Mesh
+    axis_names: tuple[str, ...]
+    "What Python calls each axis of `mesh`."
+    names: Names
+    collectives: dict[ir.Operation, Collective]
+    values: dict[ir.Value, Value] = field(default_factory=dict)
+    helpers: set[str] = field(default_factory=set)
+    "The functions in front of the program that it calls."
+    is_wide: bool = False
+    "Whether it has elements of 64 bits."
+
+
+class Scope:
+    """A function's body, or that of a region inside of it."""
+
+    def __init__(self, script: Script, indent: str) -> None:
+        self.script = script
+        self.indent = indent
+        self.lines: list[str] = []
+        self._line = SourceLocation()
+        self._block: ir.Block | None = None
+
+    def write_block(self, block: ir.Block) -> None:
+        """The statements of all ops of `block` but the last, and the `return` of what that gives."""
+        self._block = block
+        for view in block.operations:
+            if view.operation != terminator(block):
+                self._write(view.operation)
+        results = [self.at(value) for value in terminator(block).operands]  # type: ignore[union-attr]  # blocks end
+        self.lines += returned(results[0] if len(results) == 1 else tuple_of(results), self.indent)
+
+    def _write(self, op: ir.Operation) -> None:
+        if not any(True for result in op.results for _ in result.uses):
+            return
+        if (writing := WRITINGS.get(op.name)) is None:
+            raise self.error(op, "cannot be written as Python", "--emit mesh and --emit local write every op")
+        for kind in {result.type for result in chain(op.operands, op.results)}:
+            self._note(kind, op)
+        found = writing(op, self)
+        if found is None:
+            return
+        if isinstance(found, Code) and len(op.results) == 1:
+            self._one(op, found)
+        elif isinstance(found, Code):
+            self._comment(op)
+            self.lines += statement(", ".join(self._new(result, op) for result in op.results), found, self.indent)
+        else:
+            for result, code in zip(op.results, found, strict=True):
+                self.define(result, code)
+
+    def _one(self, op: ir.Operation, code: Code) -> None:
+        (result,) = op.results
+        if code.text.isidentifier() or self._is_inlined(op, code):
+            self.script.values[result] = Value(code)
+            return
+        self._comment(op)
+        self.lines += statement(self._new(result, op), code, self.indent)
+
+    def _is_inlined(self, op: ir.Operation, code: Code) -> bool:
+        if op.name in _STATEMENTS or op in self.script.collectives or len(code.text) > INLINE:
+            return False
+        return _is_read_once(op.results[0], op.block)
+
+    def _new(self, result: ir.Value, op: ir.Operation) -> str:
+        """A new variable for `result`."""
+        name = self.script.names.numbered(base_name(op))
+        self.script.values[result] = Value(Code(name))
+        return name
+
+    def define(self, value: ir.Value, code: Code, loose: Code | None = None, shape: Sequence[int] = (), *, number: bool = False) -> None:
+        """Says how `value` is written wherever it is read."""
+        self.script.values[value] = Value(code, loose, tuple(shape), number)
+
+    def at(self, value: ir.Value) -> Code:
+        """`value` as an expression of its shape and type."""
+        return self.script.values[value].code
+
+    def written(self, value: ir.Value) -> Value:
+        """All that is known of how `value` is written."""
+        return self.script.values[value]
+
+    def named(self, value: ir.Value) -> Code:
+        """`value` as what may be written several times: a variable, which it becomes now if need be."""
+        code = self.at(value)
+        if not code.text.isidentifier():
+            name = self.script.names.numbered("value" if isinstance(value.owner, ir.Block) else base_name(value.owner))
+            self.lines += statement(name, code, self.indent)
+            code = Code(name)
+            if _block_of(value) == self._block:  # else what comes after this function would read a variable of it
+                self.script.values[value] = Value(code)
+        return code
+
+    def operands(self, op: ir.Operation) -> list[Code]:
+        """The operands of `op`, of their shapes and types."""
+        return [self.at(operand) for operand in op.operands]
+
+    def broadcasting(self, op: ir.Operation, typed: Sequence[int] = ()) -> list[Code]:
+        """The operands of an elementwise `op` as numpy's rules need them: of those at `typed`, all by default, one says the type of
+        the result, and all together its shape."""
+        known = [self.script.values[operand] for operand in op.operands]
+        shapes = [tuple(shape_of(operand)) for operand in op.operands]
+        wanted, typing = tuple(shape_of(op.results[0])), typed or range(len(known))
+        for full in (None, *range(len(known))):
+            loose = [value.loose is not None and index != full for index, value in enumerate(known)]
+            taken = [value.loose_shape if is_loose else shape for value, is_loose, shape in zip(known, loose, shapes, strict=True)]
+            has_type = any(not (loose[index] and known[index].is_number) for index in typing)
+            if has_type and _broadcast(taken) == wanted:
+                pairs = zip(known, loose, strict=True)
+                return [value.loose if is_loose and value.loose is not None else value.code for value, is_loose in pairs]
+        return self.operands(op)
+
+    def dtype(self, kind: ir.Type | ir.Value, op: ir.Operation) -> Code:
+        """`jnp.float32`, for an element type or that of a value."""
+        return Code(f"jnp.{dtype_name(element_of(kind) if isinstance(kind, ir.Value) else kind, op)}")
+
+    def _note(self, kind: ir.Type, op: ir.Operation) -> None:
+        if isinstance(kind, ir.RankedTensorType):
+            dtype_name(kind.element_type, op)
+            self.script.is_wide |= str(kind.element_type) in WIDE
+
+    def function(self, block: ir.Block, base: str, parameters: Sequence[str] = ()) -> str:
+        """Defines a function whose body `block` is, and gives its name. With `parameters` it takes its arguments in tuples of these
+        names, else one by one."""
+        script = self.script
+        name = script.names.numbered(base)
+        arguments = [script.names.numbered(_parameter(argument)) for argument in block.arguments]
+        for argument, variable in zip(block.arguments, arguments, strict=True):
+            script.values[argument] = Value(Code(variable))
+        inner = Scope(script, self.indent + INDENT)
+        inner._line = self._line
+        self.lines += function_head(name, parameters or arguments, self.indent)
+        share = len(arguments) // max(len(parameters), 1)
+        for number, parameter in enumerate(parameters):
+            mine = arguments[number * share : (number + 1) * share]
+            inner.lines.append(f"{inner.indent}{', '.join(mine)}{',' if len(mine) == 1 else ''} = {parameter}")
+        inner.write_block(block)
+        self.lines += [*inner.lines, ""]
+        return name
+
+    def axes(self, axes: Axes) -> Code:
+        """Mesh axes as collectives name them."""
+        names = [Code(f'"{self.script.axis_names[axis]}"') for axis in axes]
+        return names[0] if len(names) == 1 else tuple_of(names)
+
+    def all_axes(self) -> Code:
+        """All axes of the mesh."""
+        return self.axes(tuple(range(len(self.script.axis_names))))
+
+    def index(self, axes: Axes) -> Code:
+        """This device's number along `axes`."""
+        return call("lax.axis_index", self.axes(axes))
+
+    def _comment(self, op: ir.Operation) -> None:
+        """The line of the user's program where it is another one, and for a collective what it sends and why."""
+        line, found = location_of(op), []
+        if line.file and (line.file, line.line) != (self._line.file, self._line.line):
+            self._line = line
+            found.append(f"{line.short} ({line.function})" if line.function else line.short)
+        if (collective := self.script.collectives.get(op)) is not None:
+            found.append(_sent(collective))
+        for text in found:
+            self.lines += [f"{self.indent}# {part}" for part in wrap(text, WIDTH - len(self.indent) - 2)]
+
+    def error(self, op: ir.Operation, message: str, hint: str = "") -> OpError:
+        """A diagnostic about `op`."""
+        return OpError(op, message, hint)
+
+
+def _sent(collective: Collective) -> str:
+    """What a collective sends, as a comment."""
+    times = f", {collective.executions} times" if collective.executions != 1 else ""
+    why = f": {collective.why}" if collective.why else ""
+    return f"{size_text(collective.wire_bytes)} over {', '.join(collective.axes)}{times}{why}"
+
+
+def _block_of(value: ir.Value) -> ir.Block:
+    return value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+
+
+def _parameter(argument: ir.BlockArgument) -> str:
+    return "x" if shape_of(argument) else "s"
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
+
+
+_LAZY = "stablehlo.broadcast_in_dim"
+
+
+def _is_read_once(value: ir.Value, block: ir.Block) -> bool:
+    """Whether one op of `block` reads `value` once, and what is written where it is read is read once itself."""
+    readers = [use.owner.operation for use in value.uses]
+    if len(readers) != 1 or readers[0].block != block or len(readers[0].regions):
+        return False
+    return readers[0].name != _LAZY or _is_read_once(readers[0].results[0], block)
+
+
