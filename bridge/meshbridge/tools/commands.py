@@ -13,6 +13,7 @@ from meshbridge import conversion, pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.plain_stablehlo import check_version
+from meshbridge.lowering.shard_map import program as python_file
 from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
@@ -149,6 +150,7 @@ _USELESS: dict[str, dict[str, str]] = {
     "mesh": {"--replica-groups": "with --emit mesh, whose collectives name mesh axes"},
     "local": {},
     "exported": {},
+    "shard_map": {"--replica-groups": "with --emit shard_map, whose collectives name mesh axes"},
 }
 for _form, _options in _USELESS.items():
     _options |= {} if _form == "local" else {_VERSION: f"with --emit {_form}, expected --emit local"}
@@ -174,8 +176,7 @@ def partition(options: argparse.Namespace) -> int:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:
                 found, timings = None, pipeline.partition_module(program.module, how, on_stage=_reached(steps))
-            chosen = formats.choose(_presentable(program, how), options.output)
-            data = chosen.serialize()
+            data = _content(program, how, options.output)
     files.write_bytes(options.output, data)
     if found is not None:  # beside a program on standard output, the report would spoil it
         print(found.to_json() if options.json else found.table(), file=sys.stderr if options.output == "-" else sys.stdout)
@@ -239,6 +240,13 @@ def _ops(path: str | None) -> tuple[str, ...]:
 
 
 _OP = re.compile(r"\w+(\.\w+)+")
+
+
+def _content(program: Program, how: pipeline.Options, output: str) -> bytes:
+    """What is written of a program in the form that is asked for."""
+    if how.emit == "shard_map":
+        return python_file.write(program.module, program.calling).encode()
+    return formats.choose(_presentable(program, how), output).serialize()
 
 
 def _presentable(program: Program, how: pipeline.Options) -> Program:

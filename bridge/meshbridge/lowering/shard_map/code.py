@@ -27,6 +27,8 @@ class Code:
     opener: str = ""
     parts: tuple[Code, ...] = ()
     closer: str = ""
+    terms: tuple[str, ...] = ()
+    "Of a chain of operators that bind alike: its first operand, and every operator with the operand behind it."
 
     def bound(self, binding: int) -> str:
         """The text as an operand of what binds like that."""
@@ -71,7 +73,7 @@ def list_of(parts: Iterable[Code]) -> Code:
 
 
 def literal(value: object) -> Code:
-    """Nested tuples, lists and dicts of numbers, texts and None as Python writes them."""
+    """Nested tuples and lists of numbers, texts and None as Python writes them."""
     if isinstance(value, tuple):
         return tuple_of([literal(each) for each in value])
     if isinstance(value, list):
@@ -95,8 +97,9 @@ def method(owner: Code, name: str, *positional: Code | str, **named: Code | str)
 def infix(left: Code, operator: str, right: Code) -> Code:
     """`left operator right`."""
     binding = OPERATORS.get(operator, LOOSE)
-    text = f"{left.bound(max(binding, 1))} {operator} {right.bound(binding + 1)}"
-    return Code(text, binding)
+    first, rest = left.bound(max(binding, 1)), f"{operator} {right.bound(binding + 1)}"
+    before = left.terms if binding and left.binding == binding and left.terms else (first,)
+    return Code(f"{first} {rest}", binding, terms=(*before, rest))
 
 
 def prefix(operator: str, operand: Code) -> Code:
@@ -110,30 +113,45 @@ def function_head(name: str, parameters: Sequence[str], indent: str) -> list[str
     return laid_out(Code(f"{head.text}:", ATOM, head.opener, head.parts, "):"), indent)
 
 
-def statement(target: str, value: Code, indent: str) -> list[str]:
-    """`target = value` on as many lines as it needs; without a target, an expression by itself (`return`)."""
-    head = f"{target} = " if target else ""
-    whole = Code(f"{head}{value.text}", LOOSE, f"{head}{value.opener}" if value.opener else "", value.parts, value.closer)
-    if not value.parts and len(indent + whole.text) > WIDTH:
-        return [f"{indent}{head}(", f"{indent}{INDENT}{value.text}", f"{indent})"]
-    return laid_out(whole, indent)
+def statement(targets: Sequence[str], value: Code, indent: str) -> list[str]:
+    """`a, b = value` on as many lines as it needs."""
+    joined = ", ".join(targets)
+    if len(f"{indent}{joined} = {value.opener}") > WIDTH and len(targets) > 1:
+        *lines, last = laid_out(Code("", ATOM, "(", tuple(map(Code, targets)), ")"), indent, is_broken=True)
+        first, *others = laid_out(_behind(f"{last.strip()} = ", value), indent)
+        return [*lines, first, *others]
+    if not value.parts and len(f"{indent}{joined} = {value.text}") > WIDTH:
+        fits = len(f"{indent}{INDENT}{value.text}") <= WIDTH or not value.terms
+        return [f"{indent}{joined} = (", *(f"{indent}{INDENT}{term}" for term in ([value.text] if fits else value.terms)), f"{indent})"]
+    return laid_out(_behind(f"{joined} = ", value), indent)
+
+
+def unpacked(targets: Sequence[str], source: str, indent: str) -> list[str]:
+    """`a, b = source`, also of one target."""
+    if len(targets) == 1:
+        return [f"{indent}({targets[0]},) = {source}"]
+    return statement(targets, Code(source), indent)
+
+
+def _behind(text: str, value: Code) -> Code:
+    """`value` with a text in front of it."""
+    return Code(f"{text}{value.text}", LOOSE, f"{text}{value.opener}" if value.opener else "", value.parts, value.closer)
 
 
 def returned(value: Code, indent: str) -> list[str]:
     """`return value`."""
-    opener = f"return {value.opener}" if value.opener else ""
-    return laid_out(Code(f"return {value.text}", LOOSE, opener, value.parts, value.closer), indent)
+    return laid_out(_behind("return ", value), indent)
 
 
-def laid_out(code: Code, indent: str, tail: str = "") -> list[str]:
-    """The lines of an expression with `tail` behind it: one if it fits, else what is between its brackets on one of its own, else
-    each part on one."""
-    if not code.parts or len(indent + code.text + tail) <= WIDTH:
+def laid_out(code: Code, indent: str, tail: str = "", *, is_broken: bool = False) -> list[str]:
+    """The lines of an expression with `tail` behind it: one if it fits, else what is between its brackets on one of its own, else,
+    or if `is_broken`, each part on one."""
+    if not is_broken and (not code.parts or len(indent + code.text + tail) <= WIDTH):
         return [f"{indent}{code.text}{tail}"]
     inner = indent + INDENT
     together = ", ".join(part.text for part in code.parts)
     lines = [f"{inner}{together}"]
-    if len(lines[0]) > WIDTH or code.closer == "):":
+    if is_broken or len(lines[0]) > WIDTH or code.closer == "):":
         lines = [line for part in code.parts for line in laid_out(part, inner, ",")]
     return [f"{indent}{code.opener}", *lines, f"{indent}{code.closer}{tail}"]
 

@@ -86,25 +86,34 @@ def convolution(op: ir.Operation, scope: Scope) -> Code:
         (numbers.output_batch_dimension, numbers.output_feature_dimension, *numbers.output_spatial_dimensions),
     )
     layouts = tuple(_layout(spec, letters) for spec, letters in zip(specs, ("NC", "OI", "NC"), strict=True))
-    ones = (1,) * spatial
+    order = sorted(range(spatial), key=lambda index: numbers.kernel_spatial_dimensions[index])  # as JAX reads the lists
+
+    def ordered(name: str) -> tuple[int, ...]:
+        listed = integers(op.attributes[name]) if name in op.attributes else (1,) * spatial
+        return tuple(listed[index] for index in order)
+
+    padding = np.array(op.attributes["padding"]).reshape(-1, 2).tolist() if "padding" in op.attributes else [[0, 0]] * spatial
     optional = {
-        "lhs_dilation": _listed(op, "lhs_dilation", ones),
-        "rhs_dilation": _listed(op, "rhs_dilation", ones),
-        "feature_group_count": _counted(op, "feature_group_count"),
-        "batch_group_count": _counted(op, "batch_group_count"),
+        "lhs_dilation": _unless(ordered("lhs_dilation"), (1,) * spatial),
+        "rhs_dilation": _unless(ordered("rhs_dilation"), (1,) * spatial),
+        "feature_group_count": _unless(integer(op, "feature_group_count"), 1),
+        "batch_group_count": _unless(integer(op, "batch_group_count"), 1),
         "precision": _precision(op, scope),
         "preferred_element_type": _preferred(op, scope),
     }
-    padding = np.array(op.attributes["padding"]).reshape(-1, 2).tolist() if "padding" in op.attributes else [[0, 0]] * spatial
     return call(
         "lax.conv_general_dilated",
         image,
         kernel,
-        window_strides=_listed(op, "window_strides") or literal(ones),
-        padding=literal([tuple(each) for each in padding]),
+        window_strides=literal(ordered("window_strides")),
+        padding=literal([tuple(padding[index]) for index in order]),
         dimension_numbers=literal(layouts),
         **keywords(optional),
     )
+
+
+def _unless(value: object, default: object) -> Code | None:
+    return None if value == default else literal(value)
 
 
 def _bits(attr: ir.Attribute) -> list[bool]:
@@ -116,14 +125,3 @@ def _layout(spec: tuple[int, ...], letters: str) -> str:
     spatial = "HW" if len(spec) == 4 else "HWD" if len(spec) == 5 else "".join(str(index) for index, _ in zip(count(), spec[2:]))
     named = dict(zip(spec, f"{letters}{spatial}", strict=True))
     return "".join(named[dim] for dim in range(len(spec)))
-
-
-def _listed(op: ir.Operation, name: str, default: tuple[int, ...] | None = None) -> Code | None:
-    if name not in op.attributes or (found := integers(op.attributes[name])) == default:
-        return None
-    return literal(found)
-
-
-def _counted(op: ir.Operation, name: str) -> Code | None:
-    found = integer(op, name)
-    return None if found == 1 else literal(found)

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from meshbridge.ir.builder import element_of
-from meshbridge.ir.mlir import ir
-from meshbridge.lowering.shard_map.code import Code, call, infix, list_of, literal, tuple_of
+import re
+
+from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.mlir import ir, terminator
+from meshbridge.lowering.shard_map.code import Code, call, infix, list_of, literal, statement, tuple_of, unpacked
 from meshbridge.lowering.shard_map.scope import Scope
 from meshbridge.lowering.shard_map.table import writes
 
 
 @writes("while")
-def while_(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.while_loop` over a tuple, or over the one value that the loop carries."""
+def while_(op: ir.Operation, scope: Scope) -> None:
+    """`lax.while_loop` over what the loop changes; what it hands on as it is, its functions read from around them."""
     condition, body = (region.blocks[0] for region in op.regions)
-    parameters = ("state",) if len(op.operands) > 1 else ()
-    names = [scope.function(block, base, parameters) for block, base in ((condition, "goes_on"), (body, "step"))]
-    codes = scope.operands(op)
-    return call("lax.while_loop", *names, codes[0] if len(codes) == 1 else tuple_of(codes))
+    given = list(terminator(body).operands)  # type: ignore[union-attr]  # blocks end
+    changed = [number for number, value in enumerate(given) if value != body.arguments[number]]
+    for number in sorted({*range(len(given))} - {*changed}):
+        for value in (condition.arguments[number], body.arguments[number], op.results[number]):
+            scope.alias(value, op.operands[number])
+    bases = [_base(op.operands[number], scope) for number in changed]
+    names = [scope.argument(body.arguments[number], base) for number, base in zip(changed, bases, strict=True)]
+    for place, number in enumerate(changed):
+        scope.define(condition.arguments[number], Code("state" if len(changed) == 1 else f"state[{place}]"))
+    begin = unpacked(names, "state", "") if len(names) > 1 else []
+    goes_on = scope.defined(condition, "goes_on", ("state",), [])
+    step = scope.defined(body, "step", names if len(names) == 1 else ("state",), begin, changed)
+    codes = [scope.at(op.operands[number]) for number in changed]
+    carried = [scope.argument(op.results[number], base) for number, base in zip(changed, bases, strict=True)]
+    loop = call("lax.while_loop", goes_on, step, codes[0] if len(codes) == 1 else tuple_of(codes))
+    scope.comment(op)
+    scope.lines += statement(carried, loop, scope.indent)
+
+
+_NUMBER = re.compile(r"_\d+$")
+
+
+def _base(start: ir.Value, scope: Scope) -> str:
+    """What a loop calls what it carries: as what it starts with."""
+    text = scope.at(start).text
+    return _NUMBER.sub("", text) if text.isidentifier() else "x" if shape_of(start) else "i"
 
 
 @writes("case")

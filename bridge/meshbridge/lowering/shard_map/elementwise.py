@@ -150,7 +150,7 @@ def convert(op: ir.Operation, scope: Scope) -> Code | None:
         known = scope.written(operand)
         scope.define(result, known.code, known.loose, known.loose_shape, number=known.is_number)
         return None
-    code = scope.at(operand)
+    code = scope.short(operand)
     if isinstance(element_of(operand), ir.ComplexType) and not isinstance(element_of(result), ir.ComplexType):
         code = call("lax.real", code)
     return method(code, "astype", scope.dtype(result, op))
@@ -180,7 +180,7 @@ def barrier(op: ir.Operation, scope: Scope) -> Code:
 def mapped(op: ir.Operation, scope: Scope) -> Code:
     """A function of scalars at every element, by `jax.vmap` over all of them in a row."""
     inner = scope.function(op.regions[0].blocks[0], "each")
-    flat = [method(code, "reshape", "-1") for code in scope.operands(op)]
+    flat = [method(scope.short(operand), "reshape", "-1") for operand in op.operands]
     return method(call(f"jax.vmap({inner})", *flat), "reshape", literal(tuple(shape_of(op.results[0]))))
 
 

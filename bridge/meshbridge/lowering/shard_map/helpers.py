@@ -21,7 +21,6 @@ def {name}(x, axis_name, axis_index_groups=None):
 _SOURCES = {"pmax": _EXTREME.format(name="pmax", ours="max"), "pmin": _EXTREME.format(name="pmin", ours="min")}
 
 
-def helper_lines(names: set[str]) -> list[str]:
+def helper_sources(names: set[str]) -> list[str]:
     """The functions of these names, and what they call themselves."""
-    text = "\n".join([_KEYS, *(_SOURCES[name] for name in sorted(names))]) if names else ""
-    return text.split("\n")[:-1] if text else []
+    return [_KEYS, *(_SOURCES[name] for name in sorted(names))] if names else []

@@ -39,9 +39,7 @@ def gather(op: ir.Operation, scope: Scope) -> Code:
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     axis = _taken_axis(op, numbers)
     if axis is not None:
-        given = scope.at(indices)
-        if numbers.index_vector_dim < len(shape_of(indices)):
-            given = call("jnp.squeeze", given, literal(numbers.index_vector_dim))
+        given = _numbers(indices, numbers.index_vector_dim, scope)
         return call("jnp.take", scope.at(operand), given, axis=literal(axis), mode=literal("clip"))
     dims = _dims(
         offset_dims=numbers.offset_dims,
@@ -61,6 +59,18 @@ def gather(op: ir.Operation, scope: Scope) -> Code:
         mode=literal("clip"),
         **_hints(op, "indices_are_sorted"),
     )
+
+
+def _numbers(indices: ir.Value, vector_dim: int, scope: Scope) -> Code:
+    """Indices whose vectors have one element, without the dimension of that."""
+    if vector_dim == len(shape_of(indices)):
+        return scope.at(indices)
+    owner = None if isinstance(indices.owner, ir.Block) else indices.owner.operation
+    if owner is not None and owner.name == "stablehlo.broadcast_in_dim" and vector_dim == len(shape_of(indices)) - 1:
+        (source,) = owner.operands
+        if shape_of(source) == shape_of(indices)[:-1] and list(sizes(owner, "broadcast_dimensions")) == list(range(vector_dim)):
+            return scope.at(source)
+    return call("jnp.squeeze", scope.at(indices), literal(vector_dim))
 
 
 def _taken_axis(op: ir.Operation, numbers: stablehlo.GatherDimensionNumbers) -> int | None:

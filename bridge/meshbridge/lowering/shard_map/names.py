@@ -69,7 +69,10 @@ def base_name(op: ir.Operation) -> str:
 def argument_name(argument: ir.BlockArgument, label: str) -> str:
     """What the user's program calls an argument: its path in their pytrees, else `label`."""
     found = _LOCATION.match(str(argument.location))
-    return identifier((found[1] if found else label)[-LONGEST:], "arg")
+    words = identifier(found[1] if found else label, "arg").split("_")
+    while len(words) > 1 and len("_".join(words)) > LONGEST:
+        words.pop(0)
+    return identifier("_".join(words), "arg")
 
 
 def identifier(text: str, otherwise: str = "value") -> str:

@@ -26,11 +26,11 @@ from meshbridge.lowering.shard_map import (  # noqa: F401  they fill WRITINGS
     shapes,
 )
 from meshbridge.lowering.shard_map.code import INDENT, Code, call, function_head, literal, returned, statement, tuple_of
-from meshbridge.lowering.shard_map.helpers import helper_lines
+from meshbridge.lowering.shard_map.helpers import helper_sources
 from meshbridge.lowering.shard_map.literals import dtype_name
 from meshbridge.lowering.shard_map.names import Names, argument_name, identifier
 from meshbridge.lowering.shard_map.scope import Scope, Script, Value
-from meshbridge.read.formats import copy_module
+from meshbridge.read.formats import Calling, copy_module
 from meshbridge.text import size_text
 
 MOST_OPS = 20_000
@@ -42,9 +42,9 @@ NAME = "main"
 """The function on global arrays; `main_on_shards` is that of one device."""
 
 
-def write(module: ir.Module, labels: Sequence[str] = ()) -> str:
+def write(module: ir.Module, calling: Calling | None = None) -> str:
     """The text of a Python file whose function `main` computes what the partitioned `module` does, on global arrays, with the same
-    collectives. `labels` are the paths of its arguments in the caller's pytrees. The module is left as it is.
+    collectives. With `calling`, its arguments are the leaves of the caller's pytrees. The module is left as it is.
 
     Raises OpError for an op that has no equivalent in JAX, for a constant of many numbers, for an argument or result that is
     unreduced, and for more than MOST_OPS ops.
@@ -53,7 +53,7 @@ def write(module: ir.Module, labels: Sequence[str] = ()) -> str:
     _refuse_many(ours)
     with ours.context, ir.Location.unknown():
         lower_module(ours, Groups("exported", "dense"), is_kept=collectives.is_written)
-        return _File(ours, labels).text()
+        return _File(ours, calling).text()
 
 
 def _refuse_many(module: ir.Module) -> None:
@@ -84,7 +84,7 @@ class _Array:
 class _File:
     """The parts of the file in order."""
 
-    def __init__(self, module: ir.Module, labels: Sequence[str]) -> None:
+    def __init__(self, module: ir.Module, calling: Calling | None) -> None:
         self.main = main_function(module)
         self.mesh = mesh_or_single(module)
         self.axis_names = _axis_names(self.mesh)
@@ -93,11 +93,18 @@ class _File:
         self.names.exactly(f"{NAME}_on_shards")
         self.script = Script(self.mesh, self.axis_names, self.names, _collectives(module))
         block = self.main.regions[0].blocks[0]
-        given = [*labels, *(f"arg{number}" for number in range(len(labels), len(block.arguments)))]
+        count = len(block.arguments)
+        given = calling.labels() if calling else [f"arg{number}" for number in range(count)]
         self.arguments = self._arrays(block.arguments, "arg_attrs", given)
         returned_values = list(terminator(block).operands)  # type: ignore[union-attr]  # blocks end
         self.results = self._arrays(returned_values, "res_attrs", [f"result {number}" for number in range(len(returned_values))])
         self.block = block
+        given_away = [any(name in entry for name in _DONORS) for entry in entries(self.main, "arg_attrs")]
+        kept = list(calling.kept) if calling else list(range(count))
+        self.donated = tuple(place for place, is_donated in zip(kept, given_away, strict=True) if is_donated)
+        named = dict(zip(kept, (each.name for each in self.arguments), strict=True))
+        places = range(calling.count if calling else count)
+        self.parameters = [named[place] if place in named else self.names.numbered("unread") for place in places]
 
     def _arrays(self, values: Iterable[ir.Value], side: str, labels: Sequence[str]) -> list[_Array]:
         found = []
@@ -120,20 +127,16 @@ class _File:
 
     def text(self) -> str:
         """The whole file."""
-        on_shards = self._on_shards()
+        on_shards, outer = self._on_shards(), self._outer()
         parts = [
             self._docstring(),
-            _IMPORTS,
-            *helper_lines(self.script.helpers),
-            *self._make_mesh(),
-            "",
-            "",
-            *on_shards,
-            "",
-            "",
-            *self._outer(),
+            self._imports(),
+            *helper_sources(self.script.helpers),
+            "\n".join(self._make_mesh()),
+            "\n".join(on_shards),
+            "\n".join(outer),
         ]
-        return "\n".join(parts) + "\n"
+        return "\n\n\n".join(part.strip("\n") for part in parts).replace('"""\n\n\n', '"""\n\n', 1) + "\n"
 
     def _docstring(self) -> str:
         mesh = ", ".join(f"{name}={size}" for name, size in zip(self.axis_names, self._sizes, strict=True))
@@ -144,12 +147,20 @@ class _File:
             f"A device sends {size_text(sent)} in a run. Call `{NAME}` with global arrays, the leaves of the arguments in order:",
             "",
             *_table(self.arguments, self._spec),
+            *self._unread(),
             "",
             "It gives:" if self.results else "It gives nothing.",
             *(["", *_table(self.results, self._spec)] if self.results else []),
             '"""',
         ]
         return "\n".join(line.rstrip() for line in lines)
+
+    def _imports(self) -> str:
+        return f"from functools import partial\n{_IMPORTS}" if self.donated else _IMPORTS
+
+    def _unread(self) -> list[str]:
+        count = len(self.parameters) - len(self.arguments)
+        return ["", f"It does not read {count} more, `unread_1` and so on."] if count else []
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -160,7 +171,6 @@ class _File:
         chosen = f"[list(devices)[i] for i in {list(self.mesh.device_ids)}]" if self.mesh.device_ids else f"list(devices)[:{count}]"
         shape = ", ".join(map(str, self._sizes))
         return [
-            "",
             "def make_mesh(devices=None):",
             f'{INDENT}"""The mesh on `devices`, by default the first {count} that JAX has."""',
             f"{INDENT}devices = jax.devices() if devices is None else devices",
@@ -175,9 +185,8 @@ class _File:
         return [*head, f'{INDENT}"""One device\'s part, on its shards."""', *scope.lines]
 
     def _outer(self) -> list[str]:
-        donated = [number for number, entry in enumerate(entries(self.main, "arg_attrs")) if any(name in entry for name in _DONORS)]
-        decorator = f"@partial(jax.jit, donate_argnums={literal(tuple(donated))})" if donated else "@jax.jit"
-        lines = [decorator, *function_head(NAME, [each.name for each in self.arguments], "")]
+        decorator = f"@partial(jax.jit, donate_argnums={literal(self.donated)})" if self.donated else "@jax.jit"
+        lines = [decorator, *function_head(NAME, self.parameters, "")]
         lines.append(f'{INDENT}"""The program on global arrays."""')
         if self.script.is_wide or any(each.dtype.endswith(("64", "128")) and each.dtype != "complex64" for each in self.arguments):
             lines += [
@@ -198,12 +207,12 @@ class _File:
             out_specs=out,
             check_vma="False",
         )
-        lines += statement("on_mesh", call_shard_map, INDENT)
+        lines += statement(["on_mesh"], call_shard_map, INDENT)
         applied = call("on_mesh", *[each.name for each in self.arguments])
         if not any(any(each.excess(self.mesh)) for each in self.results):
             return [*lines, *returned(applied, INDENT)]
         names = [self.names.numbered("out") for _ in self.results]
-        lines += statement(", ".join(names), applied, INDENT)
+        lines += statement(names, applied, INDENT)
         return [*lines, *returned(self._cut(names), INDENT)]
 
     def _cut(self, names: list[str]) -> Code:
@@ -227,8 +236,6 @@ class _File:
 
 
 _IMPORTS = """
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np

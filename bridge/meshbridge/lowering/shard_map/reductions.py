@@ -9,7 +9,7 @@ from meshbridge.ir.builder import element_of
 from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, terminator
 from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import Code, call, literal, tuple_of
+from meshbridge.lowering.shard_map.code import INDENT, Code, call, literal, returned, statement, tuple_of
 from meshbridge.lowering.shard_map.elementwise import direction_of, is_total
 from meshbridge.lowering.shard_map.scope import Scope
 from meshbridge.lowering.shard_map.shapes import integer, sizes
@@ -51,7 +51,10 @@ def function_of(block: ir.Block, scope: Scope) -> Code:
 
 def _pairs(block: ir.Block, scope: Scope) -> Code:
     """A region of several scalars, those so far before those that are new, as a function of two tuples."""
-    return Code(scope.function(block, "combine", parameters=("so_far", "new")))
+    names = [scope.argument(argument, "x") for argument in block.arguments]
+    half = len(names) // 2
+    begin = [f"{', '.join(part)} = {side}" for part, side in ((names[:half], "so_far"), (names[half:], "new"))]
+    return Code(scope.defined(block, "combine", ("so_far", "new"), begin))
 
 
 @writes("reduce")
@@ -132,9 +135,10 @@ def select_and_scatter(op: ir.Operation, scope: Scope) -> Code:
     window = {"window_dimensions": literal(sizes(op, "window_dimensions"))}
     window["window_strides"] = literal(_or(op, "window_strides", (1,) * rank))
     window["padding"] = literal(padding_of(op, rank))
-    pooled = call("lax.reduce_window", "x", call(str(scope.dtype(operand, op)), number), function, **window)
+    start_at = call("np.array", number, scope.dtype(operand, op))  # which JAX knows at once, and so how to differentiate
+    pooled = call("lax.reduce_window", "x", start_at, function, **window)
     name = scope.script.names.numbered("pool")
-    scope.lines += [f"{scope.indent}def {name}(x):", *(f"{scope.indent}    {line}" for line in [f"return {pooled.text}"]), ""]
+    scope.lines += [f"{scope.indent}def {name}(x):", *returned(pooled, scope.indent + INDENT), ""]
     return Code(f"jax.vjp({name}, {scope.at(operand)})[1]({scope.at(source)})[0]")
 
 
@@ -154,7 +158,7 @@ def sort(op: ir.Operation, scope: Scope) -> Code:
     if order == sorted(order) and not descends:
         return found
     name = scope.script.names.numbered("in_order")
-    scope.lines.append(f"{scope.indent}{name} = {found.text}")
+    scope.lines += statement([name], found, scope.indent)
     parts = [Code(f"{name}[{order.index(index)}]" if len(codes) > 1 else name) for index in range(len(codes))]
     turned = [call("lax.rev", part, literal((dim,))) if descends else part for part in parts]
     return tuple_of(turned) if len(turned) > 1 else turned[0]

@@ -77,14 +77,16 @@ class Scope:
         self._line = SourceLocation()
         self._block: ir.Block | None = None
 
-    def write_block(self, block: ir.Block) -> None:
-        """The statements of all ops of `block` but the last, and the `return` of what that gives."""
+    def write_block(self, block: ir.Block, results: Sequence[int] = ()) -> None:
+        """The statements of all ops of `block` but the last, and the `return` of what that gives: of those at `results`, all by
+        default."""
         self._block = block
         for view in block.operations:
             if view.operation != terminator(block):
                 self._write(view.operation)
-        results = [self.at(value) for value in terminator(block).operands]  # type: ignore[union-attr]  # blocks end
-        self.lines += returned(results[0] if len(results) == 1 else tuple_of(results), self.indent)
+        given = list(terminator(block).operands)  # type: ignore[union-attr]  # blocks end
+        codes = [self.at(given[index]) for index in results or range(len(given))]
+        self.lines += returned(codes[0] if len(codes) == 1 else tuple_of(codes), self.indent)
 
     def _write(self, op: ir.Operation) -> None:
         if not any(True for result in op.results for _ in result.uses):
@@ -99,8 +101,8 @@ class Scope:
         if isinstance(found, Code) and len(op.results) == 1:
             self._one(op, found)
         elif isinstance(found, Code):
-            self._comment(op)
-            self.lines += statement(", ".join(self._new(result, op) for result in op.results), found, self.indent)
+            self.comment(op)
+            self.lines += statement([self._new(result, op) for result in op.results], found, self.indent)
         else:
             for result, code in zip(op.results, found, strict=True):
                 self.define(result, code)
@@ -110,8 +112,8 @@ class Scope:
         if code.text.isidentifier() or self._is_inlined(op, code):
             self.script.values[result] = Value(code)
             return
-        self._comment(op)
-        self.lines += statement(self._new(result, op), code, self.indent)
+        self.comment(op)
+        self.lines += statement([self._new(result, op)], code, self.indent)
 
     def _is_inlined(self, op: ir.Operation, code: Code) -> bool:
         if op.name in _STATEMENTS or op in self.script.collectives or len(code.text) > INLINE:
@@ -128,6 +130,10 @@ class Scope:
         """Says how `value` is written wherever it is read."""
         self.script.values[value] = Value(code, loose, tuple(shape), number)
 
+    def alias(self, value: ir.Value, other: ir.Value) -> None:
+        """Says that `value` is written as `other` is."""
+        self.script.values[value] = self.script.values[other]
+
     def at(self, value: ir.Value) -> Code:
         """`value` as an expression of its shape and type."""
         return self.script.values[value].code
@@ -141,11 +147,16 @@ class Scope:
         code = self.at(value)
         if not code.text.isidentifier():
             name = self.script.names.numbered("value" if isinstance(value.owner, ir.Block) else base_name(value.owner))
-            self.lines += statement(name, code, self.indent)
+            self.lines += statement([name], code, self.indent)
             code = Code(name)
             if _block_of(value) == self._block:  # else what comes after this function would read a variable of it
                 self.script.values[value] = Value(code)
         return code
+
+    def short(self, value: ir.Value) -> Code:
+        """`value` as what something may stand behind: a variable where it is long."""
+        code = self.at(value)
+        return code if len(code.text) <= INLINE else self.named(value)
 
     def operands(self, op: ir.Operation) -> list[Code]:
         """The operands of `op`, of their shapes and types."""
@@ -175,23 +186,28 @@ class Scope:
             dtype_name(kind.element_type, op)
             self.script.is_wide |= str(kind.element_type) in WIDE
 
-    def function(self, block: ir.Block, base: str, parameters: Sequence[str] = ()) -> str:
-        """Defines a function whose body `block` is, and gives its name. With `parameters` it takes its arguments in tuples of these
-        names, else one by one."""
-        script = self.script
-        name = script.names.numbered(base)
-        arguments = [script.names.numbered(_parameter(argument)) for argument in block.arguments]
-        for argument, variable in zip(block.arguments, arguments, strict=True):
-            script.values[argument] = Value(Code(variable))
-        inner = Scope(script, self.indent + INDENT)
+    def function(self, block: ir.Block, base: str) -> str:
+        """Defines a function of the arguments of `block`, which is its body, and gives its name."""
+        names = [self.argument(argument, _parameter(argument)) for argument in block.arguments]
+        return self.defined(block, base, names, [])
+
+    def argument(self, argument: ir.Value, base: str) -> str:
+        """A new variable for an argument of a region."""
+        name = self.script.names.numbered(base)
+        self.script.values[argument] = Value(Code(name))
+        return name
+
+    def defined(self, block: ir.Block, base: str, parameters: Sequence[str], begin: Sequence[str], results: Sequence[int] = ()) -> str:
+        """Defines a function with these parameters, whose body are the lines `begin`, and `block`, of whose results it gives those
+        at `results`, all by default."""
+        name = self.script.names.numbered(base)
+        inner = Scope(self.script, self.indent + INDENT)
         inner._line = self._line
-        self.lines += function_head(name, parameters or arguments, self.indent)
-        share = len(arguments) // max(len(parameters), 1)
-        for number, parameter in enumerate(parameters):
-            mine = arguments[number * share : (number + 1) * share]
-            inner.lines.append(f"{inner.indent}{', '.join(mine)}{',' if len(mine) == 1 else ''} = {parameter}")
-        inner.write_block(block)
-        self.lines += [*inner.lines, ""]
+        inner.lines += [f"{inner.indent}{line}" for line in begin]
+        inner.write_block(block, results)
+        if self.lines and self.lines[-1] and not self.lines[-1].endswith(":"):
+            self.lines.append("")
+        self.lines += [*function_head(name, parameters, self.indent), *inner.lines, ""]
         return name
 
     def axes(self, axes: Axes) -> Code:
@@ -207,7 +223,7 @@ class Scope:
         """This device's number along `axes`."""
         return call("lax.axis_index", self.axes(axes))
 
-    def _comment(self, op: ir.Operation) -> None:
+    def comment(self, op: ir.Operation) -> None:
         """The line of the user's program where it is another one, and for a collective what it sends and why."""
         line, found = location_of(op), []
         if line.file and (line.file, line.line) != (self._line.file, self._line.line):

@@ -62,7 +62,7 @@ def reshape(op: ir.Operation, scope: Scope) -> Code:
     shape = tuple(shape_of(op.results[0]))
     if shape == tuple(shape_of(op.operands[0])):
         return scope.at(op.operands[0])
-    return method(scope.at(op.operands[0]), "reshape", *([Code(str(size)) for size in shape] or [literal(())]))
+    return method(scope.short(op.operands[0]), "reshape", *([Code(str(size)) for size in shape] or [literal(())]))
 
 
 @writes("transpose")
@@ -71,7 +71,7 @@ def transpose(op: ir.Operation, scope: Scope) -> Code:
     order = sizes(op, "permutation")
     if list(order) == sorted(order):
         return scope.at(op.operands[0])
-    return method(scope.at(op.operands[0]), "transpose", *map(str, order))
+    return method(scope.short(op.operands[0]), "transpose", *map(str, order))
 
 
 @writes("slice")
@@ -82,7 +82,7 @@ def slice_(op: ir.Operation, scope: Scope) -> Code:
     entries = [_bounds(*each) for each in bounds]
     while entries and entries[-1] == ":":
         entries.pop()
-    return subscript(scope.at(op.operands[0]), entries) if entries else scope.at(op.operands[0])
+    return subscript(scope.short(op.operands[0]), entries) if entries else scope.at(op.operands[0])
 
 
 def _bounds(start: int, limit: int, stride: int, size: int) -> str:
