@@ -11,7 +11,16 @@ from itertools import permutations
 import numpy as np
 
 from meshbridge.cost.communication import device_table, positions_of
-from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, PermuteOp, ReduceScatterOp, ShiftOp
+from meshbridge.dialect.ops import (
+    AllGatherOp,
+    AllReduceOp,
+    AllSliceOp,
+    AllToAllOp,
+    CollectiveOpView,
+    PermuteOp,
+    ReduceScatterOp,
+    ShiftOp,
+)
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.digits import axis_digits, groups_along
 from meshbridge.ir.groups import read_groups, rotated, shifted
@@ -30,15 +39,24 @@ _KINDS = {"sum": "add", "max": "maximum", "min": "minimum"}
 """Reductions of the dialect that JAX has over devices, by what combines two elements."""
 
 
+_WRITTEN = frozenset(
+    f"mesh.{name}" for name in ("all_gather", "all_reduce", "all_slice", "all_to_all", "permute", "reduce_scatter", "shift")
+)
+
+
 def is_written(op: ir.Operation) -> bool:
     """Whether an op of the mesh dialect is written as one of JAX's collectives; others are lowered to StableHLO first."""
+    if op.name not in _WRITTEN or not CollectiveOpView(op).mesh_axes:
+        return False
+    if op.name == "mesh.shift":
+        return ShiftOp(op).shift_axis in ShiftOp(op).mesh_axes
     if op.name == "mesh.all_slice":
         return not clamps_start(op.operands[0])
     if op.name in ("mesh.all_reduce", "mesh.reduce_scatter"):
         kind = AllReduceOp(op).reduction if op.name == "mesh.all_reduce" else ReduceScatterOp(op).reduction
         same = element_of(op.operands[0]) == element_of(op.results[0])
         return kind in _KINDS and same and (op.name == "mesh.all_reduce" or (kind == "sum" and not is_bit(op.operands[0])))
-    return op.name in ("mesh.all_gather", "mesh.all_to_all", "mesh.permute", "mesh.shift")
+    return True
 
 
 
@@ -121,6 +139,8 @@ def shift(op: ir.Operation, scope: Scope) -> Code:
     """`lax.ppermute` to a neighbour, around the end with `rotate`."""
     view = ShiftOp(op)
     count = scope.script.mesh.shape[view.shift_axis]
+    if not (view.offset % count if view.rotate else view.offset and abs(view.offset) < count):
+        return scope.at(op.operands[0])  # nothing arrives anywhere, so that the result is undefined, or nothing moves
     steps = rotated(count, view.offset) if view.rotate else shifted(count, view.offset)
     return _permuted(scope.at(op.operands[0]), scope.axes((view.shift_axis,)), steps)
 

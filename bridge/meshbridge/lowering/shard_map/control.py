@@ -7,6 +7,7 @@ import re
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.mlir import ir, terminator
 from meshbridge.lowering.shard_map.code import Code, call, infix, list_of, literal, statement, tuple_of, unpacked
+from meshbridge.lowering.shard_map.names import identifier
 from meshbridge.lowering.shard_map.scope import Scope
 from meshbridge.lowering.shard_map.table import writes
 
@@ -78,3 +79,11 @@ def if_(op: ir.Operation, scope: Scope) -> Code:
 def _cond(bit: ir.Value, taken: ir.Block, otherwise: ir.Block, scope: Scope) -> Code:
     names = [scope.function(block, base) for block, base in ((taken, "if_true"), (otherwise, "if_false"))]
     return call("lax.cond", scope.at(bit), *names)
+
+
+@writes("func.call", "composite")
+def called(op: ir.Operation, scope: Scope) -> Code:
+    """A call of the function that the op names, which is defined here."""
+    symbol = ir.FlatSymbolRefAttr(op.attributes["callee" if op.name == "func.call" else "decomposition"]).value
+    body = scope.script.functions[symbol].regions[0].blocks[0]
+    return call(scope.function(body, identifier(symbol)), *scope.operands(op))

@@ -23,6 +23,11 @@ def _indices(value: ir.Value, vector_dim: int, scope: Scope) -> Code:
     return call("jnp.moveaxis", code, literal(vector_dim), literal(-1))
 
 
+def _without(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
+    """Dimensions of indices once the one of their vectors is the last."""
+    return tuple(dim - (dim > vector_dim) for dim in dims)
+
+
 def _hints(op: ir.Operation, *names: str) -> dict[str, Code]:
     """What the op promises of its indices."""
     return {name: Code("True") for name in names if name in op.attributes and ir.BoolAttr(op.attributes[name]).value}
@@ -48,7 +53,8 @@ def gather(op: ir.Operation, scope: Scope) -> Code:
     )
     if numbers.operand_batching_dims:
         dims |= _dims(
-            operand_batching_dims=numbers.operand_batching_dims, start_indices_batching_dims=numbers.start_indices_batching_dims
+            operand_batching_dims=numbers.operand_batching_dims,
+            start_indices_batching_dims=_without(numbers.start_indices_batching_dims, numbers.index_vector_dim),
         )
     return call(
         "lax.gather",
@@ -111,7 +117,7 @@ def scatter(op: ir.Operation, scope: Scope) -> Code:
     if numbers.input_batching_dims:
         dims |= _dims(
             operand_batching_dims=numbers.input_batching_dims,
-            scatter_indices_batching_dims=numbers.scatter_indices_batching_dims,
+            scatter_indices_batching_dims=_without(numbers.scatter_indices_batching_dims, numbers.index_vector_dim),
         )
     return call(
         _scatter_function(op, scope),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.shard_map.code import Code, call, literal
 from meshbridge.lowering.shard_map.scope import Scope
@@ -55,13 +56,17 @@ def triangular_solve(op: ir.Operation, scope: Scope) -> Code:
     return call("lax.linalg.triangular_solve", *scope.operands(op), **{name: literal(flag) for name, flag in flags.items()})
 
 
+_STATE_BYTES = 16
+
 _ALGORITHMS = {"DEFAULT": "RNG_DEFAULT", "THREE_FRY": "RNG_THREE_FRY", "PHILOX": "RNG_PHILOX"}
 
 
 @writes("rng_bit_generator")
 def rng_bit_generator(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.rng_bit_generator`."""
-    bits = op.results[1]
+    """`lax.rng_bit_generator`, whose state has 128 bits."""
+    state, bits = op.operands[0], op.results[1]
+    if tensor_bytes(state) != _STATE_BYTES:
+        raise scope.error(op, f"has a state of {state.type}, expected 128 bits, as tensor<2xui64> or tensor<4xui32>")
     return call(
         "lax.rng_bit_generator",
         scope.at(op.operands[0]),
@@ -84,3 +89,10 @@ _ERRORS = {"chlo.erf": "lax.erf", "chlo.erf_inv": "lax.erf_inv", "chlo.erfc": "l
 def error_function(op: ir.Operation, scope: Scope) -> Code:
     """`lax.erf` and its kin."""
     return call(_ERRORS[op.name], scope.at(op.operands[0]))
+
+
+@writes("custom_call")
+def custom_call(op: ir.Operation, scope: Scope) -> Code:
+    """Refuses: what a custom call computes, only the library says that has it."""
+    hint = "keep it out of the partitioned function, or use --emit exported, which keeps custom calls"
+    raise scope.error(op, "is a call of a compiled library, which cannot be written as Python", hint)

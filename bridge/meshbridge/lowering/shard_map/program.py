@@ -91,7 +91,7 @@ class _File:
         self.names = Names()
         self.names.exactly(NAME)
         self.names.exactly(f"{NAME}_on_shards")
-        self.script = Script(self.mesh, self.axis_names, self.names, _collectives(module))
+        self.script = Script(self.mesh, self.axis_names, self.names, _collectives(module), _functions(module))
         block = self.main.regions[0].blocks[0]
         count = len(block.arguments)
         given = calling.labels() if calling else [f"arg{number}" for number in range(count)]
@@ -255,6 +255,12 @@ def _axis_names(mesh: Mesh) -> tuple[str, ...]:
         base = identifier(name, "axis")
         found += [names.exactly(base)] if len(run) == 1 else [names.exactly(f"{base}_{part}") for part in range(len(run))]
     return tuple(found)
+
+
+def _functions(module: ir.Module) -> dict[str, ir.Operation]:
+    """The functions of a module by their symbols."""
+    functions = [view.operation for view in module.body.operations if view.operation.name == "func.func"]
+    return {ir.StringAttr(function.attributes["sym_name"]).value: function for function in functions}
 
 
 def _collectives(module: ir.Module) -> dict[ir.Operation, Collective]:

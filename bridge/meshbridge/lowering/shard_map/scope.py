@@ -6,7 +6,7 @@ wherever they are read. Everything else is a variable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from textwrap import wrap
@@ -60,6 +60,8 @@ class Script:
     "What Python calls each axis of `mesh`."
     names: Names
     collectives: dict[ir.Operation, Collective]
+    functions: Mapping[str, ir.Operation]
+    "The functions of the module by their symbols."
     values: dict[ir.Value, Value] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
     "The functions in front of the program that it calls."
@@ -92,7 +94,7 @@ class Scope:
         if not any(True for result in op.results for _ in result.uses):
             return
         if (writing := WRITINGS.get(op.name)) is None:
-            raise self.error(op, "cannot be written as Python", "--emit mesh and --emit local write every op")
+            raise self.error(op, "cannot be written as Python", "the forms mesh, local and exported have every op")
         for kind in {result.type for result in chain(op.operands, op.results)}:
             self._note(kind, op)
         found = writing(op, self)
