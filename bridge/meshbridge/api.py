@@ -75,7 +75,12 @@ def partition(
 ) -> Exported: ...
 @overload
 def partition(
-    program: Any, *arguments: Any, kwargs: Named = ..., emit: Literal["shard_map"], platform: str | None = ..., **options: Unpack[Keywords]
+    program: Any,
+    *arguments: Any,
+    kwargs: Named = ...,
+    emit: Literal["shard_map"],
+    platform: str | None = ...,
+    **options: Unpack[Keywords],
 ) -> str: ...
 @overload
 def partition(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax import lax
 
 import meshbridge
 from meshbridge.dialect import attributes
@@ -19,8 +22,8 @@ from meshbridge.lowering.shard_map.program import write
 from tests.collectives.cases import OPERATIONS, Expectation, meshes
 from tests.collectives.harness import _Program
 from tests.operations import families
-from tests.operations.cases import Case, compare, examples, expected, export
-from tests.operations.differential import device_mesh
+from tests.operations.cases import Case, Operand, compare, examples, expected, export
+from tests.operations.differential import Spec, device_mesh
 from tests.operations.drawing import FAMILIES, batches
 from tests.operations.sample_cases import EVEN, UNEVEN, case
 from tests.operations.samples import SAMPLES, Sample
@@ -62,7 +65,9 @@ def test_samples_equal_one_device(group: list[Sample], mesh_shape: tuple[int, ..
 def test_the_gradient_of_a_pooling() -> None:
     (sample,) = (each for each in SAMPLES if each.op in REFUSED)
     check([case(sample, EVEN)], EVEN)
-    with pytest.raises(OpError, match="'stablehlo.select_and_scatter' op selects or adds up in a way that JAX has no function for"):
+    with pytest.raises(
+        OpError, match=r"'stablehlo.select_and_scatter' op selects or adds up in a way that JAX has no function for"
+    ):
         check([case(sample, UNEVEN)], UNEVEN)
 
 
@@ -76,7 +81,18 @@ WITHOUT_EQUIVALENT = {
 NOT_ORDERED = "sort_descending"
 """A comparator that gives NaN no place: what XLA makes of one depends on how it sorts."""
 
-QUICK = ("binary", "bitcast", "branches", "chain", "convolution_gradient", "dot_general", "gather", "reduce", "scatter", "while_loop")
+QUICK = (
+    "binary",
+    "bitcast",
+    "branches",
+    "chain",
+    "convolution_gradient",
+    "dot_general",
+    "gather",
+    "reduce",
+    "scatter",
+    "while_loop",
+)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +105,34 @@ def test_drawn_cases_equal_one_device(name: str) -> None:
     @given(drawn=batches(FAMILIES[name], 3))
     def drawn_case(drawn: tuple[tuple[int, ...], list[Case]]) -> None:
         mesh_shape, cases = drawn
-        try:
+        if (said := refusal(cases, mesh_shape)) is None:
             check(cases, mesh_shape)
-        except OpError as error:
-            assert "error: 'stablehlo." in str(error)
-            assert name not in QUICK or name == "scatter", error
-            assert WITHOUT_EQUIVALENT.get(name, "") in str(error)
+        else:
+            assert "error: 'stablehlo." in said
+            assert name not in QUICK or name == "scatter", said
+            assert WITHOUT_EQUIVALENT.get(name, "") in said
 
     drawn_case()
+
+
+def refusal(cases: Sequence[Case], mesh_shape: Sequence[int]) -> str | None:
+    """What is said where the cases cannot be written."""
+    try:
+        meshbridge.partition(export(cases, device_mesh(mesh_shape)), emit="shard_map")
+    except OpError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_sorts_by_several_keys(dtype: str) -> None:
+    """The keys in any order among the operands; equal ones stay as they were."""
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        return lax.sort((x, y, z), dimension=0, num_keys=2), jnp.lexsort((z, x, y), axis=0)
+
+    operands = [Operand((12, 4), dtype, Spec("a", "b"), "whole", special=dtype == "float32") for _ in range(3)]
+    check([Case("sort by two and three keys", function, tuple(operands))], EVEN)
 
 
 def sharded_over_all(text: str, mesh: object) -> ir.Module:

@@ -48,7 +48,8 @@ _PARTITIONED_IN_PYTHON = "CustomSPMDPartitioning"
 
 
 def lower_module(module: ir.Module, groups: Groups, is_kept: Callable[[ir.Operation], bool] = lambda op: False) -> None:
-    """Replaces all mesh operations of `module` that run on devices, but those that `is_kept` names. Raises OpError where one cannot.
+    """Replaces all mesh operations of `module` that run on devices, but those that `is_kept` names. Raises OpError where one
+    cannot.
 
     Groups are dense where `ir.groups` names those of several meshes by different axes: XLA (as of jaxlib 0.10) knows one mesh.
     """

@@ -27,8 +27,6 @@ class Code:
     opener: str = ""
     parts: tuple[Code, ...] = ()
     closer: str = ""
-    terms: tuple[str, ...] = ()
-    "Of a chain of operators that bind alike: its first operand, and every operator with the operand behind it."
 
     def bound(self, binding: int) -> str:
         """The text as an operand of what binds like that."""
@@ -97,9 +95,7 @@ def method(owner: Code, name: str, *positional: Code | str, **named: Code | str)
 def infix(left: Code, operator: str, right: Code) -> Code:
     """`left operator right`."""
     binding = OPERATORS.get(operator, LOOSE)
-    first, rest = left.bound(max(binding, 1)), f"{operator} {right.bound(binding + 1)}"
-    before = left.terms if binding and left.binding == binding and left.terms else (first,)
-    return Code(f"{first} {rest}", binding, terms=(*before, rest))
+    return Code(f"{left.bound(max(binding, 1))} {operator} {right.bound(binding + 1)}", binding)
 
 
 def prefix(operator: str, operand: Code) -> Code:
@@ -121,8 +117,7 @@ def statement(targets: Sequence[str], value: Code, indent: str) -> list[str]:
         first, *others = laid_out(_behind(f"{last.strip()} = ", value), indent)
         return [*lines, first, *others]
     if not value.parts and len(f"{indent}{joined} = {value.text}") > WIDTH:
-        fits = len(f"{indent}{INDENT}{value.text}") <= WIDTH or not value.terms
-        return [f"{indent}{joined} = (", *(f"{indent}{INDENT}{term}" for term in ([value.text] if fits else value.terms)), f"{indent})"]
+        return [f"{indent}{joined} = (", f"{indent}{INDENT}{value.text}", f"{indent})"]
     return laid_out(_behind(f"{joined} = ", value), indent)
 
 
@@ -144,8 +139,8 @@ def returned(value: Code, indent: str) -> list[str]:
 
 
 def laid_out(code: Code, indent: str, tail: str = "", *, is_broken: bool = False) -> list[str]:
-    """The lines of an expression with `tail` behind it: one if it fits, else what is between its brackets on one of its own, else,
-    or if `is_broken`, each part on one."""
+    """The lines of an expression with `tail` behind it: one if it fits, else what is between its brackets on one of its own,
+    else, or if `is_broken`, each part on one."""
     if not is_broken and (not code.parts or len(indent + code.text + tail) <= WIDTH):
         return [f"{indent}{code.text}{tail}"]
     inner = indent + INDENT

@@ -59,7 +59,6 @@ def is_written(op: ir.Operation) -> bool:
     return True
 
 
-
 @writes("mesh.all_gather")
 def all_gather(op: ir.Operation, scope: Scope) -> Code:
     """`lax.all_gather`."""

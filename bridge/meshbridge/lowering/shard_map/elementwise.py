@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import Code, call, infix, literal, method, prefix, tuple_of
+from meshbridge.lowering.shard_map.code import Code, call, literal, method, prefix, tuple_of
 from meshbridge.lowering.shard_map.scope import Scope
 from meshbridge.lowering.shard_map.table import writes
 
@@ -22,13 +22,7 @@ def operator(op: ir.Operation, scope: Scope) -> Code:
     if name == "divide" and isinstance(element_of(op.results[0]), ir.IntegerType):
         return call("lax.div", *scope.operands(op))
     sign = _OF_BITS.get(name, _OPERATORS[name]) if is_bit(op.results[0]) else _OPERATORS[name]
-    return infix_of(scope.broadcasting(op), sign)
-
-
-def infix_of(operands: list[Code], sign: str) -> Code:
-    """Two operands and the operator between them."""
-    left, right = operands
-    return infix(left, sign, right)
+    return scope.infix(op, sign)
 
 
 def is_bit(value: ir.Value) -> bool:
@@ -53,8 +47,10 @@ def is_total(op: ir.Operation) -> bool:
 def compare(op: ir.Operation, scope: Scope) -> Code:
     """`x < y`."""
     if is_total(op):
-        raise scope.error(op, "compares in the total order of floats, for which JAX has no function", "compare bits of the floats")
-    return infix_of(scope.broadcasting(op), _COMPARED[direction_of(op)])
+        raise scope.error(
+            op, "compares in the total order of floats, for which JAX has no function", "compare bits of the floats"
+        )
+    return scope.infix(op, _COMPARED[direction_of(op)])
 
 
 @writes("select")

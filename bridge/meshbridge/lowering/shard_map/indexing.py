@@ -80,7 +80,7 @@ def _numbers(indices: ir.Value, vector_dim: int, scope: Scope) -> Code:
 
 
 def _taken_axis(op: ir.Operation, numbers: stablehlo.GatherDimensionNumbers) -> int | None:
-    """The dimension of which a gather takes whole rows, their own dimensions where `jnp.take` has them; None for other gathers."""
+    """The dimension of which a gather takes whole rows, their own dimensions where `jnp.take` has them; None for others."""
     operand, indices = (shape_of(value) for value in op.operands)
     vector = numbers.index_vector_dim
     if numbers.operand_batching_dims or list(numbers.collapsed_slice_dims) != list(numbers.start_index_map):

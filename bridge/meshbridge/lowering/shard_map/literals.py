@@ -38,6 +38,9 @@ _NAMES = {
 WIDE = frozenset({"i64", "ui64", "f64", "complex<f64>"})
 """Element types that JAX has only where `jax_enable_x64` is set."""
 
+WIDE_NAMES = frozenset(_NAMES[element] for element in WIDE)
+"""The same as JAX calls them."""
+
 Numbers = np.ndarray[Any, Any]
 
 
@@ -51,7 +54,8 @@ def dtype_name(element: ir.Type, op: ir.Operation) -> str:
 def numpy_type(element: ir.Type, op: ir.Operation) -> np.dtype[Any]:
     """The same as numpy knows it."""
     name = dtype_name(element, op)
-    return np.dtype(getattr(np, name) if hasattr(np, name) else getattr(ml_dtypes, name))
+    found: np.dtype[Any] = np.dtype(getattr(np, name) if hasattr(np, name) else getattr(ml_dtypes, name))
+    return found
 
 
 _DENSE = re.compile(r"value = dense<(.*?)> : tensor<", re.S)
@@ -79,7 +83,7 @@ def _numbers(op: ir.Operation) -> Numbers:
     dtype = numpy_type(element, op)
     if math.prod(shape) == 0:
         return np.zeros(shape, dtype)
-    written = _DENSE.search(op.get_asm(print_generic_op_form=True, large_elements_limit=None))
+    written = _DENSE.search(str(op.get_asm(print_generic_op_form=True, large_elements_limit=None)))
     if written is None:
         raise OpError(op, "is a constant whose numbers are not in the program")
     if blob := _BYTES.fullmatch(written[1].strip()):
@@ -130,10 +134,7 @@ def number_code(number: Any) -> Code:
         return Code(f"complex({_float_text(value.real)}, {_float_text(value.imag)})")
     if isinstance(value, (bool, np.bool_)):
         return Code(str(bool(value)))
-    if is_float(number):
-        text = _shortest(number)
-    else:
-        text = str(int(value))
+    text = _shortest(number) if is_float(number) else str(int(value))
     return Code(text, UNARY) if text.startswith("-") else Code(text)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from meshbridge.cost.communication import Collective, communicating, wire_bytes_on
 from meshbridge.analysis.executions import executed
+from meshbridge.cost.communication import Collective, communicating, wire_bytes_on
 from meshbridge.dialect.boundary import Boundary, read_boundary
 from meshbridge.dialect.module_mesh import declared_meshes, mesh_or_single
 from meshbridge.ir.builder import shape_of
@@ -24,10 +24,11 @@ from meshbridge.lowering.shard_map import (  # noqa: F401  they fill WRITINGS
     libraries,
     reductions,
     shapes,
+    sorts,
 )
 from meshbridge.lowering.shard_map.code import INDENT, Code, call, function_head, literal, returned, statement, tuple_of
 from meshbridge.lowering.shard_map.helpers import helper_sources
-from meshbridge.lowering.shard_map.literals import dtype_name
+from meshbridge.lowering.shard_map.literals import WIDE_NAMES, dtype_name
 from meshbridge.lowering.shard_map.names import Names, argument_name, identifier
 from meshbridge.lowering.shard_map.scope import Scope, Script, Value
 from meshbridge.read.formats import Calling, copy_module
@@ -43,8 +44,8 @@ NAME = "main"
 
 
 def write(module: ir.Module, calling: Calling | None = None) -> str:
-    """The text of a Python file whose function `main` computes what the partitioned `module` does, on global arrays, with the same
-    collectives. With `calling`, its arguments are the leaves of the caller's pytrees. The module is left as it is.
+    """The text of a Python file whose function `main` computes what the partitioned `module` does, on global arrays, with
+    the same collectives. With `calling`, its arguments are the leaves of the caller's pytrees. The module is left as it is.
 
     Raises OpError for an op that has no equivalent in JAX, for a constant of many numbers, for an argument or result that is
     unreduced, and for more than MOST_OPS ops.
@@ -168,7 +169,9 @@ class _File:
 
     def _make_mesh(self) -> list[str]:
         count = prod(self._sizes)
-        chosen = f"[list(devices)[i] for i in {list(self.mesh.device_ids)}]" if self.mesh.device_ids else f"list(devices)[:{count}]"
+        chosen = (
+            f"[list(devices)[i] for i in {list(self.mesh.device_ids)}]" if self.mesh.device_ids else f"list(devices)[:{count}]"
+        )
         shape = ", ".join(map(str, self._sizes))
         return [
             "def make_mesh(devices=None):",
@@ -182,16 +185,18 @@ class _File:
         scope.write_block(self.block)
         parameters = [f"{each.name}" for each in self.arguments]
         head = function_head(f"{NAME}_on_shards", parameters, "")
-        return [*head, f'{INDENT}"""One device\'s part, on its shards."""', *scope.lines]
+        begins_with_function = scope.lines[0].lstrip().startswith("def ")
+        doc = [f'{INDENT}"""One device\'s part, on its shards."""', *([""] if begins_with_function else [])]
+        return [*head, *doc, *scope.lines]
 
     def _outer(self) -> list[str]:
         decorator = f"@partial(jax.jit, donate_argnums={literal(self.donated)})" if self.donated else "@jax.jit"
         lines = [decorator, *function_head(NAME, self.parameters, "")]
         lines.append(f'{INDENT}"""The program on global arrays."""')
-        if self.script.is_wide or any(each.dtype.endswith(("64", "128")) and each.dtype != "complex64" for each in self.arguments):
+        if self._has_wide_boundary:
             lines += [
                 f"{INDENT}if not jax.config.jax_enable_x64:",
-                f'{INDENT * 2}raise ValueError("{NAME} has elements of 64 bits: set JAX_ENABLE_X64=1")',
+                f'{INDENT * 2}raise ValueError("{NAME} takes or gives elements of 64 bits: set JAX_ENABLE_X64=1")',
             ]
         for each in self.arguments:
             if any(excess := each.excess(self.mesh)):
@@ -209,17 +214,35 @@ class _File:
         )
         lines += statement(["on_mesh"], call_shard_map, INDENT)
         applied = call("on_mesh", *[each.name for each in self.arguments])
-        if not any(any(each.excess(self.mesh)) for each in self.results):
-            return [*lines, *returned(applied, INDENT)]
         names = [self.names.numbered("out") for _ in self.results]
-        lines += statement(names, applied, INDENT)
-        return [*lines, *returned(self._cut(names), INDENT)]
+        is_cut = any(any(each.excess(self.mesh)) for each in self.results)
+        if self.script.is_wide and not self._has_wide_boundary:
+            lines.append(f"{INDENT}with jax.enable_x64(True):  # some elements inside have 64 bits")
+            return (
+                [*lines, *returned(applied, INDENT * 2)]
+                if not is_cut
+                else [
+                    *lines,
+                    *statement(names, applied, INDENT * 2),
+                    *returned(self._cut(names), INDENT),
+                ]
+            )
+        if not is_cut:
+            return [*lines, *returned(applied, INDENT)]
+        return [*lines, *statement(names, applied, INDENT), *returned(self._cut(names), INDENT)]
+
+    @property
+    def _has_wide_boundary(self) -> bool:
+        """Whether an argument or result has elements that JAX has only where `jax_enable_x64` is set."""
+        return any(each.dtype in WIDE_NAMES for each in (*self.arguments, *self.results))
 
     def _cut(self, names: list[str]) -> Code:
         """The results without what pads their shards."""
         cut = []
         for name, each in zip(names, self.results, strict=True):
-            entries_of = [f":{size}" if excess else ":" for size, excess in zip(each.boundary.shape, each.excess(self.mesh), strict=True)]
+            entries_of = [
+                f":{size}" if excess else ":" for size, excess in zip(each.boundary.shape, each.excess(self.mesh), strict=True)
+            ]
             cut.append(Code(f"{name}[{', '.join(entries_of)}]" if any(each.excess(self.mesh)) else name))
         return cut[0] if len(cut) == 1 else tuple_of(cut)
 
@@ -270,11 +293,12 @@ def _collectives(module: ir.Module) -> dict[ir.Operation, Collective]:
     return {op: collective for op, *_, collective in communicating(runs, meshes)}
 
 
-def _table(arrays: Sequence[_Array], spec: object) -> list[str]:
-    """One line for each array: its path, its type, and its sharding."""
+def _table(arrays: Sequence[_Array], spec: Callable[[_Array], Code]) -> list[str]:
+    """One line for each array: its name, its type, its sharding, and its path where that is not the name."""
     rows = []
     for each in arrays:
-        shape = ",".join(map(str, each.boundary.shape))
-        rows.append((each.name or each.label, f"{each.dtype}[{shape}]", str(spec(each)), each.label if each.name not in ("", each.label) else ""))  # type: ignore[operator]
+        kind = f"{each.dtype}[{','.join(map(str, each.boundary.shape))}]"
+        path = each.label if each.name not in ("", each.label) else ""
+        rows.append((each.name or each.label, kind, spec(each).text, path))
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     return ["    " + "  ".join(text.ljust(width) for text, width in zip(row, (*widths, 0), strict=True)) for row in rows]

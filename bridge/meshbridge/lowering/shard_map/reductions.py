@@ -1,4 +1,4 @@
-"""Reductions, those over windows, and sorts: functions of lax by what their regions compute."""
+"""Reductions, also over windows: functions of lax by what their regions compute."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.elements import neutral
-from meshbridge.ir.mlir import ir, terminator
+from meshbridge.ir.mlir import ir
 from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import INDENT, Code, call, literal, returned, statement, tuple_of
-from meshbridge.lowering.shard_map.elementwise import direction_of, is_total
+from meshbridge.lowering.shard_map.code import INDENT, Code, call, literal, returned, tuple_of
+from meshbridge.lowering.shard_map.elementwise import direction_of
 from meshbridge.lowering.shard_map.scope import Scope
-from meshbridge.lowering.shard_map.shapes import integer, sizes
+from meshbridge.lowering.shard_map.shapes import sizes
 from meshbridge.lowering.shard_map.table import writes
 
 _REDUCERS = {
@@ -24,7 +24,7 @@ _REDUCERS = {
     "or": ("bitwise_or", "lax.reduce_or", "lax.bitwise_or"),
     "xor": ("bitwise_xor", "lax.reduce_xor", "lax.bitwise_xor"),
 }
-"""What a region of one op is: the kind of reduction, JAX's function for one from its neutral element, and that of two elements."""
+"""What a region of one op is: the kind of reduction, JAX's function for one from its neutral element, and that of two of them."""
 
 _OF_BITS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 """What these mean on `i1`."""
@@ -122,7 +122,7 @@ def select_and_scatter(op: ir.Operation, scope: Scope) -> Code:
     """The gradient of a pooling by its largest or smallest elements, which is what JAX makes this op of."""
     operand, source, start = op.operands
     select, scatter = (region.blocks[0] for region in op.regions)
-    compared = [view.operation for view in select.operations][0]
+    compared = next(view.operation for view in select.operations)
     found = direction_of(compared) if compared.name == "stablehlo.compare" else ""
     in_order = list(compared.operands) == list(select.arguments)
     if found not in ("GE", "LE") or not in_order or combiner_of(scatter) != "add" or not _is_neutral(start, "sum"):
@@ -140,98 +140,3 @@ def select_and_scatter(op: ir.Operation, scope: Scope) -> Code:
     name = scope.script.names.numbered("pool")
     scope.lines += [f"{scope.indent}def {name}(x):", *returned(pooled, scope.indent + INDENT), ""]
     return Code(f"jax.vjp({name}, {scope.at(operand)})[1]({scope.at(source)})[0]")
-
-
-@writes("sort")
-def sort(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.sort`. A comparator is known where it compares one operand, or several in the order that JAX's own comparators have;
-    descending order is ascending order of what is turned round."""
-    block, dim = op.regions[0].blocks[0], integer(op, "dimension")
-    keys, descends = _keys(op, block, scope)
-    codes = scope.operands(op)
-    order = [*keys, *(index for index in range(len(codes)) if index not in keys)]
-    turned = [call("lax.rev", codes[index], literal((dim,))) if descends else codes[index] for index in order]
-    stable = "True" if "is_stable" in op.attributes and ir.BoolAttr(op.attributes["is_stable"]).value else "False"
-    given = tuple_of(turned) if len(turned) > 1 else turned[0]
-    named = {"dimension": literal(dim), "is_stable": Code(stable)} | ({"num_keys": literal(len(keys))} if len(keys) > 1 else {})
-    found = call("lax.sort", given, **named)
-    if order == sorted(order) and not descends:
-        return found
-    name = scope.script.names.numbered("in_order")
-    scope.lines += statement([name], found, scope.indent)
-    parts = [Code(f"{name}[{order.index(index)}]" if len(codes) > 1 else name) for index in range(len(codes))]
-    turned = [call("lax.rev", part, literal((dim,))) if descends else part for part in parts]
-    return tuple_of(turned) if len(turned) > 1 else turned[0]
-
-
-def _keys(op: ir.Operation, block: ir.Block, scope: Scope) -> tuple[list[int], bool]:
-    """The operands that a comparator compares, first ones first, and whether the largest comes first."""
-    arguments = {argument: number for number, argument in enumerate(block.arguments)}
-    (last,) = terminator(block).operands  # type: ignore[union-attr]  # blocks end
-    found = _comparison(last, arguments)
-    if found is None:
-        hint = "sort by one key, or by several with lax.sort and num_keys"
-        raise scope.error(op, "sorts by a comparator that lax.sort does not have", hint)
-    return found
-
-
-def _comparison(value: ir.Value, arguments: dict[ir.Value, int]) -> tuple[list[int], bool] | None:
-    """`a < b`, or JAX's `a0 < b0 or (a0 == b0 and a1 < b1)`, nested."""
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    if op is None:
-        return None
-    if op.name == "stablehlo.compare":
-        key = _compared(op, arguments)
-        side = direction_of(op)
-        return ([key], side == "GT") if key is not None and side in ("LT", "GT") else None
-    if op.name == "stablehlo.or":
-        for first, second in (tuple(op.operands), tuple(reversed(op.operands))):
-            head, tail = _comparison(first, arguments), _tied(second, arguments)
-            if head is not None and tail is not None and head == ([tail[0]], tail[1][1]):
-                return [tail[0], *tail[1][0]], tail[1][1]
-    if op.name == "stablehlo.select":  # select(a0 == b0, a1 < b1, a0 < b0)
-        tie, rest, head = op.operands
-        key, tail, first = _equal(tie, arguments), _comparison(rest, arguments), _comparison(head, arguments)
-        if key is not None and tail is not None and first == ([key], tail[1]):
-            return [key, *tail[0]], tail[1]
-    return None
-
-
-def _tied(value: ir.Value, arguments: dict[ir.Value, int]) -> tuple[int, tuple[list[int], bool]] | None:
-    """`a0 == b0 and (…)`."""
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    if op is None or op.name != "stablehlo.and":
-        return None
-    for first, second in (tuple(op.operands), tuple(reversed(op.operands))):
-        key, rest = _equal(first, arguments), _comparison(second, arguments)
-        if key is not None and rest is not None:
-            return key, rest
-    return None
-
-
-def _equal(value: ir.Value, arguments: dict[ir.Value, int]) -> int | None:
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    if op is None or op.name != "stablehlo.compare" or direction_of(op) != "EQ":
-        return None
-    return _compared(op, arguments)
-
-
-def _compared(op: ir.Operation, arguments: dict[ir.Value, int]) -> int | None:
-    """The operand whose two elements are compared, the first of them on the left."""
-    left, right = (_element(operand, arguments) for operand in op.operands)
-    if left is None or right is None or left % 2 or right != left + 1:
-        return None
-    if is_total(op) and literals.is_float_type(element_of(op.operands[0])) and op.operands[0] in arguments:
-        return None  # signed zeros differ there, and are equal to lax.sort
-    return left // 2
-
-
-def _element(value: ir.Value, arguments: dict[ir.Value, int]) -> int | None:
-    """The argument of a comparator that `value` is, signed zeros and NaNs made one as JAX's comparators do."""
-    if value in arguments:
-        return arguments[value]
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "stablehlo.select":
-        return None
-    _, canonical, other = value.owner.operation.operands
-    is_constant = not isinstance(canonical.owner, ir.Block) and canonical.owner.operation.name == "stablehlo.constant"
-    return _element(other, arguments) if is_constant else None

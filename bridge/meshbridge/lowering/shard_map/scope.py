@@ -24,6 +24,8 @@ from meshbridge.lowering.shard_map.code import (
     Code,
     call,
     function_head,
+    infix,
+    literal,
     returned,
     statement,
     tuple_of,
@@ -35,6 +37,9 @@ from meshbridge.text import size_text
 
 INLINE = 40
 """Characters of an expression that stands in the one that reads it."""
+
+LONGEST = 64
+"""Characters of both operands of an operator: with the operator, a variable and an indentation they fit a line."""
 
 _STATEMENTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
 """What is a statement of its own, however short."""
@@ -128,7 +133,9 @@ class Scope:
         self.script.values[result] = Value(Code(name))
         return name
 
-    def define(self, value: ir.Value, code: Code, loose: Code | None = None, shape: Sequence[int] = (), *, number: bool = False) -> None:
+    def define(
+        self, value: ir.Value, code: Code, loose: Code | None = None, shape: Sequence[int] = (), *, number: bool = False
+    ) -> None:
         """Says how `value` is written wherever it is read."""
         self.script.values[value] = Value(code, loose, tuple(shape), number)
 
@@ -148,7 +155,7 @@ class Scope:
         """`value` as what may be written several times: a variable, which it becomes now if need be."""
         code = self.at(value)
         if not code.text.isidentifier():
-            name = self.script.names.numbered("value" if isinstance(value.owner, ir.Block) else base_name(value.owner))
+            name = self.script.names.numbered(_base(value))
             self.lines += statement([name], code, self.indent)
             code = Code(name)
             if _block_of(value) == self._block:  # else what comes after this function would read a variable of it
@@ -160,19 +167,43 @@ class Scope:
         code = self.at(value)
         return code if len(code.text) <= INLINE else self.named(value)
 
+    def _shortened(self, value: ir.Value) -> None:
+        """Makes a variable of what broadcasting completes to `value`, or of `value` itself."""
+        known = self.script.values[value]
+        if known.loose is None or known.is_number or known.loose.text.isidentifier():
+            self.named(value)
+            return
+        name = self.script.names.numbered(_base(value))
+        self.lines += statement([name], known.loose, self.indent)
+        shape = tuple(shape_of(value))
+        full = Code(name) if known.loose_shape == shape else call("jnp.broadcast_to", name, literal(shape))
+        if _block_of(value) == self._block:
+            self.script.values[value] = Value(full, Code(name), known.loose_shape)
+
+    def infix(self, op: ir.Operation, sign: str) -> Code:
+        """`x + y` of the operands of `op`, of which one is a variable where both are long."""
+        left, right = self.broadcasting(op)
+        if len(left.text) + len(right.text) > LONGEST:
+            longer = op.operands[0 if len(left.text) > len(right.text) else 1]
+            self._shortened(longer)
+            left, right = self.broadcasting(op)
+        return infix(left, sign, right)
+
     def operands(self, op: ir.Operation) -> list[Code]:
         """The operands of `op`, of their shapes and types."""
         return [self.at(operand) for operand in op.operands]
 
     def broadcasting(self, op: ir.Operation, typed: Sequence[int] = ()) -> list[Code]:
-        """The operands of an elementwise `op` as numpy's rules need them: of those at `typed`, all by default, one says the type of
-        the result, and all together its shape."""
+        """The operands of an elementwise `op` as numpy's rules need them: of those at `typed`, all by default, one says the type
+        of the result, and all together its shape."""
         known = [self.script.values[operand] for operand in op.operands]
         shapes = [tuple(shape_of(operand)) for operand in op.operands]
         wanted, typing = tuple(shape_of(op.results[0])), typed or range(len(known))
         for full in (None, *range(len(known))):
             loose = [value.loose is not None and index != full for index, value in enumerate(known)]
-            taken = [value.loose_shape if is_loose else shape for value, is_loose, shape in zip(known, loose, shapes, strict=True)]
+            taken = [
+                value.loose_shape if is_loose else shape for value, is_loose, shape in zip(known, loose, shapes, strict=True)
+            ]
             has_type = any(not (loose[index] and known[index].is_number) for index in typing)
             if has_type and _broadcast(taken) == wanted:
                 pairs = zip(known, loose, strict=True)
@@ -199,9 +230,11 @@ class Scope:
         self.script.values[argument] = Value(Code(name))
         return name
 
-    def defined(self, block: ir.Block, base: str, parameters: Sequence[str], begin: Sequence[str], results: Sequence[int] = ()) -> str:
-        """Defines a function with these parameters, whose body are the lines `begin`, and `block`, of whose results it gives those
-        at `results`, all by default."""
+    def defined(
+        self, block: ir.Block, base: str, parameters: Sequence[str], begin: Sequence[str], results: Sequence[int] = ()
+    ) -> str:
+        """Defines a function with these parameters, whose body are the lines `begin`, and `block`, of whose results it gives
+        those at `results`, all by default."""
         name = self.script.names.numbered(base)
         inner = Scope(self.script, self.indent + INDENT)
         inner._line = self._line
@@ -248,6 +281,10 @@ def _sent(collective: Collective) -> str:
     return f"{size_text(collective.wire_bytes)} over {', '.join(collective.axes)}{times}{why}"
 
 
+def _base(value: ir.Value) -> str:
+    return "value" if isinstance(value.owner, ir.Block) else base_name(value.owner.operation)
+
+
 def _block_of(value: ir.Value) -> ir.Block:
     return value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
 
@@ -272,5 +309,3 @@ def _is_read_once(value: ir.Value, block: ir.Block) -> bool:
     if len(readers) != 1 or readers[0].block != block or len(readers[0].regions):
         return False
     return readers[0].name != _LAZY or _is_read_once(readers[0].results[0], block)
-
-

@@ -130,8 +130,8 @@ def iota(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("dynamic_slice")
 def dynamic_slice(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.dynamic_slice`, or that of one dimension. Indices that no piece can start at are clamped, as StableHLO's are: JAX would
-    count negative ones from the end."""
+    """`lax.dynamic_slice`, or that of one dimension. Indices that no piece can start at are clamped, as StableHLO's are: JAX
+    would count negative ones from the end."""
     operand, *starts = op.operands
     size = sizes(op, "slice_sizes")
     cut = [dim for dim, whole in enumerate(shape_of(operand)) if size[dim] != whole]

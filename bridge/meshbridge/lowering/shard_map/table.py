@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 Written = Code | Sequence[Code] | None
 """One expression for the result, or the tuple of them; one for each; none where the function said so to the scope itself."""
 
-WRITINGS: Registry[str, Callable[[ir.Operation, "Scope"], Written]] = Registry("writing")
+Writing = Callable[[ir.Operation, "Scope"], Written]
+
+WRITINGS: Registry[str, Writing] = Registry("writing")
 """Operation name to the function that writes it as an expression."""
 
 
-def writes(*names: str) -> Callable[[Callable[[ir.Operation, Scope], Written]], Callable[[ir.Operation, Scope], Written]]:
+def writes(*names: str) -> Callable[[Writing], Writing]:
     """Enters a function in WRITINGS, under names of StableHLO's without their prefix, or whole ones."""
     return WRITINGS.register(*(name if "." in name else f"stablehlo.{name}" for name in names))

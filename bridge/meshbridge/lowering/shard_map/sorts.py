@@ -1,0 +1,112 @@
+"""Sorts: `lax.sort` by the keys that a comparator compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshbridge.ir.builder import element_of
+from meshbridge.ir.mlir import ir, terminator
+from meshbridge.lowering.shard_map import literals
+from meshbridge.lowering.shard_map.code import Code, call, literal, statement, tuple_of
+from meshbridge.lowering.shard_map.elementwise import direction_of, is_total
+from meshbridge.lowering.shard_map.scope import Scope
+from meshbridge.lowering.shard_map.shapes import integer
+from meshbridge.lowering.shard_map.table import writes
+
+
+@writes("sort")
+def sort(op: ir.Operation, scope: Scope) -> Code:
+    """`lax.sort`. A comparator is known where it compares one operand, or several in the order that JAX's own comparators have;
+    descending order is ascending order of what is turned round."""
+    dim, found = integer(op, "dimension"), _order_of(op, scope)
+    keys, descends = found.keys, found.descends
+    codes = scope.operands(op)
+    order = [*keys, *(index for index in range(len(codes)) if index not in keys)]
+    turned = [call("lax.rev", codes[index], literal((dim,))) if descends else codes[index] for index in order]
+    stable = "True" if "is_stable" in op.attributes and ir.BoolAttr(op.attributes["is_stable"]).value else "False"
+    given = tuple_of(turned) if len(turned) > 1 else turned[0]
+    named = {"dimension": literal(dim), "is_stable": Code(stable)} | ({"num_keys": literal(len(keys))} if len(keys) > 1 else {})
+    in_order = call("lax.sort", given, **named)
+    if order == sorted(order) and not descends:
+        return in_order
+    name = scope.script.names.numbered("in_order")
+    scope.lines += statement([name], in_order, scope.indent)
+    parts = [Code(f"{name}[{order.index(index)}]" if len(codes) > 1 else name) for index in range(len(codes))]
+    turned = [call("lax.rev", part, literal((dim,))) if descends else part for part in parts]
+    return tuple_of(turned) if len(turned) > 1 else turned[0]
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a comparator compares: the operands by their numbers, first ones first, and whether the largest comes first."""
+
+    keys: tuple[int, ...]
+    descends: bool
+
+
+def _order_of(op: ir.Operation, scope: Scope) -> _Order:
+    """The order that the region of a sort says."""
+    block = op.regions[0].blocks[0]
+    arguments: dict[ir.Value, int] = {argument: number for number, argument in enumerate(block.arguments)}
+    (last,) = terminator(block).operands  # type: ignore[union-attr]  # blocks end
+    if (found := _compared(last, arguments)) is None:
+        hint = "sort by one key, or by several with lax.sort and num_keys"
+        raise scope.error(op, "sorts by a comparator that lax.sort does not have", hint)
+    return found
+
+
+def _definition(value: ir.Value, *names: str) -> ir.Operation | None:
+    """The op of one of these names that gives `value`."""
+    if isinstance(value.owner, ir.Block):
+        return None
+    op = value.owner.operation
+    return op if op.name.partition(".")[2] in names else None
+
+
+def _compared(value: ir.Value, arguments: dict[ir.Value, int]) -> _Order | None:
+    """`a0 < b0`, or for several keys JAX's `a0 < b0 or (a0 == b0 and …)` and `select(a0 == b0, …, a0 < b0)`."""
+    op = _definition(value, "compare", "or", "select")
+    if op is None:
+        return None
+    if op.name == "stablehlo.compare":
+        key, side = _key(op, arguments), direction_of(op)
+        return _Order((key,), side == "GT") if key is not None and side in ("LT", "GT") else None
+    if op.name == "stablehlo.select":
+        return _nested(op.operands[0], op.operands[1], op.operands[2], arguments)
+    for first, second in (tuple(op.operands), tuple(reversed(op.operands))):
+        tied = _definition(second, "and")
+        for tie, rest in (tuple(tied.operands), tuple(reversed(tied.operands))) if tied else ():
+            if (found := _nested(tie, rest, first, arguments)) is not None:
+                return found
+    return None
+
+
+def _nested(tie: ir.Value, rest: ir.Value, first: ir.Value, arguments: dict[ir.Value, int]) -> _Order | None:
+    """The order that is `first`, and `rest` where there is a `tie`."""
+    equal = _definition(tie, "compare")
+    if equal is None or direction_of(equal) != "EQ" or (key := _key(equal, arguments)) is None:
+        return None
+    others = _compared(rest, arguments)
+    if others is None or _compared(first, arguments) != _Order((key,), others.descends):
+        return None
+    return _Order((key, *others.keys), others.descends)
+
+
+def _key(op: ir.Operation, arguments: dict[ir.Value, int]) -> int | None:
+    """The operand of a sort whose two elements are compared, the first of them on the left."""
+    left, right = (_argument(operand, arguments) for operand in op.operands)
+    if left is None or right is None or left % 2 or right != left + 1:
+        return None
+    if is_total(op) and literals.is_float_type(element_of(op.operands[0])) and op.operands[0] in arguments:
+        return None  # signed zeros differ there, and are equal to lax.sort
+    return left // 2
+
+
+def _argument(value: ir.Value, arguments: dict[ir.Value, int]) -> int | None:
+    """The argument of a comparator that `value` is, signed zeros and NaNs made one as JAX's comparators do."""
+    if value in arguments:
+        return arguments[value]
+    chosen = _definition(value, "select")
+    if chosen is None or _definition(chosen.operands[1], "constant") is None:
+        return None
+    return _argument(chosen.operands[2], arguments)
