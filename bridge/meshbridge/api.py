@@ -133,7 +133,7 @@ def partition(
     if emit == "shard_map":
         from meshbridge.lowering.shard_map.program import write
 
-        return write(opened.module, opened.calling)
+        return write(opened)
     if stablehlo_version is not None:
         return formats.in_version(opened, stablehlo_version)
     if isinstance(program, formats.Program):

@@ -19,6 +19,7 @@ from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_SPLI
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.lowering.shard_map.program import write
+from meshbridge.read import formats
 from tests.collectives.cases import OPERATIONS, Expectation, meshes
 from tests.collectives.harness import _Program
 from tests.operations import families
@@ -166,7 +167,7 @@ def test_mesh_operations_equal_the_simulator(operation: str, data: st.DataObject
     mesh = data.draw(meshes(size, order))
     cases: list[Expectation] = [data.draw(OPERATIONS[operation](mesh)) for _ in range(4)]
     program = _Program.of([each.case for each in cases])
-    text = write(sharded_over_all(program.local_text(), mesh))
+    text = write(formats.Program(sharded_over_all(program.local_text(), mesh), formats.TEXT))
     given_values = [np.concatenate(list(values)) for values in program.stacked(by="position")]
     found = [each.reshape(size, -1, *each.shape[1:]) for each in run(text, given_values)]
     for expectation, results in zip(cases, program.results(found, by="position"), strict=True):

@@ -245,7 +245,7 @@ _OP = re.compile(r"\w+(\.\w+)+")
 def _content(program: Program, how: pipeline.Options, output: str) -> bytes:
     """What is written of a program in the form that is asked for."""
     if how.emit == "shard_map":
-        return python_file.write(program.module, program.calling).encode()
+        return python_file.write(program).encode()
     return formats.choose(_presentable(program, how), output).serialize()
 
 

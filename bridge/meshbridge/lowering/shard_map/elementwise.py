@@ -17,7 +17,7 @@ _OF_BITS = {"add": "|", "multiply": "&", "subtract": "^"}
 
 @writes(*_OPERATORS)
 def operator(op: ir.Operation, scope: Scope) -> Code:
-    """`x + y`. Integers are divided by `lax.div`, which truncates as StableHLO does."""
+    """An operator: `x + y`. Integers are divided by `lax.div`, which truncates as StableHLO does."""
     name = op.name.partition(".")[2]
     if name == "divide" and isinstance(element_of(op.results[0]), ir.IntegerType):
         return call("lax.div", *scope.operands(op))
@@ -101,7 +101,7 @@ def extreme(op: ir.Operation, scope: Scope) -> Code:
 
 @writes(*_FUNCTIONS)
 def function(op: ir.Operation, scope: Scope) -> Code:
-    """A function of operands that have their shapes and types already."""
+    """The function of `jnp` or `lax` of that name."""
     operands = scope.operands(op)
     if op.name in ("stablehlo.imag", "stablehlo.real") and not isinstance(element_of(op.operands[0]), ir.ComplexType):
         return operands[0] if op.name == "stablehlo.real" else call("jnp.zeros_like", *operands)

@@ -89,10 +89,3 @@ _ERRORS = {"chlo.erf": "lax.erf", "chlo.erf_inv": "lax.erf_inv", "chlo.erfc": "l
 def error_function(op: ir.Operation, scope: Scope) -> Code:
     """`lax.erf` and its kin."""
     return call(_ERRORS[op.name], scope.at(op.operands[0]))
-
-
-@writes("custom_call")
-def custom_call(op: ir.Operation, scope: Scope) -> Code:
-    """Refuses: what a custom call computes, only the library says that has it."""
-    hint = "keep it out of the partitioned function, or use --emit exported, which keeps custom calls"
-    raise scope.error(op, "is a call of a compiled library, which cannot be written as Python", hint)

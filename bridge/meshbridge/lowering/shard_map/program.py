@@ -31,11 +31,11 @@ from meshbridge.lowering.shard_map.helpers import helper_sources
 from meshbridge.lowering.shard_map.literals import WIDE_NAMES, dtype_name
 from meshbridge.lowering.shard_map.names import Names, argument_name, identifier
 from meshbridge.lowering.shard_map.scope import Scope, Script, Value
-from meshbridge.read.formats import Calling, copy_module
+from meshbridge.read.formats import Calling, Program, copy_module
 from meshbridge.text import size_text
 
 MOST_OPS = 20_000
-"""Ops of a program that is written: three times what a GPT of 48 layers has, and more than anybody reads."""
+"""Ops of a program that is written: half as many again as a training step of a GPT of 48 layers has."""
 
 _DONORS = ("tf.aliasing_output", "jax.buffer_donor")
 
@@ -43,18 +43,21 @@ NAME = "main"
 """The function on global arrays; `main_on_shards` is that of one device."""
 
 
-def write(module: ir.Module, calling: Calling | None = None) -> str:
-    """The text of a Python file whose function `main` computes what the partitioned `module` does, on global arrays, with
-    the same collectives. With `calling`, its arguments are the leaves of the caller's pytrees. The module is left as it is.
+def write(program: Program) -> str:
+    """The text of a Python file whose function `main` computes what a partitioned program does, on global arrays, with the same
+    collectives. Its arguments are the leaves of those that the program is called with. The program is left as it is.
 
-    Raises OpError for an op that has no equivalent in JAX, for a constant of many numbers, for an argument or result that is
-    unreduced, and for more than MOST_OPS ops.
+    Raises OpError for an op that has no equivalent in JAX, for a constant of many numbers, and for an argument or result that is
+    unreduced; MeshError for more than MOST_OPS ops, and for a program for several platforms.
     """
-    ours = copy_module(module)
+    if len(program.platforms) > 1:
+        found = f"error: the program is for the platforms {', '.join(program.platforms)}, expected one in Python"
+        raise MeshError(f"{found}\n  hint: choose one by --platform, or platform=")
+    ours = copy_module(program.module)
     _refuse_many(ours)
     with ours.context, ir.Location.unknown():
         lower_module(ours, Groups("exported", "dense"), is_kept=collectives.is_written)
-        return _File(ours, calling).text()
+        return _File(ours, program.calling).text()
 
 
 def _refuse_many(module: ir.Module) -> None:

@@ -45,6 +45,12 @@ _STATEMENTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution", "stab
 """What is a statement of its own, however short."""
 
 
+_HINT = "the forms mesh, local and exported have every op"
+
+_HINTS = {"stablehlo.custom_call": f"keep calls of compiled libraries out of the function that is partitioned; {_HINT}"}
+"""The way out where an op cannot be written, for those that have one of their own."""
+
+
 @dataclass(frozen=True)
 class Value:
     """How a value is written. `code` has its shape and type. `loose` may stand beside an operand that has them: numpy's rules
@@ -99,7 +105,7 @@ class Scope:
         if not any(True for result in op.results for _ in result.uses):
             return
         if (writing := WRITINGS.get(op.name)) is None:
-            raise self.error(op, "cannot be written as Python", "the forms mesh, local and exported have every op")
+            raise self.error(op, "has no equivalent among the functions of JAX", _HINTS.get(op.name, _HINT))
         for kind in {result.type for result in chain(op.operands, op.results)}:
             self._note(kind, op)
         found = writing(op, self)

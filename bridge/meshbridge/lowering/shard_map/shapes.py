@@ -120,7 +120,7 @@ def pad(op: ir.Operation, scope: Scope) -> Code:
 
 @writes("iota")
 def iota(op: ir.Operation, scope: Scope) -> Code:
-    """`jnp.arange`, `lax.broadcasted_iota`."""
+    """`lax.iota` in one dimension, `lax.broadcasted_iota` in more."""
     (result,) = op.results
     shape, dtype = tuple(shape_of(result)), scope.dtype(result, op)
     if len(shape) == 1 and not isinstance(element_of(result), ir.ComplexType):
