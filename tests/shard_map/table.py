@@ -43,8 +43,8 @@ def operations() -> str:
     lines = [
         _TABLE,
         f"{len(WRITINGS)} operations are written as they are. The mesh dialect's others, and what [status](status.md) lists as",
-        f"legalized, are rewritten to these before. Of the {len(run)} samples of ops that run in JAX, all are written on even shards,",
-        f"and all but {', '.join(REFUSED)} on uneven ones, and equal one device (`tests/shard_map/test_operations.py`).",
+        f"legalized, are rewritten to these before. Of the {len(run)} samples of ops that run in JAX, all are written on even",
+        f"shards, and all but {', '.join(REFUSED)} on uneven ones, and equal one device (`tests/shard_map/test_operations.py`).",
         "",
         "| op | written as |",
         "|---|---|",
