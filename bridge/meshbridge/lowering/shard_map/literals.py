@@ -145,8 +145,9 @@ def _shortest(number: Any) -> str:
         return _float_text(exact)
     for digits in range(1, 17):
         short = float(f"{exact:.{digits}g}")
-        if np.asarray(short).astype(np.asarray(number).dtype) == number:
-            return repr(short)
+        with np.errstate(over="ignore"):  # few digits of the largest number may be more than it
+            if np.asarray(short).astype(np.asarray(number).dtype) == number:
+                return repr(short)
     return repr(exact)
 
 

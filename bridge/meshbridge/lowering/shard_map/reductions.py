@@ -45,8 +45,16 @@ def combiner_of(block: ir.Block) -> str:
 
 def function_of(block: ir.Block, scope: Scope) -> Code:
     """A region of two scalars as a function of lax, or as one that is defined here."""
-    found = _REDUCERS.get(combiner_of(block))
+    found = _reducer(block)
     return Code(found[2] if found else scope.function(block, "combine"))
+
+
+def _reducer(block: ir.Block) -> tuple[str, str, str] | None:
+    """The entry of _REDUCERS for a region. JAX has no bitwise reductions of integers below 8 bits."""
+    name, element = combiner_of(block), element_of(block.arguments[0])
+    if name in ("and", "or", "xor") and isinstance(element, ir.IntegerType) and 1 < element.width < 8:
+        return None
+    return _REDUCERS.get(name)
 
 
 def _pairs(block: ir.Block, scope: Scope) -> Code:
@@ -65,7 +73,7 @@ def reduce(op: ir.Operation, scope: Scope) -> Code:
     count = len(op.results)
     if count > 1:
         return call("lax.reduce", tuple_of(codes[:count]), tuple_of(codes[count:]), _pairs(block, scope), dims)
-    found = _REDUCERS.get(combiner_of(block))
+    found = _reducer(block)
     if found and _is_neutral(op.operands[1], found[0]):
         return call(found[1], codes[0], axes=dims)
     return call("lax.reduce", *codes, function_of(block, scope), dims)
