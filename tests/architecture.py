@@ -127,7 +127,7 @@ HEAD = """# Architecture
 Written by `python -m tests.architecture` from the code; a test holds this page to it. [CONTRIBUTING.md](../CONTRIBUTING.md) says
 how to change what is drawn here, [references.md](references.md) names the documents that the dialect comes from.
 
-```
+```text
 {way}
 ```
 

@@ -1,55 +1,109 @@
-"""What the documents show runs as pasted, and has the types that they say."""
+"""What the documents show runs as printed, and has the types that they say."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jax
 import pytest
-from jax import export
 
-from meshbridge.tools import cli, mesh_opt
-from tests import architecture
+from tests import architecture, documents
 
 ROOT = Path(__file__).parent.parent
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in DOCUMENTS}
 
-COMMANDS = {"meshbridge": cli.main, "mesh-opt": mesh_opt.main}
+QUICK = ("README.md", "CONTRIBUTING.md", "docs/converters.md", "docs/propagation.md", "docs/python-api.md", "docs/resharding.md")
+"""Pages whose code runs in `make test`, in less than 60 s of CPU time together; others are slow."""
+
+OF_THE_README = ("docs/converters.md", "docs/other-compilers.md", "docs/report.md", "docs/verify.md")
+"""Pages that go on with the README's model.jax_export."""
+
+IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/upstream-tests.md", "docs/tutorials/mesh-opt.md")
+"""Pages whose code reads files of the repository."""
+
+NOT_RUN = {
+    "README.md": 1,
+    "docs/benchmarks.md": 2,
+    "docs/other-compilers.md": 1,
+    "docs/targets.md": 2,
+    "docs/upstream-tests.md": 1,
+}
+"""How many blocks of a page are not run; each says why in the comment above it."""
+
+SHOWN = ("json", "mlir", "text", "toml")
+"""Kinds of blocks that nobody runs."""
 
 
-@pytest.mark.parametrize("name", ["python-api.md", "resharding.md"])
-def test_python_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The blocks of one document follow each other. Others show parts of programs; test_house.py runs the README's."""
-    blocks = [code for kind, code in BLOCK.findall((ROOT / "docs" / name).read_text()) if kind == "python"]
-    exec(compile("\n".join(blocks), name, "exec"), {})
-    assert capsys.readouterr().out
+def run_blocks(text: str, name: str, folder: Path, python: str | Path = sys.executable) -> None:
+    """Runs the blocks of a page as a reader does: in `folder`, on a machine of one device, nothing of the repository on any path."""
+    page = folder / name
+    page.write_text(text)
+    bin_folder = str(Path(python).parent)
+    left_out = ("JAX_PLATFORMS", "PYTHONPATH", "XLA_FLAGS")
+    environment = {key: value for key, value in os.environ.items() if key not in left_out}
+    environment["PATH"] = os.pathsep.join((bin_folder, environment["PATH"]))
+    command = [str(python), documents.__file__, name]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-def test_commands_of_the_readme(exported: export.Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("model.jax_export").write_bytes(exported.serialize())
-    Path("model.mlir").write_text(exported.mlir_module())
-    lines = [line for _, block in BLOCK.findall((ROOT / "README.md").read_text()) for line in block.splitlines()]
-    commands = [shlex.split(line, comments=True) for line in lines if line.split(" ")[0] in COMMANDS]
-    assert len(commands) == 9
-    for name, *arguments in commands:
-        if "-o" not in arguments and {"convert", "partition"} & set(arguments):
-            arguments += ["-o", "out"]
-        assert COMMANDS[name](arguments) == 0, arguments
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The artifact that the README's first command writes."""
+    folder = tmp_path_factory.mktemp("readme")
+    file, command = (block for block in documents.blocks(PAGES["README.md"]) if "model.py" in (block.title, block.code[7:-1]))
+    run_blocks(f'```python title="{file.title}"\n{file.code}```\n```sh\n{command.code}```\n', "page.md", folder)
+    return (folder / "model.jax_export").read_bytes()
 
 
-def test_commands_of_a_day_with_the_code(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    blocks = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text())
-    commands = [shlex.split(line) for _, block in blocks for line in block.splitlines()]
-    assert [COMMANDS[name](arguments) for name, *arguments in commands] == [0, 0]
-    assert "sharding_option" in capfd.readouterr().err
+def running() -> list[object]:
+    """The pages of which something runs."""
+    pages = [name for name, text in PAGES.items() if any(block.runs for block in documents.blocks(text))]
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in pages]
+
+
+@pytest.mark.parametrize("name", running())
+def test_code_runs_as_printed(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Its blocks follow each other, in a fresh folder; those that show output show what is printed."""
+    if name in OF_THE_README:
+        (tmp_path / "model.jax_export").write_bytes(request.getfixturevalue("model"))
+    if name in IN_A_CHECKOUT:
+        (tmp_path / "testdata").symlink_to(ROOT / "testdata")
+    run_blocks(PAGES[name], Path(name).name, tmp_path)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_says_what_it_is(name: str) -> None:
+    """No block is left out without a reason, none is indented (which no kind can be said of), and none is overlooked."""
+    found = list(documents.blocks(PAGES[name]))
+    assert not [block.line for block in found if block.kind not in (*documents.RUN, *SHOWN)]
+    assert sum(line.startswith("```") for line in PAGES[name].splitlines()) == 2 * len(found)
+    outside = re.sub(r"^```.*?^```$", "", PAGES[name], flags=re.M | re.S)
+    assert not re.findall(r"^\n(?:    |\t)\S.*", outside, re.M)
+
+
+def test_what_is_not_run() -> None:
+    blocks = [(name, block) for name, text in PAGES.items() for block in documents.blocks(text)]
+    assert Counter(name for name, block in blocks if block.reason) == NOT_RUN
+
+
+def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
+    """The line is the page's; commands stop at the first that fails, also within a pipe; output has to be what is shown."""
+    with pytest.raises(AssertionError, match=r'page.md", line 4'):
+        run_blocks("text\n\n```python\n1 / 0\n```\n", "page.md", tmp_path)
+    with pytest.raises(AssertionError, match="CalledProcessError"):
+        run_blocks("```sh\nfalse | cat\ntrue\n```\n", "page.md", tmp_path)
+    shown = "```python\nx = 3\n```\n```sh\necho a\n```\n```python\nprint(x)\n```\n\n<!-- output -->\n\n```text\n{}\n```\n"
+    run_blocks(shown.format(3), "page.md", tmp_path)
+    with pytest.raises(AssertionError, match="shows something else than its code prints"):
+        run_blocks(shown.format(4), "page.md", tmp_path)
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="the page shows IR as the newest jaxlib prints it")
@@ -57,14 +111,13 @@ def test_architecture_is_up_to_date() -> None:
     assert architecture.PAGE.read_text() == architecture.page(), "write it anew: python -m tests.architecture"
 
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOMES = [ROOT, ROOT / "bridge" / "meshbridge", ROOT / "converters" / "meshbridge_converters"]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_files_that_a_document_names_exist(document: Path) -> None:
     """Links are relative to the document; code in backquotes is named from the root, or from that of a package."""
-    text = BLOCK.sub("", document.read_text())
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
     links = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in target]
     files = re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text)
     assert not [target for target in links if not (document.parent / target).exists()]

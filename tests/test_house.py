@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: imports go one way, registries are documented, the README works."""
+"""The house rules that a machine can check: imports go one way, registries are documented."""
 
 from __future__ import annotations
 
@@ -94,13 +94,6 @@ def test_recognising_input_needs_no_jax() -> None:
     code = "import sys, meshbridge.tools.mesh_opt as m; m.main([sys.argv[1], '-o', '/dev/null']); sys.exit('jax' in sys.modules)"
     walkthrough = ROOT / "testdata" / "walkthrough" / "mlp_1d_weight_stationary.mlir"
     assert subprocess.run([sys.executable, "-c", code, str(walkthrough)], check=False).returncode == 0
-
-
-def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert found is not None
-    exec(compile(found[1], "README.md", "exec"), {})
-    assert "all_reduce" in capsys.readouterr().out
 
 
 def test_installed_converters() -> None:
