@@ -17,6 +17,7 @@ can run it, also one that has meshbridge's wheel and nothing else.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import re
 import subprocess
@@ -123,8 +124,8 @@ def main(arguments: list[str]) -> int:
         path.write_text(new)
         return 0
     if new != text:
-        print(f"{path}: its output blocks show something else than its code prints; write them anew:", file=sys.stderr)
-        print(f"python {Path(__file__).name} --write {path}", file=sys.stderr)
+        print(f"{path}: its output blocks show something else than its code prints", file=sys.stderr)
+        sys.stderr.writelines(difflib.unified_diff(text.splitlines(True), new.splitlines(True), "shown", "printed"))
         return 1
     return 0
 

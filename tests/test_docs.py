@@ -25,7 +25,7 @@ QUICK = ("README.md", "CONTRIBUTING.md", "docs/converters.md", "docs/propagation
 OF_THE_README = ("docs/converters.md", "docs/other-compilers.md", "docs/report.md", "docs/verify.md")
 """Pages that go on with the README's model.jax_export."""
 
-IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/upstream-tests.md", "docs/tutorials/mesh-opt.md")
+IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/upstream-tests.md")
 """Pages whose code reads files of the repository."""
 
 NOT_RUN = {
@@ -42,17 +42,23 @@ SHOWN = ("json", "mlir", "text", "toml")
 """Kinds of blocks that nobody runs."""
 
 
-def run_blocks(text: str, name: str, folder: Path, python: str | Path = sys.executable) -> None:
-    """Runs the blocks of a page as a reader does: in `folder`, on a machine of one device."""
+WRITE = "MESHBRIDGE_WRITE_DOCS"
+"""Environment variable that has the output blocks of the pages written anew where what they show is no longer what is printed."""
+
+
+def run_blocks(text: str, name: str, folder: Path, python: str | Path = sys.executable, *, write: bool = False) -> str:
+    """Runs the blocks of a page as a reader does: in `folder`, on a machine of one device. Returns the page, with output blocks
+    as they should be where it is to `write` them."""
     page = folder / name
     page.write_text(text)
     bin_folder = str(Path(python).parent)
     left_out = ("JAX_PLATFORMS", "PYTHONPATH", "XLA_FLAGS")
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
     environment["PATH"] = os.pathsep.join((bin_folder, environment["PATH"]))
-    command = [str(python), documents.__file__, name]
+    command = [str(python), documents.__file__, *(["--write"] if write else []), name]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return page.read_text()
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +83,10 @@ def test_code_runs_as_printed(name: str, tmp_path: Path, request: pytest.Fixture
         (tmp_path / "model.jax_export").write_bytes(request.getfixturevalue("model"))
     if name in IN_A_CHECKOUT:
         (tmp_path / "testdata").symlink_to(ROOT / "testdata")
-    run_blocks(PAGES[name], Path(name).name, tmp_path)
+    write = os.environ.get(WRITE) == "1"
+    text = run_blocks(PAGES[name], Path(name).name, tmp_path, write=write)
+    if write:
+        (ROOT / name).write_text(text)
 
 
 @pytest.mark.parametrize("name", PAGES)
