@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all clean
+.PHONY: help demo quick test test-slow test-all test-oldest test-versions wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -63,6 +63,13 @@ lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs  ## the documentation as a site, in build/site; a link that leads nowhere is an error
+	$(BIN)/mkdocs build --quiet
 
 format: $(READY)  ## rewrite the code in the project's style
 	$(BIN)/ruff format .

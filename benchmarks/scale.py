@@ -267,7 +267,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         machine = f"{platform.machine()}, Python {platform.python_version()}"
         if left_out := [case.name for case in suite.cases if case.name not in probes]:
             machine += f", without {', '.join(left_out)}"
-        options.page.write_text(marked.replaced(options.page, "figures", COMMAND, f"Measured on {machine}.\n\n```text\n{text}\n```"))
+        options.page.write_text(
+            marked.replaced(options.page, "figures", COMMAND, f"Measured on {machine}.\n\n```text\n{text}\n```")
+        )
     return 1 if any(found.error for found in probes.values()) else 0
 
 

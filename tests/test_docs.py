@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import meshbridge
 from tests import architecture, documents
 
 ROOT = Path(__file__).parent.parent
@@ -132,6 +133,11 @@ def test_files_that_a_document_names_exist(document: Path) -> None:
     files = re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text)
     assert not [target for target in links if not (document.parent / target).exists()]
     assert not [name for name in files if not any((home / name).exists() for home in HOMES)]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    found = re.findall(r"^::: (?:\w+\.)+(\w+)$", PAGES["docs/reference.md"], re.M)
+    assert set(meshbridge.__all__) - {"__version__"} <= set(found)
 
 
 TYPES = """
