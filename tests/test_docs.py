@@ -20,7 +20,15 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in DOCUMENTS}
 
-QUICK = ("README.md", "CONTRIBUTING.md", "docs/converters.md", "docs/propagation.md", "docs/python-api.md", "docs/resharding.md")
+QUICK = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/cli.md",
+    "docs/converters.md",
+    "docs/propagation.md",
+    "docs/python-api.md",
+    "docs/resharding.md",
+)
 """Pages whose code runs in `make test`, in less than 60 s of CPU time together; others are slow."""
 
 OF_THE_README = ("docs/converters.md", "docs/other-compilers.md", "docs/report.md", "docs/verify.md")

@@ -78,6 +78,16 @@ def test_long_work_shows_which_step_runs(arguments: tuple[str | Path, ...], step
     assert err.rindex("\x1b[?25h") > err.rindex("\x1b[?25l")
 
 
+@pytest.mark.slow
+def test_a_comparison_shows_who_is_at_work() -> None:
+    status, out, err = shown("meshbridge", "compare", WALKTHROUGH)
+    assert status == 0, err
+    for contestant in ("unsharded", "meshbridge", "xla-shardy", "xla-gspmd"):
+        assert contestant in err
+    assert "3/4" in err
+    assert "relative" in out
+
+
 def test_it_can_be_left_out() -> None:
     status, _, err = shown("meshbridge", "partition", WALKTHROUGH, "-o", os.devnull, "--quiet")
     assert (status, err) == (0, "a line on standard error\r\n")

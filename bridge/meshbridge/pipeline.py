@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 import re
 import time
@@ -43,6 +44,9 @@ from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings
 from meshbridge.resharding import Objective
+
+LOG = logging.getLogger("meshbridge")
+"""Says when a program is partitioned (INFO), and when each of its stages is reached (DEBUG), with seconds."""
 
 LEGALIZE: tuple[Pass, ...] = (
     InlineCalls(),
@@ -284,16 +288,19 @@ def partition_module(
     timings: list[Timing] = []
     known: Known = {}
     waiting = deque(stages.stages)
+    began = time.perf_counter()
     while waiting:
-        stage = waiting.popleft()
+        stage, stage_began = waiting.popleft(), time.perf_counter()
         verified = VERIFIED.get(stage.name, "none") if waiting else "last"
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
         if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
             place(mesh, options.target)
         if on_stage is not None:
             on_stage(stage.name, module)
+        LOG.debug("stage '%s' is reached after %.3f s", stage.name, time.perf_counter() - stage_began)
         if stage.name == "legal" and (options.target is not None or options.memory_limit is not None):
             plan = _best_plan(module, options, timings, on_pass)
+            LOG.debug("plans are compared after %.3f s, of them is taken %s", time.perf_counter() - stage_began, plan.way)
             waiting = deque(build(options, plan.way).starting_at("legal").stages)
             if options.emit != "annotated":
                 replace_content(module, plan.module)
@@ -301,6 +308,8 @@ def partition_module(
                 (verifier.verify if waiting else verify)(module)
                 if on_stage is not None:
                     on_stage("optimised", module)
+    took = time.perf_counter() - began
+    LOG.info("a program is partitioned to the form '%s' for machine '%s' in %.3f s", options.emit, options.machine, took)
     return timings
 
 

@@ -40,6 +40,7 @@ def parser() -> console.Parser:
     """The parser of the command line; a command gets its options when it is the one that is given."""
     found = console.Parser(prog="meshbridge", description="Partitions sharded StableHLO programs with explicit collectives.")
     found.add_version()
+    found.add_completion()
     commands = found.add_subparsers(required=True, metavar="COMMAND", parser_class=console.Parser)
     for name, summary in COMMANDS.items():
         commands.add_parser(name, allow_abbrev=False, help=summary, fill=partial(_fill, name))

@@ -1,6 +1,6 @@
 """What the commands share: one diagnostic for what goes wrong, `-` for standard streams, complete outputs or none.
 
-Exit status 1 is for bad input, 2 for a command line that does not say what to do.
+Exit status 1 is for bad input, 2 for a command line that does not say what to do, 130 for work that was interrupted.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ TRACEBACK = "MESHBRIDGE_TRACEBACK"
 USAGE = 2
 """Exit status for a UsageError."""
 
+INTERRUPTED = 130
+"""Exit status where the user stops a command, as shells have it: 128 and the number of the signal."""
+
 
 class UsageError(MeshError):
     """A command line that cannot be followed, whatever the input holds: options unknown, missing, or of no use together."""
@@ -39,17 +42,41 @@ class Parser(argparse.ArgumentParser):
         self._fill = fill
 
     def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # also what a parser of commands asks of a command's
-        if self._fill is not None:
-            self._fill(self)
-            self._fill = None
+        self.fill()
         return super().parse_known_args(*arguments, **named)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: error: {message}")
 
+    def fill(self) -> None:
+        """Adds the arguments that wait for the first parse."""
+        if self._fill is not None:
+            self._fill(self)
+            self._fill = None
+
     def add_version(self) -> None:
         """Adds `--version`."""
         self.add_argument("--version", action="version", version=f"meshbridge {__version__}", help="print the version")
+
+    def add_completion(self, flags: Mapping[str, str] | None = None) -> None:
+        """Adds `--print-completion`; `flags` are those that are no arguments of this parser, with their help."""
+        help_ = "print what makes a shell complete this command's line"
+        self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, const=flags or {}, help=help_)
+
+
+SHELLS = ("bash", "zsh", "tcsh")
+"""Those whose command lines can be completed."""
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints the completion of a parser for a shell, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> NoReturn:
+        from meshbridge.tools.completion import completion
+
+        _, shell, _ = arguments
+        print(completion(parser, shell, self.const))
+        parser.exit()
 
 
 def seed(text: str) -> int:
@@ -97,7 +124,8 @@ def read_program(path: str, dims: Mapping[str, int] | None = None, kind: str = "
 
 
 def run(command: str, body: Callable[[], int]) -> int:
-    """Runs a command's body and returns the exit status: 0 if all is well, 1 or USAGE after one diagnostic on standard error."""
+    """Runs a command's body and returns the exit status: 0 if all is well, 1 USAGE or INTERRUPTED after one diagnostic on
+    standard error."""
     try:
         with _warnings_as_diagnostics(), rare_collections():
             return body()
@@ -109,6 +137,8 @@ def run(command: str, body: Callable[[], int]) -> int:
         if TRACEBACK in os.environ:
             raise
         return _fail(f"{command}: error: the program's regions nest more deeply than the 256 levels that are supported")
+    except KeyboardInterrupt:
+        return _fail(f"{command}: interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -131,6 +131,7 @@ def _parser() -> console.Parser:
         allow_abbrev=False,
     )
     parser.add_version()
+    parser.add_completion({f"--{name}": _summary(step) for name, step in pipeline.registered_passes().items()})
     add = parser.add_argument
     add("input", nargs="?", default="-", help="a file, or - for standard input (the default)")
     add("-o", dest="output", default="-", help="a file, or - for standard output (the default)")
@@ -171,11 +172,15 @@ def _boolean(text: str) -> bool:
     return _BOOLEAN[text]
 
 
+def _summary(step: type[Pass]) -> str:
+    return (inspect.getdoc(step) or "").splitlines()[0]
+
+
 def _pass_help() -> str:
     lines = ["passes, each a flag (--name, --name=option=value):"]
     for name, step in pipeline.registered_passes().items():
         lines.append(f"  --{name}" + (f" (also {', '.join(f'--{other}' for other in step.also)})" if step.also else ""))
-        lines.append(f"      {(inspect.getdoc(step) or '').splitlines()[0]}")
+        lines.append(f"      {_summary(step)}")
         lines += [f"      {field.name}: default {field.default}" for field in fields(step())]  # type: ignore[arg-type]
     return "\n".join(lines)
 
