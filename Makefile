@@ -71,6 +71,9 @@ $(VENV)/.docs: $(READY)
 docs: $(VENV)/.docs  ## the documentation as a site, in build/site; a link that leads nowhere is an error
 	$(BIN)/mkdocs build --quiet
 
+wheel: $(READY)  ## the packages that a release uploads, in build/dist
+	$(BIN)/python -m build --outdir build/dist
+
 format: $(READY)  ## rewrite the code in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
