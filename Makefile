@@ -37,13 +37,22 @@ SEED ?= $(shell date +%s)
 test-all: $(READY)  ## every test, drawn tests with 500 examples that are new in each run
 	MESHBRIDGE_EXAMPLES=long MESHBRIDGE_SEED=$(SEED) $(BIN)/python -m pytest $(PARALLEL)
 
-# The lower bound of jax in pyproject.toml, as the first release of its series.
-OLDEST = $(shell sed -n 's/.*"jax>=\([0-9.]*\)".*/\1/p' pyproject.toml).0
+# The lower bound of jax in pyproject.toml, as the first release of its series; one release between it and the newest.
+OLDEST = $(shell sed -n 's/.*"jax>=\([0-9.]*\).*/\1/p' pyproject.toml | head -n 1).0
+BETWEEN := 0.10.0
 
-test-oldest:  ## the tests with the oldest jax that pyproject.toml allows, in a venv of its own
-	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' jax==$(OLDEST) jaxlib==$(OLDEST)
-	.venv-oldest/bin/python -m pytest $(PARALLEL) -m "not slow and not targets"
+test-versions: test-jax-$(OLDEST) test-jax-$(BETWEEN) test  ## the tests with the oldest jax, one between and the newest; each in a venv
+
+test-oldest: test-jax-$(OLDEST)  ## the tests with the oldest jax that pyproject.toml allows; test-jax-0.10.1 takes any other
+
+.PRECIOUS: .venv-jax-%/.ready
+.venv-jax-%/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-jax-$*
+	.venv-jax-$*/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' jax==$* jaxlib==$*
+	touch $@
+
+test-jax-%: .venv-jax-%/.ready
+	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets"
 
 # The compilers of TPUs and GPUs, and one that is not XLA: 1.2 GB that nothing else needs.
 TARGETS := .venv-targets
@@ -105,4 +114,4 @@ bench-maxtext: $(READY)  ## the predicted step beside what is published of MaxTe
 	$(BIN)/python -m benchmarks.maxtext --page docs/machines.md
 
 clean:  ## remove what the targets above have made
-	rm -rf $(VENV) .venv-oldest $(TARGETS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-jax-* $(TARGETS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

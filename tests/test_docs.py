@@ -143,6 +143,15 @@ def test_files_that_a_document_names_exist(document: Path) -> None:
     assert not [name for name in files if not any((home / name).exists() for home in HOMES)]
 
 
+def test_one_version() -> None:
+    """docs/releasing.md: that of the package, of the citation, and of what the changelog has first."""
+    changed = re.search(r"^## (\S+) \((?:unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert changed is not None
+    assert cited is not None
+    assert changed[1] == cited[1] == meshbridge.__version__
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     found = re.findall(r"^::: (?:\w+\.)+(\w+)$", PAGES["docs/reference.md"], re.M)
     assert set(meshbridge.__all__) - {"__version__"} <= set(found)
