@@ -177,9 +177,11 @@ def _named(exported: Any, side: str) -> Sequence[Any]:
 
 def _filled(exported: Any, side: str, found: Sequence[Any]) -> dict[str, object]:
     """The dataclass fields that say how `side` is sharded: what was specified stays, what was open becomes `found`."""
-    if hasattr(exported, "_has_named_shardings"):
+    if hasattr(exported, f"_{side}_named_shardings"):
         named = [new if given is None else given for given, new in zip(_named(exported, side), found, strict=True)]
-        return {f"_{side}_named_shardings": tuple(named), "_has_named_shardings": True}
+        # The releases that have both kinds say which one counts; those that came later have this one alone.
+        counts = {"_has_named_shardings": True} if hasattr(exported, "_has_named_shardings") else {}
+        return {f"_{side}_named_shardings": tuple(named), **counts}
     given = getattr(exported, f"{side}_shardings_hlo")
     ranks = [len(aval.shape) for aval in getattr(exported, f"{side}_avals")]
     hlo = [None if new is None else new._to_xla_hlo_sharding(rank) for new, rank in zip(found, ranks, strict=True)]
