@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -336,6 +337,17 @@ def test_tables(by: Any) -> None:
     else:
         assert "the program" in text
         assert any(line.split()[0] == "MLP" for line in text.splitlines() if line.strip())
+
+
+def test_a_module_alone_in_another_shares_its_row() -> None:
+    def origin(*path: str) -> tuple[Origin]:
+        return (Origin(path, "forward", SourceLocation(), "", 1.0),)
+
+    at = ("all_reduce", ("x",), 8, 100.0, 1, SourceLocation())
+    paths = (("A", "b", "c"), ("A", "b", "d", "e"), ("F",))
+    report = replace(trained(), collectives=tuple(Collective(*at, origins=origin(*path)) for path in paths))
+    names = [line[:9].rstrip() for line in report.table("module").splitlines()[1:6]]
+    assert names == ["the progr", "  A/b", "    c", "    d/e", "  F"]
 
 
 def test_tables_of_nothing() -> None:

@@ -91,14 +91,13 @@ def _by_module(report: Report, least: float = 0.0) -> Iterator[str]:
         yield f"{left_out} more module{'' if left_out == 1 else 's'} of less than {least:.0%} each"
 
 
-def _within(module: ModuleTraffic) -> Iterator[tuple[str, ModuleTraffic]]:
+def _within(module: ModuleTraffic, depth: int = 1) -> Iterator[tuple[str, ModuleTraffic]]:
     """The modules within one, indented; one in which only another one communicates shares the row of that."""
     for inner in module.modules:
-        name, start = inner.name, len(module.path)
         while len(inner.modules) == 1 and not inner.own_bytes:
             (inner,) = inner.modules
-        yield "  " * (start + 1) + "/".join(inner.path[start:]) if inner.path else name, inner
-        yield from _within(inner)
+        yield "  " * depth + "/".join(inner.path[len(module.path) :]), inner
+        yield from _within(inner, depth + 1)
 
 
 def _module_row(report: Report, name: str, module: ModuleTraffic, phases: Iterable[str]) -> tuple[str, ...]:
