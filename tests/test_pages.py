@@ -332,6 +332,8 @@ def test_snippets(tmp_path: Path) -> None:
         (3, "three", False),
     ]
     assert not sources.snippet(str(file), 6)
+    file.write_text("changed\n")
+    assert [line.text for line in sources.snippet(str(file), 1)] == ["changed"]
     assert not sources.snippet(str(tmp_path / "none.py"), 1)
     assert not sources.snippet("", 0)
     assert not sources.snippet("a\0.py", 1)

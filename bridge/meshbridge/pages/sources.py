@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import tokenize
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,19 +39,18 @@ def snippet(file: str, line: int) -> tuple[Line, ...]:
     return tuple(Line(number, lines[number - 1].rstrip()[:_MOST_CHARACTERS], number == line) for number in shown)
 
 
-def _lines(file: str) -> list[str]:
-    if file in linecache.cache:  # cells of notebooks are there and nowhere else
-        return linecache.getlines(file)
-    return list(_file_lines(file))
+def _lines(file: str) -> Sequence[str]:
+    path = Path(file)
+    try:
+        if path.suffix == ".py" and path.is_file():
+            found = path.stat()
+            return _read(path, (found.st_mtime_ns, found.st_size)) if found.st_size <= _MOST_BYTES else ()
+    except (OSError, SyntaxError, ValueError):  # gone, in no encoding that it says, or no name of a file
+        return ()
+    return linecache.getlines(file) if file in linecache.cache else ()  # cells of notebooks are there and nowhere else
 
 
 @lru_cache(maxsize=64)
-def _file_lines(file: str) -> tuple[str, ...]:
-    path = Path(file)
-    try:
-        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return ()
-        with tokenize.open(path) as opened:
-            return tuple(opened)
-    except (OSError, SyntaxError, ValueError):  # gone, in no encoding that it says, or no name of a file
-        return ()
+def _read(path: Path, _version: tuple[int, int]) -> tuple[str, ...]:
+    with tokenize.open(path) as opened:
+        return tuple(opened)
