@@ -89,7 +89,8 @@ def training() -> None:
     executable = meshbridge.compile(step, *arrays)
     partitioned = meshbridge.partition(step, *values)
     meshbridge.assert_same_plan(partitioned)
-    for call in (executable, jax.jit(partitioned.call), jax.jit(lambda *given: executable(*given))):
+    jitted = meshbridge.jit(step)
+    for call in (executable, jax.jit(partitioned.call), jax.jit(lambda *given: executable(*given)), jitted):
         state = arrays[0]
         for _ in range(3):
             state, found = call(state, *arrays[1:])

@@ -16,7 +16,7 @@ from jax.stages import Lowered
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.jitted.kinds import kinds, layouts
-from meshbridge.jitted.plans import Planning, compiled
+from meshbridge.jitted.plans import Planning
 from meshbridge.jitted.within import Within
 from meshbridge.reports import Report
 from meshbridge.runtime import lowerings
@@ -119,7 +119,7 @@ class Jitted(Generic[P, R]):
         """What runs calls of that key. Two threads that come at once both compile it, and run the same."""
         found = self._compiled.get(self._hashable(key))
         if found is None:
-            made = compiled(self._lower(arguments, named), self._name)
+            made = self._planning.compile(lowerings.lower(self._jitted, arguments, named), self._name)
             found = self._compiled.setdefault(key, _Compiled(made, layouts(leaves)))
         return found.run
 
