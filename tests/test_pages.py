@@ -25,12 +25,17 @@ from meshbridge.dialect import assembly
 from meshbridge.ir.locations import SourceLocation
 from meshbridge.ir.mlir import context
 from meshbridge.ir.sharding import Mesh
+from meshbridge.machines.target import parse
 from meshbridge.pages import sources
 from meshbridge.pages.communication import by_line
 from meshbridge.pages.pictures import MOST_CELLS, Devices
+from meshbridge.pages.report_page import report_page
 from meshbridge.pages.timeline import timeline
 from meshbridge.reports import Held, Report, Suggestion, report_of
 from meshbridge.tools import cli
+from meshbridge.tools.compare import text
+from meshbridge.tools.compare.command import TargetComparison
+from meshbridge.tools.compare.figures import Figures
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "report.schema.json").read_text())
 
@@ -149,8 +154,8 @@ def test_half_a_surrogate_pair_becomes_a_reference(tmp_path: Path) -> None:
 
 
 def test_a_program_without_collectives() -> None:
-    text = "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }"
-    silent = report_of(assembly.read(text, "silent.mlir", context()), None)
+    program = "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }"
+    silent = report_of(assembly.read(program, "silent.mlir", context()), None)
     tags = Tags(silent.to_html())
     assert "The program communicates nothing." in tags.text
     assert "The program communicates nothing." in Tags(silent._repr_html_()).text
@@ -223,9 +228,9 @@ def test_suggestions_stand_beside_what_they_save(exported: export.Exported, repo
     assert all(each.change in tags.text for each in tried.suggestions)
     jsonschema.validate(json.loads(tried.to_json()), SCHEMA)
     saving = Suggestion("leave it", (), (), None, None, report.wire_bytes / 2, None, report.peak_bytes)
-    text = Tags(replace(report, suggestions=(saving,), tried=4).to_html()).text
-    assert "Of 4 changes tried" in text
-    assert "-50 %" in text
+    shown = Tags(replace(report, suggestions=(saving,), tried=4).to_html()).text
+    assert "Of 4 changes tried" in shown
+    assert "-50 %" in shown
     assert "None of them saves" in Tags(replace(report, tried=4).to_html()).text
     assert "tried" not in Tags(report.to_html()).text
 
@@ -446,6 +451,18 @@ def test_comparison_on_a_page(exported: export.Exported, tmp_path: Path, capsys:
     for cell in ("xla-shardy", "xla-gspmd", "temporary bytes", *re.split(r"  +", wire)):
         assert cell in tags.text
     assert {"#comparison", "#collectives"} <= {str(link["href"]) for link in tags.named("a")}
+
+
+def test_who_fails_has_no_bar(report: Report) -> None:
+    """Of a target, without its compiler."""
+    figures = {"meshbridge": Figures(), "xla-shardy": Figures(error="no <room>")}
+    versus = text.target_versus(TargetComparison(parse("tpu:v5e:2x4"), 8, figures))
+    assert versus.bars == (("meshbridge", 0), ("xla-shardy", None))
+    page = report_page(json.loads(report.to_json()), name="x", comparisons=[versus])
+    section = page[page.index('<section id="comparison">') : page.index('<section id="collectives">')]
+    tags = Tags(section.partition("</section>")[0] + "</section>")
+    assert "8 devices of TPU v5e, compiled ahead of time" in tags.text
+    assert "xla-shardy failed: no <room>" in tags.text
 
 
 def test_page_of_several_targets_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
