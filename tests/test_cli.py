@@ -63,6 +63,7 @@ def test_run_checks_every_format(name: str, files: dict[str, Path], capsys: pyte
         ("mesh", "mesh.all_reduce "),
         ("local", "stablehlo.all_reduce"),
         ("exported", "sdy.manual_computation"),
+        ("shard_map", "jax.shard_map("),
     ],
 )
 def test_partition_emits_each_stage(

@@ -73,7 +73,6 @@ def test_the_gradient_of_a_pooling() -> None:
 
 
 WITHOUT_EQUIVALENT = {
-    "linear_algebra": "custom_call",
     "ragged_and_approximate": "custom_call",
     "scatter_variadic": "scatters 2 arrays",
 }

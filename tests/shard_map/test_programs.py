@@ -145,6 +145,16 @@ def test_nan_wins_a_maximum_over_devices() -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_floats_compare_in_their_total_order() -> None:
+    table = np.array([-np.inf, -1, -0.0, 0.0, 1, 2, np.inf, np.nan], np.float32)
+    program = exported(lambda x, t: jnp.searchsorted(t, x), ((8, 4), "float32", P("a", "b")), ((8,), "float32", P()))
+    text = meshbridge.partition(program, emit="shard_map")
+    assert "def ordered(" in text
+    value = np.resize(np.array([np.nan, -0.0, 0.0, 0.5, np.inf, -np.inf, 7, -1], np.float32), (8, 4))
+    (found,) = run(text, [value, table])
+    np.testing.assert_array_equal(found, jax.jit(lambda x, t: jnp.searchsorted(t, x))(value, table))
+
+
 def test_arguments_that_nothing_reads_are_taken_and_donated_ones_given_away() -> None:
     program = exported(lambda x, unused, y: (x + y, y * 2), X, W, X, donate=(2,))
     text = meshbridge.partition(program, emit="shard_map")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshbridge.ir.builder import element_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.lowering.shard_map import literals
-from meshbridge.lowering.shard_map.code import Code, call, literal, method, prefix, tuple_of
+from meshbridge.lowering.shard_map.code import Code, call, infix, literal, method, prefix, tuple_of
 from meshbridge.lowering.shard_map.scope import Scope
 from meshbridge.lowering.shard_map.table import writes
 
@@ -45,11 +45,11 @@ def is_total(op: ir.Operation) -> bool:
 
 @writes("compare")
 def compare(op: ir.Operation, scope: Scope) -> Code:
-    """`x < y`."""
-    if is_total(op):
-        raise scope.error(
-            op, "compares in the total order of floats, for which JAX has no function", "compare bits of the floats"
-        )
+    """`x < y`; floats in their total order are compared as integers that have it."""
+    if is_total(op) and literals.is_float_type(element_of(op.operands[0])):
+        scope.script.helpers.add("ordered")
+        left, right = (call("ordered", code) for code in scope.operands(op))
+        return infix(left, _COMPARED[direction_of(op)], right)
     return scope.infix(op, _COMPARED[direction_of(op)])
 
 

@@ -18,7 +18,17 @@ def {name}(x, axis_name, axis_index_groups=None):
     return lax.bitcast_convert_type(_keys(keys), x.dtype)
 '''
 
-_SOURCES = {"pmax": _EXTREME.format(name="pmax", ours="max"), "pmin": _EXTREME.format(name="pmin", ours="min")}
+_ORDERED = '''
+def ordered(x):
+    """Floats as integers in their total order: -NaN, -inf, …, -0.0, 0.0, …, inf, NaN."""
+    return _keys(lax.bitcast_convert_type(x, jnp.dtype(f"int{8 * x.dtype.itemsize}")))
+'''
+
+_SOURCES = {
+    "ordered": _ORDERED,
+    "pmax": _EXTREME.format(name="pmax", ours="max"),
+    "pmin": _EXTREME.format(name="pmin", ours="min"),
+}
 
 
 def helper_sources(names: set[str]) -> list[str]:

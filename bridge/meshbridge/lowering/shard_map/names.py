@@ -7,7 +7,7 @@ import re
 
 from meshbridge.ir.mlir import ir
 
-TAKEN = frozenset({"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh", "pmax", "pmin"})
+TAKEN = frozenset({"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh", "ordered", "pmax", "pmin"})
 """What the file itself calls by these names."""
 
 LONGEST = 40
