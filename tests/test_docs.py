@@ -31,7 +31,7 @@ QUICK = (
 )
 """Pages whose code runs in `make test`, in less than 60 s of CPU time together; others are slow."""
 
-OF_THE_README = ("docs/converters.md", "docs/other-compilers.md", "docs/report.md", "docs/verify.md")
+OF_THE_README = ("docs/converters.md", "docs/other-compilers.md", "docs/report.md", "docs/shard-map.md", "docs/verify.md")
 """Pages that go on with the README's model.jax_export."""
 
 IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/upstream-tests.md")
@@ -40,6 +40,8 @@ IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/upstream-tests.md")
 NOT_RUN = {
     "README.md": 1,
     "docs/benchmarks.md": 2,
+    "docs/distributed.md": 7,
+    "docs/jit.md": 1,
     "docs/other-compilers.md": 1,
     "docs/performance.md": 1,
     "docs/targets.md": 2,
@@ -47,7 +49,7 @@ NOT_RUN = {
 }
 """How many blocks of a page are not run; each says why in the comment above it."""
 
-SHOWN = ("json", "mlir", "text", "toml")
+SHOWN = ("json", "mlir", "text", "toml", "yaml")
 """Kinds of blocks that nobody runs."""
 
 

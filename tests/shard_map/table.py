@@ -1,34 +1,32 @@
 """Writes the parts of `docs/shard-map.md` that follow from the code: the example's program, and the table of operations.
 
-From the repository's root, with 8 devices: `python -m tests.shard_map.table`.
+From the repository's root: `python -m tests.shard_map.table`.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from meshbridge.ir.registry import Registry
+from tests import documents
 
 PAGE = Path(__file__).parents[2] / "docs" / "shard-map.md"
-
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 _TABLE = "## Operations\n"
 
 
-def blocks(page: str) -> list[str]:
-    """The page's program, what is written of it, and how that is called."""
-    return _BLOCK.findall(page)
-
-
-def example(page: str) -> str:
-    """What the page's program writes, run in the current folder."""
-    exec(compile(blocks(page)[0], "model.py", "exec"), defined := dict[str, Any]())
-    assert defined
-    return Path("step.py").read_text()
+def example(text: str, folder: Path) -> str:
+    """What the program of the page writes, run as a reader does, in `folder`."""
+    program = next(block.code for block in documents.blocks(text) if block.runs and block.kind == "python")
+    (folder / "model.py").write_text(program)
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "model.py"], cwd=folder, env=environment, check=True)
+    return (folder / "step.py").read_text()
 
 
 def operations() -> str:
@@ -64,17 +62,10 @@ def _rows(writings: Registry[str, Any]) -> dict[str, list[str]]:
 def page(written: str) -> str:
     """The page as the code says it should be; `written` is what the example's program writes."""
     before = PAGE.read_text().partition(_TABLE)[0]
-    old = blocks(before)[1]
+    old = next(block.code for block in documents.blocks(before) if block.title == "step.py")
     return before.replace(old, written) + operations()
 
 
 if __name__ == "__main__":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-    here = Path.cwd()
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        made = example(PAGE.read_text())
-    os.chdir(here)
-    PAGE.write_text(page(made))
+        PAGE.write_text(page(example(PAGE.read_text(), Path(folder))))
