@@ -82,10 +82,14 @@ def top_k(op: ir.Operation, scope: Scope) -> Code:
     return call("lax.top_k", scope.at(op.operands[0]), literal(integer(op, "k")))
 
 
-_ERRORS = {"chlo.erf": "lax.erf", "chlo.erf_inv": "lax.erf_inv", "chlo.erfc": "lax.erfc"}
+_NAMED = {"conj": "lax.conj", "is_inf": "jnp.isinf", "is_neg_inf": "jnp.isneginf", "is_pos_inf": "jnp.isposinf"}
+_NAMED |= {"next_after": "lax.nextafter"}
+_SAME = "acos acosh asin asinh atan atanh bessel_i1e cosh digamma erf erf_inv erfc lgamma polygamma sinh square tan zeta"
+_NAMED |= {name: f"lax.{name}" for name in _SAME.split()}
+"""Functions that are expanded before where the jaxlib at hand can expand them."""
 
 
-@writes(*_ERRORS)
-def error_function(op: ir.Operation, scope: Scope) -> Code:
-    """`lax.erf` and its kin."""
-    return call(_ERRORS[op.name], scope.at(op.operands[0]))
+@writes(*(f"chlo.{name}" for name in _NAMED))
+def named_function(op: ir.Operation, scope: Scope) -> Code:
+    """The function of `lax` or `jnp` of that name."""
+    return call(_NAMED[op.name.partition(".")[2]], *scope.operands(op))
