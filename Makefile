@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest test-versions wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all clean
+.PHONY: help demo quick test test-slow test-all test-oldest test-versions wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,10 +26,10 @@ quick: $(READY)  ## a minute's worth of tests from every part
 	$(BIN)/python -m pytest $(PARALLEL) -m quick
 
 test: $(READY)  ## all tests but the slow ones
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not targets"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
 
 test-slow: $(READY)  ## the slow ones: every measured program, JAX's own harnesses of its primitives, exact verification
-	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long and not targets"
+	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long and not targets and not models"
 
 # Drawn tests draw the same in every other run; here they draw anew, from SEED.
 SEED ?= $(shell date +%s)
@@ -52,7 +52,7 @@ test-oldest: test-jax-$(OLDEST)  ## the tests with the oldest jax that pyproject
 	touch $@
 
 test-jax-%: .venv-jax-%/.ready
-	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets"
+	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
 
 # The compilers of TPUs and GPUs, and one that is not XLA: 1.2 GB that nothing else needs.
 TARGETS := .venv-targets
@@ -67,6 +67,20 @@ test-targets: $(TARGETS)/.ready  ## what compilers of accelerators make of three
 
 test-targets-all: $(TARGETS)/.ready  ## the same of every program
 	$(TARGETS)/bin/python -m pytest $(PARALLEL) -m targets tests/targets
+
+# Libraries whose models are run and measured: they bring half a gigabyte of their own.
+MODELS := .venv-models
+
+$(MODELS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(MODELS)
+	$(MODELS)/bin/pip install --quiet --disable-pip-version-check --editable '.[models,test]'
+	touch $@
+
+test-models: $(MODELS)/.ready  ## models of other libraries under one scheme each: numbers, and bytes beside XLA's, in a venv of its own
+	$(MODELS)/bin/python -m pytest $(PARALLEL) -m "models and not slow" tests/models
+
+test-models-all: $(MODELS)/.ready  ## the same under every scheme
+	$(MODELS)/bin/python -m pytest $(PARALLEL) -m models tests/models
 
 lint: $(READY)  ## style, imports, types
 	$(BIN)/ruff format --check .
@@ -99,13 +113,13 @@ ARGS ?= --page docs/benchmarks.md --overview README.md
 bench-targets: $(TARGETS)/.ready  ## realistic programs compiled for TPUs and GPUs that need not be there, into docs/benchmarks.md
 	$(TARGETS)/bin/python -m benchmarks.targets $(ARGS)
 
-# Libraries whose models are measured: they bring half a gigabyte of their own.
 $(TARGETS)/.models: $(TARGETS)/.ready
 	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[models]'
 	touch $@
 
-bench-models: $(TARGETS)/.models  ## models of other libraries compiled for GPUs that need not be there, into docs/models.md
+bench-models: $(TARGETS)/.models  ## models of other libraries compiled for GPUs that need not be there, and run on CPU devices, into docs/models.md
 	$(TARGETS)/bin/python -m benchmarks.models --page docs/models.md
+	$(TARGETS)/bin/python -m benchmarks.model_numbers --page docs/models.md
 
 bench-predicted: $(READY)  ## the predicted step beside what the compilers modelled in bench-targets, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.predicted --page docs/benchmarks.md
@@ -114,4 +128,4 @@ bench-maxtext: $(READY)  ## the predicted step beside what is published of MaxTe
 	$(BIN)/python -m benchmarks.maxtext --page docs/machines.md
 
 clean:  ## remove what the targets above have made
-	rm -rf $(VENV) .venv-jax-* $(TARGETS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-jax-* $(TARGETS) $(MODELS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,21 +27,31 @@ class Model:
     batch: Tree
 
     def export(self, scheme: str, platform: str) -> jax.export.Exported:
-        """The function on the mesh of a scheme, as an artifact for a platform that need not be there.
-
-        It takes and returns lists of arrays: artifacts hold no classes of other libraries.
-        """
-        axes, sharded = SCHEMES[scheme]
-        mesh = Mesh(np.array(jax.devices()[:8]).reshape([*axes.values()]), [*axes])
-        (parameters, tree), (batch, beside) = jax.tree.flatten(self.parameters), jax.tree.flatten(self.batch)
-        specs = [_parameter(leaf, sharded, axes) for leaf in parameters], [_examples(leaf, axes) for leaf in batch]
-
-        def function(parameters: list[Any], batch: list[Any]) -> list[Any]:
-            return jax.tree.leaves(self.function(jax.tree.unflatten(tree, parameters), jax.tree.unflatten(beside, batch)))
-
+        """The function on the mesh of a scheme, as an artifact for a platform that need not be there."""
+        mesh = mesh_of(scheme)
         with jax.set_mesh(mesh):
-            jitted = jax.jit(function, in_shardings=jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs))
-            return jax.export.export(jitted, platforms=[platform])(parameters, batch)
+            return jax.export.export(self.jit(scheme, mesh), platforms=[platform])(*self.leaves)
+
+    def jit(self, scheme: str, mesh: Mesh) -> Any:
+        """The jitted function under a scheme, which takes and returns lists of arrays: artifacts hold no classes of other
+        libraries. Lower it under `jax.set_mesh`."""
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self._specs(scheme))
+        return jax.jit(self.flat, in_shardings=shardings)
+
+    def flat(self, parameters: list[Any], batch: list[Any]) -> list[Any]:
+        """The function of lists of arrays."""
+        trees = jax.tree.structure(self.parameters), jax.tree.structure(self.batch)
+        return jax.tree.leaves(self.function(*map(jax.tree.unflatten, trees, (parameters, batch))))
+
+    @property
+    def leaves(self) -> tuple[list[Any], list[Any]]:
+        """The arrays that the flat function takes."""
+        return jax.tree.leaves(self.parameters), jax.tree.leaves(self.batch)
+
+    def _specs(self, scheme: str) -> tuple[list[PartitionSpec], list[PartitionSpec]]:
+        axes, sharded = SCHEMES[scheme]
+        parameters, batch = self.leaves
+        return [_parameter(leaf, sharded, axes) for leaf in parameters], [_examples(leaf, axes) for leaf in batch]
 
 
 SCHEMES: dict[str, tuple[dict[str, int], str | None]] = {
@@ -50,6 +60,12 @@ SCHEMES: dict[str, tuple[dict[str, int], str | None]] = {
     "fsdp": ({"data": 8}, "data"),
 }
 """By name: the mesh, and the axis that large parameters are sharded along, if any."""
+
+
+def mesh_of(scheme: str) -> Mesh:
+    """The mesh of a scheme, over the first eight devices."""
+    axes, _ = SCHEMES[scheme]
+    return Mesh(np.array(jax.devices()[:8]).reshape([*axes.values()]), [*axes])
 
 
 def _parameter(leaf: Any, axis: str | None, mesh: dict[str, int]) -> PartitionSpec:
