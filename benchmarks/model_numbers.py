@@ -48,8 +48,11 @@ TOLERANCE = 1e-4
 """What an element of a result may differ by, relative to the largest one of that result."""
 
 AMPLIFIED = 20.0
-"""What it may differ by besides, relative to what rounding of the parameters changes of that result: gradients that are zero but
+"""What it may differ by besides, relative to what rounding of the arguments changes of that result: gradients that are zero but
 for rounding have no digit that is right, on one device or on eight."""
+
+DRAWS = 3
+"""How often the arguments are rounded by chance. The most that this changes of a result counts."""
 
 Arrays = list[Any]
 
@@ -121,19 +124,25 @@ def _on_one_device(made: Model, leaves: tuple[Arrays, Arrays]) -> Arrays:
 
 def _allowed(made: Model) -> Arrays:
     """Per result, the largest difference that rounding explains."""
-    parameters, batch = made.leaves
-    exact, rounded = (_on_one_device(made, (each, batch)) for each in (parameters, [*map(_rounded, parameters)]))
-    return [
-        TOLERANCE * _largest(one) + AMPLIFIED * _largest(_apart(one, other)) for one, other in zip(exact, rounded, strict=True)
-    ]
+    exact, *others = (
+        _on_one_device(made, each) for each in (made.leaves, *(_rounded(made.leaves, draw) for draw in range(DRAWS)))
+    )
+    moved = [max(_largest(_apart(one, other)) for other in each) for one, *each in zip(exact, *others, strict=True)]
+    return [TOLERANCE * _largest(one) + AMPLIFIED * by for one, by in zip(exact, moved, strict=True)]
 
 
-def _rounded(leaf: Any) -> Any:
-    """The array with every element of a floating-point type moved by one of its last digits, up or down."""
-    if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
-        return leaf
-    signs = np.random.default_rng(0).choice([-1, 1], np.shape(leaf))
-    return (jnp.asarray(leaf) * (1 + signs * jnp.finfo(jnp.asarray(leaf).dtype).eps)).astype(jnp.asarray(leaf).dtype)
+def _rounded(leaves: tuple[Arrays, Arrays], draw: int) -> tuple[Arrays, Arrays]:
+    """The arrays, every element of a floating-point type moved by one of its last digits, up or down."""
+    generator = np.random.default_rng(draw)
+
+    def rounded(leaf: Any) -> Any:
+        array = jnp.asarray(leaf)
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            return leaf
+        return (array * (1 + generator.choice([-1, 1], array.shape) * jnp.finfo(array.dtype).eps)).astype(array.dtype)
+
+    found: tuple[Arrays, Arrays] = jax.tree.map(rounded, leaves)
+    return found
 
 
 def _largest(array: Any) -> float:
@@ -211,10 +220,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=known, default=known, metavar="NAME")
     parser.add_argument("--schemes", nargs="+", choices=list(SCHEMES), default=list(SCHEMES))
+    parser.add_argument("--measured", action="store_true", help="run nothing: write what is on record")
     parser.add_argument("--page", type=Path, metavar="FILE", help="the Markdown page that holds the table")
     options = parser.parse_args(argv)
     found: dict[str, Numbers] = {}
-    for name in options.models:
+    for name in options.models if not options.measured else ():
         made = model(name)
         for scheme in options.schemes:
             key = f"{name} {scheme}"
@@ -222,7 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             keep({key: found[key]})
             print(f"{key}: {_cells(found[key])}", flush=True)
             jax.clear_caches()
-    print(table(found))
+    if found:
+        print(table(found))
     if options.page:
         known_rows = recorded()
         shown = {key: known_rows[key] for scheme in SCHEMES for name in known if (key := f"{name} {scheme}") in known_rows}
