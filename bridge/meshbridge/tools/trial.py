@@ -15,6 +15,7 @@ import numpy as np
 
 from meshbridge import api
 from meshbridge.dialect.module_mesh import is_partitioned
+from meshbridge.dialect.names import names_of
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.legalize.strip_shardings import find_per_device
 from meshbridge.read import files
@@ -54,11 +55,16 @@ def run(module: ir.Module, options: argparse.Namespace) -> int:
         inputs = random_inputs(executable.inputs, options.seed) if options.inputs is None else load_arrays(options.inputs)
         # Donated arguments are gone after a run, so the reference gets copies of its own.
         results = [pjrt.whole(result) for result in executable(*inputs)]
-    for index, (port, result) in enumerate(zip(executable.outputs, results, strict=True)):
-        print(f"result {index}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
+    for name, port, result in zip(_names(module), executable.outputs, results, strict=True):
+        print(f"{name}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
     if options.outputs is not None:
         save_arrays(options.outputs, results)
     return _check(module, inputs, results, options) if options.check else 0
+
+
+def _names(module: ir.Module) -> list[str]:
+    """What results are called: by their paths in the tree that the function returns, where it has one."""
+    return [name or f"result {index}" for index, name in enumerate(names_of(module).results)]
 
 
 def _summary(result: np.ndarray[Any, Any]) -> str:
@@ -161,9 +167,8 @@ def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarra
     print(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
     if difference.relative > options.tolerance:
         index = max(range(len(found)), key=lambda index: found[index].relative)
-        raise MeshError(
-            f"error: result {index} differs by {found[index].relative:.3g} relative, expected at most {options.tolerance:.3g}"
-        )
+        differs = f"{_names(module)[index]} differs by {found[index].relative:.3g} relative"
+        raise MeshError(f"error: {differs}, expected at most {options.tolerance:.3g}")
     return 0
 
 
