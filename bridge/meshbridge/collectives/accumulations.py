@@ -8,6 +8,7 @@ from meshbridge.collectives import joins
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, CollectiveOpView, PermuteOp, ReduceScatterOp
 from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ops.linear import is_reshape, is_widening
@@ -44,9 +45,13 @@ def joining(loop: ir.Operation, number: int, rewriter: MeshRewriter) -> Joining 
 
 
 def is_handed_on(value: ir.Value, number: int, rewriter: MeshRewriter) -> bool:
-    """Whether the next trip of a loop carries `value` at that number, and nothing else uses it."""
+    """Whether the next trip of the loop whose body makes `value` carries it at that number, and nothing else uses it, not even
+    a branch that returns it."""
     users = rewriter.users(value)
-    return [op.name for op in users] == ["stablehlo.return"] and users[0].operands[number] == value
+    if len(users) != 1 or users[0].name != "stablehlo.return" or users[0].block != op_of(value).block:
+        return False
+    carried: bool = users[0].operands[number] == value
+    return carried
 
 
 def source_of(value: ir.Value, rewriter: MeshRewriter) -> tuple[ir.Value, tuple[ir.Operation, ...]]:

@@ -288,3 +288,31 @@ func.func @own_rows(%x: tensor<6xf32>) -> tensor<5x6xf32> {
     }
   return %0#1 : tensor<5x6xf32>
 }
+
+// What is added up goes through a branch, which may return something else.
+// CHECK-LABEL: func.func @through_a_branch
+// CHECK:         stablehlo.while
+// CHECK:           mesh.all_reduce
+func.func @through_a_branch(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %n = stablehlo.constant dense<3> : tensor<i32>
+  %zeros = stablehlo.constant dense<0.0> : tensor<4xf32>
+  %0:2 = stablehlo.while(%i = %zero, %a = %zeros) : tensor<i32>, tensor<4xf32>
+    cond {
+      %1 = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %1 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+      %2 = stablehlo.add %a, %1 : tensor<4xf32>
+      %flag = stablehlo.compare LT, %i, %one : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      %3 = "stablehlo.if"(%flag) ({
+        stablehlo.return %2 : tensor<4xf32>
+      }, {
+        stablehlo.return %zeros : tensor<4xf32>
+      }) : (tensor<i1>) -> tensor<4xf32>
+      %4 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %4, %3 : tensor<i32>, tensor<4xf32>
+    }
+  return %0#1 : tensor<4xf32>
+}
