@@ -13,7 +13,7 @@ MODULES = {
     "haiku": ("haiku",),
     "equinox": ("equinox", "flowjax"),
     "probability": ("numpyro", "tinygp", "distrax", "blackjax"),
-    "science": ("jraph", "e3nn", "brax"),
+    "science": ("jraph", "e3nn", "brax", "diffrax"),
     "transformers": ("hf",),
     "keras": ("keras",),
 }

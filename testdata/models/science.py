@@ -1,9 +1,10 @@
-"""Graphs, symmetries and physics: jraph, e3nn, brax."""
+"""Graphs, symmetries, physics and differential equations: jraph, e3nn, brax, diffrax."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import diffrax
 import e3nn_jax as e3nn
 import haiku as hk
 import jax
@@ -88,10 +89,32 @@ def _physics(name: str) -> Model:
     return Model(step, jnp.ones((env.observation_size, env.action_size)), states)
 
 
+def _equation() -> Model:
+    """Fits the field of an ordinary differential equation to where its solutions end."""
+
+    def field(time: Any, state: Any, parameters: Any) -> Any:
+        into, out_of = parameters
+        return jnp.tanh(state @ into) @ out_of
+
+    def end(parameters: Any, start: Any) -> Any:
+        times = {"t0": 0.0, "t1": 1.0, "dt0": 0.125, "max_steps": 16}
+        found = diffrax.diffeqsolve(
+            diffrax.ODETerm(field), diffrax.Tsit5(), **times, y0=start, args=parameters, throw=False
+        )  # what it throws, it throws by a call of Python
+        return found.ys[0]
+
+    def loss(parameters: Any, batch: Any) -> Any:
+        starts, ends = batch
+        return jnp.mean((jax.vmap(lambda start: end(parameters, start))(starts) - ends) ** 2)
+
+    return training(loss, (0.1 * numbers(32, 128), 0.1 * numbers(128, 32)), (numbers(64, 32), numbers(64, 32)))
+
+
 MODELS = {
     "jraph_convolution": _convolution,
     "jraph_network": _network,
     "e3nn_forces": _equivariant,
     "brax_ant": lambda: _physics("ant"),
     "brax_inverted_pendulum": lambda: _physics("inverted_pendulum"),
+    "diffrax_equation": _equation,
 }
