@@ -69,8 +69,8 @@ def _exported(mesh: jax.sharding.Mesh, sharded: str, element: str, accumulator: 
 @pytest.mark.parametrize(
     ("element", "accumulator", "machine"),
     [
-        ("float32", "float32", "bytes"),
-        ("bfloat16", "bfloat16", "bytes"),
+        pytest.param("float32", "float32", "bytes", marks=pytest.mark.slow),
+        pytest.param("bfloat16", "bfloat16", "bytes", marks=pytest.mark.slow),
         ("bfloat16", "float32", "bytes"),
         ("bfloat16", "float32", "h100"),
     ],

@@ -28,7 +28,10 @@ from meshbridge.reports import Report, report_of
 from testdata.catalogue import build
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(BROWSER is None or DRIVER is None, reason="needs chromium and chromedriver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None or DRIVER is None, reason="needs chromium and chromedriver"),
+]
 
 
 @pytest.fixture(scope="module")

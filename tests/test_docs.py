@@ -24,7 +24,6 @@ QUICK = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/cli.md",
-    "docs/converters.md",
     "docs/propagation.md",
     "docs/python-api.md",
     "docs/resharding.md",

@@ -59,13 +59,14 @@ def test_exit_status(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
 from meshbridge.legalize.legalize import Legalize
 from meshbridge.tools import cli
 def wait(*arguments):
     print("waiting", flush=True)
     time.sleep(60)
 Legalize.run_with = wait
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, and all that it starts
 sys.exit(cli.main(sys.argv[1:]))
 """
 

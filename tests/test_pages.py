@@ -442,6 +442,7 @@ def test_page_on_standard_output_is_refused(capsys: pytest.CaptureFixture[str]) 
         assert f"error: {command[-2]} needs a file: what is printed goes to standard output" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_comparison_on_a_page(exported: export.Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program, page = tmp_path / "model.jax_export", tmp_path / "out.html"
     program.write_bytes(exported.serialize())

@@ -20,7 +20,7 @@ def succeeded(ended: list[Ended]) -> None:
         assert "done" in process.output.splitlines()
 
 
-@pytest.mark.parametrize("name", ["training", "leaves"])
+@pytest.mark.parametrize("name", ["training", pytest.param("leaves", marks=pytest.mark.slow)])
 def test_two_processes(name: str, tmp_path: Path) -> None:
     succeeded(run_program(name, 2, 4, tmp_path))
 
@@ -51,6 +51,7 @@ def test_partitioned_by_one_host(tmp_path: Path) -> None:
     succeeded(run_program("from_a_file", 2, 4, tmp_path, *files))
 
 
+@pytest.mark.slow
 def test_a_process_is_lost(tmp_path: Path) -> None:
     """The others end within seconds, and say who is missing."""
     started = time.monotonic()
