@@ -100,6 +100,14 @@ def training() -> None:
     check(executable(arrays[0], rows, arrays[2]), jax.jit(train_step)(*values))
 
 
+def jitted() -> None:
+    """A step of `meshbridge.jit`, which one process alone has called before, in a folder of plans that all share."""
+    step, shardings = sharded_step(device_mesh())
+    values = train_arguments()
+    found = meshbridge.jit(step)(*jax.tree.map(spread, values, shardings))
+    check(found, jax.jit(train_step)(*values))
+
+
 def _own_rows(whole: np.ndarray) -> np.ndarray:
     """The rows of this process, where the processes' devices come one after the other along `data`."""
     groups = min(2, jax.process_count())
@@ -305,6 +313,7 @@ def loss_of_a_process() -> None:
 
 PROGRAMS: tuple[Callable[..., None], ...] = (
     training,
+    jitted,
     arrays,
     leaves,
     kinds_of_numbers,

@@ -51,6 +51,18 @@ def test_partitioned_by_one_host(tmp_path: Path) -> None:
     succeeded(run_program("from_a_file", 2, 4, tmp_path, *files))
 
 
+def test_plans_of_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process has planned for 8 devices of its own, 2 processes of 4 devices each find in the folder of plans."""
+    folder = tmp_path / "plans"
+    monkeypatch.setenv("MESHBRIDGE_CACHE_DIR", str(folder))
+    programs.jitted()
+    (plan,) = folder.iterdir()
+    made = plan.stat().st_mtime_ns
+    succeeded(run_program("jitted", 2, 4, tmp_path))
+    assert [*folder.iterdir()] == [plan]
+    assert plan.stat().st_mtime_ns == made
+
+
 @pytest.mark.slow
 def test_a_process_is_lost(tmp_path: Path) -> None:
     """The others end within seconds, and say who is missing."""
