@@ -329,6 +329,7 @@ def test_weight_stationary_mlp(contestant: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["measurements"][0]["contestant"] == contestant
 
 
+@pytest.mark.slow
 def test_scale_measures_in_processes_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

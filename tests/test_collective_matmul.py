@@ -58,6 +58,7 @@ def counted(module: ir.Module, *names: str) -> Counter[str]:
     return Counter(op.name for op in find(module.operation, names))
 
 
+@pytest.mark.slow
 @FEWER
 @given(
     tokens=st.sampled_from([16, 32]),

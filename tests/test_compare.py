@@ -98,6 +98,7 @@ def test_as_a_command(files: dict[str, Path]) -> None:
     assert not [line for line in lines if "failed" in line]
 
 
+@pytest.mark.slow
 def test_inputs_decide_the_outputs(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Zeros in, zeros out, for everybody."""
     np.savez(tmp_path / "in.npz", *(np.zeros(shape, np.float32) for shape in SHAPES))
@@ -105,6 +106,7 @@ def test_inputs_decide_the_outputs(files: dict[str, Path], tmp_path: Path, capsy
     assert [found["contestants"][name]["absolute_difference"] for name in NAMES] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_program_without_an_unsharded_form_is_compared_with_xla(
     files: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_contestant_that_aborts_is_reported(files: dict[str, Path], monkeypatc
     assert {cells[1:] for cells in text.rows(found)} == {("failed",) * 3}
 
 
+@pytest.mark.slow
 def test_one_failure_leaves_the_others_their_columns(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
         "import os, sys\nif 'xla-gspmd' in sys.argv[2]: os.abort()\n"
@@ -164,6 +167,7 @@ def test_wrong_numbers_are_shown() -> None:
     assert ("largest difference", "inf") in list(text.rows(comparison))
 
 
+@pytest.mark.slow
 def test_what_we_refuse_fails_and_shows_the_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The number of a device has no meaning where a program computes on global tensors."""
     path = tmp_path / "program.mlir"
@@ -252,6 +256,7 @@ def test_a_program_without_a_mesh_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "names no mesh, there is nothing to partition" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_mesh_ir_in_any_spelling(capsys: pytest.CaptureFixture[str]) -> None:
     """The RFC's own walk-through, whose function is not called `main` and whose operations carry annotations of their own."""
     testdata = Path(program.__file__).parent
@@ -282,6 +287,7 @@ def test_tiles_that_stick_out_are_padded(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(found.join(pieces, shape), array)
 
 
+@pytest.mark.slow
 def test_donated_arguments_and_open_shardings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Arguments that a program takes for itself are given anew for every run; XLA decides what is left open."""
     mesh = device_mesh((2, 4))

@@ -82,6 +82,7 @@ def test_what_is_written_does_not_grow(form: str) -> None:
         assert report.wire_bytes > 0
 
 
+@pytest.mark.slow
 @needs_mesh_axes
 def test_uneven_programs_do_not_grow() -> None:
     """Sizes that 4,096 does not divide: blocks change lengths, axes change places, and tokens are shifted by one."""
@@ -271,7 +272,10 @@ def unlisted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
 
 
-@pytest.mark.parametrize("name", ["llama_fsdp_tp", "llama_scan_fsdp", "unet", "loop_stencil"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("llama_fsdp_tp", "llama_scan_fsdp", "unet")), "loop_stencil"],
+)
 @pytest.mark.usefixtures("unlisted")
 @needs_mesh_axes
 def test_programs_without_lists_of_devices_compute_the_same(name: str) -> None:
@@ -283,7 +287,9 @@ def test_programs_without_lists_of_devices_compute_the_same(name: str) -> None:
     assert relative_error(found, unsharded(program)) < program.tolerance
 
 
-@pytest.mark.parametrize("name", ["vocab_ce", "loop_stencil", "vit", "moe_fwd", "cp_attn_fwd", "misc_sort"])
+@pytest.mark.parametrize(
+    "name", ["vocab_ce", "loop_stencil", pytest.param("vit", marks=pytest.mark.slow), "moe_fwd", "cp_attn_fwd", "misc_sort"]
+)
 @needs_mesh_axes
 def test_groups_by_axes_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On 8 devices, which otherwise are listed."""

@@ -65,6 +65,7 @@ def test_slow_axes_are_gathered_along_first(layout: str, first: int) -> None:
     assert [{digit.axis for digit in step.digits} for step in gathers] == [{first}, {1 - first}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama4_fsdp_tp", "gpt8_scan_fsdp_tp"])
 def test_the_step_is_faster_than_by_prices_of_a_node(name: str) -> None:
     exported = build_realistic(name, "inputs", 8).export_for("cuda")
@@ -76,6 +77,7 @@ def test_the_step_is_faster_than_by_prices_of_a_node(name: str) -> None:
         assert aware.seconds < 0.85 * there.seconds
 
 
+@pytest.mark.slow
 def test_what_products_hide_is_sent_instead_of_what_they_wait_for() -> None:
     """Experts' weights can be gathered while something else is computed, tokens have to arrive first: more bytes, less time."""
     exported = build_realistic("moe_lm", "inputs", 8).export_for("tpu")

@@ -18,6 +18,7 @@ MIXED = Model(width=256, hidden=512, heads=4, key_heads=2, layers=3, vocabulary=
 ALL = ("query", "key", "value", "context", "out_proj", "mlpwi", "mlpwo")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [Parallelism(fsdp=8), Parallelism(data=2, fsdp=2, tensor=2)])
 @pytest.mark.parametrize(("saved", "again", "fused"), [(ALL, 0, True), ((), 1, False)])
 def test_what_a_step_computes(how: Parallelism, saved: tuple[str, ...], again: int, fused: bool) -> None:
@@ -34,6 +35,7 @@ def test_what_a_step_computes(how: Parallelism, saved: tuple[str, ...], again: i
     assert report.seconds is not None
 
 
+@pytest.mark.slow
 def test_a_mixture_has_slots_for_a_quarter_more() -> None:
     run = Run(2, 512, ALL)
     dense, mixed = (

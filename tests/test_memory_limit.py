@@ -66,6 +66,7 @@ def test_what_is_no_size(text: float | str) -> None:
         bytes_in(text)
 
 
+@pytest.mark.slow
 def test_another_plan_is_taken_where_it_fits() -> None:
     exported = build_realistic("gpt8_scan_fsdp_tp", "constrained", 8).export_for("cpu")
     free = meshbridge.report(exported)

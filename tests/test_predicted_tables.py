@@ -41,6 +41,7 @@ def test_plans_of_one_program_are_compared() -> None:
     assert wanted in predicted.page(pairs).splitlines()
 
 
+@pytest.mark.slow
 def test_exposed_bytes_come_to_the_cycles_of_a_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program in which nothing is exposed and of one in which everything is, at the predicted rate."""
     monkeypatch.setattr(targets, "FOLDER", tmp_path)

@@ -47,6 +47,7 @@ def carried(module: ir.Module) -> int:
     return sum(len(loop.results) for loop in find(module.operation, ["stablehlo.while"]))
 
 
+@pytest.mark.slow
 @given(layers=st.integers(2, 5), width=st.sampled_from([24, 40, 64]), dtype=st.sampled_from([jnp.float32, jnp.bfloat16]))
 def test_numbers_bytes_and_collectives(mesh: jax.sharding.Mesh, layers: int, width: int, dtype: Any) -> None:
     jitted, step, arguments = training_step(mesh, layers, width, dtype)

@@ -44,7 +44,7 @@ def test_program_equals_one_device_and_sends_no_more_than_xla(name: str) -> None
         assert relative_error(results, given) < program.tolerance
 
 
-@pytest.mark.parametrize("name", ["gpt3", "llama_scan_fsdp"])
+@pytest.mark.parametrize("name", ["gpt3", pytest.param("llama_scan_fsdp", marks=pytest.mark.slow)])
 def test_artifact_from_its_file(name: str, tmp_path: Path) -> None:
     """What a user does: read a file, partition it, write it, read it again, call it from another jitted function."""
     program = build(name)

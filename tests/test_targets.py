@@ -414,6 +414,7 @@ def test_a_process_within_its_limits(tmp_path: Path) -> None:
     assert process.run([sys.executable, "-c", "print(3)"], tmp_path / "errors", Limits(60, 1)) == ""
 
 
+@pytest.mark.slow
 def test_nobody_s_child_ends(tmp_path: Path) -> None:
     """A child whose parent is ended ends, too, whatever it does."""
     script = [

@@ -71,6 +71,7 @@ ENDS = {
 """What a command may do with its input and output, and what the harness says of it."""
 
 
+@pytest.mark.slow
 def test_what_counts_as_a_fault() -> None:
     lines = ["import os, sys, time", "from tests.fuzz import runner", "runner.SECONDS = 1"]
     for body in ENDS:

@@ -222,6 +222,7 @@ def test_sub_axes_are_axes_of_their_own(spec: str) -> None:
     np.testing.assert_allclose(found, value @ value, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_branches_and_loops_are_functions() -> None:
     def function(x: Any, i: Any, n: Any) -> Any:
         x = lax.switch(i, [lambda x: x + 1, lambda x: x @ x.T @ x, lambda x: -x], x)
