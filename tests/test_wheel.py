@@ -51,7 +51,7 @@ def test_files(wheel: Path) -> None:
     """Every file of the packages, and no other: tests, benchmarks and programs to test with stay out."""
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    kinds = ("*.py", "*.toml", "py.typed")
+    kinds = ("*.py", "*.toml", "py.typed", "templates/*")
     expected = {
         path.relative_to(source).as_posix()
         for package, source in PACKAGES.items()
