@@ -1,4 +1,4 @@
-"""What is known of element types, their size and the element that a reduction ignores, and so of the sizes of tensors."""
+"""What is known of element types: names in numpy, size, the element that a reduction ignores; and so the sizes of tensors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,28 @@ from math import ceil, prod
 from meshbridge.ir.mlir import MeshError, ir
 
 _COMPLEX = re.compile(r"complex<(\w+)>")
+
+DTYPES = {
+    "i1": "bool",
+    **{f"i{bits}": f"int{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"ui{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+    "f4E2M1FN": "float4_e2m1fn",
+    "f8E3M4": "float8_e3m4",
+    "f8E4M3": "float8_e4m3",
+    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
+    "f8E4M3FN": "float8_e4m3fn",
+    "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2": "float8_e5m2",
+    "f8E5M2FNUZ": "float8_e5m2fnuz",
+    "f8E8M0FNU": "float8_e8m0fnu",
+}
+"""MLIR element type to numpy's (and ml_dtypes') name."""
 
 
 @lru_cache(maxsize=256)

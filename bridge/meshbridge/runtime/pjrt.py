@@ -22,6 +22,7 @@ from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, BOUNDARY_PARTIAL, BOUNDARY_SPLIT
 from meshbridge.ir import mlir
+from meshbridge.ir.elements import DTYPES
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.sharding import Axes, Mesh, Split
 from meshbridge.ir.subaxes import whole_split
@@ -394,29 +395,6 @@ def _dtype(main: ir.Operation, element: ir.Type) -> np.dtype[Any]:
         raise OpError(main, f"has a boundary of element type {element}, which numpy has no type for")
     scalar: type = getattr(jax.numpy, name).dtype.type
     return np.dtype(scalar)
-
-
-DTYPES = {
-    "i1": "bool",
-    **{f"i{bits}": f"int{bits}" for bits in (2, 4, 8, 16, 32, 64)},
-    **{f"ui{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "complex<f32>": "complex64",
-    "complex<f64>": "complex128",
-    "f4E2M1FN": "float4_e2m1fn",
-    "f8E3M4": "float8_e3m4",
-    "f8E4M3": "float8_e4m3",
-    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
-    "f8E4M3FN": "float8_e4m3fn",
-    "f8E4M3FNUZ": "float8_e4m3fnuz",
-    "f8E5M2": "float8_e5m2",
-    "f8E5M2FNUZ": "float8_e5m2fnuz",
-    "f8E8M0FNU": "float8_e8m0fnu",
-}
-"""MLIR element type to numpy's (and ml_dtypes') name."""
 
 
 def _strip(module: ir.Module, main: ir.Operation) -> None:

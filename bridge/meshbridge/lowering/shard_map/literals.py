@@ -10,29 +10,11 @@ import ml_dtypes
 import numpy as np
 
 from meshbridge.ir.builder import element_of, shape_of
+from meshbridge.ir.elements import DTYPES
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.lowering.shard_map.code import UNARY, Code, list_of
 
-_NAMES = {
-    "i1": "bool_",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "complex<f32>": "complex64",
-    "complex<f64>": "complex128",
-    **{f"i{width}": f"int{width}" for width in (2, 4, 8, 16, 32, 64)},
-    **{f"ui{width}": f"uint{width}" for width in (2, 4, 8, 16, 32, 64)},
-    "f4E2M1FN": "float4_e2m1fn",
-    "f8E3M4": "float8_e3m4",
-    "f8E4M3": "float8_e4m3",
-    "f8E4M3FN": "float8_e4m3fn",
-    "f8E4M3FNUZ": "float8_e4m3fnuz",
-    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
-    "f8E5M2": "float8_e5m2",
-    "f8E5M2FNUZ": "float8_e5m2fnuz",
-    "f8E8M0FNU": "float8_e8m0fnu",
-}
+_NAMES = {**DTYPES, "i1": "bool_"}
 """What JAX calls an element type."""
 
 WIDE = frozenset({"i64", "ui64", "f64", "complex<f64>"})
