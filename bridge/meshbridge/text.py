@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from io import StringIO
 
 
@@ -22,6 +22,12 @@ def time_text(seconds: float) -> str:
     if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} us"
     return f"{seconds * 1e3:.1f} ms" if seconds < 0.99995 else f"{seconds:,.1f} s"
+
+
+def spec_text(split: Iterable[Sequence[str]], *more: str) -> str:
+    """`P("data", None)`, as JAX writes it, of the axes of each dimension as they are to stand there, and what comes after."""
+    entries = (f"({', '.join(axes)})" if len(axes) > 1 else axes[0] if axes else "None" for axes in split)
+    return f"P({', '.join((*entries, *more))})"
 
 
 def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:

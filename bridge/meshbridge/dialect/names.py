@@ -28,12 +28,13 @@ def names_of(module: ir.Module) -> Names:
 
 def names_in(main: ir.Operation) -> Names:
     """The same, of the function itself."""
-    arguments = [_argument(value.location) for value in main.regions[0].blocks[0].arguments]
+    arguments = [name_of(value) for value in main.regions[0].blocks[0].arguments]
     attributes = entries(main, "res_attrs") or [{} for _ in function_type(main).results]
     results = [ir.StringAttr(entry[RESULT_INFO]).value if RESULT_INFO in entry else "" for entry in attributes]
     return Names(tuple(arguments), tuple(results))
 
 
-def _argument(location: ir.Location) -> str:
-    found = _NAMED.fullmatch(str(location))
+def name_of(argument: ir.BlockArgument) -> str:
+    """The path of an argument; empty where it has none."""
+    found = _NAMED.fullmatch(str(argument.location))
     return found[1] if found else ""

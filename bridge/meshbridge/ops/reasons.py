@@ -11,6 +11,7 @@ from typing import NamedTuple
 from meshbridge.ir.locations import because, names_file, user_line, without_reason
 from meshbridge.ir.mlir import ir, title
 from meshbridge.ir.sharding import Axes, Mesh, Sharding
+from meshbridge.text import spec_text
 
 _PARTIAL = {
     "dot_general": "contracts a split dimension",
@@ -115,14 +116,10 @@ class Reasons:
 
     def _text(self, sharding: Sharding) -> str:
         """`P("data", None)`, as JAX writes it, and what is partial: the axes of each dimension by the user's names."""
-        text = f"P({', '.join(map(self._entry, sharding.split_axes))})"
+        text = spec_text([str(ref) for ref in self.mesh.refs_of(axes)] for axes in sharding.split_axes)
         if sharding.partial_axes:
             text += f", partial {sharding.partial_kind} over {self._names(sharding.partial_axes)}"
         return text
-
-    def _entry(self, axes: Axes) -> str:
-        refs = [str(ref) for ref in self.mesh.refs_of(axes)]
-        return f"({', '.join(refs)})" if len(refs) > 1 else refs[0] if refs else "None"
 
     def _names(self, axes: Axes) -> str:
         return ", ".join(self.mesh.labels(axes))

@@ -20,6 +20,7 @@ import numpy as np
 
 from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import MeshError
+from meshbridge.text import spec_text
 
 MOST_CELLS, MOST_PANELS = 16, 4
 """Rows and columns of a panel, and panels, beyond which a picture is cut."""
@@ -138,14 +139,8 @@ class Devices:
 
     def spec(self, split: Iterable[Sequence[str]], unreduced: Sequence[str]) -> str:
         """`P("data", None)`, as JAX writes it; a sub-axis as Shardy does, `"x":(1)2`."""
-        entries = [self._entry(axes) for axes in split]
-        if unreduced:
-            entries.append(f"unreduced={{{', '.join(map(self._quoted, unreduced))}}}")
-        return f"P({', '.join(entries)})"
-
-    def _entry(self, axes: Sequence[str]) -> str:
-        quoted = ", ".join(map(self._quoted, axes))
-        return f"({quoted})" if len(axes) > 1 else quoted or "None"
+        terms = (f"unreduced={{{', '.join(map(self._quoted, unreduced))}}}",) if unreduced else ()
+        return spec_text(([self._quoted(axis) for axis in axes] for axes in split), *terms)
 
     def _quoted(self, label: str) -> str:
         name, part = self._axis(label)

@@ -7,7 +7,7 @@ What is tried first is what most communication is about (`exposure`); what share
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -27,6 +27,7 @@ from meshbridge.read.formats import copy_module
 from meshbridge.reports.exposure import Exposure, exposure
 from meshbridge.reports.families import Family, Leaf, Split, families
 from meshbridge.reports.report import Report, Suggestion, held, partition_and_report
+from meshbridge.text import spec_text
 
 TRIES = 4
 """How many changes are tried for each suggestion that is asked for, and beside these. Each is one partitioning."""
@@ -244,10 +245,4 @@ def _sharding(mesh: Mesh, split: Split) -> Sharding:
 
 
 def _spec(split: Split) -> str:
-    """`P("data", None)`, as JAX writes it."""
-    return f"P({', '.join(map(_entry, split))})"
-
-
-def _entry(axes: Sequence[str]) -> str:
-    quoted = [f'"{axis}"' for axis in axes]
-    return f"({', '.join(quoted)})" if len(quoted) > 1 else quoted[0] if quoted else "None"
+    return spec_text([f'"{axis}"' for axis in axes] for axes in split)

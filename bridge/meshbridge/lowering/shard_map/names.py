@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 
+from meshbridge.dialect.names import name_of
 from meshbridge.ir.mlir import ir
 
 TAKEN = frozenset({"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh", "ordered", "pmax", "pmin"})
@@ -12,8 +13,6 @@ TAKEN = frozenset({"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh
 
 LONGEST = 40
 """Characters of a name that is made of a path in the user's arguments; of a longer one the end stands."""
-
-_LOCATION = re.compile(r'^loc\("((?:[^"\\]|\\.)*)"\)$')
 
 _SHORT = {
     "add": "total",
@@ -68,8 +67,7 @@ def base_name(op: ir.Operation) -> str:
 
 def argument_name(argument: ir.BlockArgument, label: str) -> str:
     """What the user's program calls an argument: its path in their pytrees, else `label`."""
-    found = _LOCATION.match(str(argument.location))
-    words = identifier(found[1] if found else label, "arg").split("_")
+    words = identifier(name_of(argument) or label, "arg").split("_")
     while len(words) > 1 and len("_".join(words)) > LONGEST:
         words.pop(0)
     return identifier("_".join(words), "arg")
