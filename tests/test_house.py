@@ -37,6 +37,7 @@ LAYERS = (
     "__init__",
     "api",
     "jitted",
+    "search",
     "reports conversion",
     "pages",
     "pipeline",

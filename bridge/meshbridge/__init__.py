@@ -13,9 +13,10 @@ Every error that the user can repair is a `MeshError`, a ValueError whose text i
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# The folder `partition` comes before the function of that name: a folder that is imported later would replace it.
-from meshbridge import partition as _folder  # noqa: F401
-from meshbridge.api import assert_same_plan, compile, convert, jit, load, partition, report, save
+# The folders come before the functions of their names: a folder that is imported later would replace one.
+from meshbridge import partition as _partition  # noqa: F401
+from meshbridge import search as _search  # noqa: F401
+from meshbridge.api import assert_same_plan, compile, convert, jit, load, partition, report, save, search
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from meshbridge.ops.sharding_rules import register_sharding_rule
     from meshbridge.read.formats import Program
     from meshbridge.reports import Report
+    from meshbridge.search.plan import SearchedPlan
 
     __version__: str
 
@@ -34,6 +36,7 @@ __all__ = [
     "ParseError",
     "Program",
     "Report",
+    "SearchedPlan",
     "ShardingWarning",
     "VerifyError",
     "__version__",
@@ -46,6 +49,7 @@ __all__ = [
     "register_sharding_rule",
     "report",
     "save",
+    "search",
 ]
 
 _HOMES = {
@@ -53,6 +57,7 @@ _HOMES = {
     "OpError": "meshbridge.ir.mlir",
     "Program": "meshbridge.read.formats",
     "Report": "meshbridge.reports",
+    "SearchedPlan": "meshbridge.search.plan",
     "VerifyError": "meshbridge.ir.mlir",
     "register_sharding_rule": "meshbridge.ops.sharding_rules",
 }

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from meshbridge.reports import Report
     from meshbridge.runtime.compiler_options import Given
     from meshbridge.runtime.pjrt import Executable
+    from meshbridge.search.plan import SearchedPlan
+    from meshbridge.search.search import OnTrial
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
     Named: TypeAlias = Mapping[str, Any] | None
@@ -175,6 +177,53 @@ def report(
     else:
         found, _ = partition_and_report(opened.module, options, tokens=tokens)
     return replace(found, why_machine=chosen.why)
+
+def search(
+    program: Source | Wrapped,
+    *arguments: Any,
+    mesh: str | Mapping[str, int] | None = None,
+    machine: str | None = None,
+    layout: str = "",
+    memory_limit: float | str | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    keep_annotations: bool = True,
+    seconds: float = 60.0,
+    kwargs: Named = None,
+    platform: str | None = None,
+    on_trial: OnTrial | None = None,
+) -> SearchedPlan:
+    """The shardings of a program's arguments and results under which its predicted step takes least time and fits in memory.
+
+    `mesh` is one of devices, `{"data": 4, "model": 2}` or `"4x2"`, or a number of devices as a text, `"8"`: then meshes of one and
+    two axes are tried. Left out, it is the one that the program is sharded on. `machine` is a device of docs/machines.md; without a
+    topology, one of so many devices is taken; left out, it is JAX's. By default a plan may need the memory that the machine has.
+    What the program is annotated with stays, unless `keep_annotations` is False; `fixed` are PartitionSpecs by patterns of paths,
+    `{"params/**/kernel": P(None, "model")}`. After so many `seconds` nothing more is tried: the same program gives the same plan
+    if they suffice.
+
+    It takes what `partition` takes, and leaves it as it is. Raises MeshError, also where nothing fits in memory.
+    """
+    from meshbridge import conversion
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import formats
+    from meshbridge.runtime.devices import implied
+    from meshbridge.search import shapes
+    from meshbridge.search.asked import Fixed
+    from meshbridge.search.plan import plan_of
+    from meshbridge.search.search import Asked, best_of
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    name = implied(opened.platforms).name if machine is None else machine
+    asked = Asked(
+        shapes.timed(name),
+        layout,
+        memory_limit,
+        tuple(Fixed.of(pattern, spec) for pattern, spec in (fixed or {}).items()),
+        keep_annotations,
+        seconds,
+    )
+    found = best_of(opened.module, shapes.meshes(mesh) if mesh is not None else [None], asked, on_trial)
+    opened = replace(opened, module=found.annotated)
+    return plan_of(found, conversion.convert(opened, "sdy"))
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

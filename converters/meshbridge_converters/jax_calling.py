@@ -68,6 +68,16 @@ class TreeCalling:
         typed = [_typed(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
         return jax.tree.unflatten(self.out_tree, typed)
 
+    def in_place(self, arguments: Sequence[Any], results: Sequence[Any], other: Any) -> tuple[Any, dict[str, Any], Any]:
+        """The trees of arguments, of those by name, and of results, with other leaves."""
+        import jax
+
+        leaves = [other] * self.count
+        for position, value in zip(self.kept, arguments, strict=True):
+            leaves[position] = value
+        positional, named = jax.tree.unflatten(self.in_tree, leaves)
+        return positional, named, jax.tree.unflatten(self.out_tree, results)
+
     def trace(self, arguments: Sequence[Any], named: Mapping[str, Any], shardings: Sequence[Any]) -> Any:
         """Calls the partitioned function.
 

@@ -162,6 +162,7 @@ def pack(program: Program) -> Exported:
     return dataclasses.replace(
         exported,
         mlir_module_serialized=portable.serialize(program.module),
+        nr_devices=max([exported.nr_devices, *(mesh.size for mesh in meshes.values())]),
         _get_vjp=None if exported._get_vjp is None else _PartitionedVjp(exported._get_vjp, program.how),
         **(
             _filled(exported, "in", [inside.get(index) for index in range(len(exported.in_avals))])

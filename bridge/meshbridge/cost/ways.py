@@ -82,7 +82,7 @@ def best_plan(ways: Sequence[Way], target: Target | None, limit: float, planned:
         if fitting:
             return _fastest(fitting, target)
     assert least is not None
-    raise MeshError(_message(limit, least[0], main_function(least[1])))
+    raise does_not_fit(least[1], limit)
 
 
 def _fastest(plans: Sequence[Plan], target: Target | None) -> Plan:
@@ -96,10 +96,13 @@ def _fastest(plans: Sequence[Plan], target: Target | None) -> Plan:
     return min(equal, key=lambda plan: communication(plan.module).wire_bytes) if len(equal) > 1 else equal[0]
 
 
-def _message(limit: float, needed: float, function: ir.Operation) -> str:
+def does_not_fit(module: ir.Module, limit: float) -> MeshError:
+    """What is said of one device's program that needs more bytes of memory than the limit: by how much, and for what."""
+    function = main_function(module)
     parts = memory(function)
+    needed = parts.peak
     tensors = ", ".join(f"{_described(value)}: {size_text(size)}" for value, size in largest(function, NAMED))
-    return (
+    return MeshError(
         f"error: the program needs {size_text(needed)} of memory on a device, {size_text(needed - limit)} more than the limit of "
         f"{size_text(limit)} (arguments {size_text(parts.arguments)}, results {size_text(parts.results)}, temporaries "
         f"{size_text(parts.temporaries)}), most of it for {tensors}; "

@@ -350,7 +350,9 @@ class Pricing:
         """What it takes one device to compute if nothing is split, in bytes on the wire."""
         if not rule.loops:
             return 0.0
-        price = CONTRACTION_PRICE if rule.is_contraction else ELEMENT_PRICE
+        work = self.objective.work
+        multiply_add, iteration = (CONTRACTION_PRICE, ELEMENT_PRICE) if work is None else (work.multiply_add, work.iteration)
+        price = multiply_add if rule.is_contraction else iteration
         return price * rule.work * prod([loop.size for loop in rule.loops])
 
     def compute(self, rule: ShardingRule, sharing: int) -> Compute:

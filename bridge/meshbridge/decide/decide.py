@@ -50,7 +50,7 @@ def decide(
     Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
     """
     decided = []
-    for graph in _propagated(list(functions), module, interface, objective.plain):
+    for graph in propagated(list(functions), module, interface, objective.plain):
         for text in graph.warnings:
             warnings.warn(text, ShardingWarning, stacklevel=2)
         if moves:
@@ -59,7 +59,7 @@ def decide(
     return Decisions(tuple(decided))
 
 
-def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective) -> list[Graph]:
+def propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective) -> list[Graph]:
     """The graphs of the functions that name a mesh, in which the user's annotations have been propagated.
 
     Where that meets a reshape which an axis fits only in part, the axis is cut in the graph, and then in the module. Other graphs
@@ -77,7 +77,7 @@ def _propagated(functions: Sequence[ir.Operation], module: ir.Module, interface:
         if graph.mesh != mesh:
             has_stayed = renumber(module, mesh, graph.mesh, known=[(function, graph.may_name_axes())])
             if mesh in [other.mesh for other in graphs] or not has_stayed:
-                return _propagated(functions, module, interface, objective)
+                return propagated(functions, module, interface, objective)
         graphs.append(graph)
     return graphs
 

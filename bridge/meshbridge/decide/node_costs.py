@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
-from meshbridge.decide.choice import NO_COMPUTE, Prices, Pricing
+from meshbridge.decide.choice import NO_COMPUTE, Choice, Prices, Pricing
 from meshbridge.decide.graph import Graph, Kind, Tensor
 from meshbridge.decide.kind_choices import KindChoices, Known, has_layout
-from meshbridge.ir.sharding import Axes, Sharding
+from meshbridge.ir.elements import element_bytes
+from meshbridge.ir.sharding import Axes, Sharding, local_shape
 from meshbridge.ops.option import sharding_of, with_partial, with_split
 
 
@@ -36,6 +38,9 @@ class KindCosts:
         pricing = graph.pricing
         self._choices = KindChoices(kind, pricing, partial(_arriving, pricing), partial(_leaving, pricing, kind.reduce_share))
         self._compute = NO_COMPUTE if kind.is_identity else self._choices.compute
+        work = pricing.objective.work
+        self._byte = work.byte if work is not None and kind.rule.is_contraction else 0.0
+        "What it costs to read or write a byte; nothing where only arithmetic is priced."
         self.least = self._compute.of(1 / graph.mesh.size)
         "What is computed at least, however the tensors are split."
 
@@ -68,13 +73,27 @@ class KindCosts:
         else:
             choice = self._choices.fitting(known)
             if choice is not None:
-                return NodeCost(self._compute.of(choice.share), choice.needs, (0.0,) * len(choice.needs), ())
+                own = self._compute.of(choice.share)
+                return NodeCost(own + self._waiting(choice, known), choice.needs, (0.0,) * len(choice.needs), ())
             choice, own, arriving = self._choices.cheapest(known)
+            own += self._waiting(choice, known)
             needs = choice.needs
             if kind.kept or has_layout(known):
                 held = zip(known, needs, strict=False)
                 arriving = tuple([self._held(tensor).price(need) if tensor is not None else 0.0 for tensor, need in held])
         return NodeCost(own, needs, arriving, tuple([place for place, moved in enumerate(arriving) if moved]))
+
+    def _waiting(self, choice: Choice, known: Known) -> float:
+        """What it costs that its shards are longer under way than what it computes of them."""
+        if not self._byte:
+            return 0.0
+        mesh, shardings = self.graph.mesh, (*choice.needs, *choice.computed)
+        moved = sum(
+            prod(local_shape(tensor.shape, mesh, sharding.split_axes)) * element_bytes(tensor.dtype)
+            for tensor, sharding in zip(known, shardings, strict=True)
+            if tensor is not None
+        )
+        return max(0.0, self._byte * moved - self._compute.of(choice.share))
 
     def _held(self, tensor: Tensor) -> Prices:
         """Bytes of resharding a tensor as it is decided."""

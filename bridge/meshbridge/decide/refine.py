@@ -27,7 +27,7 @@ from meshbridge.decide.graph import Graph, Tensor, across_region
 from meshbridge.decide.held import local_bytes
 from meshbridge.decide.kind_choices import Known
 from meshbridge.decide.node_costs import NodeCost, costs_of_nodes
-from meshbridge.ir.sharding import Axes, Sharding, Split
+from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import whole_and_parts, whole_split
 
 MOST_PADDING = 1 / 8
@@ -107,7 +107,10 @@ class DimensionClass:
 class Refiner:
     """Refines the splits of one folded graph in place."""
 
-    def __init__(self, graph: Graph, budget: int, memory_prices: Sequence[float] = ()) -> None:
+    def __init__(
+        self, graph: Graph, budget: int, memory_prices: Sequence[float] = (), axes: Iterable[int] | None = None
+    ) -> None:
+        """Classes move along `axes`: by default along those that shard something."""
         self.graph = graph
         self.budget = budget
         "Moves that may still be tried."
@@ -126,7 +129,7 @@ class Refiner:
         self.total = sum(self._own) + sum(self._shared) + self.held
         self._moved: dict[tuple[Tensor, tuple[int, ...], Axes], Tensor | None] = {}
         "Tensors as moves make them, by which of their dimensions go to which axes; None where they may not."
-        self._choices_of_axes = _choices_of_axes(graph)
+        self._choices_of_axes = _choices_of_axes(graph.mesh, _used_axes(graph) if axes is None else {*axes})
         self._stale = set(range(len(graph.tensors)))
         "Tensors near which something has changed since their classes were last tried."
 
@@ -135,9 +138,10 @@ class Refiner:
         """What it costs to hold all tensors as they are."""
         return self._held(range(len(self.graph.tensors)))
 
-    def run(self, *sizes: ClassSize) -> int:
-        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
-        classes = [*map(self._class, classes_of(self.graph, sizes))]
+    def run(self, *sizes: ClassSize, beside: Iterable[tuple[Dimension, ...]] = ()) -> int:
+        """Tries the moves of all classes, size after size, and of those `beside`, until none helps or the budget is spent; returns
+        the rest of it."""
+        classes = [*map(self._class, (*classes_of(self.graph, sizes), *beside))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for found in classes:
@@ -279,7 +283,7 @@ class Refiner:
             try:
                 after = self._moved[key]
             except KeyError:
-                after = self._moved[key] = _moved(before, dims, axes, size)
+                after = self._moved[key] = moved(before, dims, axes, size)
             if after is None:
                 return {}, 0.0
             if after is not before:
@@ -367,20 +371,22 @@ def _known_of(members: Sequence[int]) -> Callable[[Sequence[Tensor]], Known]:
     return lambda tensors: tuple([tensors[tensor] if tensor >= 0 else None for tensor in members])
 
 
-def _choices_of_axes(graph: Graph) -> list[Axes]:
-    """What a class may be split along: no axis, one, or two in either order. Parts of an axis go together or alone.
-
-    Only axes that shard something count: along others all devices compute the same and none sends.
-    """
+def _used_axes(graph: Graph) -> set[int]:
+    """The axes that shard something: along others all devices compute the same and none sends."""
     mesh = graph.mesh
-    used = {axis for tensor in {*graph.tensors} for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
+    return {axis for tensor in {*graph.tensors} for axes in tensor.split for axis in axes if mesh.shape[axis] > 1}
+
+
+def _choices_of_axes(mesh: Mesh, used: set[int]) -> list[Axes]:
+    """What a class may be split along: none of the axes that are used, one, or two in either order. Parts of an axis go together
+    or alone."""
     units = [axes for axes in whole_and_parts(mesh) if used.issuperset(axes)]
     chosen = chain([()], *(permutations(units, count) for count in (1, 2)))
     joined = dict.fromkeys(tuple(chain.from_iterable(each)) for each in chosen)
     return [axes for axes in joined if len(set(axes)) == len(axes)]
 
 
-def _moved(tensor: Tensor, dims: tuple[int, ...], axes: Axes, size: int) -> Tensor | None:
+def moved(tensor: Tensor, dims: tuple[int, ...], axes: Axes, size: int) -> Tensor | None:
     """The tensor with `dims` of it, which are of a class, moved to `axes`, `size` devices; None where its shards would be padded
     by more than a little, or axes that may not move are in the way."""
     extent = tensor.shape[dims[0]]

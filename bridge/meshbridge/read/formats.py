@@ -58,6 +58,10 @@ class Calling(Protocol):
     def unflatten(self, results: Sequence[Any]) -> Any:
         """What the caller gets, of the arrays that the entry point returns."""
 
+    def in_place(self, arguments: Sequence[Any], results: Sequence[Any], other: Any) -> tuple[Any, Mapping[str, Any], Any]:
+        """The trees of arguments, of those by name, and of results, with these values in place of the arrays that the entry point
+        takes and returns, and `other` in place of those that it does not take."""
+
     def planned(self, how: object) -> Calling:
         """The same for a program that is partitioned with these options (`pipeline.Options`)."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from meshbridge.resharding.bound import Bound, bound
 from meshbridge.resharding.emit import emit
-from meshbridge.resharding.objective import ALONE, BYTES, Beside, Objective
+from meshbridge.resharding.objective import ALONE, BYTES, Beside, Objective, Work
 from meshbridge.resharding.plan import Options, Plan
 from meshbridge.resharding.planner import cost, plan
 from meshbridge.resharding.price import floor
@@ -23,6 +23,7 @@ __all__ = [
     "Options",
     "Plan",
     "Slowness",
+    "Work",
     "bound",
     "cost",
     "emit",

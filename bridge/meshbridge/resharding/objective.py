@@ -24,6 +24,18 @@ class Beside(NamedTuple):
 ALONE = Beside()
 
 
+class Work(NamedTuple):
+    """What one device's arithmetic takes, in bytes on the wire."""
+
+    multiply_add: float
+    "Of a contraction, which takes as long as these, or as its bytes if that is longer."
+    iteration: float
+    "Of any other op."
+    byte: float
+    "That a contraction reads from memory, or writes there."
+
+
+
 @dataclass(frozen=True)
 class Objective:
     """One scale for everything that costs time, in bytes on the wire."""
@@ -43,6 +55,8 @@ class Objective:
     "The part of their time that gathers cost beside which products can run."
     hidden_reductions: float = 1.0
     "The same of reductions."
+    work: Work | None = None
+    "What arithmetic takes; None for the prices that `decide.choice` has for programs which their users have sharded."
     beside: Beside = ALONE
     "Of the gathers and reductions that are priced: of their launch each costs its part."
 
@@ -105,7 +119,7 @@ class Objective:
     @cached_property
     def _hash(self) -> int:
         hidden = (self.hidden_gathers, self.hidden_reductions)
-        return hash((self.launch, self.memory, self.is_thorough, self.rates, self.joined_bytes, hidden, self.beside))
+        return hash((self.launch, self.memory, self.is_thorough, self.rates, self.joined_bytes, hidden, self.work, self.beside))
 
     def __hash__(self) -> int:
         """Computed once: prices are looked up by objective."""

@@ -1,0 +1,177 @@
+"""A function's graph in which every sharding is open that nobody has written: that of every argument and result too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, permutations, product
+from math import prod
+
+from meshbridge.decide.choice import Pricing
+from meshbridge.decide.decide import propagated
+from meshbridge.decide.dimension_classes import BATCH, HELD, NARROW, WIDE, Dimension, classes_of
+from meshbridge.decide.fold_layers import fold_layers
+from meshbridge.decide.graph import Graph, Tensor
+from meshbridge.decide.held import held, local_bytes
+from meshbridge.decide.refine import Refiner, moved
+from meshbridge.ir.mlir import ir, main_function
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ops.rule import Interface
+from meshbridge.resharding import Objective
+from meshbridge.search.boundary import ends
+
+MOVES = 20_000
+"""Changes of a dimension class that are tried from each starting point. The search of a llama step ends after some 2,000."""
+
+CLASSES = 8
+"""Dimension classes that a starting point splits: those that hold most bytes. Sequence, width, heads and hidden width of a
+transformer, its batch, vocabulary and experts are seven."""
+
+MOST_STARTS = 1000
+"""Starting points that are priced: with three axes, fewer classes are combined."""
+
+
+@dataclass
+class FreeGraph:
+    """The graph, its repetitions folded, and the pairs of arguments and results that are to be sharded alike."""
+
+    graph: Graph
+    folded: Graph
+    standing_for: list[int]
+    "For every tensor of `graph`, the one of `folded` that stands for it."
+    pairs: Sequence[tuple[int, int]]
+    "Arguments and results by their places."
+
+    @classmethod
+    def of(cls, module: ir.Module, objective: Objective, pairs: Sequence[tuple[int, int]]) -> FreeGraph:
+        """That of a legal program, in which what the user has written is propagated. Of the module nothing is changed but how axes
+        are numbered, where one is cut."""
+        (graph,) = propagated([main_function(module)], module, Interface(), objective.plain)
+        axes = frozenset(range(graph.mesh.rank))
+        for index, tensor in enumerate(graph.tensors):
+            if tensor.boundary:
+                graph.describe(index, found=axes)
+        folded, standing_for = fold_layers(graph)
+        return cls(graph, folded, standing_for, pairs)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The devices."""
+        return self.graph.mesh
+
+    @cached_property
+    def axes(self) -> list[int]:
+        """Those of more than one device."""
+        return [axis for axis, size in enumerate(self.mesh.shape) if size > 1]
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        counts = [0] * len(self.folded.tensors)
+        for index in self.standing_for:
+            counts[index] += 1
+        return counts
+
+    @cached_property
+    def _largest(self) -> list[dict[int, tuple[int, ...]]]:
+        """The classes that hold most bytes: by tensor, its dimensions."""
+        tensors, counts = self.folded.tensors, self._counts
+
+        def size(found: Iterable[Dimension]) -> float:
+            return sum(local_bytes(tensors[tensor], self.mesh) * counts[tensor] for tensor in {tensor for tensor, _ in found})
+
+        count = CLASSES
+        while count > 1 and (count + 1) ** len(self.axes) > MOST_STARTS:
+            count -= 1
+        found = sorted(classes_of(self.folded, (WIDE,)), key=size, reverse=True)[:count]
+        return [_by_tensor(each) for each in found]
+
+    @cached_property
+    def _paired(self) -> list[tuple[Dimension, ...]]:
+        """The dimensions of an argument and of the results that are sharded like it, without what is computed in between: so
+        moments are split where parameters are not."""
+        arguments, results = ends(self.graph)
+        together: dict[int, dict[int, None]] = {}
+        for argument, result in self.pairs:
+            found = [self.standing_for[tensor] for tensor in (arguments[argument], results[result]) if tensor >= 0]
+            if found:
+                together.setdefault(found[0], {}).update(dict.fromkeys(found))
+        tensors = self.folded.tensors
+        return [
+            tuple((tensor, dim) for tensor in members if tensors[tensor].movable[dim])
+            for first, members in together.items()
+            for dim in range(len(tensors[first].shape))
+            if any(tensors[tensor].movable[dim] for tensor in members)
+        ]
+
+    def starts(self) -> Iterator[list[Tensor]]:
+        """The tensors of the folded graph from which a search begins: every axis splits one of the largest classes, or none."""
+        classes = self._largest
+        for chosen in product((*range(len(classes)), None), repeat=len(self.axes)):
+            along: dict[int, Axes] = {}
+            for axis, number in zip(self.axes, chosen, strict=True):
+                if number is not None:
+                    along[number] = (*along.get(number, ()), axis)
+            yield self._split(along)
+
+    def _split(self, along: dict[int, Axes]) -> list[Tensor]:
+        tensors = list(self.folded.tensors)
+        for number, axes in along.items():
+            size = self.mesh.group_size(axes)
+            for tensor, dims in self._largest[number].items():
+                tensors[tensor] = moved(tensors[tensor], dims, axes, size) or tensors[tensor]
+        return tensors
+
+    def priced(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float = 0.0) -> Refiner:
+        """What the shardings cost, ready to be refined; memory costs so much a byte."""
+        folded = replace(self.folded, tensors=list(tensors), pricing=pricing)
+        return Refiner(folded, MOVES, self._memory_prices(tensors, memory), self.axes)
+
+    def refined(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Refiner:
+        """The best plan that leads on from there."""
+        refiner = self.priced(tensors, pricing, memory)
+        refiner.run(WIDE, NARROW, BATCH)
+        refiner.run(NARROW, HELD, BATCH, beside=self._paired)
+        return refiner
+
+    def neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Iterator[tuple[float, list[Tensor]]]:
+        """Plans in which one dimension class of arguments and results is split otherwise, each with what it costs."""
+        folded = replace(self.folded, tensors=list(tensors))
+        boundary = {self.standing_for[index] for side in ends(self.graph) for index in side if index >= 0}
+        classes = dict.fromkeys([*self._paired, *classes_of(folded, (NARROW,))])
+        for dimensions in classes:
+            members = _by_tensor(dimensions)
+            if boundary.isdisjoint(members):
+                continue
+            for axes in self._alternatives:
+                size = self.mesh.group_size(axes)
+                changed = {index: after for index, dims in members.items() if (after := moved(tensors[index], dims, axes, size))}
+                if len(changed) == len(members) and any(after is not tensors[index] for index, after in changed.items()):
+                    found = [changed.get(index, tensor) for index, tensor in enumerate(tensors)]
+                    yield self.priced(found, pricing, memory).total, found
+
+    @cached_property
+    def _alternatives(self) -> list[Axes]:
+        """What a class may be split along: none of the axes, one, or two in either order."""
+        return [*chain.from_iterable(permutations(self.axes, count) for count in (0, 1, 2))]
+
+    def unfolded(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of the graph, of those of the folded one."""
+        return [tensors[index] for index in self.standing_for]
+
+    def _memory_prices(self, tensors: Sequence[Tensor], price: float) -> list[float]:
+        """Per tensor of the folded graph, what it costs to hold a byte of it: the caller holds arguments and results throughout."""
+        if not price:
+            return []
+        graph = replace(self.graph, tensors=self.unfolded(tensors))
+        prices = [0.0] * len(tensors)
+        for index, tensor, part in zip(self.standing_for, graph.tensors, held(graph), strict=True):
+            prices[index] += price * (1.0 if tensor.boundary else part)
+        return prices
+
+
+def _by_tensor(dimensions: Iterable[Dimension]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, tuple[int, ...]] = {}
+    for tensor, dim in dimensions:
+        found[tensor] = (*found.get(tensor, ()), dim)
+    return found

@@ -1,0 +1,153 @@
+"""What a search gives: shardings to paste, to pickle and to print, and what is predicted of the program that is partitioned with
+them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshbridge.dialect.module_mesh import mesh_or_single
+from meshbridge.ir.mlir import main_function
+from meshbridge.read.formats import Program, pack
+from meshbridge.reports.report import held
+from meshbridge.search.search import Searched
+from meshbridge.text import size_text, spec_text, table, time_text
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An argument or result, and how it is to be sharded."""
+
+    name: str
+    "Its path, or `argument 3` where it has none."
+    shape: tuple[int, ...]
+    element_type: str
+    sharding: tuple[tuple[str, ...], ...]
+    "By dimension, the names of the axes that split it."
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """As JAX says it."""
+        from jax.sharding import PartitionSpec
+
+        entries = [axes[0] if len(axes) == 1 else axes or None for axes in self.sharding]
+        while entries and entries[-1] is None:
+            entries.pop()
+        return PartitionSpec(*entries)
+
+    @property
+    def text(self) -> str:
+        """The same as it is pasted."""
+        return spec_text([f'"{axis}"' for axis in axes] for axes in self.sharding)
+
+
+@dataclass(frozen=True)
+class SearchedPlan:
+    """The fastest plan that was found. Seconds are those of a predicted step, bytes those of a device."""
+
+    mesh: Mapping[str, int]
+    "The sizes of its axes by name."
+    machine: str
+    arguments: tuple[Leaf, ...]
+    results: tuple[Leaf, ...]
+    seconds: float
+    exposed_seconds: float
+    "In which a device waits for communication."
+    wire_bytes: float
+    peak_bytes: float
+    bound_seconds: float
+    "No plan that was open to the search takes less."
+    tried: int
+    "Plans that were partitioned."
+    program: Program
+    "The program, sharded so."
+
+    @property
+    def annotated(self) -> Any:
+        """The program, sharded so, as a value of the kind that was given: to be partitioned, saved or exported."""
+        return pack(self.program)
+
+    @property
+    def gap(self) -> float:
+        """The part of the step by which another plan could be faster at most."""
+        return max(0.0, 1 - self.bound_seconds / self.seconds) if self.seconds else 0.0
+
+    @property
+    def in_shardings(self) -> Any:
+        """PartitionSpecs in the tree of the positional arguments, as `jax.jit` takes them under a mesh of these axes; a tuple of
+        them for a program whose trees are not known."""
+        return self._trees[0]
+
+    @property
+    def kwarg_shardings(self) -> Mapping[str, Any]:
+        """Those of the arguments that are given by name, by these."""
+        found: Mapping[str, Any] = self._trees[1]
+        return found
+
+    @property
+    def out_shardings(self) -> Any:
+        """The same in the tree of the results."""
+        return self._trees[2]
+
+    @property
+    def _trees(self) -> tuple[Any, Mapping[str, Any], Any]:
+        from jax.sharding import PartitionSpec
+
+        arguments, results = ([leaf.spec for leaf in side] for side in (self.arguments, self.results))
+        calling = self.program.calling
+        if calling is None:
+            return tuple(arguments), {}, tuple(results)
+        return calling.in_place(arguments, results, PartitionSpec())
+
+    def table(self) -> str:
+        """For people: the shardings, and what is predicted."""
+        rows = [("", "shape", "sharding")]
+        rows += [(leaf.name, _type(leaf), leaf.text) for leaf in (*self.arguments, *self.results)]
+        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
+        return "\n".join(
+            (
+                f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} wait "
+                f"for communication; {size_text(self.wire_bytes)} on the wire and {size_text(self.peak_bytes)} of memory a device",
+                f"no plan takes less than {time_text(self.bound_seconds)}: the gap is {self.gap:.1%}; {self.tried} plans tried",
+                "",
+                table(rows, left={0, 1, 2}),
+            )
+        )
+
+    def to_json(self) -> str:
+        """For programs. Shardings are lists by dimension of the names of axes."""
+        figures = ("machine", "seconds", "exposed_seconds", "wire_bytes", "peak_bytes", "bound_seconds", "gap", "tried")
+        return json.dumps(
+            {
+                "mesh": dict(self.mesh),
+                **{name: getattr(self, name) for name in figures},
+                "in_shardings": [asdict(leaf) for leaf in self.arguments],
+                "out_shardings": [asdict(leaf) for leaf in self.results],
+            },
+            indent=2,
+        )
+
+
+def plan_of(found: Searched, program: Program) -> SearchedPlan:
+    """What was found, for the user; `program` is the one that was searched, in its own format, sharded so."""
+    main = main_function(found.best.module)
+    best, mesh = found.best, mesh_or_single(found.best.module)
+    names = found.names
+    sides = [
+        tuple(
+            Leaf(each.name or f"{side[:-1]} {number}", each.shape, each.element_type, each.sharding)
+            for number, each in enumerate(held(main, side, mesh, getattr(names, side)))
+        )
+        for side in ("arguments", "results")
+    ]
+    figures = (best.seconds, best.exposed_seconds, best.wire_bytes, best.peak_bytes)
+    return SearchedPlan(dict(found.mesh.named_axes), found.asked.machine, *sides, *figures, found.bound, found.tried, program)
+
+
+def _type(leaf: Leaf) -> str:
+    return "x".join((*map(str, leaf.shape), leaf.element_type))

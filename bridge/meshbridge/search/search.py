@@ -1,0 +1,275 @@
+"""Search: from a program of which little or nothing is sharded to the shardings of its arguments and results under which its
+predicted step takes least time, and fits in memory.
+
+    legal program -> graph in which all is open (`free_graph`)
+                  -> starting points: each mesh axis splits one of the largest dimension classes, or none
+                  -> refined, under rising prices of memory until the limit is kept: the same moves that decide any program
+                  -> the boundary of each distinct plan, partitioned, its step predicted (`trial`)
+                  -> the fastest that fits; how much faster any other could be (`bound`)
+
+All axes are chosen at once: one after the other ends in data parallelism along all of them, since each alone gains most so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from operator import itemgetter
+from typing import NamedTuple
+
+from meshbridge.cost.objective import objective
+from meshbridge.cost.ways import FACTORS, bytes_in, does_not_fit
+from meshbridge.decide.choice import pricing_of
+from meshbridge.decide.graph import Graph, Tensor
+from meshbridge.dialect import build as make
+from meshbridge.dialect import reannotate
+from meshbridge.dialect.module_mesh import find_mesh, mesh_ops
+from meshbridge.dialect.names import Names, names_of
+from meshbridge.dialect.ops import ShardOp
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.mlir import MeshError, ir, main_function, walk
+from meshbridge.ir.sharding import Mesh
+from meshbridge.machines.machine import Machine
+from meshbridge.pipeline import Options, build, run
+from meshbridge.read.formats import copy_module
+from meshbridge.resharding import Objective, Work
+from meshbridge.search.asked import Fixed, Leaves, fix
+from meshbridge.search.boundary import Boundary, boundary_of
+from meshbridge.search.free_graph import FreeGraph
+from meshbridge.search.shapes import with_topology
+from meshbridge.search.trial import Trial, attempt
+
+REFINED = 5
+"""Starting points, the cheapest ones, from which plans are refined under each price of memory."""
+
+WHOLE = 2
+"""Plans, the fastest by prices of links, that are partitioned as users get them."""
+
+PRICES = (0.0, 0.2, *FACTORS)
+"""Prices of memory, as many times what the machine says."""
+
+LEAST_PRICES = 3
+"""Prices of memory that are tried in any case: plans that hold less are often no slower, and they read less."""
+
+
+NEIGHBOURS = 12
+"""Plans beside the fastest one that are tried before it is taken to be the best."""
+
+EQUAL = 0.01
+"""The part by which prices of plans differ that may be equally fast."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a search is asked for. Raises MeshError for a machine of which no time is known, and for a limit that is none."""
+
+    machine: str
+    "One of which time is known; without a topology, one of as many devices as the mesh is taken."
+    layout: str = ""
+    memory_limit: float | str | None = None
+    "By default what the machine has."
+    fixed: tuple[Fixed, ...] = ()
+    keeps: bool = True
+    "Whether the annotations of the program stay."
+    seconds: float = 60.0
+    "After which no further plan is tried."
+
+    @property
+    def options(self) -> Options:
+        """How plans are partitioned."""
+        return Options(emit="mesh", machine=self.machine, layout=self.layout, memory_limit=self.memory_limit)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The best plan on one mesh."""
+
+    mesh: Mesh
+    asked: Asked
+    annotated: ir.Module
+    "The program on the mesh dialect, annotated with the shardings that were found."
+    best: Trial
+    tried: int
+    "Plans that were partitioned."
+    names: Names
+    bound: float = 0.0
+    "Seconds that no plan is below."
+
+
+OnTrial = Callable[[Trial, int], None]
+
+
+def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_trial: OnTrial | None = None) -> Searched:
+    """The best plan of those on each of the meshes, which share the time. Raises MeshError where `search` does for all of them."""
+    found: list[Searched] = []
+    refused: list[MeshError] = []
+    for mesh in meshes:
+        try:
+            found.append(search(module, mesh, replace(asked, seconds=asked.seconds / len(meshes)), on_trial))
+        except MeshError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return min(found, key=lambda each: _speed(each.best))
+
+
+def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None = None) -> Searched:
+    """The best plan of a program on a mesh, by default the one that it is sharded on.
+
+    Of the same program and options it is the same, unless the time is over before all plans are tried. Raises MeshError where a
+    program is sharded on another mesh, or on none and none is given; where what is fixed cannot be; and where nothing that was
+    tried fits in memory: by how much, and what takes it.
+    """
+    until = time.monotonic() + asked.seconds
+    annotated, mesh = _annotated(module, mesh, asked)
+    asked = replace(asked, machine=with_topology(asked.machine, mesh))
+    with annotated.context, ir.Location.unknown():
+        legal = copy_module(annotated)
+        run(build(asked.options).until("legal").starting_at("annotated").passes, legal, verified="none")
+        seeking = _Seeking(legal, mesh, asked, until, on_trial or (lambda trial, number: None))
+        seeking.from_starts()
+        if not seeking.fitting:
+            raise _too_large(seeking.trials, seeking.limit)
+        seeking.from_neighbours()
+        best = seeking.best_as_a_whole()
+        best.boundary.annotate(annotated, mesh)
+        return Searched(mesh, asked, annotated, best, len(seeking.trials), names_of(annotated))
+
+
+@dataclass
+class _Seeking:
+    """A search on one mesh, under way."""
+
+    legal: ir.Module
+    mesh: Mesh
+    asked: Asked
+    until: float
+    "On the monotonic clock."
+    on_trial: OnTrial
+    trials: list[Trial] = field(default_factory=list)
+    plans: dict[Boundary, _Refined] = field(default_factory=dict)
+    "By the boundaries that have been met, what they are those of."
+
+    def __post_init__(self) -> None:
+        target = self.asked.options.target
+        assert target is not None
+        given = self.asked.memory_limit
+        self.limit = float(target.machine.memory_bytes) if given is None else bytes_in(given)
+        plain = objective(self.asked.machine, self.mesh, self.asked.layout, hides=True)
+        self.pairs = Leaves.of(main_function(self.legal)).alike()
+        self.free = FreeGraph.of(self.legal, plain, self.pairs)
+        self.costs = replace(plain, work=_work(target.machine, self.free.graph))
+        self.pricing = pricing_of(self.free.mesh, self.costs)
+
+    @property
+    def fitting(self) -> list[Trial]:
+        """What was tried and fits in memory."""
+        return [trial for trial in self.trials if trial.peak_bytes <= self.limit]
+
+    def from_starts(self) -> None:
+        """Tries the plans that starting points lead to, under each price of memory; under high ones only until one fits."""
+        starts = nsmallest(REFINED, self.free.starts(), key=lambda tensors: self.free.priced(tensors, self.pricing).total)
+        for number, price in enumerate(PRICES):
+            if number >= LEAST_PRICES and self.fitting:
+                return
+            memory = price * self.costs.memory
+            plans = [self.free.refined(tensors, self.pricing, memory) for tensors in starts]
+            for plan in sorted(plans, key=lambda plan: plan.total):
+                if self.trials and time.monotonic() > self.until:
+                    return
+                self._try(_Refined(plan.graph.tensors, memory))
+
+    def from_neighbours(self) -> None:
+        """Goes on from the fastest plan to the fastest that differs from it in one dimension class, as long as there is a faster
+        one: what prices say of nearly equal plans is not exact."""
+        centre = None
+        while (best := min(self.fitting, key=_speed)) is not centre:
+            centre, (tensors, memory) = best, self.plans[best.boundary]
+            found = sorted(self.free.neighbours(tensors, self.pricing, memory), key=itemgetter(0))
+            dearest = (1 + EQUAL) * self.free.priced(tensors, self.pricing, memory).total
+            for number, (price, neighbour) in enumerate(found):
+                if time.monotonic() > self.until or price > dearest or number >= NEIGHBOURS:
+                    break
+                trial = self._try(_Refined(neighbour, memory))
+                if trial is not None and trial.peak_bytes <= self.limit and _speed(trial) < _speed(best):
+                    break
+
+    def _try(self, plan: _Refined) -> Trial | None:
+        """What comes of a plan, if it has not been met before, and can be partitioned."""
+        boundary = boundary_of(self.free.graph, self.free.unfolded(plan.tensors), self.pairs)
+        if boundary in self.plans:
+            return None
+        self.plans[boundary] = plan
+        options = replace(self.asked.options, memory_limit=None)
+        trial = attempt(self.legal, self.mesh, boundary, options, whole=False)
+        if trial is not None:
+            self.trials.append(trial)
+            self.on_trial(trial, len(self.trials))
+        return trial
+
+    def best_as_a_whole(self) -> Trial:
+        """The best plan as users get it."""
+        best = nsmallest(WHOLE, self.fitting, key=_speed)
+        options = replace(self.asked.options, memory_limit=self.limit)
+        whole = [attempt(self.legal, self.mesh, trial.boundary, options, whole=True) for trial in best]
+        return min([trial for trial in whole if trial is not None] or best, key=_speed)
+
+
+class _Refined(NamedTuple):
+    """A plan by prices."""
+
+    tensors: Sequence[Tensor]
+    "Those of the folded graph."
+    memory: float
+    "The price of a byte under which it was found."
+
+
+def _speed(trial: Trial) -> tuple[float, float]:
+    return trial.seconds, trial.peak_bytes
+
+
+def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.Module, Mesh]:
+    """A copy of the program on the mesh dialect, with what is fixed, and without what is not kept."""
+    module = copy_module(module)
+    with module.context, ir.Location.unknown():
+        run(build(Options(emit="mesh")).until("annotated").passes, module, verified="none")
+        own = find_mesh(module)
+        if not asked.keeps:
+            reannotate.drop([op for op in walk(main_function(module)) if op.name == ShardOp.OPERATION_NAME])
+        if mesh is None and own is None:
+            raise MeshError("error: the program names no mesh to search on: name one, as in 16x16 or data=4,model=2")
+        if mesh is not None and (own is None or own.size == 1):
+            for each in mesh_ops(module.body):
+                if own is not None and each.value == own:
+                    each.operation.erase()
+            make.mesh(mesh, at=Builder(ir.Location.unknown(), ir.InsertionPoint.at_block_begin(module.body)))
+        elif mesh is not None and own is not None and mesh.named_axes != own.named_axes:
+            said = ", ".join(f"{name}={size}" for name, size in own.named_axes)
+            raise MeshError(f"error: the program is sharded on the mesh {said} already, expected no other")
+        used = find_mesh(module)
+        assert used is not None
+        fix(module, used, asked.fixed)
+    return module, used
+
+
+def _work(machine: Machine, graph: Graph) -> Work:
+    """What arithmetic takes on the machine, in bytes of its links: of products of the type that computes most."""
+    flops: dict[str, float] = {}
+    for node in graph.nodes:
+        if node.rule.is_contraction:
+            dtype = graph.tensors[node.operands[0]].dtype
+            flops[dtype] = flops.get(dtype, 0.0) + node.kind.weight * graph.pricing.computed(node.rule)
+    dtype = max(flops, key=lambda name: flops[name], default="f32")
+    wire = machine.link.ports * machine.link.rate / machine.efficiency
+    byte = wire / machine.memory_bandwidth
+    return Work(2 * wire / machine.peak(dtype), byte, byte)
+
+
+def _too_large(trials: Sequence[Trial], limit: float) -> MeshError:
+    """What is said where nothing fits."""
+    if not trials:
+        return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
+    least = min(trials, key=lambda trial: trial.peak_bytes)
+    return does_not_fit(least.module, limit)

@@ -1,0 +1,49 @@
+"""What comes of a choice of shardings: the program is partitioned with it, and its step predicted."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from meshbridge.cost.communication import communication
+from meshbridge.cost.memory import memory
+from meshbridge.cost.step import predict
+from meshbridge.cost.ways import Way
+from meshbridge.ir.mlir import MeshError, ir, main_function
+from meshbridge.ir.sharding import Mesh
+from meshbridge.pipeline import Options, build, partition_module, run
+from meshbridge.read.formats import copy_module
+from meshbridge.search.boundary import Boundary
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A plan, and what is predicted of it."""
+
+    boundary: Boundary
+    seconds: float
+    exposed_seconds: float
+    wire_bytes: float
+    peak_bytes: float
+    module: ir.Module
+    "One device's program."
+
+
+def attempt(legal: ir.Module, mesh: Mesh, boundary: Boundary, options: Options, *, whole: bool) -> Trial | None:
+    """A legal program with these shardings, partitioned as users get it (`whole`), or by prices of links alone, for a third of the
+    time. None where it cannot be partitioned so, or not within the limit of memory of the options."""
+    module, target = copy_module(legal), options.target
+    assert target is not None
+    with module.context, ir.Location.unknown(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a program that nobody has written
+        boundary.annotate(module, mesh)
+        try:
+            if whole:
+                partition_module(module, options)
+            else:
+                run(build(options, Way(options.machine)).starting_at("legal").passes, module, verified="none")
+            step = predict(module, target)
+        except MeshError:
+            return None
+        peak = memory(main_function(module)).peak
+        return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, module)
