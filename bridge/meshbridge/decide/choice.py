@@ -227,6 +227,10 @@ class OpChoices:
                 self._by_suggestions[suggestions] = choices
         return choices
 
+    def along(self, each: Sequence[Axes]) -> list[Choice]:
+        """All legal choices in which loops are split along those lists of axes, no axis twice."""
+        return self._legal(((*each, ()),) * len(self.rule.loops), ())
+
     def fitting(self, splits: tuple[Split, ...]) -> Choice | None:
         """The choice that takes all operands and computes all results as they are split, if there is one that sends nothing."""
         if splits not in self._fitting:

@@ -51,6 +51,10 @@ class KindCosts:
             found = self.known[known] = self._computed(known)
         return found
 
+    def computing(self, choice: Choice, known: Known) -> float:
+        """What a node of these tensors computes, and neighbours send it meanwhile, under a choice."""
+        return self._compute.of(choice.share) + choice.exchanged + self._waiting(choice, known)
+
     def floor(self, known: Known) -> float:
         """What it computes at least: no option splits it along axes that split none of its tensors."""
         found = self.floors.get(known)

@@ -118,7 +118,8 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
 def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None = None) -> Searched:
     """The best plan of a program on a mesh, by default the one that it is sharded on.
 
-    Of the same program and options it is the same, unless the time is over before all plans are tried. Raises MeshError where a
+    Of the same program and options it is the same, unless the time is over before all plans are tried; who interrupts it gets the
+    best so far. Raises MeshError where a
     program is sharded on another mesh, or on none and none is given; where what is fixed cannot be; and where nothing that was
     tried fits in memory: by how much, and what takes it.
     """
@@ -129,10 +130,15 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
         legal = copy_module(annotated)
         run(build(asked.options).until("legal").starting_at("annotated").passes, legal, verified="none")
         seeking = _Seeking(legal, mesh, asked, until, on_trial or (lambda trial, number: None))
-        seeking.from_starts()
+        try:
+            seeking.from_starts()
+            if seeking.fitting:
+                seeking.from_neighbours()
+        except KeyboardInterrupt:
+            if not seeking.fitting:
+                raise
         if not seeking.fitting:
             raise _too_large(seeking.trials, seeking.limit)
-        seeking.from_neighbours()
         best = seeking.best_as_a_whole()
         best.boundary.annotate(annotated, mesh)
         return Searched(mesh, asked, annotated, best, len(seeking.trials), names_of(annotated))

@@ -48,21 +48,21 @@ def add_target(parser: argparse._ActionsContainer) -> None:
 
 def _device(text: str) -> str:
     """The machine of a target, with its topology."""
-    with _refusing():
+    with refusing():
         parse(text)
     return text.partition(":")[2]
 
 
-def add_memory_limit(parser: console.Parser) -> None:
-    """How much memory the plan may need."""
+def add_memory_limit(parser: console.Parser, *also: str) -> None:
+    """How much memory the plan may need, by that name and `also` by others."""
     help_ = "the most memory that the program may need on a device, e.g. 80GB: what fits is taken, though it may send more"
-    parser.add_argument("--memory-limit", type=_memory, metavar="SIZE", help=help_)
+    parser.add_argument("--memory-limit", *also, type=_memory, metavar="SIZE", help=help_)
 
 
 def _memory(text: str) -> str:
     from meshbridge.cost.ways import bytes_in
 
-    with _refusing("memory-limit is "):
+    with refusing("memory-limit is "):
         bytes_in(text)
     return text
 
@@ -70,7 +70,7 @@ def _memory(text: str) -> str:
 def _machine(name: str) -> str:
     from meshbridge.cost.objective import objective
 
-    with _refusing():
+    with refusing():
         objective(name)
     return name
 
@@ -82,13 +82,13 @@ def add_layout(parser: argparse._ActionsContainer) -> None:
 
 
 def _layout(text: str) -> str:
-    with _refusing():
+    with refusing():
         parse_layout(text)
     return text
 
 
 @contextmanager
-def _refusing(said: str = "") -> Iterator[None]:
+def refusing(said: str = "") -> Iterator[None]:
     """Errors of what an option's value means, as argparse reports them behind its name; without what they have `said`."""
     try:
         yield

@@ -21,6 +21,7 @@ COMMANDS = {
     "compile": "partition a program and compile it for an accelerator that need not be there",
     "reshard": "show the plan between two shardings of a tensor",
     "verify": "prove that a partitioned program is its source",
+    "search": "find the shardings under which a program is fastest and fits in memory",
 }
 """What each command does."""
 

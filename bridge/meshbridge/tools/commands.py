@@ -20,7 +20,7 @@ from meshbridge.read.formats import Program
 from meshbridge.reports import By, partition_and_report, partition_and_suggest
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.tools import arguments, compare_commands, console, model_explorer, progress, verify_command
+from meshbridge.tools import arguments, compare_commands, console, model_explorer, progress, search_command, verify_command
 from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
@@ -374,5 +374,6 @@ OPTIONS: dict[str, Callable[[console.Parser], None]] = {
     "compile": compare_commands.add_compile,
     "reshard": _add_reshard,
     "verify": _add_verify,
+    "search": search_command.add_options,
 }
 """What gives a command its options, and the function that follows them, by the command's name."""

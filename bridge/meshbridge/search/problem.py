@@ -1,0 +1,102 @@
+"""A sharding problem: variables that each take one of a few choices, what choices cost alone and in pairs, and memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+
+from meshbridge.ir.errors import MeshError
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+"""An array of float64."""
+
+Indices = np.ndarray[Any, np.dtype[np.int64]]
+"""An array of int64."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Minimise the costs of all variables and edges, while the bytes that live at any one time stay within the limit.
+
+    Every variable takes one of its choices. An infinite cost forbids a choice, or two choices together. A lifetime is the half-open
+    interval `[from, to)` of whole times in which a variable holds its bytes; one that ends where it begins holds nothing. Edges may
+    share one matrix object; it is then kept once. `bytes` and `lifetimes` are empty where there is no memory to count.
+
+    Raises MeshError if the parts do not fit together, or a cost is negative or not a number.
+    """
+
+    costs: tuple[Numbers, ...]
+    edges: tuple[tuple[int, int, Numbers], ...] = ()
+    bytes: tuple[Numbers, ...] = ()
+    lifetimes: tuple[tuple[int, int], ...] = ()
+    limit: float = float("inf")
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def cost(self, chosen: Sequence[int]) -> float:
+        """What the choices cost together, one for each variable; infinite if they are not allowed together."""
+        alone = sum(float(costs[choice]) for costs, choice in zip(self.costs, chosen, strict=True))
+        return alone + sum(float(matrix[chosen[i], chosen[j]]) for i, j, matrix in self.edges)
+
+    def usage(self, chosen: Sequence[int]) -> Numbers:
+        """The bytes that live at every time from 0 up to the end of the last lifetime."""
+        steps = np.zeros(self.end + 1)
+        if self.bytes:
+            held = np.array([sizes[choice] for sizes, choice in zip(self.bytes, chosen, strict=True)])
+            begins, ends = self._times
+            alive = begins < ends
+            np.add.at(steps, begins[alive], held[alive])
+            np.add.at(steps, ends[alive], -held[alive])
+        return np.cumsum(steps)[:-1]
+
+    def peak(self, chosen: Sequence[int]) -> float:
+        """The most bytes that live at any one time."""
+        return float(self.usage(chosen).max(initial=0.0))
+
+    @cached_property
+    def end(self) -> int:
+        """The time at which the last lifetime ends."""
+        return max((end for begin, end in self.lifetimes if begin < end), default=0)
+
+    @cached_property
+    def _times(self) -> tuple[Indices, Indices]:
+        pairs = np.array(self.lifetimes, dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+
+def _check(problem: Problem) -> None:
+    count = len(problem.costs)
+    for index, costs in enumerate(problem.costs):
+        _check_costs(f"variable {index}", costs, (max(1, costs.size),))
+    for i, j, matrix in problem.edges:
+        if not (0 <= i < count and 0 <= j < count):
+            raise MeshError(f"edge ({i}, {j}): expected two of the variables 0 to {count - 1}")
+    seen = {id(matrix): (i, j, matrix) for i, j, matrix in problem.edges}
+    for i, j, matrix in seen.values():
+        _check_costs(f"edge ({i}, {j})", matrix, matrix.shape)
+    for i, j, matrix in problem.edges:
+        if matrix.shape != (problem.costs[i].size, problem.costs[j].size):
+            expected = f"({problem.costs[i].size}, {problem.costs[j].size})"
+            raise MeshError(f"edge ({i}, {j}): expected a matrix of shape {expected}, found {matrix.shape}")
+    if problem.bytes and not len(problem.bytes) == len(problem.lifetimes) == count:
+        found = f"{len(problem.bytes)} and {len(problem.lifetimes)}"
+        raise MeshError(f"memory: expected bytes and a lifetime for each of {count} variables, found {found}")
+    for index, held in enumerate(problem.bytes):
+        _check_costs(f"the bytes of variable {index}", held, problem.costs[index].shape)
+        if problem.lifetimes[index][0] < 0:
+            raise MeshError(f"variable {index}: expected a lifetime from time 0 on, found {problem.lifetimes[index]}")
+        if not np.isfinite(held).all():
+            raise MeshError(f"the bytes of variable {index}: expected finite numbers")
+
+
+def _check_costs(what: str, numbers: Numbers, shape: tuple[int, ...]) -> None:
+    if numbers.shape != shape or numbers.dtype != np.float64:
+        raise MeshError(f"{what}: expected float64 of shape {shape}, found {numbers.dtype} of shape {numbers.shape}")
+    if not (numbers >= 0).all():
+        raise MeshError(f"{what}: expected numbers of at least 0, found {numbers[~(numbers >= 0)][0]}")

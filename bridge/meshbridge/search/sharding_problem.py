@@ -1,0 +1,254 @@
+"""The sharding problem of a graph: what a search minimises, as variables, choices and costs of pairs.
+
+A variable for every tensor, whose choices are its splits, and for every op, whose choices are its sharding options. A pair costs what
+it takes to reshard an operand from its split to what the option needs, or a result from what the option computes to its split. Splits
+name axes in the mesh's order: the other orders cost as much.
+
+    %w (splits) ---- reshard to need ---- dot (options) ---- reduce, reshard ---- %y (splits)
+
+Several ops that read one tensor in the same form share its resharding. So the choices of a tensor with several readers are pairs, its
+split and one other form in which it is held too: that is paid once. Where ops need yet other forms, or run more often than others,
+each pays its part of what they take: the problem is a relaxation, of which no solution costs less than any plan of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, product
+from typing import NamedTuple
+
+import numpy as np
+
+from meshbridge.decide.choice import Choice, Prices, Pricing
+from meshbridge.decide.graph import Graph, Node, Tensor
+from meshbridge.decide.node_costs import KindCosts, costs_of_nodes
+from meshbridge.decide.refine import moved
+from meshbridge.ir.sharding import Axes, Sharding, Split
+from meshbridge.ops.option import sharding_of
+from meshbridge.search.problem import Numbers, Problem
+
+MOST_FORMS = 700
+"""Pairs of a split and another form that a tensor may have as choices. Others are taken to be resharded for each reader, who pays
+its part: with two axes these are tensors of five dimensions."""
+
+
+class Reader(NamedTuple):
+    """An op that reads a tensor as one of its operands."""
+
+    node: int
+    operand: int
+
+
+@dataclass
+class ShardingProblem:
+    """The problem of a graph, of which `axes` may split anything; tensors are variables, and behind them ops."""
+
+    graph: Graph
+    pricing: Pricing
+    axes: Sequence[int]
+    splits: list[list[Split]] = field(default_factory=list)
+    "Per tensor, what it may be split along."
+    options: list[list[Choice]] = field(default_factory=list)
+    "Per node, its choices; none for an identity."
+
+    def __post_init__(self) -> None:
+        self._runs = [tuple(run) for count in range(1, len(self.axes) + 1) for run in _subsets(self.axes, count)]
+        self._by_tensor: dict[Tensor, list[Split]] = {}
+        self.splits = [self._splits(tensor) for tensor in self.graph.tensors]
+        self._by_kind: dict[int, list[Choice]] = {}
+        self._kinds = costs_of_nodes(self.graph)
+        self.options = [self._options(node, kind) for node, kind in zip(self.graph.nodes, self._kinds, strict=True)]
+        self._tables: dict[tuple[object, ...], Numbers] = {}
+        self._matrices: dict[tuple[object, ...], Numbers] = {}
+
+    def _splits(self, tensor: Tensor) -> list[Split]:
+        """What a tensor may be split along: what it is now, and what moves of its dimensions make of that."""
+        known = self._by_tensor.get(tensor)
+        if known is None:
+            found = {tensor.split: None}
+            for along in product([(), *self._runs], repeat=len(tensor.shape)):
+                axes = [axis for each in along for axis in each]
+                if len({*axes}) == len(axes) and (after := self._moved(tensor, along)) is not None:
+                    found[after.split] = None
+            known = self._by_tensor[tensor] = list(found)
+        return known
+
+    def _moved(self, tensor: Tensor, along: Sequence[Axes]) -> Tensor | None:
+        """The tensor with each dimension moved so; None where one may not be."""
+        found: Tensor | None = tensor
+        for dim, axes in enumerate(along):
+            if found is None:
+                return None
+            if axes != found.split[dim]:
+                found = moved(found, (dim,), axes, self.graph.mesh.group_size(axes))
+        return found if found is not None and found.split == tuple(along) else None
+
+    def _options(self, node: Node, kind: KindCosts) -> list[Choice]:
+        if node.is_identity:
+            return []
+        known = self._by_kind.get(id(kind))
+        if known is None:
+            op = self.pricing.op(kind.kind.rule, kind.kind.kept)
+            fixed = kind.kind.fixed_option
+            known = self._by_kind[id(kind)] = op.along(self._runs) if fixed is None else [op.choice(fixed)]
+        return known
+
+    def problem(self) -> Problem:
+        """The whole of it. Takes time in the distinct kinds of ops and tensors, and memory in the pairs of choices of each."""
+        readers = self._readers()
+        forms = {tensor: self._forms(tensor, found) for tensor, found in readers.items()}
+        self._forms_of = {tensor: found for tensor, found in forms.items() if found}
+        costs = [self._of_tensor(tensor, readers.get(tensor, [])) for tensor in range(len(self.splits))]
+        edges: list[tuple[int, int, Numbers]] = []
+        for index, node in enumerate(self.graph.nodes):
+            if node.is_identity:
+                edges.append(self._identity(index, node, len(readers[node.operands[0]])))
+                costs.append(np.zeros(1))
+                continue
+            costs.append(self._alone(index, node))
+            edges += [
+                (tensor, len(self.splits) + index, self._operand(index, operand, tensor, len(readers[tensor])))
+                for operand, tensor in enumerate(node.operands)
+                if tensor >= 0
+            ]
+            edges += [
+                (tensor, len(self.splits) + index, self._result(index, result, tensor))
+                for result, tensor in enumerate(node.results)
+                if tensor >= 0
+            ]
+        return Problem(tuple(costs), tuple(edges))
+
+    def tensors(self, chosen: Sequence[int]) -> list[Tensor]:
+        """The tensors of the graph, as a solution splits them."""
+        found = []
+        for index, tensor in enumerate(self.graph.tensors):
+            choice = chosen[index]
+            if index in self._forms_of:
+                choice = self._forms_of[index][choice][0]
+            found.append(tensor.with_split(self.splits[index][choice]))
+        return found
+
+    def chosen(self, tensors: Sequence[Tensor]) -> list[int] | None:
+        """What a solution begins with that splits tensors so, each held in no other form, and ops as suits them best."""
+        return None
+
+    def _readers(self) -> dict[int, list[Reader]]:
+        found: dict[int, list[Reader]] = {}
+        for index, node in enumerate(self.graph.nodes):
+            for operand, tensor in enumerate(node.operands):
+                if tensor >= 0:
+                    found.setdefault(tensor, []).append(Reader(index, operand))
+        return found
+
+    def _forms(self, tensor: int, readers: Sequence[Reader]) -> list[tuple[int, Sharding | None]]:
+        """The choices of a tensor that several ops read equally often: a split by its number, and what it is held as beside that."""
+        if len(readers) < 2 or len({(self._weight(reader), self._is_inside(reader)) for reader in readers}) > 1:
+            return []
+        if any(self.graph.nodes[reader.node].is_identity for reader in readers):
+            return []
+        needs = dict.fromkeys(
+            choice.needs[reader.operand] for reader in readers for choice in self.options[reader.node]
+        )
+        splits = range(len(self.splits[tensor]))
+        if len(splits) * (len(needs) + 1) > MOST_FORMS:
+            return []
+        return [(split, need) for split in splits for need in (None, *needs) if need is None or need.split_axes != self.splits[tensor][split]]
+
+    def _weight(self, reader: Reader) -> int:
+        return self.graph.nodes[reader.node].kind.weight
+
+    def _is_inside(self, reader: Reader) -> bool:
+        return reader.operand in self.graph.nodes[reader.node].kind.inside
+
+    def _of_tensor(self, tensor: int, readers: Sequence[Reader]) -> Numbers:
+        forms = self._forms_of.get(tensor)
+        if forms is None:
+            return np.zeros(len(self.splits[tensor]))
+        weight = self._weight(readers[0])
+        prices = [self._arriving(self.graph.tensors[tensor].with_split(split)) for split in self.splits[tensor]]
+        return np.array([weight * prices[split].price(need) if need is not None else 0.0 for split, need in forms])
+
+    def _alone(self, index: int, node: Node) -> Numbers:
+        known = tuple(self.graph.tensors[tensor] if tensor >= 0 else None for tensor in (*node.operands, *node.results))
+        kind = self._kinds[index]
+        return np.array([node.kind.weight * kind.computing(choice, known) for choice in self.options[index]])
+
+    def _arriving(self, tensor: Tensor) -> Prices:
+        return self.pricing.arriving(tensor.type, tensor.sharding, tensor.gathered)
+
+    def _operand(self, index: int, operand: int, tensor: int, readers: int) -> Numbers:
+        """What it costs to bring a tensor to what the options of an op need, by its choices and those."""
+        needs = [choice.needs[operand] for choice in self.options[index]]
+        forms, weight = self._forms_of.get(tensor), self._weight(Reader(index, operand))
+        known, held = self.graph.tensors[tensor], self.splits[tensor]
+        key = ("operand", id(held), id(self.options[index]), operand, known.gathered, weight, readers, id(forms) if forms else 0)
+        if (found := self._matrices.get(key)) is not None:
+            return found
+        share = weight / readers if forms is None else weight / max(1, readers - 1)
+        table = share * self._table(known, held, needs)
+        if forms is not None:
+            numbers = {need: number for number, need in enumerate(dict.fromkeys(needs))}
+            of_option = np.array([numbers[need] for need in needs])
+            rows = table[[split for split, _ in forms]]
+            also = np.array([numbers.get(need, -1) if need is not None else -1 for _, need in forms])
+            table = np.where(also[:, None] == of_option[None, :], 0.0, rows)
+        self._matrices[key] = table
+        return table
+
+    def _table(self, tensor: Tensor, held: Sequence[Split], needs: Sequence[Sharding]) -> Numbers:
+        """What resharding takes, by what a tensor is split along and what is needed of it."""
+        distinct = list(dict.fromkeys(needs))
+        rows = []
+        for split in held:
+            prices = self._arriving(tensor.with_split(split))
+            rows.append([prices.price(need) for need in distinct])
+        numbers = {need: number for number, need in enumerate(distinct)}
+        return np.array(rows)[:, [numbers[need] for need in needs]]
+
+    def _result(self, index: int, result: int, tensor: int) -> Numbers:
+        """What it costs to make a tensor of what the options of an op compute, by its choices and those."""
+        node, known, held = self.graph.nodes[index], self.graph.tensors[tensor], self.splits[tensor]
+        forms = self._forms_of.get(tensor)
+        kind = node.kind
+        key = ("result", id(held), id(self.options[index]), result, known.reduced, kind.weight, kind.reduce_share, id(forms) if forms else 0)
+        if (found := self._matrices.get(key)) is not None:
+            return found
+        computed = [choice.computed[result] for choice in self.options[index]]
+        distinct = {each: number for number, each in enumerate(dict.fromkeys(computed))}
+        rows = []
+        for split in held:
+            target = sharding_of(known.mesh, split) if known.layout is None else known.with_split(split).sharding
+            prices = self.pricing.leaving(known.type, target, kind.reduce_share, known.reduced)
+            rows.append([prices.price(each) for each in distinct])
+        table = kind.weight * np.array(rows)[:, [distinct[each] for each in computed]]
+        if forms is not None:
+            table = table[[split for split, _ in forms]]
+        self._matrices[key] = table
+        return table
+
+    def _identity(self, index: int, node: Node, readers: int) -> tuple[int, int, Numbers]:
+        """What it costs to hand a tensor on as another one."""
+        source, target = node.operands[0], node.results[0]
+        before, after = self.graph.tensors[source], self.graph.tensors[target]
+        ends = (self._forms_of.get(source), self._forms_of.get(target))
+        key = ("identity", id(self.splits[source]), id(self.splits[target]), node.kind, before.gathered, readers, *map(id, ends))
+        if (found := self._matrices.get(key)) is None:
+            rows = []
+            for split in self.splits[source]:
+                held = before.with_split(split)
+                prices = self._arriving(held)
+                needs = [self.graph.identity_need(node.kind, held, after.with_split(other)) for other in self.splits[target]]
+                rows.append([prices.price(need) for need in needs])
+            found = node.kind.weight / readers * np.array(rows)
+            for axis, forms in enumerate(ends):
+                if forms is not None:
+                    found = np.take(found, [split for split, _ in forms], axis=axis)
+            self._matrices[key] = found
+        return source, target, found
+
+
+def _subsets(axes: Sequence[int], count: int) -> Iterable[Axes]:
+    from itertools import combinations
+
+    return combinations(axes, count)

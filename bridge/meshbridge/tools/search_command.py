@@ -1,0 +1,85 @@
+"""The command `meshbridge search`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from meshbridge import conversion, pipeline
+from meshbridge.read import files, formats
+from meshbridge.search import shapes
+from meshbridge.search.asked import Fixed
+from meshbridge.search.plan import plan_of
+from meshbridge.search.search import Asked, best_of
+from meshbridge.tools import arguments, console, progress
+
+SECONDS = 60.0
+"""After which nothing more is tried, unless the command says otherwise."""
+
+
+def add_options(parser: console.Parser) -> None:
+    """The options of `meshbridge search`."""
+    arguments.add_input(parser)
+    help_ = "the devices: 16x16, data=16,model=16, or 8 for meshes of one and two axes (default: the mesh that IN is sharded on)"
+    parser.add_argument("--mesh", type=_meshes, help=help_)
+    help_ = "the device whose time is minimised, of docs/machines.md or a file of one; with a topology, as in v5p:4x4x4, if not any will do"
+    parser.add_argument("--machine", type=_machine, required=True, metavar="NAME", help=help_)
+    arguments.add_layout(parser)
+    arguments.add_memory_limit(parser, "--memory")
+    help_ = "a sharding of the arguments and results whose paths match, as in \"params/**/kernel=P(None,'model')\"; may be given several times"
+    parser.add_argument("--fix", type=_fixed, action="append", default=[], metavar="PATTERN=P(…)", help=help_)
+    parser.add_argument("--ignore-annotations", action="store_true", help="search as if nothing were sharded")
+    help_ = f"after which nothing more is tried (default: {SECONDS:g}); Ctrl-C ends the search before"
+    parser.add_argument("--seconds", type=arguments.amount, default=SECONDS, help=help_)
+    parser.add_argument("-o", dest="output", metavar="OUT", help="write the program there, partitioned with what was found")
+    parser.add_argument("--annotated", metavar="OUT", help="write the program there, sharded so and not partitioned")
+    parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    parser.set_defaults(command=run)
+
+
+def _meshes(text: str) -> str:
+    with arguments.refusing():
+        shapes.meshes(text)
+    return text
+
+
+def _machine(text: str) -> str:
+    with arguments.refusing():
+        return shapes.timed(text)
+
+
+def _fixed(text: str) -> Fixed:
+    with arguments.refusing():
+        return Fixed.parse(text)
+
+
+_READING, _SEARCHING, _WRITING = "reading", "searching", "writing"
+
+
+def run(options: argparse.Namespace) -> int:
+    """`meshbridge search IN`."""
+    written = {"-o": options.output, "--annotated": options.annotated}
+    console.refuse_standard_output("meshbridge search", written)
+    name = files.display_name(options.input)
+    asked = Asked(
+        options.machine, options.layout, options.memory_limit, tuple(options.fix), not options.ignore_annotations, options.seconds
+    )
+    with progress.shown((_READING, _SEARCHING, _WRITING), quiet=options.quiet) as steps, files.about(name):
+        program = console.read_program(options.input, options.dims)
+        steps.done(_READING)
+        meshes = [None] if options.mesh is None else shapes.meshes(options.mesh)
+        found = best_of(program.module, meshes, asked)
+        steps.done(_SEARCHING)
+        sharded = conversion.convert(replace(program, module=found.annotated), "sdy")
+        plan = plan_of(found, sharded)
+        data = {}
+        if options.annotated is not None:
+            data[options.annotated] = formats.choose(sharded, options.annotated).serialize()
+        if options.output is not None:
+            how = pipeline.Options(machine=plan.machine, layout=options.layout, memory_limit=options.memory_limit)
+            pipeline.partition_module(sharded.module, how)
+            data[options.output] = formats.choose(sharded.planned(how), options.output).serialize()
+    for path, content in data.items():
+        files.write_bytes(path, content)
+    print(plan.to_json() if options.json else plan.table())
+    return 0
