@@ -123,7 +123,7 @@ class GraphBuilder:
         key = (shape := self.graph.tensors[source].shape, weight, *region.items())
         kind = self._identities.get(key)
         if kind is None:
-            kind = self._identities[key] = self.graph.kind(_identity_rule(shape), weight, is_identity=True, **region)
+            kind = self._identities[key] = self.graph.kind(identity_rule(shape), weight, is_identity=True, **region)
         self.graph.nodes.append(Node(op, op.name, kind, (source,), (target,), index, self._manual, scope))
 
     def _new_scope(self) -> int:
@@ -430,6 +430,6 @@ def _used_once(value: ir.Value) -> bool:
     return sum(1 for _ in value.uses) == 1
 
 
-def _identity_rule(shape: tuple[int, ...]) -> ShardingRule:
+def identity_rule(shape: tuple[int, ...]) -> ShardingRule:
     dims: Dims = tuple((dim,) for dim in range(len(shape)))
     return ShardingRule(tuple(Loop(size) for size in shape), (dims,), (dims,))

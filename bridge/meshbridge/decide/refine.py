@@ -138,10 +138,9 @@ class Refiner:
         """What it costs to hold all tensors as they are."""
         return self._held(range(len(self.graph.tensors)))
 
-    def run(self, *sizes: ClassSize, beside: Iterable[tuple[Dimension, ...]] = ()) -> int:
-        """Tries the moves of all classes, size after size, and of those `beside`, until none helps or the budget is spent; returns
-        the rest of it."""
-        classes = [*map(self._class, (*classes_of(self.graph, sizes), *beside))]
+    def run(self, *sizes: ClassSize) -> int:
+        """Tries the moves of all classes, size after size, until none helps or the budget is spent; returns the rest of it."""
+        classes = [*map(self._class, classes_of(self.graph, sizes))]
         while self._stale and self.budget > 0:
             stale, self._stale = self._stale, set()
             for found in classes:

@@ -8,11 +8,12 @@ from functools import cached_property
 from itertools import chain, permutations, product
 from math import prod
 
+from meshbridge.decide.build_graph import identity_rule
 from meshbridge.decide.choice import Pricing
 from meshbridge.decide.decide import propagated
 from meshbridge.decide.dimension_classes import BATCH, HELD, NARROW, WIDE, Dimension, classes_of
 from meshbridge.decide.fold_layers import fold_layers
-from meshbridge.decide.graph import Graph, Tensor
+from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.held import held, local_bytes
 from meshbridge.decide.refine import Refiner, moved
 from meshbridge.ir.mlir import ir, main_function
@@ -34,26 +35,25 @@ MOST_STARTS = 1000
 
 @dataclass
 class FreeGraph:
-    """The graph, its repetitions folded, and the pairs of arguments and results that are to be sharded alike."""
+    """The graph, and with its repetitions folded."""
 
     graph: Graph
     folded: Graph
     standing_for: list[int]
     "For every tensor of `graph`, the one of `folded` that stands for it."
-    pairs: Sequence[tuple[int, int]]
-    "Arguments and results by their places."
 
     @classmethod
     def of(cls, module: ir.Module, objective: Objective, pairs: Sequence[tuple[int, int]]) -> FreeGraph:
-        """That of a legal program, in which what the user has written is propagated. Of the module nothing is changed but how axes
-        are numbered, where one is cut."""
+        """That of a legal program, in which what the user has written is propagated. The `pairs` are arguments and results by their
+        places: who calls a step again and again hands each result on as the argument, for which it is resharded where the two
+        differ. Of the module nothing is changed but how axes are numbered, where one is cut."""
         (graph,) = propagated([main_function(module)], module, Interface(), objective.plain)
         axes = frozenset(range(graph.mesh.rank))
         for index, tensor in enumerate(graph.tensors):
             if tensor.boundary:
                 graph.describe(index, found=axes)
-        folded, standing_for = fold_layers(graph)
-        return cls(graph, folded, standing_for, pairs)
+        _hand_on(graph, pairs)
+        return cls(graph, *fold_layers(graph))
 
     @property
     def mesh(self) -> Mesh:
@@ -86,24 +86,6 @@ class FreeGraph:
         found = sorted(classes_of(self.folded, (WIDE,)), key=size, reverse=True)[:count]
         return [_by_tensor(each) for each in found]
 
-    @cached_property
-    def _paired(self) -> list[tuple[Dimension, ...]]:
-        """The dimensions of an argument and of the results that are sharded like it, without what is computed in between: so
-        moments are split where parameters are not."""
-        arguments, results = ends(self.graph)
-        together: dict[int, dict[int, None]] = {}
-        for argument, result in self.pairs:
-            found = [self.standing_for[tensor] for tensor in (arguments[argument], results[result]) if tensor >= 0]
-            if found:
-                together.setdefault(found[0], {}).update(dict.fromkeys(found))
-        tensors = self.folded.tensors
-        return [
-            tuple((tensor, dim) for tensor in members if tensors[tensor].movable[dim])
-            for first, members in together.items()
-            for dim in range(len(tensors[first].shape))
-            if any(tensors[tensor].movable[dim] for tensor in members)
-        ]
-
     def starts(self) -> Iterator[list[Tensor]]:
         """The tensors of the folded graph from which a search begins: every axis splits one of the largest classes, or none."""
         classes = self._largest
@@ -131,15 +113,14 @@ class FreeGraph:
         """The best plan that leads on from there."""
         refiner = self.priced(tensors, pricing, memory)
         refiner.run(WIDE, NARROW, BATCH)
-        refiner.run(NARROW, HELD, BATCH, beside=self._paired)
+        refiner.run(NARROW, HELD, BATCH)
         return refiner
 
     def neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Iterator[tuple[float, list[Tensor]]]:
         """Plans in which one dimension class of arguments and results is split otherwise, each with what it costs."""
         folded = replace(self.folded, tensors=list(tensors))
         boundary = {self.standing_for[index] for side in ends(self.graph) for index in side if index >= 0}
-        classes = dict.fromkeys([*self._paired, *classes_of(folded, (NARROW,))])
-        for dimensions in classes:
+        for dimensions in classes_of(folded, (HELD, NARROW)):
             members = _by_tensor(dimensions)
             if boundary.isdisjoint(members):
                 continue
@@ -168,6 +149,20 @@ class FreeGraph:
         for index, tensor, part in zip(self.standing_for, graph.tensors, held(graph), strict=True):
             prices[index] += price * (1.0 if tensor.boundary else part)
         return prices
+
+
+def _hand_on(graph: Graph, pairs: Iterable[tuple[int, int]]) -> None:
+    """Adds what the next step begins with: an identity from each result to the argument that it becomes."""
+    arguments, results = ends(graph)
+    *_, last = graph.function.regions[0].blocks[0].operations
+    for argument, result in pairs:
+        before, after = results[result], arguments[argument]
+        if before != after and min(before, after) >= 0:
+            kind = graph.kind(identity_rule(graph.tensors[before].shape), 1, is_identity=True)
+            graph.nodes.append(Node(last.operation, last.operation.name, kind, (before,), (after,), result))
+            graph.uses[before] += 1
+            for tensor in (before, after):
+                graph.users[tensor].append(len(graph.nodes) - 1)
 
 
 def _by_tensor(dimensions: Iterable[Dimension]) -> dict[int, tuple[int, ...]]:

@@ -29,7 +29,7 @@ from meshbridge.dialect.module_mesh import find_mesh, mesh_ops
 from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.ops import ShardOp
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MeshError, ir, main_function, walk
+from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, walk
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.machine import Machine
 from meshbridge.pipeline import Options, build, run
@@ -243,7 +243,7 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
         run(build(Options(emit="mesh")).until("annotated").passes, module, verified="none")
         own = find_mesh(module)
         if not asked.keeps:
-            reannotate.drop([op for op in walk(main_function(module)) if op.name == ShardOp.OPERATION_NAME])
+            reannotate.drop(_written(main_function(module)))
         if mesh is None and own is None:
             raise MeshError("error: the program names no mesh to search on: name one, as in 16x16 or data=4,model=2")
         if mesh is not None and (own is None or own.size == 1):
@@ -258,6 +258,14 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
         assert used is not None
         fix(module, used, asked.fixed)
     return module, used
+
+
+def _written(main: ir.Operation) -> list[ir.Operation]:
+    """The annotations of a function but those of manual computations, which say what a device holds there."""
+    inner = {op for manual in walk(main) if manual.name == MANUAL for op in walk(manual)}
+    held = {operand.owner for manual in walk(main) if manual.name == MANUAL for operand in manual.operands}
+    used = {use.owner.operation for manual in walk(main) if manual.name == MANUAL for result in manual.results for use in result.uses}
+    return [op for op in walk(main) if op.name == ShardOp.OPERATION_NAME and op not in inner | held | used]
 
 
 def _work(machine: Machine, graph: Graph) -> Work:
