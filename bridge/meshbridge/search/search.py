@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from itertools import count
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -242,18 +243,18 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
     with module.context, ir.Location.unknown():
         run(build(Options(emit="mesh")).until("annotated").passes, module, verified="none")
         own = find_mesh(module)
-        if not asked.keeps:
+        is_sharded = own is not None and own.size > 1
+        if not (asked.keeps and is_sharded):  # on one device, nobody has said anything
             reannotate.drop(_written(main_function(module)))
-        if mesh is None and own is None:
+        if mesh is None and not is_sharded:
             raise MeshError("error: the program names no mesh to search on: name one, as in 16x16 or data=4,model=2")
-        if mesh is not None and (own is None or own.size == 1):
-            for each in mesh_ops(module.body):
-                if own is not None and each.value == own:
-                    each.operation.erase()
-            make.mesh(mesh, at=Builder(ir.Location.unknown(), ir.InsertionPoint.at_block_begin(module.body)))
-        elif mesh is not None and own is not None and mesh.named_axes != own.named_axes:
+        if mesh is not None and is_sharded and own is not None and mesh.named_axes != own.named_axes:
             said = ", ".join(f"{name}={size}" for name, size in own.named_axes)
             raise MeshError(f"error: the program is sharded on the mesh {said} already, expected no other")
+        if mesh is not None and not is_sharded:
+            taken = {each.value.name for each in mesh_ops(module.body)}
+            name = next(name for name in ("mesh", *map("mesh_{}".format, count())) if name not in taken)
+            make.mesh(replace(mesh, name=name), at=Builder(ir.Location.unknown(), ir.InsertionPoint.at_block_begin(module.body)))
         used = find_mesh(module)
         assert used is not None
         fix(module, used, asked.fixed)

@@ -1,0 +1,209 @@
+"""Shardings that a search finds: as fast as those that experts write, right when they run, and within what the user says."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import meshbridge
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from meshbridge.ir.mlir import MeshError
+
+from testdata.catalogue import build as small
+from testdata.realistic.catalogue import build as realistic
+
+Tree = Any
+WIDTH, HIDDEN, ROWS = 256, 1024, 512
+
+
+def loss(params: Tree, x: Any, y: Any) -> Any:
+    for layer in params["layers"]:
+        x = x + jax.nn.gelu(x @ layer["up"]) @ layer["down"]
+    return jnp.mean((x @ params["head"] - y) ** 2)
+
+
+def step(state: Tree, batch: Tree) -> Tree:
+    """A training step with momenta, whose results are named as its arguments."""
+    value, gradients = jax.value_and_grad(loss)(state["params"], batch["x"], batch["y"])
+    momenta = jax.tree.map(lambda m, g: 0.9 * m + g, state["momenta"], gradients)
+    return {"params": jax.tree.map(lambda p, m: p - 0.01 * m, state["params"], momenta), "momenta": momenta}, value
+
+
+def state_of(make: Any, scale: int = 1) -> tuple[Tree, Tree]:
+    width, hidden, rows = WIDTH * scale, HIDDEN * scale, ROWS * scale
+    params = {
+        "layers": [{"up": make(width, hidden), "down": make(hidden, width)} for _ in range(3)],
+        "head": make(width, 64),
+    }
+    return {"params": params, "momenta": jax.tree.map(lambda p: make(*p.shape), params)}, {"x": make(rows, width), "y": make(rows, 64)}
+
+
+def shapes(scale: int = 1) -> tuple[Tree, Tree]:
+    return state_of(lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32), scale)
+
+
+def arrays() -> tuple[Tree, Tree]:
+    rng = np.random.default_rng(0)
+    return state_of(lambda *shape: jnp.asarray(rng.standard_normal(shape) * 0.1, jnp.float32))
+
+
+def find(function: Any = step, arguments: Any = None, **more: Any) -> meshbridge.SearchedPlan:
+    more = {"mesh": {"data": 4, "model": 2}, "machine": "h100", "seconds": 20.0} | more
+    return meshbridge.search(jax.jit(function), *(arguments or shapes(8)), **more)
+
+
+def specs(tree: Tree) -> list[P]:
+    return jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, P))
+
+
+@pytest.mark.parametrize("name", ["vocab_loss", "cp_attention", "decode_heads"])
+def test_found_plans_are_as_fast_as_those_of_experts(name: str) -> None:
+    exported = realistic(name, "constrained", 8).export()
+    written = meshbridge.report(exported, machine="v5p:2x2x2")
+    found = meshbridge.search(exported, machine="v5p:2x2x2", keep_annotations=False)
+    assert found.seconds <= written.seconds
+    assert meshbridge.report(found.annotated, machine=found.machine).seconds == pytest.approx(found.seconds)
+
+
+def test_what_is_found_runs_and_gives_the_numbers_of_one_device() -> None:
+    given = arrays()
+    plan = find(arguments=given, machine="v5p")
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    placed = jax.tree.map(lambda spec, leaf: jax.device_put(leaf, NamedSharding(mesh, spec)), plan.in_shardings, given)
+    partitioned = meshbridge.partition(plan.annotated, machine=plan.machine)
+    for found, expected in zip(jax.tree.leaves(jax.jit(partitioned.call)(*placed)), jax.tree.leaves(jax.jit(step)(*given)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_shardings_are_trees_like_the_arguments_and_results() -> None:
+    plan = find()
+    given = shapes(8)
+    is_spec = lambda leaf: isinstance(leaf, P)  # noqa: E731
+    assert jax.tree.structure(plan.in_shardings, is_leaf=is_spec) == jax.tree.structure(given)
+    assert jax.tree.structure(plan.out_shardings, is_leaf=is_spec) == jax.tree.structure(jax.eval_shape(step, *given))
+    assert any(spec != P() for spec in specs(plan.in_shardings))
+    assert pickle.loads(pickle.dumps(plan.in_shardings)) == plan.in_shardings
+
+
+def test_what_a_step_hands_on_comes_out_as_it_came_in() -> None:
+    plan = find()
+    assert plan.out_shardings[0] == plan.in_shardings[0]
+
+
+def test_the_same_program_gives_the_same_plan() -> None:
+    first, second = find(), find()
+    assert (first.in_shardings, first.seconds, first.tried) == (second.in_shardings, second.seconds, second.tried)
+
+
+def test_parameters_are_split_further_where_memory_is_short() -> None:
+    arguments = shapes(16)
+    plan = find(arguments=arguments)
+    limit = 0.5 * plan.peak_bytes
+    tight = find(arguments=arguments, memory_limit=limit)
+    assert tight.peak_bytes <= limit < plan.peak_bytes
+    assert tight.seconds >= plan.seconds
+
+
+def test_what_cannot_fit_says_by_how_much_and_what_takes_it() -> None:
+    with pytest.raises(MeshError, match=r"needs .* of memory on a device, .* more than the limit of 1\.0 KB .* most of it for"):
+        find(memory_limit="1KB")
+
+
+def test_what_is_fixed_stays() -> None:
+    plan = find(fixed={"state/**/up": P(None, "model"), "batch/*": P("data")})
+    layers, batch = plan.in_shardings[0]["params"]["layers"], plan.in_shardings[1]
+    assert [layer["up"] for layer in layers] == [P(None, "model")] * 3
+    assert batch == {"x": P("data"), "y": P("data")}
+
+
+def test_what_is_annotated_stays_unless_the_user_says_otherwise() -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    given = shapes(8)
+    held = NamedSharding(mesh, P(None, "model"))
+    given[0]["params"]["layers"][0]["up"] = jax.ShapeDtypeStruct((2048, 8192), jnp.float32, sharding=held)
+    batch = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, P("data"))) for name, leaf in given[1].items()}
+    plan = meshbridge.search(jax.jit(step), given[0], batch, machine="h100")
+    assert plan.in_shardings[0]["params"]["layers"][0]["up"] == P(None, "model")
+    assert plan.in_shardings[1] == {"x": P("data"), "y": P("data")}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "text"),
+    [
+        ({"state/**/sideways": P("data")}, "no argument and no result matches 'state/\\*\\*/sideways'"),
+        ({"batch/x": P("rows")}, "the mesh has no axis 'rows', expected one of data, model"),
+        ({"batch/x": P(None, None, "data")}, "names 3 dimensions, argument batch/x has 2"),
+        ({"batch/*": P("data")}, "dimension 0 of argument batch/x has size 510, which does not divide by 4 devices"),
+    ],
+)
+def test_what_cannot_be_fixed_says_why(fixed: dict[str, P], text: str) -> None:
+    def uneven(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(tuple(510 if size == ROWS else size for size in shape), jnp.float32)
+
+    with pytest.raises(MeshError, match=text):
+        find(arguments=state_of(uneven), fixed=fixed)
+
+
+@pytest.mark.parametrize("machine", ["bytes", "neutral"])
+def test_a_machine_without_time_is_refused(machine: str) -> None:
+    with pytest.raises(MeshError, match=f"a search minimises time, which machine '{machine}' says nothing of"):
+        find(machine=machine)
+
+
+def test_a_program_without_a_mesh_needs_one() -> None:
+    with pytest.raises(MeshError, match="names no mesh to search on"):
+        find(mesh=None)
+
+
+def test_another_mesh_than_that_of_the_program_is_refused() -> None:
+    with pytest.raises(MeshError, match="is sharded on the mesh data=2, model=4 already"):
+        meshbridge.search(small("llama_fsdp_tp").export(), mesh="4x2", machine="h100")
+
+
+def test_a_number_of_devices_tries_meshes_of_one_and_two_axes() -> None:
+    plan = find(mesh="8")
+    alone = [find(mesh=mesh, seconds=5.0) for mesh in ("x=8", "2x4", "4x2")]
+    assert plan.seconds == min(each.seconds for each in alone)
+
+
+def test_who_interrupts_a_search_gets_the_best_so_far() -> None:
+    def interrupt(trial: Any, number: int) -> None:
+        raise KeyboardInterrupt
+
+    assert find(on_trial=interrupt).tried == 1
+
+
+def test_keys_unused_arguments_and_arguments_by_name_have_their_places() -> None:
+    def noisy(key: Any, x: Any, unused: Any, *, scale: Any) -> Any:
+        return x + scale * jax.random.normal(key, x.shape)
+
+    f32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+    plan = find(noisy, (jax.eval_shape(jax.random.key, 0), f32(1024, 1024), f32(3)), kwargs={"scale": f32()})
+    assert len(plan.in_shardings) == 3
+    assert plan.in_shardings[2] == P()
+    assert plan.kwarg_shardings == {"scale": P()}
+
+
+def test_programs_with_manual_computations_keep_what_those_say() -> None:
+    plan = meshbridge.search(small("pipeline").export(), machine="h100", keep_annotations=False, seconds=10.0)
+    assert plan.seconds > 0
+
+
+def test_json_says_what_the_plan_is() -> None:
+    plan = find()
+    found = json.loads(plan.to_json())
+    assert found["seconds"] == plan.seconds
+    assert found["peak_bytes"] == plan.peak_bytes
+    assert {leaf["name"]: leaf["sharding"] for leaf in found["in_shardings"]}["batch['x']"] == list(map(list, plan.arguments[-2].sharding))
+
+
+def test_the_gap_is_between_what_was_found_and_what_no_plan_is_below() -> None:
+    plan = find()
+    assert 0 < plan.bound_seconds <= plan.seconds
+    assert plan.gap == pytest.approx(1 - plan.bound_seconds / plan.seconds)
