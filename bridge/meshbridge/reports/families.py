@@ -32,6 +32,8 @@ class Leaf:
     shape: tuple[int, ...]
     element_type: str
     sharding: Split
+    unreduced: tuple[str, ...] = ()
+    "The axes along which devices hold terms of a sum."
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def families(leaves: Sequence[Leaf]) -> list[Family]:
     """All leaves, each in one family, in the order of their first members. Takes time in their number."""
     by_path: dict[Path, list[Leaf]] = {}
     for leaf in leaves:
-        kind = (leaf.shape, leaf.element_type, leaf.sharding)
+        kind = (leaf.shape, leaf.element_type, leaf.sharding, leaf.unreduced)
         by_path.setdefault(Path(kind, _keys(leaf.name)), []).append(leaf)
     joined: dict[Path, list[Leaf]] = {}
     positions: dict[Path, Path] = {}

@@ -1,16 +1,11 @@
 """What to change in a program so that it communicates less: other shardings of its arguments and results, and constraints to take
 out. Each is tried by partitioning the changed program, and what is said of it is what that gave.
-
-What is tried first is what most communication is about (`exposure`); what shares a sharding is changed together (`families`).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
-from math import prod
 from typing import NamedTuple
 
 from meshbridge.cost.communication import communication
@@ -20,49 +15,20 @@ from meshbridge.dialect import reannotate
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_or_single
 from meshbridge.dialect.names import names_in
 from meshbridge.ir.locations import SourceLocation, user_line
-from meshbridge.ir.mlir import MeshError, function_type, ir, main_function
-from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.ir.mlir import MeshError, ir, main_function
+from meshbridge.ir.sharding import Mesh
 from meshbridge.pipeline import OnStage, Options, Timing, partition_module
 from meshbridge.read.formats import copy_module
+from meshbridge.reports.changes import SIDES, Change, changes_of, exposed_bytes, leaves_of, most_promising, spec_of, tensors
 from meshbridge.reports.exposure import Exposure, exposure
-from meshbridge.reports.families import Family, Leaf, Split, families
+from meshbridge.reports.families import Split, families
 from meshbridge.reports.report import Report, Suggestion, held, partition_and_report
-from meshbridge.text import spec_text
 
 TRIES = 4
 """How many changes are tried for each suggestion that is asked for, and beside these. Each is one partitioning."""
 
 LEAST = 0.01
 """The share of wire bytes, or of the predicted step, that a change has to save to be suggested."""
-
-
-_SIDES = ("arguments", "results")
-
-
-class _Change(NamedTuple):
-    """Something to try: leaves that are sharded otherwise, or lines whose constraints are taken out."""
-
-    text: str
-    leaves: tuple[Leaf, ...] = ()
-    split: Split | None = None
-    constraint: SourceLocation | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it leaves a sharding to meshbridge."""
-        return bool(self.leaves) and self.split is None
-
-    def apply(self, module: ir.Module) -> None:
-        """Makes the change in an annotated module."""
-        main, mesh = main_function(module), find_mesh(module)
-        if self.constraint is not None:
-            reannotate.drop(op for op in reannotate.constraints(module) if user_line(op.location) == self.constraint)
-            return
-        assert mesh is not None
-        sharding = None if self.split is None else _sharding(mesh, self.split)
-        for leaf in self.leaves:
-            change = reannotate.annotate_argument if leaf.side == "arguments" else reannotate.annotate_result
-            change(main, leaf.index, sharding)
 
 
 class _Figures(NamedTuple):
@@ -118,7 +84,7 @@ def partition_and_suggest(
     return replace(report, suggestions=suggestions, tried=len(changes)), timings
 
 
-def _try(change: _Change, annotated: ir.Module, options: Options) -> _Figures | None:
+def _try(change: Change, annotated: ir.Module, options: Options) -> _Figures | None:
     """The figures of the program with that change; None where it cannot be partitioned so."""
     copy, target = copy_module(annotated), options.target
     with copy.context, ir.Location.unknown(), warnings.catch_warnings():
@@ -133,21 +99,21 @@ def _try(change: _Change, annotated: ir.Module, options: Options) -> _Figures | 
     return _Figures(seconds, communication(copy).wire_bytes, memory(main).peak, _chosen(change, main, mesh_or_single(copy)))
 
 
-def _chosen(change: _Change, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...]:
+def _chosen(change: Change, main: ir.Operation, mesh: Mesh) -> tuple[Split, ...]:
     """How the leaves of a change are sharded in a partitioned program, each way once."""
     names = names_in(main)
     found = {
         (side, index): each.sharding
-        for side in _SIDES
-        for index, each in zip(_tensors(main, side), held(main, side, mesh, getattr(names, side)), strict=True)
+        for side in SIDES
+        for index, each in zip(tensors(main, side), held(main, side, mesh, getattr(names, side)), strict=True)
     }
     return tuple(dict.fromkeys(found[leaf.side, leaf.index] for leaf in change.leaves))
 
 
-def _suggestion(change: _Change, figures: _Figures) -> Suggestion:
-    sides = {side: tuple(leaf.name for leaf in change.leaves if leaf.side == side) for side in _SIDES}
+def _suggestion(change: Change, figures: _Figures) -> Suggestion:
+    sides = {side: tuple(leaf.name for leaf in change.leaves if leaf.side == side) for side in SIDES}
     return Suggestion(
-        change=change.text + (f": meshbridge chooses {' and '.join(map(_spec, figures.chosen))}" if change.is_open else ""),
+        change=change.text + (f": meshbridge chooses {' and '.join(map(spec_of, figures.chosen))}" if change.is_open else ""),
         **sides,
         sharding=change.split,
         constraint=change.constraint,
@@ -157,18 +123,20 @@ def _suggestion(change: _Change, figures: _Figures) -> Suggestion:
     )
 
 
-def _changes(annotated: ir.Module, report: Report, exposed: Exposure) -> list[_Change]:
-    """What could be tried, the most promising first: of what twice as many bytes are about, twice as many come."""
+def _changes(annotated: ir.Module, report: Report, exposed: Exposure) -> list[Change]:
+    """What could be tried, the most promising first."""
     mesh = find_mesh(annotated)
     if mesh is None or mesh.size == 1:
         return []
     main = main_function(annotated)
-    about = [(_exposed(family, exposed), _of_family(family, main, mesh)) for family in families(_leaves(report, main))]
-    about += [
-        (_asked(line, report), [_Change(f"take out the constraint at {line}", constraint=line)]) for line in _lines(annotated)
+    found = families([leaf for leaf in leaves_of(report, main) if leaf.shape and not leaf.unreduced])
+    about: list[tuple[float, list[Change]]] = [
+        (exposed_bytes(family, exposed), changes_of(family, main, mesh)) for family in found
     ]
-    ranked = [(wire / number, change) for wire, changes in about for number, change in enumerate(changes, 1)]
-    return [change for _, change in sorted(ranked, key=lambda each: -each[0])]
+    about += [
+        (_asked(line, report), [Change(f"take out the constraint at {line}", constraint=line)]) for line in _lines(annotated)
+    ]
+    return most_promising(about)
 
 
 def _lines(annotated: ir.Module) -> list[SourceLocation]:
@@ -178,71 +146,3 @@ def _lines(annotated: ir.Module) -> list[SourceLocation]:
 def _asked(line: SourceLocation, report: Report) -> float:
     text = f"your constraint at {line.short}"
     return sum(collective.total_bytes for collective in report.collectives if collective.asked == text)
-
-
-def _exposed(family: Family, exposed: Exposure) -> float:
-    """Wire bytes that are about a family."""
-    found = {op: wire for leaf in family.leaves for op, wire in getattr(exposed, leaf.side)[leaf.index].items()}
-    return sum(found.values(), 0.0)
-
-
-def _leaves(report: Report, main: ir.Operation) -> list[Leaf]:
-    """The arguments and results that are tensors, with dimensions to shard."""
-    found = []
-    for side in _SIDES:
-        for index, each in zip(_tensors(main, side), getattr(report, side), strict=True):
-            name = each.name or f"{side[:-1]} {index}"
-            if each.shape and not each.unreduced:
-                found.append(Leaf(side, index, name, each.shape, each.element_type, each.sharding))
-    return found
-
-
-def _tensors(main: ir.Operation, side: str) -> list[int]:
-    """The numbers of the arguments or results of which a report speaks."""
-    kind = function_type(main)
-    types = kind.inputs if side == "arguments" else kind.results
-    return [index for index, type_ in enumerate(types) if isinstance(type_, ir.RankedTensorType)]
-
-
-def _of_family(family: Family, main: ir.Operation, mesh: Mesh) -> list[_Change]:
-    """Other shardings for a family: meshbridge's choice, where somebody has chosen; an axis more, moved, or fewer."""
-    said = {"arguments": reannotate.annotation_of_argument, "results": reannotate.annotation_of_result}
-    now = _spec(family.sharding)
-    changes = [
-        _Change(f"shard {family.name} as {_spec(split)} instead of {now}", family.leaves, split)
-        for split in _splits(family, mesh)
-    ]
-    if any(said[leaf.side](main, leaf.index) is not None for leaf in family.leaves):
-        changes.insert(0, _Change(f"leave the sharding of {family.name} open, now {now}", family.leaves))
-    return changes
-
-
-def _splits(family: Family, mesh: Mesh) -> Iterator[Split]:
-    """Shardings that differ from that of a family by one axis. None where it has sub-axes, or uneven shards would follow."""
-    sizes, shape, now = dict(mesh.named_axes), family.shape, family.sharding
-    used = {axis for axes in now for axis in axes}
-    if not used <= set(sizes):
-        return
-    free = sorted((axis for axis in sizes if axis not in used), key=lambda axis: -sizes[axis])
-    added = [_with(now, dim, axis) for axis in free for dim in range(len(shape))]
-    removed = [(axis, _without(now, axis)) for axis in sizes if axis in used]
-    moved = [_with(split, dim, axis) for axis, split in removed for dim in range(len(shape)) if axis not in now[dim]]
-    for split in (*added, *moved, *(split for _, split in removed)):
-        if all(size % prod(sizes[axis] for axis in axes) == 0 for size, axes in zip(shape, split, strict=True)):
-            yield split
-
-
-def _with(split: Split, dim: int, axis: str) -> Split:
-    return (*split[:dim], (*split[dim], axis), *split[dim + 1 :])
-
-
-def _without(split: Split, axis: str) -> Split:
-    return tuple(tuple(each for each in axes if each != axis) for axes in split)
-
-
-def _sharding(mesh: Mesh, split: Split) -> Sharding:
-    return Sharding(mesh.name, tuple(tuple(chain.from_iterable(mesh.runs[axis] for axis in axes)) for axes in split))
-
-
-def _spec(split: Split) -> str:
-    return spec_text([f'"{axis}"' for axis in axes] for axes in split)
