@@ -57,7 +57,7 @@ class Family:
         """The path of the first, numbers in which others differ as `*`, and what or how many are with it."""
         first, others = self.leaves[0], self.leaves[1:]
         alike = [leaf for leaf in others if leaf.side == first.side and _pattern(leaf.name) == _pattern(first.name)]
-        name = _common([leaf.name for leaf in (first, *alike)])
+        name = common_name([leaf.name for leaf in (first, *alike)])
         rest = [leaf.name for leaf in others if leaf not in alike]
         counted = f" ({len(alike) + 1} arrays)" if alike else ""
         return name + counted + (f" and {rest[0]}" if len(rest) == 1 else f" and {len(rest)} more with it" if rest else "")
@@ -99,15 +99,20 @@ class Path(NamedTuple):
 
 def _keys(name: str) -> tuple[str, ...]:
     """The keys of a path; where they are nothing but positions, they mean something in one tree alone, which comes first."""
-    found = tuple(_NUMBER.sub("*", key) for key in _KEY.findall(name))
+    found = tuple(without_numbers(key) for key in _KEY.findall(name))
     return found if any(key != "[*]" for key in found) else (_KEY.split(name)[0], *found)
 
 
-def _common(names: Sequence[str]) -> str:
-    """`layers[*]` of `layers[0]` and `layers[1]`."""
+def without_numbers(name: str) -> str:
+    """`layers[*]` of `layers[0]`."""
+    return _NUMBER.sub("*", name)
+
+
+def common_name(names: Sequence[str]) -> str:
+    """`layers[*]` of `layers[0]` and `layers[1]`, which are the same without numbers."""
     parts = [re.split(r"(\d+)", name) for name in names]
     return "".join(column[0] if len(set(column)) == 1 else "*" for column in zip(*parts, strict=True))
 
 
 def _pattern(name: str) -> str:
-    return _NUMBER.sub("*", name) if _KEY.search(name) else name
+    return without_numbers(name) if _KEY.search(name) else name

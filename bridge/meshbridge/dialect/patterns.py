@@ -1,0 +1,29 @@
+"""Patterns of paths in the trees of arguments and results: `params/**/kernel`, `params['layers'][*]['up']`."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+_KEY = re.compile(r"""\['((?:[^'\\]|\\.)*)'\]|\[([^\]]*)\]|\.(\w+)""")
+_ROOT = re.compile(r"[^\[.]*")
+
+
+def keys_of(path: str) -> tuple[str, ...]:
+    """The keys of a path as JAX writes it: `params`, `layers`, `0` of `params['layers'][0]`. A slash within a key parts keys."""
+    root = _ROOT.match(path)
+    assert root is not None
+    found = (root[0], *("".join(groups).strip('"') for groups in _KEY.findall(path[root.end() :])))
+    return tuple(part for key in found for part in key.split("/") if part)
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a path is one that the pattern means. A pattern is the path itself, or keys with slashes between them, or a path in
+    which keys are left out: `*` stands for any part of a key, `**` as a key for any number of keys."""
+    return pattern == path or _regex(pattern).fullmatch("".join(f"{key}/" for key in keys_of(path))) is not None
+
+
+@cache
+def _regex(pattern: str) -> re.Pattern[str]:
+    keys = pattern.split("/") if "/" in pattern else keys_of(pattern)
+    return re.compile("".join(r"(?:[^/]+/)*" if key == "**" else re.escape(key).replace(r"\*", "[^/]*") + "/" for key in keys))
