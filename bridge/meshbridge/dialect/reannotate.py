@@ -14,11 +14,35 @@ from meshbridge.ir.sharding import Sharding
 def constraints(module: ir.Module) -> list[ir.Operation]:
     """The annotations that came from an operation of the program, which gives its operand back otherwise sharded."""
     found = [op for op in walk(main_function(module)) if op.name == ShardOp.OPERATION_NAME]
-    return [op for op in found if SOURCE in op.attributes and UNSAID not in op.attributes and _is_step(op)]
+    return [op for op in found if _is_constraint(op)]
 
 
-def _is_step(op: ir.Operation) -> bool:
+def _is_constraint(op: ir.Operation) -> bool:
+    if SOURCE not in op.attributes or UNSAID in op.attributes:
+        return False
     return "constraint" in ir.StringAttr(op.attributes[SOURCE]).value.lower()
+
+
+def constraint_of_argument(main: ir.Operation, index: int) -> ir.Operation | None:
+    """The first of those that takes an argument as it is."""
+    waiting: list[ir.Value] = [main.regions[0].blocks[0].arguments[index]]
+    while waiting:
+        for op in [use.owner.operation for use in waiting.pop().uses if use.owner.operation.name == ShardOp.OPERATION_NAME]:
+            if _is_constraint(op):
+                return op
+            waiting.append(op.results[0])
+    return None
+
+
+def constraint_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
+    """The last of those that gives a result as it is."""
+    value = _returned(main).operands[index]
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name == ShardOp.OPERATION_NAME:
+        op: ir.Operation = value.owner.operation
+        if _is_constraint(op):
+            return op
+        value = op.operands[0]
+    return None
 
 
 def drop(ops: Iterable[ir.Operation]) -> None:

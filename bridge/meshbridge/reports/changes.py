@@ -26,6 +26,9 @@ SIDES = ("arguments", "results")
 ANNOTATION_OF = {"arguments": reannotate.annotation_of_argument, "results": reannotate.annotation_of_result}
 """What says how the caller holds an argument, or gets a result."""
 
+CONSTRAINT_OF = {"arguments": reannotate.constraint_of_argument, "results": reannotate.constraint_of_result}
+"""The sharding constraint of the program that an argument goes into, or of which a result comes, without an op between."""
+
 
 class Change(NamedTuple):
     """Something to try: leaves that are sharded otherwise, or lines whose constraints are taken out."""
