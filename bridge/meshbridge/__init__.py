@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 # The folders come before the functions of their names: a folder that is imported later would replace one.
 from meshbridge import partition as _partition  # noqa: F401
 from meshbridge import search as _search  # noqa: F401
-from meshbridge.api import assert_same_plan, compile, convert, jit, load, partition, report, save, search
+from meshbridge.api import assert_same_plan, compile, convert, diff, explain, jit, load, partition, report, save, search
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
 
 if TYPE_CHECKING:
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from meshbridge.ops.rule_notation import LoopsAndMaps
     from meshbridge.ops.sharding_rules import register_sharding_rule
     from meshbridge.read.formats import Program
-    from meshbridge.reports import Report
+    from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.search.plan import SearchedPlan
 
     __version__: str
 
 __all__ = [
+    "Difference",
+    "Explanation",
     "LoopsAndMaps",
     "MeshError",
     "OpError",
@@ -43,6 +45,8 @@ __all__ = [
     "assert_same_plan",
     "compile",
     "convert",
+    "diff",
+    "explain",
     "jit",
     "load",
     "partition",
@@ -53,6 +57,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Difference": "meshbridge.reports",
+    "Explanation": "meshbridge.reports",
     "LoopsAndMaps": "meshbridge.ops.rule_notation",
     "OpError": "meshbridge.ir.mlir",
     "Program": "meshbridge.read.formats",

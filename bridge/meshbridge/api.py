@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from meshbridge.partition.mesh_spmdization import Resharding
     from meshbridge.pipeline import Collectives, Emit
     from meshbridge.read.formats import Program
-    from meshbridge.reports import Report
+    from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.runtime.compiler_options import Given
     from meshbridge.runtime.pjrt import Executable
     from meshbridge.search.plan import SearchedPlan
@@ -224,6 +224,68 @@ def search(
     found = best_of(opened.module, shapes.meshes(mesh) if mesh is not None else [None], asked, on_trial)
     opened = replace(opened, module=found.annotated)
     return plan_of(found, conversion.convert(opened, "sdy"))
+
+
+class PlanKeywords(TypedDict, total=False):
+    """How programs are partitioned of which reports are made; see `Keywords`."""
+
+    platform: str | None
+    resharding: Resharding
+    machine: str | None
+    memory_limit: float | str | None
+    layout: str
+    collectives: Collectives
+
+
+def explain(
+    program: Source | Wrapped,
+    *arguments: Any,
+    kwargs: Named = None,
+    of: str | Sequence[str] = (),
+    tries: int = 16,
+    alone: bool = False,
+    platform: str | None = None,
+    resharding: Resharding = "cheapest",
+    machine: str | None = None,
+    memory_limit: float | str | None = None,
+    layout: str = "",
+    collectives: Collectives = "on",
+) -> Explanation:
+    """Why arguments and results of `program` are sharded as they are: who has said so, and what other shardings of them would
+    cost, each found by partitioning the program so.
+
+    `of` is a path or a pattern of paths, or several: `params['head']`, `params/**/kernel`; all arguments and results without any.
+    At most so many other shardings are tried: first those of what most communication is about. What is sharded together, such
+    as a weight, its moments and the weight that is returned, is changed together, unless `alone`. Other options are those of
+    `report`.
+
+    It takes what `partition` takes, and leaves it as it is. Raises MeshError, also for a pattern that nothing matches.
+    """
+    from meshbridge.ir.mlir import context
+    from meshbridge.pipeline import Options
+    from meshbridge.read import formats
+    from meshbridge.reports import partition_and_explain
+    from meshbridge.runtime.devices import implied
+
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    name = implied(opened.platforms).name if machine is None else machine
+    options = Options("mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives)
+    return partition_and_explain(opened.module, options, (of,) if isinstance(of, str) else of, tries=tries, alone=alone)
+
+
+def diff(first: Report | Source, second: Report | Source, **options: Unpack[PlanKeywords]) -> Difference:
+    """What the second of two plans of one program does otherwise than the first: shardings, and collectives by module of the
+    model. Each is a report, or a program of which one is made with these `options` of `report`, partitioned or to be partitioned.
+
+    Raises MeshError, also for plans of different programs, and for options that are given beside two reports.
+    """
+    from meshbridge.ir.errors import MeshError
+    from meshbridge.reports import Report, difference
+
+    given = [each for each in (first, second) if isinstance(each, Report)]
+    if options and len(given) == 2:
+        raise MeshError(f"error: {next(iter(options))} has no effect on reports")
+    return difference(*(each if isinstance(each, Report) else report(each, **options) for each in (first, second)))
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

@@ -77,7 +77,7 @@ def annotate_argument(main: ir.Operation, index: int, sharding: Sharding | None)
     if sharding is None:
         return
     block = main.regions[0].blocks[0]
-    at = Builder(block.arguments[index].location, ir.InsertionPoint.at_block_begin(block))
+    at = Builder(main.location, ir.InsertionPoint.at_block_begin(block))  # where converters say that annotations come from
     build.shard_definition(block.arguments[index], build.sharding(sharding, at=at), at=at)
 
 
@@ -89,7 +89,7 @@ def annotate_result(main: ir.Operation, index: int, sharding: Sharding | None) -
         if not list(said.results[0].uses):
             said.erase()
     if sharding is not None:
-        at = Builder.before(returned)
+        at = Builder(main.location, ir.InsertionPoint(returned))
         value = returned.operands[index]
         returned.operands[index] = build.shard(value, build.sharding(sharding, at=at), annotate_for_users=True, at=at)
 

@@ -150,4 +150,6 @@ def share_text(now: float | None, before: float | None) -> str:
     if now is None or not before or now == before:
         return "-"
     share = now / before - 1
+    if abs(share) < 0.0005:
+        return "0.0%"
     return f"{share:+.0%}" if abs(share) >= 0.0995 else f"{share:+.1%}"

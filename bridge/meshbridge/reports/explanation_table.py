@@ -97,10 +97,11 @@ def _where(other: Other) -> Iterator[str]:
         kinds: dict[str, list[Change]] = defaultdict(list)
         for change in changes:
             kinds[change.kind].append(change)
-        of_kinds = ", ".join(f"{kind} {_more_text(found, is_timed=is_timed)}" for kind, found in kinds.items())
+        largest = sorted(kinds.items(), key=lambda item: -abs(_more(item[1], is_timed=is_timed)))
+        of_kinds = ", ".join(f"{kind} {_more_text(found, is_timed=is_timed)}" for kind, found in largest)
         yield f"{name}: {of_kinds}"
-    if len(ordered) > MODULES:
-        yield f"and {len(ordered) - MODULES} more modules"
+    if (left := len(ordered) - MODULES) > 0:
+        yield f"and {left} more module{'' if left == 1 else 's'}"
     if is_timed:
         yield from _computing(other.difference)
 

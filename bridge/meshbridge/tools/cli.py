@@ -17,6 +17,8 @@ COMMANDS = {
     "run": "partition a program and run it on virtual devices",
     "convert": "write a program in another format or notation of shardings",
     "report": "say what a partitioned program communicates, and why",
+    "explain": "say why arguments and results are sharded as they are, and what other shardings would cost",
+    "diff": "say what two plans of one program do differently",
     "compare": "partition a program beside XLA's partitioners, and run it or compile it for accelerators",
     "compile": "partition a program and compile it for an accelerator that need not be there",
     "reshard": "show the plan between two shardings of a tensor",

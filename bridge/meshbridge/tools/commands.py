@@ -20,7 +20,16 @@ from meshbridge.read.formats import Program
 from meshbridge.reports import By, partition_and_report, partition_and_suggest
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
-from meshbridge.tools import arguments, compare_commands, console, model_explorer, progress, search_command, verify_command
+from meshbridge.tools import (
+    arguments,
+    compare_commands,
+    console,
+    model_explorer,
+    plan_commands,
+    progress,
+    search_command,
+    verify_command,
+)
 from meshbridge.tools.reshard import run as plan_text
 
 TOLERANCE = 1e-4
@@ -65,12 +74,7 @@ def _add_convert(parser: console.Parser) -> None:
 
 
 def _add_report(parser: console.Parser) -> None:
-    arguments.add_input(parser)
-    _add_platform(parser)
-    _add_options(parser, "resharding", "collectives")
-    _add_machine(parser)
-    arguments.add_memory_limit(parser)
-    arguments.add_layout(parser)
+    _add_plan(parser)
     parser.add_argument("--by", choices=get_args(By), help="what the table has rows for (default: collective)")
     text = "say up to N changes of shardings with which it communicates less; takes 4 N + 4 partitionings"
     parser.add_argument("--suggest", type=arguments.count, metavar="N", help=text)
@@ -365,11 +369,33 @@ def _add_verify(parser: console.Parser) -> None:
     verify_command.add_options(parser)
 
 
+def _add_explain(parser: console.Parser) -> None:
+    _add_plan(parser)
+    plan_commands.add_explain(parser)
+
+
+def _add_diff(parser: console.Parser) -> None:
+    _add_plan(parser)
+    plan_commands.add_diff(parser)
+
+
+def _add_plan(parser: console.Parser) -> None:
+    """A program, and how it is partitioned."""
+    arguments.add_input(parser)
+    _add_platform(parser)
+    _add_options(parser, "resharding", "collectives")
+    _add_machine(parser)
+    arguments.add_memory_limit(parser)
+    arguments.add_layout(parser)
+
+
 OPTIONS: dict[str, Callable[[console.Parser], None]] = {
     "partition": _add_partition,
     "run": _add_run,
     "convert": _add_convert,
     "report": _add_report,
+    "explain": _add_explain,
+    "diff": _add_diff,
     "compare": compare_commands.add_compare,
     "compile": compare_commands.add_compile,
     "reshard": _add_reshard,

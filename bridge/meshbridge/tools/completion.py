@@ -9,7 +9,7 @@ import shtab
 
 from meshbridge.tools.console import Parser
 
-FILES = ("input", "partitioned", "output", "inputs", "outputs", "ops", "perfetto")
+FILES = ("input", "partitioned", "second", "output", "inputs", "outputs", "ops", "perfetto")
 """What arguments that are names of files are called in the options of a command."""
 
 

@@ -1,0 +1,142 @@
+"""The commands `meshbridge explain` and `meshbridge diff`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+
+from meshbridge import pipeline
+from meshbridge.dialect.module_mesh import is_partitioned
+from meshbridge.ir.mlir import MeshError
+from meshbridge.machines.target import has_topology
+from meshbridge.read import files, formats
+from meshbridge.read.formats import Program
+from meshbridge.reports import Report, difference, partition_and_explain, partition_and_report
+from meshbridge.reports.explanation import TRIES
+from meshbridge.tools import console, progress
+
+PLANNED = ("resharding", "machine", "memory_limit", "layout", "collectives")
+"""The options of the pipeline that both commands take."""
+
+_MADE = ("resharding", "memory_limit")
+"""Those of them that come too late for a program that is partitioned already."""
+
+
+def add_explain(parser: console.Parser) -> None:
+    """The options of `meshbridge explain` beside its input and those of the plan."""
+    help_ = "paths of arguments and results, or patterns, e.g. params/**/kernel (default: all)"
+    parser.add_argument("paths", nargs="*", metavar="ARGUMENT", help=help_)
+    help_ = f"how many other shardings to try, each by partitioning the program again (default: {TRIES})"
+    parser.add_argument("--tries", type=_tries, default=TRIES, metavar="N", help=help_)
+    parser.add_argument("--alone", action="store_true", help="change each array alone, not with those that are sharded with it")
+    parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    parser.set_defaults(command=explain)
+
+
+def add_diff(parser: console.Parser) -> None:
+    """The options of `meshbridge diff` beside its first plan and those of both."""
+    help_ = "the other plan of the same program: partitioned, or to be partitioned (default: that of the first, with --but)"
+    parser.add_argument("second", nargs="?", metavar="SECOND", help=help_)
+    help_ = f"an option of the second plan alone: {', '.join(map(_dashed, PLANNED))}; may be given several times"
+    parser.add_argument("--but", action="append", default=[], type=_option, metavar="NAME=VALUE", help=help_)
+    parser.add_argument("--json", action="store_true", help="for programs instead of people")
+    parser.set_defaults(command=diff)
+
+
+def _tries(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected how many, 0 or more, found '{text}'")
+    return int(text)
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or name.replace("-", "_") not in PLANNED:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, NAME one of {', '.join(map(_dashed, PLANNED))}, found '{text}'")
+    return name.replace("-", "_"), value
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+_READING, _PARTITIONING, _SECOND, _TRYING = "reading", "partitioning", "partitioning the second", "trying other shardings"
+
+
+def explain(options: argparse.Namespace) -> int:
+    """`meshbridge explain IN [ARGUMENT …]`."""
+    how = _planned("explain", options, {})
+    with progress.shown((_READING, _PARTITIONING, _TRYING), quiet=options.quiet) as steps:
+        program = _read(options.input, options)
+        steps.done(_READING)
+
+        def observe(stage: str, _: object) -> None:
+            if stage == "optimised":
+                steps.done(_PARTITIONING)
+
+        with files.about(files.display_name(options.input), program.format.wording):
+            found = partition_and_explain(
+                program.module, how, options.paths, tries=options.tries, alone=options.alone, on_stage=observe
+            )
+    print(found.to_json() if options.json else found.table())
+    return 0
+
+
+def diff(options: argparse.Namespace) -> int:
+    """`meshbridge diff IN [SECOND]`."""
+    but = dict(options.but)
+    if options.second is None and not but:
+        raise console.UsageError(
+            "meshbridge diff: error: there is nothing to compare, expected a second plan, or --but NAME=VALUE"
+        )
+    paths = (options.input, options.second or options.input)
+    if paths == ("-", "-"):
+        raise console.UsageError("meshbridge diff: error: both plans are standard input, which is read once")
+    plans = (_planned("diff", options, {}), _planned("diff", options, but))
+    with progress.shown((_READING, _PARTITIONING, _SECOND), quiet=options.quiet) as steps:
+        programs = [_read(path, options) for path in paths]
+        _refuse_late(programs, plans, but)
+        steps.done(_READING)
+        reports = []
+        for path, program, how, step in zip(paths, programs, plans, (_PARTITIONING, _SECOND), strict=True):
+            reports.append(_report(path, program, how))
+            steps.done(step)
+        found = difference(*reports)
+    print(found.to_json() if options.json else found.table())
+    return 0
+
+
+def _planned(command: str, options: argparse.Namespace, but: Mapping[str, str]) -> pipeline.Options:
+    """How a plan is made. Raises UsageError for options that cannot be."""
+    try:
+        return replace(pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in PLANNED}), **but)  # type: ignore[arg-type]
+    except MeshError as error:
+        raise console.UsageError(f"meshbridge {command}: {error}") from None
+
+
+def _read(path: str, options: argparse.Namespace) -> Program:
+    """A program, for the platform that the options name."""
+    program = console.read_program(path, options.dims)
+    with files.about(files.display_name(path), program.format.wording):
+        return formats.choose_platform(program, options.platform)
+
+
+def _report(path: str, program: Program, how: pipeline.Options) -> Report:
+    with files.about(files.display_name(path), program.format.wording):
+        found, _ = partition_and_report(program.module, how)
+    return found
+
+
+def _refuse_late(programs: list[Program], plans: tuple[pipeline.Options, pipeline.Options], but: Mapping[str, str]) -> None:
+    """Raises MeshError for options of which nothing follows, as what they are for is partitioned already."""
+    first, second = (is_partitioned(program.module) for program in programs)
+    if first and second and (late := _late(plans[0])):
+        raise MeshError(f"error: --{_dashed(late[0])} has no effect on plans that are partitioned already")
+    if second and (late := [name for name in _late(plans[1]) if name in but]):
+        raise MeshError(f"error: --but {_dashed(late[0])} has no effect on a plan that is partitioned already")
+
+
+def _late(how: pipeline.Options) -> list[str]:
+    names = _MADE if has_topology(how.machine) else (*_MADE, "machine")
+    return [name for name in names if getattr(how, name) != getattr(pipeline.DEFAULTS, name)]
