@@ -226,17 +226,6 @@ def search(
     return plan_of(found, conversion.convert(opened, "sdy"))
 
 
-class PlanKeywords(TypedDict, total=False):
-    """How programs are partitioned of which reports are made; see `Keywords`."""
-
-    platform: str | None
-    resharding: Resharding
-    machine: str | None
-    memory_limit: float | str | None
-    layout: str
-    collectives: Collectives
-
-
 def explain(
     program: Source | Wrapped,
     *arguments: Any,
@@ -273,19 +262,37 @@ def explain(
     return partition_and_explain(opened.module, options, (of,) if isinstance(of, str) else of, tries=tries, alone=alone)
 
 
-def diff(first: Report | Source, second: Report | Source, **options: Unpack[PlanKeywords]) -> Difference:
+def diff(
+    first: Report | Source,
+    second: Report | Source,
+    *,
+    platform: str | None = None,
+    resharding: Resharding = "cheapest",
+    machine: str | None = None,
+    memory_limit: float | str | None = None,
+    layout: str = "",
+    collectives: Collectives = "on",
+) -> Difference:
     """What the second of two plans of one program does otherwise than the first: shardings, and collectives by module of the
-    model. Each is a report, or a program of which one is made with these `options` of `report`, partitioned or to be partitioned.
+    model. Each is a report, or a program, partitioned or to be partitioned, of which one is made with these options of `report`.
 
-    Raises MeshError, also for plans of different programs, and for options that are given beside two reports.
+    Leaves both as they are. Raises MeshError, also for plans of different programs.
     """
-    from meshbridge.ir.errors import MeshError
-    from meshbridge.reports import Report, difference
+    from meshbridge.ir.mlir import context
+    from meshbridge.pipeline import Options
+    from meshbridge.read import formats
+    from meshbridge.reports import Planned, Report, difference_of
+    from meshbridge.runtime.devices import implied
 
-    given = [each for each in (first, second) if isinstance(each, Report)]
-    if options and len(given) == 2:
-        raise MeshError(f"error: {next(iter(options))} has no effect on reports")
-    return difference(*(each if isinstance(each, Report) else report(each, **options) for each in (first, second)))
+    def planned(plan: Report | Source) -> Report | Planned:
+        if isinstance(plan, Report):
+            return plan
+        opened = formats.unpack(plan, context(), (), None, platform)
+        name = implied(opened.platforms).name if machine is None else machine
+        options = Options("mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives)
+        return Planned(opened.module, options)
+
+    return difference_of(planned(first), planned(second))
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

@@ -27,6 +27,9 @@ _PARTIAL = {
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
+OWN = "your program"
+"""Who asked for a collective that the program has of its own."""
+
 
 class _Made(NamedTuple):
     """What made a value partial."""
@@ -72,7 +75,7 @@ class Reasons:
         self._op = (title(op), op.location)
         self._carried = next((self._origins[value] for value in op.operands if value in self._origins), None)
         if op.name.startswith("mesh.") or not {"replica_groups", "source_target_pairs"}.isdisjoint(op.attributes):
-            op.location = because("the program's own", op.location, "your program")
+            op.location = because("the program's own", op.location, OWN)
         elif exchanges:
             op.location = because(f"{_call(op)} reads elements of other shards", op.location, self.chosen)
 

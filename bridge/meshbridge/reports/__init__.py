@@ -1,7 +1,7 @@
 """The report: what a program communicates once it is partitioned, and why; what it computes twice; how much memory and time it
 needs."""
 
-from meshbridge.reports.difference import Difference, difference
+from meshbridge.reports.difference import Difference, Planned, difference_of
 from meshbridge.reports.explanation import Explanation, partition_and_explain
 from meshbridge.reports.report import Choice, Held, NotPartitioned, Report, Suggestion, partition_and_report, report_of
 from meshbridge.reports.suggestions import partition_and_suggest
@@ -14,9 +14,10 @@ __all__ = [
     "Explanation",
     "Held",
     "NotPartitioned",
+    "Planned",
     "Report",
     "Suggestion",
-    "difference",
+    "difference_of",
     "partition_and_explain",
     "partition_and_report",
     "partition_and_suggest",

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from math import isclose
 from typing import Literal, NamedTuple
@@ -14,10 +15,13 @@ from typing import Literal, NamedTuple
 from meshbridge.analysis.origins import Phase
 from meshbridge.cost.by_module import ModuleTraffic
 from meshbridge.cost.communication import Collective
-from meshbridge.ir.mlir import MeshError
+from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ops.reasons import OWN
+from meshbridge.pipeline import Options, partition_module
+from meshbridge.read.formats import copy_module
 from meshbridge.reports.changes import SIDES, spec_of
 from meshbridge.reports.difference_table import difference_table
-from meshbridge.reports.report import Held, Report
+from meshbridge.reports.report import Held, Report, partition_and_report
 
 SCHEMA = 1
 """Version of the JSON; it grows when a key changes its meaning or goes."""
@@ -150,6 +154,54 @@ class Difference:
             "remarks": self.remarks(),
         }
         return json.dumps(whole, indent=2)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program, and how it is partitioned; one that came partitioned goes on from where it is."""
+
+    module: ir.Module
+    options: Options
+    about: Callable[[], AbstractContextManager[None]] = nullcontext
+    "Names the program in diagnostics."
+
+    def report(self) -> Report:
+        """Raises MeshError, as the other does."""
+        return self._report(copy_module(self.module), self.options)
+
+    def report_as_partitioned(self) -> Report:
+        """The same, read from the partitioned program. That does not say which operation made a partial value: its sum counts
+        for the module that reads it."""
+        copy = copy_module(self.module)
+        with self.about():
+            partition_module(copy, replace(self.options, emit="exported"))
+        return self._report(copy, replace(self.options, memory_limit=None))
+
+    def _report(self, module: ir.Module, options: Options) -> Report:
+        with self.about():
+            found, _ = partition_and_report(module, options)
+        return found
+
+
+def came_partitioned(report: Report) -> bool:
+    """Whether its program did: then it does not say why its collectives are there."""
+    return report.needed_work is None or (bool(report.collectives) and all(each.asked == OWN for each in report.collectives))
+
+
+def difference_of(first: Report | Planned, second: Report | Planned, on_report: Callable[[], object] = bool) -> Difference:
+    """`difference`, of programs as of reports. Where one program came partitioned, the other is read from the partitioned
+    program, too. Says so whenever a report is made. Raises MeshError, also where a program cannot be partitioned."""
+    plans, reports = (first, second), list[Report]()
+    for plan in plans:
+        reports.append(plan if isinstance(plan, Report) else plan.report())
+        on_report()
+    are_done = [came_partitioned(report) for report in reports]
+    if any(are_done):
+        reports = [
+            report if is_done or isinstance(plan, Report) else plan.report_as_partitioned()
+            for plan, report, is_done in zip(plans, reports, are_done, strict=True)
+        ]
+    return difference(*reports)
 
 
 def difference(first: Report, second: Report) -> Difference:
@@ -303,6 +355,9 @@ def _remarks(first: Report, second: Report) -> Iterator[str]:
     for text, (one, other) in pairs.items():
         if one is not None and other is not None and one != other:
             yield f"{text}: {one} and {other}"
+    if came_partitioned(first) is not came_partitioned(second):
+        which = "first" if came_partitioned(first) else "second"
+        yield f"the {which} came partitioned: there sums of partial values count for the module that reads them"
     if (first.step is None) is not (second.step is None):
         which, why = ("second", second.unpredicted) if second.step is None else ("first", first.unpredicted)
         yield f"no step is predicted of the {which}{f': {why}' if why else ''}"

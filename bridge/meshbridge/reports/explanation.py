@@ -31,7 +31,7 @@ from meshbridge.reports.changes import (
     most_promising,
     spec_of,
 )
-from meshbridge.reports.difference import Difference, difference
+from meshbridge.reports.difference import Difference, came_partitioned, difference
 from meshbridge.reports.explanation_table import explanation_table
 from meshbridge.reports.exposure import Exposure, exposure
 from meshbridge.reports.families import Family, Leaf, Split, families
@@ -121,6 +121,12 @@ class Explanation:
         """How many other shardings were tried."""
         return sum(len(each.others) for each in self.explained)
 
+    def remarks(self) -> tuple[str, ...]:
+        """What to know of the explanation, a sentence each."""
+        if not came_partitioned(self.report):
+            return ()
+        return ("all collectives are the program's own: it is partitioned already, and other shardings are resharded around it",)
+
     def table(self) -> str:
         """The explanation for people."""
         return explanation_table(self)
@@ -144,6 +150,7 @@ class Explanation:
                 }
                 for each in self.explained
             ],
+            "remarks": self.remarks(),
         }
         return json.dumps(whole, indent=2)
 

@@ -33,6 +33,7 @@ def _plan(explanation: Explanation) -> Iterator[str]:
     tried = explanation.tried
     count = f"{tried} other sharding{'' if tried == 1 else 's'} tried, each by partitioning the program again"
     yield f"the plan: {size_text(report.wire_bytes)} on the wire, {size_text(report.peak_bytes)} of memory{step}; {count}"
+    yield from explanation.remarks()
 
 
 def _one(each: Explained, report: Report) -> Iterator[str]:

@@ -40,10 +40,21 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, fill: Callable[[Parser], None] | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._fill = fill
+        self._is_mixed = False
+
+    def mix(self) -> None:
+        """Lets positional arguments stand between options, also where there may be any number of them."""
+        self._is_mixed = True
 
     def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # also what a parser of commands asks of a command's
         self.fill()
-        return super().parse_known_args(*arguments, **named)
+        if not self._is_mixed:
+            return super().parse_known_args(*arguments, **named)
+        self._is_mixed = False  # before Python 3.12 it comes here again, for the options and for the rest
+        try:
+            return super().parse_known_intermixed_args(*arguments, **named)
+        finally:
+            self._is_mixed = True
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: error: {message}")

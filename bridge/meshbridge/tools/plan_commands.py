@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.reports import Report, difference, partition_and_explain, partition_and_report
+from meshbridge.reports import Planned, difference_of, partition_and_explain
 from meshbridge.reports.explanation import TRIES
 from meshbridge.tools import console, progress
 
@@ -25,6 +26,7 @@ _MADE = ("resharding", "memory_limit")
 
 def add_explain(parser: console.Parser) -> None:
     """The options of `meshbridge explain` beside its input and those of the plan."""
+    parser.mix()
     help_ = "paths of arguments and results, or patterns, e.g. params/**/kernel (default: all)"
     parser.add_argument("paths", nargs="*", metavar="ARGUMENT", help=help_)
     help_ = f"how many other shardings to try, each by partitioning the program again (default: {TRIES})"
@@ -36,6 +38,7 @@ def add_explain(parser: console.Parser) -> None:
 
 def add_diff(parser: console.Parser) -> None:
     """The options of `meshbridge diff` beside its first plan and those of both."""
+    parser.mix()
     help_ = "the other plan of the same program: partitioned, or to be partitioned (default: that of the first, with --but)"
     parser.add_argument("second", nargs="?", metavar="SECOND", help=help_)
     help_ = f"an option of the second plan alone: {', '.join(map(_dashed, PLANNED))}; may be given several times"
@@ -98,11 +101,9 @@ def diff(options: argparse.Namespace) -> int:
         programs = [_read(path, options) for path in paths]
         _refuse_late(programs, plans, but)
         steps.done(_READING)
-        reports = []
-        for path, program, how, step in zip(paths, programs, plans, (_PARTITIONING, _SECOND), strict=True):
-            reports.append(_report(path, program, how))
-            steps.done(step)
-        found = difference(*reports)
+        waiting = deque((_PARTITIONING, _SECOND))
+        first, second = (_to_compare(*each) for each in zip(paths, programs, plans, strict=True))
+        found = difference_of(first, second, lambda: steps.done(waiting.popleft()))
     print(found.to_json() if options.json else found.table())
     return 0
 
@@ -122,10 +123,8 @@ def _read(path: str, options: argparse.Namespace) -> Program:
         return formats.choose_platform(program, options.platform)
 
 
-def _report(path: str, program: Program, how: pipeline.Options) -> Report:
-    with files.about(files.display_name(path), program.format.wording):
-        found, _ = partition_and_report(program.module, how)
-    return found
+def _to_compare(path: str, program: Program, how: pipeline.Options) -> Planned:
+    return Planned(program.module, how, lambda: files.about(files.display_name(path), program.format.wording))
 
 
 def _refuse_late(programs: list[Program], plans: tuple[pipeline.Options, pipeline.Options], but: Mapping[str, str]) -> None:
