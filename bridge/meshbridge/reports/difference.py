@@ -344,7 +344,7 @@ def _totals(first: Report, second: Report) -> Iterator[Total]:
 def _remarks(first: Report, second: Report) -> Iterator[str]:
     pairs: dict[str, list[str | None]] = {
         "they are for different meshes": [_mesh_text(each) for each in (first, second)],
-        "they are made for different machines": [None if each.needed_work is None else each.machine for each in (first, second)],
+        "they are made for different machines": [None if came_partitioned(each) else each.machine for each in (first, second)],
         "their steps are predicted on different machines": [
             None if each.step is None else each.step.target.text for each in (first, second)
         ],
@@ -368,4 +368,8 @@ def _mesh_text(report: Report) -> str:
 
 
 def _needed(report: Report) -> str | None:
-    return None if report.needed_work is None else f"{report.needed_work.contractions * report.mesh.size:,.0f}"
+    return (
+        None
+        if report.needed_work is None or came_partitioned(report)
+        else f"{report.needed_work.contractions * report.mesh.size:,.0f}"
+    )
