@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def _step(params: Any, x: jax.Array) -> Any:
     return loss, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
 
+@cache
 def exported(up: Any = (None, "b"), head: Any = (None, None), layers: int = 2, width: int = WIDTH) -> export.Exported:
     """A training step, its weights sharded so."""
     shapes = {"layers": [{"up": (width, 4 * width), "down": (4 * width, width)}] * layers, "head": (width, 8 * width)}

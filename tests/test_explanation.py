@@ -29,7 +29,7 @@ def _one(found: Explanation) -> Explained:
 
 def test_others_are_what_the_changed_program_gives() -> None:
     """The head and the one that is returned are changed together, as a user who writes the sharding does."""
-    found = meshbridge.explain(exported(), of="params['head']", machine="h100:1x1x8")
+    found = meshbridge.explain(exported(layers=1), of="params['head']", machine="h100:1x1x8")
     head = _one(found)
     assert (head.arguments, head.results) == (("params['head']",), ("result[1]['head']",))
     assert (head.shape, head.element_type, head.sharding) == ((64, 512), "f32", ((), ()))
@@ -38,16 +38,19 @@ def test_others_are_what_the_changed_program_gives() -> None:
     assert found.tried == 5
     for other in head.others:
         assert other.difference is not None
-        assert other.chosen == ((other.sharding,) if other.sharding is not None else other.chosen)
         if other.sharding is None:
             continue
-        spec = tuple(axes or None for axes in other.sharding)
-        changed = meshbridge.report(exported(head=spec), machine="h100:1x1x8")
+        assert other.chosen == (other.sharding,)
+    for sharding in (((), ("a",)), (("b",), ())):
+        other = next(each for each in head.others if each.sharding == sharding)
+        assert other.difference is not None
+        spec = tuple(axes or None for axes in sharding)
+        changed = meshbridge.report(exported(head=spec, layers=1), machine="h100:1x1x8")
         assert (other.wire_bytes, other.seconds, other.peak_bytes) == (changed.wire_bytes, changed.seconds, changed.peak_bytes)
         assert other.difference.changes == meshbridge.diff(found.report, changed).changes
     seconds = [other.seconds for other in head.others]
     assert seconds == sorted(seconds, key=lambda each: each or 0.0)
-    plain = meshbridge.report(exported(), machine="h100:1x1x8")
+    plain = meshbridge.report(exported(layers=1), machine="h100:1x1x8")
     assert (found.report.wire_bytes, found.report.seconds) == (plain.wire_bytes, plain.seconds)
     text = found.table()
     assert "params['head'] and result[1]['head'], f32[64, 512]: P(None, None)\n  your sharding\n" in text
@@ -129,10 +132,12 @@ def test_open_dimensions() -> None:
     assert (x.name, w.name, result.name) == ("argument 0", "argument 1", "result 0")
 
 
-def test_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be() -> None:
     """A plan that exceeds the limit of memory is refused, and says why."""
-    plan = meshbridge.report(exported(head=(None, "b")), machine="bytes")
-    found = meshbridge.explain(exported(head=(None, "b")), of="params/head", machine="bytes", memory_limit=plan.peak_bytes)
+    plan = meshbridge.report(exported(head=(None, "b"), layers=1), machine="v5e")
+    found = meshbridge.explain(
+        exported(head=(None, "b"), layers=1), of="params/head", machine="v5e", memory_limit=plan.peak_bytes
+    )
     whole = next(other for other in _one(found).others if other.sharding == ((), ()))
     assert whole.difference is None
     assert (whole.wire_bytes, whole.seconds, whole.chosen) == (None, None, ())
@@ -169,7 +174,7 @@ def test_keys_are_explained_as_they_are_shown() -> None:
 def test_without_a_mesh() -> None:
     module = assembly.read("func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }", "a", context())
     found = meshbridge.explain(module)
-    assert [each.deciders[0].by for each in found.explained] == ["the program names no mesh"]
+    assert [each.deciders[0].by for each in found.explained] == ["the program names no mesh"] * 2
     assert found.tried == 0
 
 
@@ -235,10 +240,10 @@ def test_patterns(pattern: str, path: str, is_meant: bool) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "step.jax_export"
-    path.write_bytes(exported().serialize())
+    path.write_bytes(exported(layers=1).serialize())
     assert cli.main(["explain", str(path), "--machine", "h100:1x1x8", "params/head", "--json", "--tries", "2"]) == 0
     read = json.loads(capsys.readouterr().out)
-    expected = meshbridge.explain(exported(), of="params/head", machine="h100:1x1x8", tries=2)
+    expected = meshbridge.explain(exported(layers=1), of="params/head", machine="h100:1x1x8", tries=2)
     assert read == json.loads(expected.to_json())
     (head,) = read["explained"]
     assert len(head["others"]) == read["tried"] == 2
