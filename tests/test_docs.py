@@ -30,7 +30,14 @@ QUICK = (
 )
 """Pages whose code runs in `make test`, in less than 60 s of CPU time together; others are slow."""
 
-OF_THE_README = ("docs/converters.md", "docs/other-compilers.md", "docs/report.md", "docs/shard-map.md", "docs/verify.md")
+OF_THE_README = (
+    "docs/converters.md",
+    "docs/explain.md",
+    "docs/other-compilers.md",
+    "docs/report.md",
+    "docs/shard-map.md",
+    "docs/verify.md",
+)
 """Pages that go on with the README's model.jax_export."""
 
 IN_A_CHECKOUT = ("CONTRIBUTING.md", "docs/upstream-tests.md")
