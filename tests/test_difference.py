@@ -20,6 +20,7 @@ from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.reports import Report
 from meshbridge.tools import cli
+from testdata.catalogue import build
 from tests.operations.differential import device_mesh
 
 WIDTH, TOKENS = 64, 512
@@ -158,6 +159,17 @@ def test_a_partitioned_program_is_the_plan_of_its_source(emit: Any) -> None:
         assert "the plans shard alike and send the same" in found.table()
     beside = meshbridge.diff(meshbridge.report(source, machine="neutral"), partitioned, machine="neutral")
     assert beside.remarks() == ("the second came partitioned: there sums of partial values count for the module that reads them",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["moe_grad", "lstm", "loop_kmeans", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt12", "vit", "adam_zero1"))],
+)
+def test_measured_programs_and_what_is_partitioned_of_them(name: str) -> None:
+    """Loops, collectives that stand for several, reduce-scatters, exchanges of their own."""
+    source = build(name).export()
+    found = meshbridge.diff(source, meshbridge.partition(source, machine="neutral"), machine="neutral")
+    assert (found.resharded, found.changes, found.modules, found.remarks()) == ((), (), (), ())
 
 
 def test_two_partitioned_programs() -> None:
