@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import SOURCE, UNSAID, ShardOp
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import ir, main_function, walk
+from meshbridge.ir.mlir import ir, main_function, terminator, walk
 from meshbridge.ir.sharding import Sharding
 
 
@@ -95,6 +95,6 @@ def annotate_result(main: ir.Operation, index: int, sharding: Sharding | None) -
 
 
 def _returned(main: ir.Operation) -> ir.Operation:
-    *_, last = main.regions[0].blocks[0].operations
-    returned: ir.Operation = last.operation
-    return returned
+    found = terminator(main.regions[0].blocks[0])
+    assert found is not None
+    return found
