@@ -16,10 +16,25 @@ from typing import TYPE_CHECKING, Any
 # The folders come before the functions of their names: a folder that is imported later would replace one.
 from meshbridge import partition as _partition  # noqa: F401
 from meshbridge import search as _search  # noqa: F401
-from meshbridge.api import assert_same_plan, compile, convert, diff, explain, jit, load, partition, report, save, search
+from meshbridge.api import (
+    assert_same_plan,
+    compile,
+    convert,
+    diff,
+    explain,
+    jit,
+    load,
+    mutate,
+    operations,
+    partition,
+    report,
+    save,
+    search,
+)
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
 
 if TYPE_CHECKING:
+    from meshbridge.decide.mutations import Mutation, Operation
     from meshbridge.ir.mlir import OpError, VerifyError
     from meshbridge.ops.rule_notation import LoopsAndMaps
     from meshbridge.ops.sharding_rules import register_sharding_rule
@@ -34,7 +49,9 @@ __all__ = [
     "Explanation",
     "LoopsAndMaps",
     "MeshError",
+    "Mutation",
     "OpError",
+    "Operation",
     "ParseError",
     "Program",
     "Report",
@@ -49,6 +66,8 @@ __all__ = [
     "explain",
     "jit",
     "load",
+    "mutate",
+    "operations",
     "partition",
     "register_sharding_rule",
     "report",
@@ -60,7 +79,9 @@ _HOMES = {
     "Difference": "meshbridge.reports",
     "Explanation": "meshbridge.reports",
     "LoopsAndMaps": "meshbridge.ops.rule_notation",
+    "Mutation": "meshbridge.decide.mutations",
     "OpError": "meshbridge.ir.mlir",
+    "Operation": "meshbridge.decide.mutations",
     "Program": "meshbridge.read.formats",
     "Report": "meshbridge.reports",
     "SearchedPlan": "meshbridge.search.plan",

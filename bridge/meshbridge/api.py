@@ -9,7 +9,7 @@ Each function imports what it needs as it is called: `import meshbridge` alone l
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jax.export import Exported
     from jax.stages import Lowered, Wrapped
 
+    from meshbridge.decide.mutations import Mutation, Operation
     from meshbridge.ir.groups import Spelling
     from meshbridge.ir.mlir import ir
     from meshbridge.jitted.function import Jitted
@@ -293,6 +294,43 @@ def diff(
         return Planned(opened.module, options)
 
     return difference_of(planned(first), planned(second))
+
+
+def operations(
+    program: Source | Wrapped, *arguments: Any, kwargs: Named = None, platform: str | None = None
+) -> tuple[Operation, ...]:
+    """The operations that a `Mutation` can name, in program order: their loops, and the options that they can take.
+
+    It takes what `partition` takes, and leaves it as it is. Raises MeshError, also for a program without a mesh.
+    """
+    from meshbridge.decide import mutations
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import formats
+    from meshbridge.reports.measured import to_legal
+
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    to_legal(opened.module)
+    return mutations.operations(opened.module)
+
+
+def mutate(
+    program: Source | Wrapped, *arguments: Any, mutations: Iterable[Mutation], kwargs: Named = None, platform: str | None = None
+) -> Program:
+    """The same program with new sharding options for operations of it, the RFC's `transform.mesh.mutate`: `report`, `partition`,
+    `compile`, `operations` and `mutate` itself take it. What has no option is decided around those that have one.
+
+    It takes what `partition` takes, and leaves it as it is. Raises MeshError for a mutation that names no operation of the
+    program, and for an option that an operation cannot take.
+    """
+    from meshbridge.decide import mutations as mutating
+    from meshbridge.ir.mlir import context
+    from meshbridge.read import formats
+    from meshbridge.reports.measured import to_legal
+
+    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    to_legal(opened.module)
+    mutating.mutate(opened.module, mutations)
+    return opened
 
 
 def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:

@@ -7,7 +7,7 @@ from meshbridge.dialect.ops import OPTION
 from meshbridge.ir.mlir import OpError, ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.ops.option import Option, is_legal
-from meshbridge.ops.rule import ShardingRule
+from meshbridge.ops.rule import ShardingRule, loop_types
 
 
 def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | None:
@@ -21,5 +21,15 @@ def given_option(op: ir.Operation, rule: ShardingRule, mesh: Mesh) -> Option | N
         raise OpError(op, f"has a sharding option with axis {unknown[0]} of a mesh of {mesh.rank} axes")
     option += ((),) * (len(rule.loops) - len(option))  # the RFC leaves out empty lists at the end
     if not is_legal(rule, option, mesh):
-        raise OpError(op, f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take")
+        found = f"has the sharding option {[list(axes) for axes in option]}, which its loops cannot take"
+        raise OpError(op, found, hint=f"its loops are {_loops_text(rule)}; an axis can split one loop")
     return option
+
+
+def _loops_text(rule: ShardingRule) -> str:
+    """`parallel 8, reduction_sum 16`, and which of them must be split evenly, or not at all."""
+    texts = []
+    for number, (kind, loop) in enumerate(zip(loop_types(rule), rule.loops, strict=True)):
+        limit = " (not to be split)" if number in rule.whole else " (evenly)" if number in rule.merged_loops else ""
+        texts.append(f"{kind} {loop.size}{limit}")
+    return ", ".join(texts) or "none"

@@ -1,11 +1,15 @@
-"""`mesh-opt --print-sharding-interface`: loops and indexing maps of each operation, as the RFC's walk-through prints them."""
+"""`mesh-opt --print-sharding-interface`: loops and indexing maps of each operation, as the RFC's walk-through prints them; and
+`--print-operations`: what a mutation can name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshbridge.decide.mutations import operations
 from meshbridge.ir.mlir import ir, walk_all
-from meshbridge.ops.rule import Interface, ShardingRule, affine_maps, loop_types
+from meshbridge.ops.rule import Interface, Loop, ShardingRule, affine_maps, loop_types
+from meshbridge.reports.measured import to_legal
+from meshbridge.text import table
 
 _SILENT = ("builtin.", "func.", "mesh.", "sdy.")
 """Dialects whose operations iterate over nothing."""
@@ -35,3 +39,21 @@ def _paragraph(op: ir.Operation, rule: ShardingRule) -> str:
         return f"{head}\nno sharding interface: operands are gathered\n"
     maps = "\n".join(str(entry) for entry in affine_maps(rule))
     return f"{head}\nloop types: [{' '.join(loop_types(rule))}]\nindexing maps:\n{maps}\n"
+
+
+def operations_text(module: ir.Module) -> str:
+    """A row for each operation of the program, which is made legal: its index, loops, sharding option, line and name."""
+    to_legal(module)
+    header = ("index", "op", "loops", "option", "location", "name")
+    rows = [
+        (
+            *(str(each.index), each.name, " ".join(map(_loop_text, each.loops))),
+            *("-" if each.option is None else str([list(axes) for axes in each.option]), each.location.short, each.scope or "-"),
+        )
+        for each in operations(module)
+    ]
+    return table([header, *rows], left={1, 2, 3, 4, 5}) + "\n"
+
+
+def _loop_text(loop: Loop) -> str:
+    return f"{loop.reduction}:{loop.size}" if loop.reduction else str(loop.size)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from meshbridge import pipeline
+from meshbridge.decide.mutation_script import read_mutations
+from meshbridge.decide.mutations import Mutation
 from meshbridge.dialect import assembly
 from meshbridge.dialect.chains import undefined_chains
 from meshbridge.ir import mlir
@@ -17,9 +19,10 @@ from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Known, Pass
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
-from meshbridge.tools import console, expectations, progress
+from meshbridge.reports.measured import mutate_and_measure
+from meshbridge.tools import arguments, console, expectations, progress
 from meshbridge.tools.crash_guard import guarded
-from meshbridge.tools.interface_text import interface_text
+from meshbridge.tools.interface_text import interface_text, operations_text
 
 SEPARATOR = "// -----\n"
 """What stands between the modules of a split input, and of its output."""
@@ -40,7 +43,8 @@ def _run(argv: list[str]) -> int:
     steps = _steps(flags, options)
     _check(options)
     data = files.read_bytes(options.input)
-    job = _Job(steps, options, files.display_name(options.input))
+    mutations = () if options.mutate is None else read_mutations(files.read_bytes(options.mutate), options.mutate)
+    job = _Job(steps, options, files.display_name(options.input), mutations)
     if options.verify_diagnostics:
         return job.check(data)
     job.write([job.convert(chunk, lambda text: print(text, file=sys.stderr)) for chunk in job.chunks(data)])
@@ -88,9 +92,10 @@ def _check(options: argparse.Namespace) -> None:
     values = {f"--{name.replace('_', '-')}": value not in (None, False, "") for name, value in vars(options).items()}
     texts = [f"--{name.replace('_', '-')}" for name in _TEXT_OPTIONS]
     useless: dict[str, str] = {}
-    if options.print_sharding_interface:
-        why = "with --print-sharding-interface, which prints no IR"
-        useless = dict.fromkeys(["--emit-bytecode", "--emit-spelling", *texts], why)
+    if printed := [name for name in _NO_IR if values[name]]:
+        why = f"with {printed[0]}, which prints no IR"
+        others = [name for name in _NO_IR if name != printed[0]]
+        useless = dict.fromkeys(["--emit-bytecode", "--emit-spelling", *others, *texts], why)
     elif options.emit_bytecode:
         useless = dict.fromkeys(["--emit-spelling", *texts], "with --emit-bytecode") | {"--split-input-file": _UNSPLIT}
     elif options.emit_spelling is not None and (chosen := known[options.emit_spelling]) is not formats.TEXT:
@@ -99,8 +104,13 @@ def _check(options: argparse.Namespace) -> None:
             useless["--split-input-file"] = _UNSPLIT
     if any(value for name, value in values.items() if name.startswith("--mlir-print-ir-")):
         useless = {name: why for name, why in useless.items() if name not in texts}  # the dumps are text
+    if options.mutate is None:
+        useless |= dict.fromkeys(["--machine", "--json"], "without --mutate")
     console.refuse_ignored("mesh-opt", useless, values)
 
+
+_NO_IR = ("--print-sharding-interface", "--print-operations")
+"""Options that print something else than the program."""
 
 _UNSPLIT = "on a binary output, which holds one module"
 
@@ -150,6 +160,14 @@ def _parser() -> console.Parser:
         action="store_true",
         help="print the loops and indexing maps of each operation",
     )
+    add(
+        "--mutate",
+        metavar="SCRIPT",
+        help="before all passes, give operations the sharding options of a script, and print the metrics before and after",
+    )
+    arguments.add_machine(parser, None, "neutral, with --mutate alone")
+    add("--json", action="store_true", help="with --mutate: the metrics for programs instead of people")
+    add("--print-operations", action="store_true", help="print the operations that a mutation can name")
     add("--emit-bytecode", action="store_true", help="write MLIR bytecode")
     add("--emit-spelling", metavar="FORMAT", help=f"one of {', '.join(formats.formats())} (default: mlir)")
     for when in ("before", "after"):
@@ -192,6 +210,7 @@ class _Job:
     steps: tuple[Pass, ...]
     options: argparse.Namespace
     filename: str
+    mutations: tuple[Mutation, ...] = ()
 
     def chunks(self, data: bytes) -> list[bytes]:
         """The modules of the input as bytes, line numbers kept."""
@@ -213,6 +232,8 @@ class _Job:
             pipeline.verify(program.module)
             for warning in undefined_chains(program.module):
                 warn(warning)
+        if self.mutations:
+            self._mutate(program.module)
         timings: list[pipeline.Timing] = []
         known: Known = {}
         verified: pipeline.Verify = "each" if self.options.verify_each else "none"
@@ -226,6 +247,13 @@ class _Job:
             for timing in timings:
                 print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
         return self._print(program)
+
+    def _mutate(self, module: ir.Module) -> None:
+        """Mutates a program; the metrics go to standard error where the program goes to standard output."""
+        machine = self.options.machine or pipeline.DEFAULTS.machine
+        measured = mutate_and_measure(module, self.mutations, pipeline.Options("mesh", machine=machine))
+        text = measured.to_json() if self.options.json else measured.table()
+        print(text, file=sys.stderr if self.options.output == "-" else sys.stdout)
 
     def check(self, data: bytes) -> int:
         """Converts every module, comparing diagnostics with those that the input expects."""
@@ -260,6 +288,8 @@ class _Job:
     def _print(self, program: Program) -> bytes:
         if self.options.print_sharding_interface:
             return interface_text(program.module).encode()
+        if self.options.print_operations:
+            return operations_text(program.module).encode()
         if self.options.emit_bytecode:
             return mlir.to_bytecode(program.module)
         chosen = formats.formats()[self.options.emit_spelling or formats.TEXT.name]

@@ -1,0 +1,134 @@
+"""Scripts of mutations: a module of MLIR's transform dialect, in generic form, with the RFC's op `transform.mesh.mutate`.
+
+    "transform.mesh.mutate"() {op = "stablehlo.dot_general", index = 1, option = [["data"], [], []]} : () -> ()
+
+or on a handle, as the RFC has it:
+
+    %products = "transform.structured.match"(%module) <{ops = ["stablehlo.dot_general"]}> : (!transform.any_op) -> !transform.any_op
+    "transform.mesh.mutate"(%products) {option = [[0], [], []]} : (!transform.any_op) -> ()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshbridge.decide.mutations import AxisList, Mutation
+from meshbridge.dialect.attributes import axis_array, string
+from meshbridge.ir.locations import location_of
+from meshbridge.ir.mlir import MeshError, context, ir, parse, walk_all
+
+MUTATE = "transform.mesh.mutate"
+_MATCH = "transform.structured.match"
+_AROUND = frozenset({"builtin.module", "transform.named_sequence", "transform.sequence", "transform.yield"})
+"""Ops that hold a script together."""
+
+_SELECTORS = ("op", "location", "index")
+
+
+def read_mutations(text: str | bytes, filename: str) -> tuple[Mutation, ...]:
+    """The mutations of a script, in order, one for each op name that a handle matches.
+
+    Raises ParseError for what is no MLIR, MeshError for an op that scripts do not have, for attributes that a mutation does not
+    have or that are of another kind, and for a script without a mutation.
+    """
+    module = parse(text, filename, context())
+    script = _Script(filename)
+    found = [mutation for op in walk_all(module) for mutation in script.mutations(op)]
+    if not found:
+        raise MeshError(f"{filename}: error: expected an op '{MUTATE}', found none")
+    return tuple(found)
+
+
+class _Script:
+    def __init__(self, filename: str) -> None:
+        self.filename = filename
+
+    def mutations(self, op: ir.Operation) -> list[Mutation]:
+        """Those that an op of the script says; none for what holds the script together."""
+        if op.name == _MATCH:
+            self._matched(op)
+            return []
+        if op.name != MUTATE:
+            if op.name not in _AROUND:
+                raise self._error(op, f"found the op '{op.name}', expected '{MUTATE}' or '{_MATCH}'")
+            return []
+        attributes = dict(op.attributes.items())
+        if unknown := sorted(set(attributes) - {*_SELECTORS, "option"}):
+            raise self._error(op, f"found the attribute '{unknown[0]}', expected option, {', '.join(_SELECTORS)}")
+        if "option" not in attributes:
+            raise self._error(op, "expected the attribute 'option', an array of mesh axes for each loop")
+        named = self._handled(op, attributes)
+        location = self._text(op, attributes, "location")
+        index = self._index(op, attributes)
+        option = self._option(op, attributes["option"])
+        return [Mutation(option, each, location, index, self._place(op)) for each in named]
+
+    def _handled(self, op: ir.Operation, attributes: dict[str, ir.Attribute]) -> list[str]:
+        """The op names that are meant: those of the handle, or the one of the attribute; one empty for any."""
+        if len(op.operands) == 0:
+            return [self._text(op, attributes, "op")]
+        made = op.operands[0].owner
+        if len(op.operands) > 1 or isinstance(made, ir.Block) or made.name != _MATCH:
+            raise self._error(op, f"expected one handle that '{_MATCH}' makes, or none")
+        if "op" in attributes:
+            raise self._error(op, "has a handle and the attribute 'op', expected one of them")
+        names = self._matched(made.operation)
+        if "index" in attributes and len(names) > 1:
+            raise self._error(op, "has an index into a handle of several op names, expected one name")
+        return names
+
+    def _matched(self, op: ir.Operation) -> list[str]:
+        attributes = dict(op.attributes.items())
+        if set(attributes) != {"ops"} or not isinstance(attributes["ops"], ir.ArrayAttr):
+            raise self._error(op, "expected the attribute 'ops' alone, an array of op names")
+        names = [string(name) for name in attributes["ops"] if isinstance(name, ir.StringAttr)]
+        if not names or len(names) != len(attributes["ops"]):
+            raise self._error(op, f"expected op names, found {attributes['ops']}")
+        return names
+
+    def _text(self, op: ir.Operation, attributes: dict[str, ir.Attribute], name: str) -> str:
+        found = attributes.get(name)
+        if found is None:
+            return ""
+        if not isinstance(found, ir.StringAttr) or not found.value:
+            raise self._error(op, f"expected a text as '{name}', found {found}")
+        return string(found)
+
+    def _index(self, op: ir.Operation, attributes: dict[str, ir.Attribute]) -> int | None:
+        found = attributes.get("index")
+        if found is None:
+            return None
+        if not isinstance(found, ir.IntegerAttr):
+            raise self._error(op, f"expected a number as 'index', found {found}")
+        return int(found.value)
+
+    def _option(self, op: ir.Operation, attribute: ir.Attribute) -> Sequence[AxisList]:
+        if not isinstance(attribute, ir.ArrayAttr):
+            try:
+                return axis_array(attribute)
+            except MeshError:
+                raise self._no_option(op, attribute) from None
+        return tuple(self._loop(op, attribute, axes) for axes in attribute)
+
+    def _loop(self, op: ir.Operation, whole: ir.Attribute, axes: ir.Attribute) -> AxisList:
+        if not isinstance(axes, ir.ArrayAttr):
+            raise self._no_option(op, whole)
+        found: list[int | str] = []
+        for axis in axes:
+            if isinstance(axis, ir.StringAttr):
+                found.append(string(axis))
+            elif isinstance(axis, ir.IntegerAttr):
+                found.append(int(axis.value))
+            else:
+                raise self._no_option(op, whole)
+        return tuple(found)
+
+    def _no_option(self, op: ir.Operation, found: ir.Attribute) -> MeshError:
+        return self._error(op, f'expected an option as in [[0], []] or [["data"], []], found {found}')
+
+    def _place(self, op: ir.Operation) -> str:
+        at = location_of(op)
+        return f"{self.filename}:{at.line}:{at.column}"
+
+    def _error(self, op: ir.Operation, message: str) -> MeshError:
+        return MeshError(f"{self._place(op)}: error: '{op.name}' op {message}")

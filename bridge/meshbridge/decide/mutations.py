@@ -1,0 +1,202 @@
+"""Mutations: new sharding options for operations that are named, the RFC's `transform.mesh.mutate`.
+
+    Mutation([["data"], [], []], op="stablehlo.dot_general", index=1)      the second product: its rows along "data"
+
+A mutation is written down as the attribute in which a program gives an op its option; deciding follows that, and decides the
+rest around it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, product
+from typing import TypeAlias
+
+from meshbridge.decide.given_option import given_option
+from meshbridge.dialect.attributes import axis_array, axis_array_attr, integers
+from meshbridge.dialect.module_mesh import find_mesh
+from meshbridge.dialect.ops import MANUAL_AXES, OPTION
+from meshbridge.ir.locations import SourceLocation, trail_at
+from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, MeshError, OpError, functions_to_partition, ir, title
+from meshbridge.ir.sharding import Axes, Mesh
+from meshbridge.ops.option import Option, is_legal
+from meshbridge.ops.rule import Interface, Loop, ShardingRule
+
+AxisList: TypeAlias = Sequence[int | str]
+"""Mesh axes from outer to inner, each by its number or its name."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A new sharding option for the operations of a legal program that have this name and location; with an `index` for one of
+    them. What is not given selects nothing; at least one of the three has to be."""
+
+    option: Sequence[AxisList]
+    "Per loop, the mesh axes that split it. Empty lists at the end may be left out, as in the RFC."
+    op: str = ""
+    "The name of the op, or of a custom call with its target: `stablehlo.dot_general`, `stablehlo.custom_call @Qr`."
+    location: str = ""
+    """A line of the source, `model.py:42` or `model.py:42:8`, with as many folders as wanted; or a name: of the op itself, or
+    steps of the name stack in which it is, `Dense_1` or `LM/Dense_1/dot_general`."""
+    index: int | None = None
+    "Which of the operations that `op` and `location` select, in program order, from 0."
+    written: str = ""
+    "Where the mutation is written, as diagnostics name it: `script.mlir:3:1`."
+
+    def __str__(self) -> str:
+        parts = (f"{name} {value}" for name in ("op", "location", "index") if (value := getattr(self, name)) not in ("", None))
+        return f"the mutation of {', '.join(parts) or 'nothing'}"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation that a mutation can name."""
+
+    index: int
+    "Among all operations of the program that have loops."
+    name: str
+    location: SourceLocation
+    scope: str
+    "Its innermost name, or the name stack in which it is: `jit(step)/LM/Dense_1/dot_general`; empty where it has none."
+    loops: tuple[Loop, ...]
+    option: Option | None
+    "The one that the program gives it."
+    rule: ShardingRule = field(repr=False)
+    mesh: Mesh = field(repr=False)
+    manual: frozenset[int] = field(repr=False)
+    "Axes of manual computations around it, along which nothing is left to shard."
+
+    def options(self) -> Iterator[Option]:
+        """The options that it can take in which each mesh axis splits one loop or none, the lower axis outside; that of no
+        splits first. Loops are split as finely as they have iterations at most."""
+        free = [axis for axis in range(self.mesh.rank) if axis not in self.manual and self.mesh.shape[axis] > 1]
+        for places in product(range(-1, len(self.loops)), repeat=len(free)):
+            loops = tuple(
+                tuple(axis for axis, place in zip(free, places, strict=True) if place == loop) for loop in range(len(self.loops))
+            )
+            fits = all(self.mesh.group_size(axes) <= loop.size for axes, loop in zip(loops, self.loops, strict=True) if axes)
+            if fits and is_legal(self.rule, loops, self.mesh):
+                yield loops
+
+
+def operations(module: ir.Module) -> tuple[Operation, ...]:
+    """The operations of a legal program that a mutation can name, in program order. Raises MeshError for one without a mesh."""
+    return tuple(_Program(module).described())
+
+
+def mutate(module: ir.Module, mutations: Iterable[Mutation]) -> None:
+    """Gives operations of a legal program new options, one mutation after the other, in place.
+
+    Raises MeshError for a mutation that selects no operation, for an axis that the mesh does not have, and for an option that one
+    of the selected operations cannot take; the module may then be changed in part.
+    """
+    program = _Program(module)
+    for mutation in mutations:
+        try:
+            program.apply(mutation)
+        except MeshError as error:
+            if not mutation.written:
+                raise
+            raise MeshError(f"{mutation.written}: error: {mutation} cannot be made\n{error}") from None
+
+
+class _Program:
+    """A legal program, and the operations of it that have loops."""
+
+    def __init__(self, module: ir.Module) -> None:
+        mesh = find_mesh(module)
+        if mesh is None:
+            raise MeshError("error: the program has no mesh, expected one along whose axes its operations can be split")
+        self.module, self.mesh, self.interface = module, mesh, Interface()
+        with module.context:
+            functions = functions_to_partition(module)
+            self.ops = [found for function in functions for found in self._within(function, frozenset())]
+
+    def _within(self, op: ir.Operation, manual: frozenset[int]) -> Iterator[tuple[ir.Operation, frozenset[int]]]:
+        for view in chain.from_iterable(region.blocks[0].operations for region in op.regions if len(region.blocks)):
+            inner = view.operation
+            if inner.name == MANUAL:
+                axes = integers(inner.attributes[MANUAL_AXES]) if MANUAL_AXES in inner.attributes else range(self.mesh.rank)
+                yield from self._within(inner, manual | frozenset(axes))
+            elif inner.name in REGION_OPS:
+                yield from self._within(inner, manual)
+            elif not inner.name.startswith(_SILENT) and inner.name not in _HANDED_ON and self.interface.rule(inner).loops:
+                yield inner, manual
+
+    def described(self) -> Iterator[Operation]:
+        with self.module.context:
+            for index, (op, manual) in enumerate(self.ops):
+                rule, trail = self.interface.rule(op), trail_at(op.location)
+                given = axis_array(op.attributes[OPTION]) if OPTION in op.attributes else None
+                names = _names(op)
+                scope = max(names, key=len) if names else ""
+                yield Operation(index, title(op), trail.user_line, scope, rule.loops, given, rule, self.mesh, manual)
+
+    def apply(self, mutation: Mutation) -> None:
+        option = tuple(self._axes(axes) for axes in mutation.option)
+        with self.module.context:
+            for op, manual in self._selected(mutation):
+                if taken := sorted(manual.intersection(chain.from_iterable(option))):
+                    name = self.mesh.axis_name(taken[0])
+                    raise OpError(op, f'is in a manual computation along "{name}", expected an option along other axes')
+                op.attributes[OPTION] = axis_array_attr(option)
+                given_option(op, self.interface.rule(op), self.mesh)
+
+    def _axes(self, axes: AxisList) -> Axes:
+        return tuple(chain.from_iterable(self._axis(axis) for axis in axes))
+
+    def _axis(self, axis: int | str) -> Axes:
+        if isinstance(axis, str) and axis in self.mesh.runs:
+            return self.mesh.runs[axis]
+        if isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < self.mesh.rank:
+            return (axis,)
+        known = ", ".join(f'"{name}"' for name in self.mesh.runs)
+        raise MeshError(f"error: found the axis {axis!r}, expected {known}, or a number from 0 to {self.mesh.rank - 1}")
+
+    def _selected(self, mutation: Mutation) -> list[tuple[ir.Operation, frozenset[int]]]:
+        if not mutation.op and not mutation.location and mutation.index is None:
+            raise MeshError("error: a mutation names no operation, expected op, location or index")
+        found = [each for each in self.ops if _is_meant(each[0], mutation)]
+        if not found:
+            raise MeshError(f"error: {mutation} selects no operation{self._way_out(mutation)}")
+        if mutation.index is None:
+            return found
+        if not 0 <= mutation.index < len(found):
+            raise MeshError(f"error: {mutation} is beyond the {len(found)} operations of that name and location, from 0")
+        return [found[mutation.index]]
+
+    def _way_out(self, mutation: Mutation) -> str:
+        names = sorted({title(op) for op, _ in self.ops})
+        if mutation.op and mutation.op not in names:
+            return f": the program has {', '.join(names)}"
+        return "\n  hint: mesh-opt --print-operations lists them"
+
+
+_SILENT = ("mesh.", "sdy.", "func.")
+_HANDED_ON = frozenset({"stablehlo.return", BARRIER})
+"""Ops that have no loops of their own: their values are sharded as others say."""
+
+_STEP = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+):(\d+))?')
+
+
+def _names(op: ir.Operation) -> list[str]:
+    """The names in the location of an op, those of files aside."""
+    return [text for text, line, _ in _STEP.findall(str(op.location)) if text and not line]
+
+
+def _is_meant(op: ir.Operation, mutation: Mutation) -> bool:
+    return (not mutation.op or mutation.op in (op.name, title(op))) and (
+        not mutation.location or _is_at(str(op.location), mutation.location)
+    )
+
+
+def _is_at(location: str, wanted: str) -> bool:
+    for text, line, column in _STEP.findall(location):
+        said = (f"{text}:{line}", f"{text}:{line}:{column}") if line else ()
+        if any(each == wanted or each.endswith(f"/{wanted}") for each in said):
+            return True
+        if not line and f"/{wanted}/" in f"/{text}/":
+            return True
+    return False
