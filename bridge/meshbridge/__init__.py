@@ -30,6 +30,7 @@ from meshbridge.api import (
     report,
     save,
     search,
+    symbolic_report,
 )
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
 
@@ -41,12 +42,14 @@ if TYPE_CHECKING:
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.search.plan import SearchedPlan
+    from meshbridge.reports.symbolic import Formulas
 
     __version__: str
 
 __all__ = [
     "Difference",
     "Explanation",
+    "Formulas",
     "LoopsAndMaps",
     "MeshError",
     "Mutation",
@@ -73,12 +76,14 @@ __all__ = [
     "report",
     "save",
     "search",
+    "symbolic_report",
 ]
 
 _HOMES = {
     "Difference": "meshbridge.reports",
     "Explanation": "meshbridge.reports",
     "LoopsAndMaps": "meshbridge.ops.rule_notation",
+    "Formulas": "meshbridge.reports.symbolic",
     "Mutation": "meshbridge.decide.mutations",
     "OpError": "meshbridge.ir.mlir",
     "Operation": "meshbridge.decide.mutations",

@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
+from meshbridge.ir.errors import MeshError
+
 if TYPE_CHECKING:
     from jax.export import Exported
     from jax.stages import Lowered, Wrapped
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from meshbridge.pipeline import Collectives, Emit
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
+    from meshbridge.reports.symbolic import Formulas
     from meshbridge.runtime.compiler_options import Given
     from meshbridge.runtime.pjrt import Executable
     from meshbridge.search.plan import SearchedPlan
@@ -294,6 +297,41 @@ def diff(
         return Planned(opened.module, options)
 
     return difference_of(planned(first), planned(second))
+
+
+def symbolic_report(
+    program: Source,
+    *,
+    dims: Mapping[str, int] | None = None,
+    machine: str | None = None,
+    resharding: Resharding = "cheapest",
+    collectives: Collectives = "on",
+) -> Formulas:
+    """What `program` communicates as formulas of its symbolic dimensions and of the sizes of its mesh's axes.
+
+    The formulas are those of the plan that is made for the sizes `dims`, which a `jax.export.Exported` with symbolic dimensions
+    needs, and for the mesh that the program has. They hold at sizes that the axes divide. Where no machine is named, the plan is
+    made for the default one.
+    Raises MeshError as `report` does; where sympy is not installed; for a machine with a topology; and where the bytes of a
+    collective are no polynomial of the dimensions.
+    """
+    from jax.export import Exported
+
+    from meshbridge.ir.mlir import context
+    from meshbridge.pipeline import DEFAULTS, Options
+    from meshbridge.read import files, formats
+    from meshbridge.reports import symbolic
+
+    def at(sizes: Mapping[str, int]) -> Program:
+        if sizes and isinstance(program, Exported):
+            return files.parse_program(serialized, program.fun_name, sizes)
+        if sizes:
+            raise MeshError(f"error: expected a jax.export.Exported to give sizes, found {type(program).__name__}")
+        return formats.unpack(program, context())
+
+    serialized = bytes(program.serialize()) if dims and isinstance(program, Exported) else b""
+    options = Options("mesh", resharding, machine or DEFAULTS.machine, collectives=collectives)
+    return symbolic.formulas(at, dims or {}, options)
 
 
 def operations(

@@ -4,8 +4,8 @@
 
 or on a handle, as the RFC has it:
 
-    %products = "transform.structured.match"(%module) <{ops = ["stablehlo.dot_general"]}> : (!transform.any_op) -> !transform.any_op
-    "transform.mesh.mutate"(%products) {option = [[0], [], []]} : (!transform.any_op) -> ()
+    %dots = "transform.structured.match"(%module) <{ops = ["stablehlo.dot_general"]}> : (!transform.any_op) -> !transform.any_op
+    "transform.mesh.mutate"(%dots) {option = [[0], [], []]} : (!transform.any_op) -> ()
 """
 
 from __future__ import annotations

@@ -97,8 +97,9 @@ def _change(name: str, before: _Rows, after: _Rows) -> str:
 
 
 def to_legal(module: ir.Module) -> None:
-    """Takes a program to the stage `legal` in place: the one whose operations mutations name. Raises MeshError, also for a program
-    that is partitioned already."""
+    """Takes a program to the stage `legal` in place: the one whose operations mutations name.
+
+    Raises MeshError, also for a program that is partitioned already."""
     if is_partitioned(module):
         raise MeshError("error: the program is partitioned already, mutations have no effect on it")
     run(build(Options(emit="annotated")).until("legal").passes, module, verified="dialect")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import get_args, get_type_hints
 
@@ -18,6 +18,7 @@ from meshbridge.machines.target import has_topology
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports import By, partition_and_report, partition_and_suggest
+from meshbridge.reports.symbolic import formulas
 from meshbridge.resharding.notation import parse_mesh
 from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.tools import (
@@ -86,6 +87,8 @@ def _add_report(parser: console.Parser) -> None:
     parser.add_argument("--html", metavar="OUT.html", help="write the report as a page, one file that needs no network")
     text = "write wire bytes by operation, as node data for the graph that Model Explorer draws of the input"
     parser.add_argument("--model-explorer", metavar="OUT.json", help=text)
+    text = "give wire bytes as formulas of symbolic dimensions and of the sizes of mesh axes, of the plan for the sizes in --dims"
+    parser.add_argument("--symbolic", action="store_true", help=text)
     parser.set_defaults(command=report)
 
 
@@ -190,7 +193,7 @@ def partition(options: argparse.Namespace) -> int:
     return 0
 
 
-_READING, _CONVERTING, _WRITING, _TRYING = "reading", "converting", "writing", "trying changes"
+_READING, _CONVERTING, _WRITING, _TRYING, _FITTING = "reading", "converting", "writing", "trying changes", "fitting formulas"
 
 _STAGES = {
     "source": "checking",
@@ -317,8 +320,36 @@ def _binary(program: Program) -> Program:
     return replace(program, format=formats.BYTECODE)
 
 
+_OF_SIZES = ("by", "suggest", "tokens", "perfetto", "html", "model_explorer", "memory_limit", "layout")
+"""Options of `meshbridge report` that are about figures of one choice of sizes."""
+
+
+def symbolic(options: argparse.Namespace) -> int:
+    """`meshbridge report IN --symbolic`."""
+    useless = dict.fromkeys(map(_flag, _OF_SIZES), "with --symbolic, which has formulas of wire bytes alone")
+    console.refuse_ignored("meshbridge report", useless, _given(options))
+    how = pipeline.Options("mesh", options.resharding, options.machine, collectives=options.collectives)
+    with progress.shown((_READING, _FITTING), quiet=options.quiet) as steps:
+        program = _read_for_platform(options)  # which also says what is wrong with the input, or with --dims
+        steps.done(_READING)
+        name, data = files.display_name(options.input), b"" if options.dims is None else files.read_bytes(options.input)
+
+        def at(dims: Mapping[str, int]) -> Program:
+            if not dims:
+                return replace(program, module=formats.copy_module(program.module))
+            return formats.choose_platform(files.parse_program(data, name, dims), options.platform)
+
+        with files.about(name, program.format.wording):
+            found = formulas(at, options.dims or {}, how)
+        steps.done(_FITTING)
+    print(found.to_json() if options.json else found.table())
+    return 0
+
+
 def report(options: argparse.Namespace) -> int:
     """`meshbridge report IN`."""
+    if options.symbolic:
+        return symbolic(options)
     is_placed = has_topology(options.machine)
     given = {"--perfetto": options.perfetto, "--layout": options.layout, "--tokens": options.tokens}
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
