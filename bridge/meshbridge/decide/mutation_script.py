@@ -10,6 +10,7 @@ or on a handle, as the RFC has it:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from meshbridge.decide.mutations import AxisList, Mutation
@@ -39,6 +40,22 @@ def read_mutations(text: str | bytes, filename: str) -> tuple[Mutation, ...]:
     return tuple(found)
 
 
+_PROPERTIES = re.compile(r"\) <(\{.*\})>(?= [({:])", re.S)
+
+
+def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """Those of `<{…}>` too, which the bindings do not hand out for an op that MLIR does not know."""
+    found = dict(op.attributes.items())
+    text = op.get_asm(print_generic_op_form=True, use_local_scope=True, skip_regions=True)
+    printed = _PROPERTIES.search(str(text))
+    if printed is not None:
+        with op.context:
+            properties = ir.DictAttr(ir.Attribute.parse(printed[1]))
+        entries = [properties[number] for number in range(len(properties))]
+        found |= {entry.name: entry.attr for entry in entries}
+    return found
+
+
 class _Script:
     def __init__(self, filename: str) -> None:
         self.filename = filename
@@ -52,7 +69,7 @@ class _Script:
             if op.name not in _AROUND:
                 raise self._error(op, f"found the op '{op.name}', expected '{MUTATE}' or '{_MATCH}'")
             return []
-        attributes = dict(op.attributes.items())
+        attributes = _attributes(op)
         if unknown := sorted(set(attributes) - {*_SELECTORS, "option"}):
             raise self._error(op, f"found the attribute '{unknown[0]}', expected option, {', '.join(_SELECTORS)}")
         if "option" not in attributes:
@@ -78,7 +95,7 @@ class _Script:
         return names
 
     def _matched(self, op: ir.Operation) -> list[str]:
-        attributes = dict(op.attributes.items())
+        attributes = _attributes(op)
         if set(attributes) != {"ops"} or not isinstance(attributes["ops"], ir.ArrayAttr):
             raise self._error(op, "expected the attribute 'ops' alone, an array of op names")
         names = [string(name) for name in attributes["ops"] if isinstance(name, ir.StringAttr)]

@@ -59,7 +59,7 @@ class Operation:
     name: str
     location: SourceLocation
     scope: str
-    "Its innermost name, or the name stack in which it is: `jit(step)/LM/Dense_1/dot_general`; empty where it has none."
+    "The name stack in which it is, `jit(step)/LM/Dense_1/dot_general`, or its name; empty where it has none."
     loops: tuple[Loop, ...]
     option: Option | None
     "The one that the program gives it."
@@ -130,8 +130,7 @@ class _Program:
             for index, (op, manual) in enumerate(self.ops):
                 rule, trail = self.interface.rule(op), trail_at(op.location)
                 given = axis_array(op.attributes[OPTION]) if OPTION in op.attributes else None
-                names = _names(op)
-                scope = max(names, key=len) if names else ""
+                scope = "/".join(trail.stacks) or next(iter(_names(op)), "")
                 yield Operation(index, title(op), trail.user_line, scope, rule.loops, given, rule, self.mesh, manual)
 
     def apply(self, mutation: Mutation) -> None:

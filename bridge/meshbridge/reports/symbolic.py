@@ -29,7 +29,7 @@ from meshbridge.dialect.module_mesh import declared_meshes, find_mesh, is_partit
 from meshbridge.dialect.ops import DEVICE_IDS, MANUAL_AXES
 from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.locations import SourceLocation, members, user_line
-from meshbridge.ir.mlir import MANUAL, MeshError, ir, walk_all
+from meshbridge.ir.mlir import MANUAL, MeshError, ir, stablehlo, walk_all
 from meshbridge.ir.passes import Known
 from meshbridge.ir.sharding import MAX_DEVICES, Mesh
 from meshbridge.machines.target import has_topology
@@ -232,6 +232,7 @@ class _Plan:
         if is_partitioned(module):
             raise MeshError("error: the program is partitioned already, expected one of which a plan is made")
         run(build(replace(self.options, emit="mesh")).until("legal").passes, module, verified="dialect")
+        _separate_constants(module)
         return module
 
     def rows(self, point: Point) -> dict[Row, Fraction]:
@@ -269,6 +270,36 @@ class _Plan:
 def _part(label: str) -> int:
     """The size of a sub-axis, `x:(2)4`, whose axis is held."""
     return int(label.rpartition(")")[2])
+
+
+def _separate_constants(module: ir.Module) -> None:
+    """Gives every use of a constant one of its own, and makes broadcasts of constants constants. Where a program is given sizes,
+    XLA merges constants that are equal there, and folds such broadcasts if they are small: it would have other operations at
+    other sizes."""
+    for op in [op for op in walk_all(module) if op.name == "stablehlo.broadcast_in_dim"]:
+        value = _constant(op.operands[0])
+        if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
+            with module.context, op.location, ir.InsertionPoint(op):
+                splat = ir.DenseElementsAttr.get_splat(op.results[0].type, value.get_splat_value())
+                op.results[0].replace_all_uses_with(stablehlo.ConstantOp(splat).result)
+            op.erase()
+    shared = [op for op in walk_all(module) if op.name == _CONSTANT]
+    for op in list(walk_all(module)):
+        for number, operand in enumerate(op.operands):
+            if _constant(operand) is not None:
+                made: Any = operand.owner
+                op.operands[number] = made.operation.clone(ip=ir.InsertionPoint(op)).results[0]
+    for op in shared:
+        op.erase()
+
+
+_CONSTANT = "stablehlo.constant"
+
+
+def _constant(value: ir.Value) -> ir.Attribute | None:
+    """The content of a constant; None for any other value."""
+    made: Any = value.owner
+    return made.operation.attributes["value"] if not isinstance(made, ir.Block) and made.name == _CONSTANT else None
 
 
 def _held(module: ir.Module, mesh: Mesh) -> dict[str, tuple[int, str]]:
@@ -349,6 +380,7 @@ class _Fit:
         self.reference: Point = tuple([factor * size for size in sizes[:count]] + sizes[count:])
         self.rows = plan.rows(self.reference)
         self.held = dict(held)
+        self.refused: list[str] = []
         self.sizes = [self._sizes(number) for number in range(len(self.names))]
         self.symbols = [_sympy().Symbol(name, integer=True, positive=True) for name in self.names]
 
@@ -366,7 +398,8 @@ class _Fit:
             return found
         name = self.names[number]
         if not self.is_axis[number]:
-            raise MeshError(f"error: no other size of the symbolic dimension '{name}' than {found[0]} has the same plan")
+            text = f"error: no other size of the symbolic dimension '{name}' than {found[0]} has the same plan"
+            raise MeshError("\n  hint: ".join([text, *self.refused[-1:]]))
         self.held[name] = (found[0], "no other size that was tried divides what it splits")
         return found
 
@@ -377,7 +410,8 @@ class _Fit:
         """Whether the program has the same collectives there."""
         try:
             return set(self.plan.rows(point)) == set(self.rows)
-        except MeshError:
+        except MeshError as error:
+            self.refused.append(str(error).removeprefix("error: "))
             return False
 
     def formulas(self) -> Formulas:
@@ -388,10 +422,8 @@ class _Fit:
             if expression is None:
                 where = f"{row.kind} over {','.join(row.axes) or 'no axes'} at {row.location}"
                 hint = "choose other sizes for the plan, with --dims, that the axes of the mesh divide"
-                free = ", ".join(name for name in self.names if name not in self.held)
-                raise _NoFormulaError(
-                    row, f"error: the bytes of the {where} are no polynomial of {free or 'sizes'}\n  hint: {hint}"
-                )
+                symbols = ", ".join(name for name in self.names if name not in self.held) or "sizes"
+                raise _NoFormulaError(row, f"error: the bytes of the {where} are no polynomial of {symbols}\n  hint: {hint}")
             made.append(Formula(*row, _pretty(expression)))
         free = [name for name in self.names if name not in self.held]
         base = {name: size for name, size in self.plan.base.items() if name in free}
