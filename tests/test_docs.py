@@ -33,6 +33,7 @@ QUICK = (
 OF_THE_README = (
     "docs/converters.md",
     "docs/explain.md",
+    "docs/mutations.md",
     "docs/other-compilers.md",
     "docs/report.md",
     "docs/shard-map.md",
