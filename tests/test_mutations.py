@@ -211,6 +211,24 @@ def test_more_mutated_programs_compute_the_same(name: str, split: Callable[..., 
     check_drawn_mutations(name, range(2, 40), split)
 
 
+@pytest.mark.parametrize("option", [[["data"]], [[], ["data"]], [["model"], ["data"]]])
+def test_linear_operations_split_along_the_axes_of_their_partial_operands(
+    option: list[list[str]], split: Callable[..., NamedSharding]
+) -> None:
+    """The gradient of a weight is a sum over the batch, which its transposition would leave to be reduced behind it."""
+    function, _, _ = PROGRAMS["train"]
+    jitted = jax.jit(function, in_shardings=([split(None, "model"), split()], split("data")))
+    generator = np.random.default_rng(0)
+    weights = [generator.standard_normal(shape, np.float32) for shape in ((24, 12), (12, 6))]
+    x = generator.standard_normal((12, 24), np.float32)
+    transposed = [each.index for each in meshbridge.operations(jitted, weights, x) if each.name == "stablehlo.transpose"]
+    expected = train([jnp.asarray(weight) for weight in weights], jnp.asarray(x))
+    for index in transposed:
+        mutated = meshbridge.mutate(jitted, weights, x, mutations=[Mutation(option, index=index)])
+        for have, want in zip(meshbridge.compile(mutated)(weights, x), expected, strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+
+
 def test_operations_in_manual_computations_take_other_axes(mesh: jax.sharding.Mesh) -> None:
     rows = PartitionSpec("data")
     mapped = jax.shard_map(lambda x, w: jnp.tanh(x @ w), mesh=mesh, in_specs=(rows, PartitionSpec()), out_specs=rows,

@@ -21,7 +21,7 @@ from meshbridge.decide.value import Value
 from meshbridge.ir.mlir import COMPOSITE, ir
 from meshbridge.ir.sharding import Axes, Sharding, Split
 from meshbridge.ops.layouts import in_layout, shared_layout
-from meshbridge.ops.linear import ADD, LINEAR, carried_axes
+from meshbridge.ops.linear import ADD, LINEAR
 from meshbridge.ops.option import Option, sharding_of
 from meshbridge.ops.rule import ShardingRule
 
@@ -241,7 +241,7 @@ class Assigner:
         """The axes over which the node's result stays partial because its operands are; () if it needs them reduced."""
         if node.name not in LINEAR:
             return ()
-        return carried_axes(node.op, node.rule, [partial.get(tensor, ()) for tensor in node.operands])
+        return node.carried([partial.get(tensor, ()) for tensor in node.operands])
 
     def _is_passed_on(self, tensor: int, axes: Axes) -> bool:
         """Whether a partial definition is left to its only user because that passes it on in no more bytes; or to several users,
@@ -320,7 +320,7 @@ class Assigner:
         partial = [
             axes if value is not None and value.unreduced == axes else () for axes, value in zip(partial, arriving, strict=True)
         ]
-        carried = carried_axes(node.op, node.rule, partial) if any(partial) and node.only_result >= 0 else ()
+        carried = node.carried(partial) if any(partial) and node.only_result >= 0 else ()
         return tuple([carried if axes == carried else () for axes in partial])
 
     def _define(self, number: int, computed: Sharding) -> None:

@@ -21,6 +21,7 @@ from meshbridge.decide.choice import Pricing, TensorType, pricing_of
 from meshbridge.ir.mlir import inside, ir
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, Split
 from meshbridge.ir.subaxes import parts_of
+from meshbridge.ops.linear import carried_axes
 from meshbridge.ops.option import Option, sharding_of, with_partial, with_split
 from meshbridge.ops.rule import ShardingRule
 from meshbridge.resharding import ALONE, Beside
@@ -230,6 +231,13 @@ class Node:
     def only_result(self) -> int:
         """The tensor of its result; -1 if it has none, several, or one that is no ranked tensor."""
         return self.results[0] if len(self.results) == 1 else -1
+
+    def carried(self, partial: Sequence[Axes]) -> Axes:
+        """The axes along which its result stays a partial sum because its operands are, given theirs. None if the program gives
+        an option that splits along some of them: an axis either splits a value or sums it."""
+        axes = carried_axes(self.op, self.rule, partial)
+        given = self.kind.fixed_option
+        return () if given is not None and not set(axes).isdisjoint(chain.from_iterable(given)) else axes
 
 
 @dataclass

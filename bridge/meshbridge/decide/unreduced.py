@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from meshbridge.decide.graph import Graph, Node
 from meshbridge.ir.sharding import Axes, Sharding
-from meshbridge.ops.linear import ADD, carried_axes
+from meshbridge.ops.linear import ADD
 
 
 def carry_declarations(graph: Graph) -> None:
@@ -101,7 +101,7 @@ def _declare(graph: Graph, tensor: int, layout: Sharding) -> None:
 
 
 def _carried(graph: Graph, node: Node) -> Axes:
-    return carried_axes(node.op, node.rule, _partial(graph, node.operands))
+    return node.carried(_partial(graph, node.operands))
 
 
 def _partial(graph: Graph, tensors: Iterable[int]) -> list[Axes]:
