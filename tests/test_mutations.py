@@ -123,6 +123,17 @@ def test_what_is_decided_follows_the_mutation(exported: export.Exported) -> None
     assert meshbridge.report(mutated).wire_bytes > meshbridge.report(exported).wire_bytes
 
 
+def test_a_program_whose_shardings_are_decided_is_mutated_at_one_operation(exported: export.Exported) -> None:
+    start = meshbridge.mutate(exported, mutations=())
+    decided = meshbridge.partition(start, emit="annotated")
+    assert set(options_of(decided)) == {0, 1, 2}
+    mutated = meshbridge.mutate(decided, mutations=[Mutation([[], ["model"], ["data"]], index=2)])
+    assert options_of(mutated) == options_of(decided) | {2: ((), (1,), (0,))}
+    arrays = [np.random.default_rng(0).standard_normal(aval.shape, np.float32) for aval in exported.in_avals]
+    np.testing.assert_allclose(meshbridge.compile(mutated)(*arrays), mlp(*arrays), rtol=1e-4, atol=1e-4)
+    assert meshbridge.report(mutated).wire_bytes > meshbridge.report(decided).wire_bytes
+
+
 def test_a_mutated_program_is_still_an_artifact(exported: export.Exported, mesh: jax.sharding.Mesh) -> None:
     mutated = meshbridge.mutate(exported, mutations=[Mutation([["data"], ["model"]], index=0)])
     again = export.deserialize(bytearray(meshbridge.partition(mutated).serialize()))

@@ -193,6 +193,22 @@ def test_axes_of_manual_computations_are_numbers() -> None:
     assert "model is taken as 4: the program has manual computations along it" in found.table()
 
 
+def test_an_axis_of_which_parts_split_is_a_number() -> None:
+    """64 columns along the 4 devices of "model" are 2 rows of 32: half of the axis splits the rows."""
+
+    def folded(split: Split, b: Any, s: Any) -> Made:
+        def rows(x: jax.Array) -> jax.Array:
+            return jnp.tanh(x.reshape(x.shape[0], 2, 32)).sum(2) @ jnp.ones((2, 64))
+
+        return rows, (split("data", "model"),), None, (shape(b, 64),)
+
+    exported = artifact(folded, (2, 4))
+    found = meshbridge.symbolic_report(exported, dims={"b": 4})
+    assert found.held == {"model": (4, "parts of it split tensors")}
+    for b in (4, 8, 20):
+        assert found.at(b=b) == sent(exported, {"b": b}) > 0
+
+
 def test_bytes_that_are_no_polynomial_have_no_formula() -> None:
     """Joined along the dimension that is split, each part moves to where its rows end up: a number of rows that is a maximum."""
 
