@@ -16,6 +16,9 @@ from meshbridge_converters.sdy_attributes import SdyMesh
 INLINED = "meshbridge.inlined"
 """Discardable attribute of `mesh.mesh`: sdy had the mesh inside its shardings, without a symbol."""
 
+NAMED_BY_GROUPS = "meshbridge.named_by_groups"
+"""Discardable attribute of `mesh.mesh`: device groups named it by its symbol (`group_meshes`)."""
+
 
 MESH = "meshbridge.mesh"
 """Discardable attribute of operations that mesh axes are said of: the symbol of their mesh."""
@@ -47,7 +50,7 @@ def restore(module: ir.Module) -> dict[str, SdyMesh]:
         mesh = _restored(op)
         restored[mesh.value.name] = mesh
         if not mesh.inlined:
-            own = ("sym_name", "shape", AXIS_NAMES, AXIS_DIGITS, DEVICE_IDS)
+            own = ("sym_name", "shape", AXIS_NAMES, AXIS_DIGITS, DEVICE_IDS, NAMED_BY_GROUPS)
             attrs = {name: op.attributes[name] for name in op.attributes if name not in own}
             attrs |= {"sym_name": ir.StringAttr.get(mesh.value.name), "mesh": mesh.attr}
             ir.Operation.create("sdy.mesh", [], [], attrs, loc=op.location, ip=ir.InsertionPoint(op))

@@ -41,7 +41,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, OpError, dictionary, ir, tensor_type, walk_all
 from meshbridge.ir.sharding import DYNAMIC, Sharding
-from meshbridge_converters import carriers, meshes, sdy_attributes
+from meshbridge_converters import carriers, group_meshes, meshes, sdy_attributes
 from meshbridge_converters.carriers import (
     CONSTRAINING,
     EDGES,
@@ -76,7 +76,10 @@ def export_module(module: ir.Module, *, closed: bool = False) -> None:
         if not mesh_ops(module.body):
             return
         survey = _Survey.of(module)
-        _Export(survey, meshes.restore(module), closed).run()
+        named_by_groups = group_meshes.named(module)
+        restored = meshes.restore(module)
+        _Export(survey, restored, closed).run()
+        group_meshes.write_symbols(module, {name: restored[name].attr for name in named_by_groups})
         if closed:
             _strip(survey.operations)
     mlir.verify(module)

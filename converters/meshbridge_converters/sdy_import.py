@@ -34,7 +34,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ancestor_in, function_type, has_no_regions, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
-from meshbridge_converters import carriers, invariants, meshes, sdy_attributes, sdy_frontend
+from meshbridge_converters import carriers, group_meshes, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
 from meshbridge_converters.invariants import Groups
 from meshbridge_converters.sdy_frontend import FRONTEND
@@ -72,6 +72,7 @@ def import_module(module: ir.Module) -> None:
             sites = list(_sites(module.body, None, {}))
         sites = [site for site in sites if site.name in _IMPORTERS or SHARDING in site.op.attributes]
         _put_on_one_mesh(module, sites)
+        group_meshes.write_in_place(module)
         _Import(Meshes.of(module, [(site.op, site.name) for site in sites])).run(sites)
 
 

@@ -9,12 +9,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from meshbridge.ir import mlir
 from meshbridge_converters import sdy
+
+try:
+    from jax.experimental.shard_alike import shard_alike
+except ImportError:  # jax 0.12 has no such function: there tests/lit/convert holds the op that it writes
+    shard_alike = None
 
 X = jax.ShapeDtypeStruct((8, 16), jnp.float32)
 
@@ -70,7 +74,7 @@ def callback(mesh: Mesh, x: jax.Array) -> jax.Array:
     return x + 1
 
 
-PROGRAMS = [all_axes, some_axes, nested, alike, dangling, loops, callback]
+PROGRAMS = [all_axes, some_axes, nested, *([alike] if shard_alike else []), dangling, loops, callback]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

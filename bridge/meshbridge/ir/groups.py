@@ -260,11 +260,9 @@ def _read_axes(attr: ir.Attribute, mesh: Mesh) -> tuple[Mesh, Digits] | None:
     """The mesh whose axes the attribute names, and the digits that they are of positions on it."""
     inside, _, named = str(attr).rpartition("axes = [")
     if sizes := [(name, int(size)) for name, size in _AXIS.findall(inside)]:
-        ids = _IDS.search(inside)
-        listed = tuple(map(int, ids[1].split(","))) if ids else ()
         if prod(size for _, size in sizes) != mesh.size:
             return None
-        mesh = Mesh("", tuple(size for _, size in sizes), tuple(name for name, _ in sizes), listed)
+        mesh = Mesh("", tuple(size for _, size in sizes), tuple(name for name, _ in sizes), _order(attr))
     digits: list[Digit] = []
     for name, pre, size in _REF.findall(named):
         if name not in mesh.runs:
@@ -276,4 +274,7 @@ def _read_axes(attr: ir.Attribute, mesh: Mesh) -> tuple[Mesh, Digits] | None:
     return mesh, tuple(digits)
 
 
-_IDS = re.compile(r"device_ids = dense<\[?([\d, ]*)\]?>")
+def _order(attr: ir.Attribute) -> tuple[int, ...]:
+    """The `device_ids` of the mesh inside the attribute, of which the text of long ones is hexadecimal."""
+    ids = stablehlo.MeshAttr(stablehlo.ReplicaGroupMeshAxesAttr(attr).mesh).device_ids
+    return () if ids is None else tuple(np.array(ids).ravel().tolist())

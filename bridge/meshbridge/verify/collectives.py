@@ -34,7 +34,7 @@ def _ids(machine: Machine, op: ir.Operation) -> list[list[int]]:
     found = op.attributes["replica_groups"]
     if isinstance(found, ir.DenseElementsAttr):
         return [[int(each) for each in row if each >= 0] for row in np.array(found)]
-    return groups_by_axes(str(found), machine.meshes)
+    return groups_by_axes(found, machine.meshes)
 
 
 def groups_of(machine: Machine, op: ir.Operation, *, joins_partitions: bool) -> list[list[int]]:

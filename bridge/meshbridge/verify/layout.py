@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from meshbridge.ir.mlir import MeshError, ir, sdy
+from meshbridge.ir.mlir import MeshError, ir, sdy, stablehlo
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import index, integers
 
@@ -114,21 +114,21 @@ def mesh_of_attribute(attr: ir.Attribute) -> Mesh:
 _AXIS = re.compile(r'name = "((?:[^"\\]|\\.)*)", size = (\d+)')
 _REF = re.compile(r'name = "((?:[^"\\]|\\.)*)"(?:, sub_axis_info = \((\d+)\)(\d+))?')
 _SYMBOL = re.compile(r"mesh = @([\w.$-]+)")
-_IDS = re.compile(r"device_ids = dense<\[?([\d, ]*)\]?>")
 
 
-def groups_by_axes(text: str, meshes: Mapping[str, ir.Operation]) -> list[list[int]]:
-    """The groups of a printed `#stablehlo.replica_group_mesh_axes`; its mesh stands inside, or is the symbol of one of `meshes`.
+def groups_by_axes(attribute: ir.Attribute, meshes: Mapping[str, ir.Operation]) -> list[list[int]]:
+    """The groups of a `#stablehlo.replica_group_mesh_axes`; its mesh stands inside, or is the symbol of one of `meshes`.
 
     Raises MeshError where it is neither.
     """
+    text = str(attribute)
     mesh_text, _, refs = text.rpartition("axes = [")
     axes = tuple((name, int(size)) for name, size in _AXIS.findall(mesh_text))
     if symbol := _SYMBOL.search(mesh_text):
         mesh = mesh_of(meshes[symbol[1]])
     elif axes:
-        ids = _IDS.search(mesh_text)
-        mesh = Mesh(axes, tuple(int(each) for each in ids[1].split(",")) if ids else ())
+        ids = stablehlo.MeshAttr(stablehlo.ReplicaGroupMeshAxesAttr(attribute).mesh).device_ids
+        mesh = Mesh(axes, () if ids is None else tuple(np.array(ids).ravel().tolist()))
     else:
         raise MeshError(f"<module>: error: expected a mesh in {text}")
     found = [mesh.digit(name, int(pre), int(size)) if size else mesh.digit(name) for name, pre, size in _REF.findall(refs)]

@@ -1,0 +1,76 @@
+"""The meshes of device groups: by symbol in StableHLO with sdy, in place in the mesh dialect.
+
+    replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @m, axes = [<name = "x">]>
+==>
+    replica_groups = #stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [<name = "x", size = 2>]>, axes = [<name = "x">]>
+
+JAX from 0.12 on writes the first inside `shard_map`. StableHLO's verifier looks its symbol up, and never finds a `mesh.mesh`, whose
+dialect jaxlib does not register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshbridge.dialect.module_mesh import mesh_ops
+from meshbridge.ir.builder import dense
+from meshbridge.ir.groups import KNOWS_MESH_AXES
+from meshbridge.ir.mlir import OpError, find, ir, sdy, stablehlo
+from meshbridge_converters import meshes, sdy_attributes
+
+GROUPS = "replica_groups"
+
+_GROUPED = tuple(
+    f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "reduce_scatter")
+)
+
+
+def write_in_place(module: ir.Module) -> None:
+    """Writes into device groups the meshes that they name by symbol, and marks those.
+
+    Raises OpError where no such mesh is declared.
+    """
+    declared = sdy_attributes.declared_meshes(module) if KNOWS_MESH_AXES else {}
+    written: dict[ir.Attribute, ir.Attribute] = {}
+    for op in find(module.operation, _GROUPED) if declared else ():
+        groups = _by_axes(op)
+        if groups is None or not isinstance(groups.mesh, ir.FlatSymbolRefAttr):
+            continue
+        if groups not in written:
+            symbol = ir.FlatSymbolRefAttr(groups.mesh).value
+            if symbol not in declared:
+                raise OpError(op, f"has device groups on the mesh @{symbol}, which the module does not declare")
+            declared[symbol].attributes[meshes.NAMED_BY_GROUPS] = ir.UnitAttr.get()
+            mesh = _in_stablehlo(declared[symbol].attributes["mesh"])
+            written[groups] = stablehlo.ReplicaGroupMeshAxesAttr.get(mesh, groups.axes)
+        op.attributes[GROUPS] = written[groups]
+
+
+def named(module: ir.Module) -> list[str]:
+    """The symbols of the meshes that device groups of `module` named before they were written in place."""
+    return [op.sym_name for op in mesh_ops(module.body) if meshes.NAMED_BY_GROUPS in op.operation.attributes]
+
+
+def write_symbols(module: ir.Module, named: Mapping[str, ir.Attribute]) -> None:
+    """The inverse of `write_in_place`: `named` are the meshes, `#sdy.mesh<…>`, that groups named by symbol."""
+    symbols: dict[ir.Attribute, ir.Attribute] = {}
+    for symbol, mesh in named.items():
+        symbols.setdefault(_in_stablehlo(mesh), ir.FlatSymbolRefAttr.get(symbol))
+    for op in find(module.operation, _GROUPED) if symbols else ():
+        if (groups := _by_axes(op)) is not None and groups.mesh in symbols:
+            op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(symbols[groups.mesh], groups.axes)
+
+
+def _by_axes(op: ir.Operation) -> Any:
+    """The device groups of `op`, as stablehlo.ReplicaGroupMeshAxesAttr, where it has them by axes."""
+    found = op.attributes[GROUPS] if GROUPS in op.attributes else None
+    return None if found is None or isinstance(found, ir.DenseElementsAttr) else stablehlo.ReplicaGroupMeshAxesAttr(found)
+
+
+def _in_stablehlo(mesh: ir.Attribute) -> ir.Attribute:
+    """`#stablehlo.mesh<…>` for `#sdy.mesh<…>`."""
+    axes = [stablehlo.MeshAxisAttr.get(name, size) for name, size in sdy_attributes.mesh_axes(mesh)]
+    ids = list(sdy.MeshAttr(mesh).device_ids)
+    attr: ir.Attribute = stablehlo.MeshAttr.get(ir.ArrayAttr.get(axes), dense(ids) if ids else None)
+    return attr
