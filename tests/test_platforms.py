@@ -100,6 +100,10 @@ def test_a_program_from_a_file_calls_lapack(mesh: Mesh, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["arr_0"], matrices / 2)
 
 
+WITHOUT_WARNING = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+"""Of jax 0.12, where it lowers such a kernel."""
+
+
 def added(x: jax.Array, y: jax.Array) -> jax.Array:
     """A kernel of Triton's."""
 
@@ -110,6 +114,7 @@ def added(x: jax.Array, y: jax.Array) -> jax.Array:
     return pallas.pallas_call(kernel, out_shape=shape, compiler_params=triton.CompilerParams(num_warps=1))(x, y)
 
 
+@WITHOUT_WARNING
 def test_kernels_are_gathered_and_named(mesh: Mesh) -> None:
     x = shaped(mesh, (8, 16), np.float32, "a", "b")
     report = meshbridge.report(jax.jit(lambda x: added(x, x) * 2), x, platform="cuda")
@@ -125,6 +130,7 @@ def test_kernels_have_no_rule() -> None:
         meshbridge.register_sharding_rule("__gpu$xla.gpu.triton", "i j -> i j")
 
 
+@WITHOUT_WARNING
 def test_kernels_in_manual_computations_are_kept(mesh: Mesh) -> None:
     x = shaped(mesh, (8, 16), np.float32, "a", "b")
     mapped = jax.shard_map(added, mesh=mesh, in_specs=(Spec("a", "b"),) * 2, out_specs=Spec("a", "b"), check_vma=False)
@@ -389,7 +395,7 @@ def test_kernels_count_as_they_say() -> None:
         said = pallas.CostEstimate(flops=1 << 40, transcendentals=0, bytes_accessed=0)
         return kernel(None, kernel(said, rows, x))
 
-    mesh = AbstractMesh((2, 4), ("a", "b"))
+    mesh = AbstractMesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     within = jax.shard_map(called, mesh=mesh, in_specs=(Spec(), Spec("a", "b")), out_specs=Spec("a", "b"), check_vma=False)
     arguments = (jax.ShapeDtypeStruct((8, 128), jnp.int32), jax.ShapeDtypeStruct((16, 512), jnp.bfloat16))
     report = meshbridge.report(jax.jit(within), *arguments, platform="tpu", machine="v5p:2x2x2")

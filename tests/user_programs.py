@@ -378,7 +378,7 @@ def explicit_mesh() -> UserProgram:
 
 @program
 def abstract_mesh() -> UserProgram:
-    abstract = AbstractMesh((2, 4), ("data", "model"))
+    abstract = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
     def function(x: Any, scale: Any) -> Any:
         return lax.with_sharding_constraint(x * scale, NamedSharding(abstract, P("data"))).sum(axis=0)

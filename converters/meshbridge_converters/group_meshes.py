@@ -15,7 +15,7 @@ from typing import Any
 
 from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir.builder import dense
-from meshbridge.ir.groups import KNOWS_MESH_AXES
+from meshbridge.ir.groups import KNOWS_MESH_AXES, read_groups
 from meshbridge.ir.mlir import OpError, find, ir, sdy, stablehlo
 from meshbridge_converters import meshes, sdy_attributes
 
@@ -39,10 +39,8 @@ def write_in_place(module: ir.Module) -> None:
             continue
         if groups not in written:
             symbol = ir.FlatSymbolRefAttr(groups.mesh).value
-            if symbol not in declared:
-                raise OpError(op, f"has device groups on the mesh @{symbol}, which the module does not declare")
+            mesh = _in_stablehlo(_declared(op, symbol, declared))
             declared[symbol].attributes[meshes.NAMED_BY_GROUPS] = ir.UnitAttr.get()
-            mesh = _in_stablehlo(declared[symbol].attributes["mesh"])
             written[groups] = stablehlo.ReplicaGroupMeshAxesAttr.get(mesh, groups.axes)
         op.attributes[GROUPS] = written[groups]
 
@@ -60,6 +58,27 @@ def write_symbols(module: ir.Module, named: Mapping[str, ir.Attribute]) -> None:
     for op in find(module.operation, _GROUPED) if symbols else ():
         if (groups := _by_axes(op)) is not None and groups.mesh in symbols:
             op.attributes[GROUPS] = stablehlo.ReplicaGroupMeshAxesAttr.get(symbols[groups.mesh], groups.axes)
+
+
+def list_devices(module: ir.Module) -> None:
+    """Lists the devices of groups that name a mesh by its symbol, for whom there is no such mesh."""
+    declared = sdy_attributes.declared_meshes(module) if KNOWS_MESH_AXES else {}
+    for op in find(module.operation, _GROUPED) if declared else ():
+        groups = _by_axes(op)
+        if groups is not None and isinstance(groups.mesh, ir.FlatSymbolRefAttr):
+            symbol = ir.FlatSymbolRefAttr(groups.mesh).value
+            mesh = sdy_attributes.sdy_mesh(symbol, _declared(op, symbol, declared), ()).value
+            listed = read_groups(groups, mesh)
+            if listed is None:
+                raise OpError(op, f"has device groups along axes that the mesh @{symbol} does not have: {groups}")
+            op.attributes[GROUPS] = dense(listed)
+
+
+def _declared(op: ir.Operation, symbol: str, declared: Mapping[str, ir.Operation]) -> ir.Attribute:
+    """The mesh that the groups of `op` name, as `#sdy.mesh<…>`."""
+    if symbol not in declared:
+        raise OpError(op, f"has device groups on the mesh @{symbol}, which the module does not declare")
+    return declared[symbol].attributes["mesh"]
 
 
 def _by_axes(op: ir.Operation) -> Any:

@@ -15,7 +15,7 @@ from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ir, sdy, walk_all
 from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
 from meshbridge.legalize.inline_calls import InlineCalls
-from meshbridge_converters import carriers, hlo_shardings, sdy_attributes
+from meshbridge_converters import carriers, group_meshes, hlo_shardings, sdy_attributes
 from meshbridge_converters.carriers import CONSTRAINING, MHLO_SHARDING, NAMED, NAMED_IN_HLO, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, NUM_PARTITIONS, SHARD_TO_FULL
 from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
@@ -37,6 +37,7 @@ def from_sdy(module: ir.Module) -> None:
     with module.context, ir.Location.unknown():
         declared = sdy_attributes.declared_meshes(module)
         meshes = {symbol: op.attributes["mesh"] for symbol, op in declared.items()}
+        group_meshes.list_devices(module)
         named = {symbol for symbol, op in declared.items() if NAMED_IN_HLO in op.attributes}
         if any(op.name in (MANUAL, NAMED) for op in walk_all(module)):
             InlineCalls().run(module)

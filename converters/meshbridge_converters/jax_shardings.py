@@ -23,7 +23,7 @@ def abstract_meshes(module: ir.Module, known: Iterable[NamedSharding | None]) ->
     A mesh of the same axes that one of the `known` shardings is over is taken as it is: it knows axis types and device kind. So
     is one of the same sizes where the module's axes have but numbers for names, as a mesh inferred from GSPMD's tilings does.
     """
-    from jax.sharding import AbstractMesh
+    from jax.sharding import AbstractMesh, AxisType
 
     used: dict[tuple[tuple[int, ...], tuple[str, ...]], AbstractMesh] = {
         (sharding.mesh.axis_sizes, sharding.mesh.axis_names): sharding.mesh.abstract_mesh
@@ -38,7 +38,8 @@ def abstract_meshes(module: ir.Module, known: Iterable[NamedSharding | None]) ->
         if not mesh.axis_names and mesh.shape in same_sizes and not mesh.device_ids:
             meshes[symbol] = same_sizes[mesh.shape]
         else:
-            meshes[symbol] = used[mesh.shape, names] if (mesh.shape, names) in used else AbstractMesh(mesh.shape, names)
+            types = (AxisType.Auto,) * len(names)  # which jax 0.12 takes for Explicit where it is not said
+            meshes[symbol] = used.get((mesh.shape, names)) or AbstractMesh(mesh.shape, names, axis_types=types)
     return meshes
 
 

@@ -98,8 +98,12 @@ class SdySharding:
 
     @classmethod
     def of(cls, attr: ir.Attribute) -> SdySharding:
-        """What an `#sdy.sharding<…>` says."""
+        """What an `#sdy.sharding<…>` says. Raises MeshError for a value that is unreduced by another operation than a sum."""
         tensor = sdy.TensorShardingAttr(attr)
+        reduction = getattr(tensor, "reduction_op", None)  # which jaxlib has from 0.11 on
+        if len(tensor.unreduced_axes) and reduction is not None and reduction.name != "SUM":
+            hint = "reduce it where it is made, as by jax.lax.pmax"
+            raise MeshError(f"<module>: error: {attr} is unreduced by {reduction.name}, expected SUM\n  hint: {hint}")
         dims = [sdy.DimensionShardingAttr(dim) for dim in tensor.dimension_shardings]
         opened = tuple(index for index, dim in enumerate(dims) if not dim.is_closed)
         split = tuple(tuple(map(_ref, dim.axes)) for dim in dims)

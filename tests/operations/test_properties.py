@@ -18,8 +18,9 @@ assert families.__all__
 TOGETHER = 8
 """Cases in one program at most; hypothesis draws half as many on average."""
 EXAMPLES = 500 if os.environ.get("MESHBRIDGE_EXAMPLES") == "long" else 12
-OPTIONS = {"xla_cpu_use_fusion_emitters": False}
-"""The code generation of XLA that compiles small programs in less time; all other tests take its usual one."""
+OPTIONS = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 12) else {}
+"""The code generation of XLA that compiles small programs in less time; all other tests take its usual one, the only
+one from jax 0.12 on."""
 
 
 @pytest.fixture(autouse=True)

@@ -106,6 +106,7 @@ _TRANSFORMS = frozenset(
 _MARKS = frozenset(
     (
         *("while", "scan", "closed_call", "core_call", "pjit", "shard_map", "checkpoint", "remat", "rematted_computation"),
+        "eval_jaxpr",  # what jax 0.12 calls a function that it inlines
         *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_transpose_call"),
     )
 )
