@@ -17,7 +17,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.upstream.sharding_propagation import ShardingPropagation
-from meshbridge_converters import gspmd, hlo_shardings, mesh_inference, sdy
+from meshbridge_converters import group_meshes, gspmd, hlo_shardings, mesh_inference, sdy
 from tests.converters import test_jax_programs as programs
 
 
@@ -32,17 +32,23 @@ def lowered(program: Callable[[Mesh, jax.Array], jax.Array], shardy: bool, out: 
 def imported(text: str, convert: Callable[[ir.Module], None]) -> str:
     """Mesh IR without calls and names."""
     module = mlir.parse(text, "program.mlir", mlir.context())
+    with module.context:
+        group_meshes.list_devices(module)  # as JAX does for GSPMD
     convert(module)
     InlineCalls().run(module)
     module.operation.verify()
     printed = str(module).replace('"data"', '"0"').replace('"model"', '"1"')
     printed = re.sub(r"group_id=\d+", "group_id=0", printed)  # JAX counts groups per process
     return re.sub(
-        r'meshbridge.axis_names = \["0", "1"\], |, stablehlo.mesh = .*(?=, sym_name)| \{jax.result_info[^}]*\}', "", printed
+        r'.*sym_name = "mesh_0".*\n|meshbridge.axis_names = \["0", "1"\], |, stablehlo.mesh = .*(?=, sym_name)| \{jax.result_info[^}]*\}', "", printed
     )
 
 
-@pytest.mark.parametrize("program", programs.PROGRAMS, ids=lambda program: program.__name__)
+SAID_ALIKE = [each for each in programs.PROGRAMS if each is not programs.nested or jax.__version_info__ < (0, 12)]
+"""From 0.12 on JAX adds to a nested `shard_map` a constraint that says nothing, and leaves it out for GSPMD."""
+
+
+@pytest.mark.parametrize("program", SAID_ALIKE, ids=lambda program: program.__name__)
 def test_same_as_from_shardy(program: Callable[[Mesh, jax.Array], jax.Array]) -> None:
     from_shardy = imported(lowered(program, True), sdy.import_module)
     from_gspmd = imported(lowered(program, False), gspmd.import_module)

@@ -24,6 +24,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         f"stablehlo.{name}": (_EFFECT, "keep it out of the partitioned program") for name in ("infeed", "outfeed", "send", "recv")
     },
     **{f"stablehlo.{name}": ("runs beside the program", "use the synchronous op") for name in ("async_start", "async_done")},
+    "stablehlo.collective_reduce": ("sums up on one device, for which there is no lowering", "use stablehlo.all_reduce"),
     "stablehlo.set_dimension_size": ("makes a size that is only known at run time", "pad to a size that is known"),
 }
 """Ops that are refused anywhere: what is wrong with them, and a way out."""

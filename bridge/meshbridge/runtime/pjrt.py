@@ -220,7 +220,7 @@ class Executable:
         nothing to."""
         if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
             return jax.device_put(argument, target)
-        mesh, split = target.mesh, PartitionSpec(*target.spec)
+        mesh, split = target.mesh, PartitionSpec(*getattr(target.spec, "partitions", target.spec))  # jax 0.12 has its own word
         coordinates = dict(zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True))
         along = [mesh.axis_names.index(name) for name in target.spec.unreduced]
         whole = _put(argument, NamedSharding(mesh, split))
