@@ -92,6 +92,11 @@ class Port:
         return PartitionSpec(*(each or None for each in names), unreduced=set(unreduced))
 
 
+def _without_terms(spec: PartitionSpec) -> PartitionSpec:
+    """The same split of whole values."""
+    return PartitionSpec(*getattr(spec, "partitions", spec))  # jax 0.12 iterates over no spec that has unreduced axes
+
+
 _NUMBERS = (bool, int, float, complex)
 """Python's own, each of which holds those before it."""
 
@@ -220,7 +225,7 @@ class Executable:
         nothing to."""
         if isinstance(argument, jax.Array) and argument.sharding.is_equivalent_to(target, argument.ndim):
             return jax.device_put(argument, target)
-        mesh, split = target.mesh, PartitionSpec(*getattr(target.spec, "partitions", target.spec))  # jax 0.12 has its own word
+        mesh, split = target.mesh, _without_terms(target.spec)
         coordinates = dict(zip(mesh.devices.flat, np.ndindex(mesh.devices.shape), strict=True))
         along = [mesh.axis_names.index(name) for name in target.spec.unreduced]
         whole = _put(argument, NamedSharding(mesh, split))
@@ -284,7 +289,7 @@ def whole(array: jax.Array) -> np.ndarray[Any, Any]:
     sharding = array.sharding
     if not isinstance(sharding, NamedSharding) or not sharding.spec.unreduced:
         return np.asarray(array)
-    mesh, split = sharding.mesh, sharding.spec.update(unreduced=frozenset())
+    mesh, split = sharding.mesh, _without_terms(sharding.spec)
     naming = {*sharding.spec.unreduced, *(name for entry in split for name in (entry if isinstance(entry, tuple) else (entry,)))}
     copies = [axis for axis, name in enumerate(mesh.axis_names) if name not in naming]
     indices = NamedSharding(mesh, split).devices_indices_map(array.shape)
