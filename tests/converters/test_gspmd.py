@@ -40,7 +40,9 @@ def imported(text: str, convert: Callable[[ir.Module], None]) -> str:
     printed = str(module).replace('"data"', '"0"').replace('"model"', '"1"')
     printed = re.sub(r"group_id=\d+", "group_id=0", printed)  # JAX counts groups per process
     return re.sub(
-        r'.*sym_name = "mesh_0".*\n|meshbridge.axis_names = \["0", "1"\], |, stablehlo.mesh = .*(?=, sym_name)| \{jax.result_info[^}]*\}', "", printed
+        r'.*sym_name = "mesh_0".*\n|meshbridge.axis_names = \["0", "1"\], |, stablehlo.mesh = .*(?=, sym_name)| \{jax.result_info[^}]*\}',
+        "",
+        printed,
     )
 
 

@@ -66,9 +66,7 @@ def test_sample_has_its_op(sample: Sample) -> None:
         assert f"{sample.op}" in str(sample.module(ctx).operation.get_asm(print_generic_op_form=True))
 
 
-of_jaxlib_0_10 = pytest.mark.skipif(
-    jax.__version_info__[:2] != (0, 10), reason="the pages list the operations of jaxlib 0.10"
-)
+of_jaxlib_0_10 = pytest.mark.skipif(jax.__version_info__[:2] != (0, 10), reason="the pages list the operations of jaxlib 0.10")
 
 
 @of_jaxlib_0_10
