@@ -51,15 +51,6 @@ test-oldest: test-jax-$(OLDEST)  ## the tests with the oldest jax that pyproject
 	.venv-jax-$*/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' jax==$* jaxlib==$*
 	touch $@
 
-.PRECIOUS: .venv-python-%/.ready
-.venv-python-%/.ready: pyproject.toml
-	python$* -m venv .venv-python-$*
-	.venv-python-$*/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
-
-test-python-%: .venv-python-%/.ready  # as test-python-3.13: with that Python and the newest jax for it
-	.venv-python-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
-
 test-jax-%: .venv-jax-%/.ready
 	.venv-jax-$*/bin/python -m pytest $(PARALLEL) -m "not slow and not targets and not models"
 
@@ -137,4 +128,4 @@ bench-maxtext: $(READY)  ## the predicted step beside what is published of MaxTe
 	$(BIN)/python -m benchmarks.maxtext --page docs/machines.md
 
 clean:  ## remove what the targets above have made
-	rm -rf $(VENV) .venv-jax-* .venv-python-* $(TARGETS) $(MODELS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-jax-* $(TARGETS) $(MODELS) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there for the whole run, libraries and tests, no later collection of garbage goes through: a full one took a second."""
+    """Libraries and tests are there for the whole run: no later collection of garbage goes through them, which took a second."""
     gc.collect()
     gc.freeze()
 

@@ -1,11 +1,12 @@
 """The meshes of device groups: by symbol in StableHLO with sdy, in place in the mesh dialect.
 
-    replica_groups = #stablehlo.replica_group_mesh_axes<mesh = @m, axes = [<name = "x">]>
+    #stablehlo.replica_group_mesh_axes<mesh = @m, axes = [#stablehlo.axis_ref<name = "x">]>
 ==>
-    replica_groups = #stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [<name = "x", size = 2>]>, axes = [<name = "x">]>
+    #stablehlo.replica_group_mesh_axes<mesh = #stablehlo.mesh<axes = [<name = "x", size = 2>]>,
+                                       axes = [#stablehlo.axis_ref<name = "x">]>
 
-JAX from 0.12 on writes the first inside `shard_map`. StableHLO's verifier looks its symbol up, and never finds a `mesh.mesh`, whose
-dialect jaxlib does not register.
+JAX from 0.12 on writes the first inside `shard_map`. StableHLO's verifier looks its symbol up, and never finds a `mesh.mesh`, as
+jaxlib does not register that dialect.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def _declared(op: ir.Operation, symbol: str, declared: Mapping[str, ir.Operation
 
 def _by_axes(op: ir.Operation) -> Any:
     """The device groups of `op`, as stablehlo.ReplicaGroupMeshAxesAttr, where it has them by axes."""
-    found = op.attributes[GROUPS] if GROUPS in op.attributes else None
-    return None if found is None or isinstance(found, ir.DenseElementsAttr) else stablehlo.ReplicaGroupMeshAxesAttr(found)
+    if GROUPS not in op.attributes or isinstance(op.attributes[GROUPS], ir.DenseElementsAttr):
+        return None
+    return stablehlo.ReplicaGroupMeshAxesAttr(op.attributes[GROUPS])
 
 
 def _in_stablehlo(mesh: ir.Attribute) -> ir.Attribute:

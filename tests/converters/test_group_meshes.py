@@ -97,7 +97,8 @@ def test_the_order_of_devices_inside_a_group_is_read(size: int) -> None:
 @pytest.mark.skipif(not hasattr(sdy, "ReductionOp"), reason="jaxlib before 0.12 has sums alone")
 @pytest.mark.parametrize("kind", ["MAX", "MIN"])
 def test_values_that_are_unreduced_by_another_operation_are_refused(kind: str) -> None:
-    text = 'sdy.mesh @m = <["x"=2]>\nfunc.func @main(%a: tensor<8xf32> {sdy.sharding = SHARDING}) -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}'
+    function = "func.func @main(%a: tensor<8xf32> {sdy.sharding = SHARDING}) -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}"
+    text = f'sdy.mesh @m = <["x"=2]>\n{function}'
     with mlir.context() as ctx, ir.Location.unknown():
         unreduced = [sdy.AxisRefAttr.get("x")]
         closed = [sdy.DimensionShardingAttr.get([], True)]
