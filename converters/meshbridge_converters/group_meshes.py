@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from meshbridge.dialect.module_mesh import mesh_ops
 from meshbridge.ir.builder import dense
 from meshbridge.ir.groups import KNOWS_MESH_AXES, read_groups
@@ -93,5 +95,5 @@ def _in_stablehlo(mesh: ir.Attribute) -> ir.Attribute:
     """`#stablehlo.mesh<…>` for `#sdy.mesh<…>`."""
     axes = [stablehlo.MeshAxisAttr.get(name, size) for name, size in sdy_attributes.mesh_axes(mesh)]
     ids = list(sdy.MeshAttr(mesh).device_ids)
-    attr: ir.Attribute = stablehlo.MeshAttr.get(ir.ArrayAttr.get(axes), dense(ids) if ids else None)
+    attr: ir.Attribute = stablehlo.MeshAttr.get(ir.ArrayAttr.get(axes), dense(np.array(ids, np.int64)) if ids else None)
     return attr
