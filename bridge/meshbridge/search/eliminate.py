@@ -1,0 +1,225 @@
+"""Elimination of variables: the least sum of unary costs and tables, or a bound on it where the tables would be too large.
+
+A variable is eliminated by adding up all tables that it occurs in and taking, for all choices of the others, its best choice. Where
+the sum would have more entries than allowed, its tables are summed in groups, each with a copy of the variable that chooses by itself:
+then the result is a lower bound (mini-buckets). Before that, each group gets a share of the variable's costs by which all groups
+rate its choices alike, which makes the bound better.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from meshbridge.search.leaves import Leaves
+from meshbridge.search.problem import Indices, Numbers
+
+Scope = tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Tables that are added up: where each stands, its shape among the scope's dimensions, and where the result goes."""
+
+    tables: tuple[tuple[int, tuple[int, ...]], ...]
+    scope: Scope
+    shape: tuple[int, ...]
+    axis: int
+    result: int  # a table; -1 for the costs of the one other variable, -2 for the constant
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """One variable and the groups of its tables; exact if there is one group."""
+
+    variable: int
+    groups: tuple[Group, ...]
+
+
+@final
+class Elimination:
+    """An order of elimination for given edges, to be run with any costs of the variables' choices."""
+
+    def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers], entries: int, variables: Iterable[int]) -> None:
+        """`edges` connect only `variables`; no table gets more than `entries` entries, unless an edge has."""
+        self.offsets = offsets
+        self.sizes = np.diff(offsets)
+        self.buckets: list[Bucket] = []
+        self.tables: list[Numbers] = []
+        self._count = 0
+        self.leaves = Leaves(offsets, edges, variables)
+        self._order(self.leaves.core, edges, entries)
+
+    @property
+    def exact(self) -> bool:
+        return all(len(bucket.groups) <= 1 for bucket in self.buckets)
+
+    def _order(self, core: list[int], edges: Mapping[tuple[int, int], Numbers], entries: int) -> None:
+        """Buckets of the variables that are left, always the one next whose sum of tables has the fewest entries."""
+        sizes = self.sizes.tolist()
+        at: dict[int, dict[int, Scope]] = {v: {} for v in core}
+        for (i, j), matrix in edges.items():
+            if i in at and j in at:
+                at[i][len(self.tables)] = at[j][len(self.tables)] = (i, j)
+                self.tables.append(matrix)
+        self._count = len(self.tables)
+
+        def size(v: int) -> int:
+            result = sizes[v]
+            for other in set().union(*at[v].values()) - {v}:
+                result *= sizes[other]
+            return int(result)
+
+        heap = [(size(v), v) for v in core]
+        heapq.heapify(heap)
+        current = {v: entry for entry, v in heap}
+        while heap:
+            entry, v = heapq.heappop(heap)
+            if v not in at or current[v] != entry:
+                continue
+            groups = []
+            touched = set()
+            for scope, tables in _grouped(at.pop(v), v, sizes, entries):
+                group = self._group(v, scope, tables, sizes)
+                for u in scope:
+                    if u != v:
+                        touched.add(u)
+                        for table, _ in tables:
+                            at[u].pop(table, None)
+                        if group.result >= 0:
+                            at[u][group.result] = tuple(w for w in scope if w != v)
+                groups.append(group)
+            self.buckets.append(Bucket(v, tuple(groups)))
+            for u in touched:
+                current[u] = size(u)
+                heapq.heappush(heap, (current[u], u))
+
+    def _group(self, v: int, scope: Scope, tables: list[tuple[int, Scope]], sizes: list[int]) -> Group:
+        shapes = tuple((table, tuple(sizes[u] if u in of else 1 for u in scope)) for table, of in tables)
+        result = {2: -1, 1: -2}.get(len(scope), self._count)
+        self._count += result >= 0
+        return Group(shapes, scope, tuple(sizes[u] for u in scope), scope.index(v), result)
+
+    def run(self, costs: Numbers) -> tuple[float, Indices]:
+        """The bound for these costs, which are not changed, and choices that follow it; -1 for what is no variable here.
+
+        The bound is the least cost, and the choices have it, if the elimination is exact.
+        """
+        theta, best = self.leaves.fold(costs)
+        bound, records = self._forward(theta)
+        chosen = self._back(records)
+        self.leaves.unfold(chosen, best)
+        return bound, chosen
+
+    def _forward(self, theta: Numbers) -> tuple[float, list[Numbers | tuple[Numbers, list[Numbers]]]]:
+        tables: list[Numbers | None] = [*self.tables, *[None] * (self._count - len(self.tables))]
+        offsets = self.offsets.tolist()
+        bound = 0.0
+        records: list[Numbers | tuple[Numbers, list[Numbers]]] = []
+        for bucket in self.buckets:
+            v = bucket.variable
+            own = theta[offsets[v] : offsets[v + 1]]
+            if not bucket.groups:
+                bound += float(own.min())
+                records.append(own.argmin())
+                continue
+            if len(bucket.groups) == 1:
+                group = bucket.groups[0]
+                shape = [1] * len(group.scope)
+                shape[group.axis] = own.size
+                sums = [self._sum(group, tables, own.reshape(shape))]
+                records.append(sums[0].argmin(axis=group.axis).astype(np.int16))
+            else:
+                sums = [self._sum(group, tables, None) for group in bucket.groups]
+                records.append((own, [tables[table] for group in bucket.groups for table, _ in group.tables]))
+                sums = _balanced(bucket, sums, own)
+            for group, total in zip(bucket.groups, sums, strict=True):
+                least = total.min(axis=group.axis)
+                for table, _ in group.tables:
+                    tables[table] = None
+                if group.result >= 0:
+                    tables[group.result] = least
+                elif group.result == -1:
+                    (u,) = (u for u in group.scope if u != v)
+                    theta[offsets[u] : offsets[u + 1]] += least
+                else:
+                    bound += float(least)
+        return bound, records
+
+    @staticmethod
+    def _sum(group: Group, tables: list[Numbers | None], start: Numbers | None) -> Numbers:
+        total = start
+        for table, shape in group.tables:
+            part = tables[table].reshape(shape)
+            total = part if total is None else total + part
+        return np.broadcast_to(total, group.shape)
+
+    def _back(self, records: list) -> Indices:
+        chosen = np.full(self.sizes.size, -1, dtype=np.int64)
+        for bucket, record in zip(reversed(self.buckets), reversed(records), strict=True):
+            v = bucket.variable
+            if isinstance(record, tuple):
+                own, tables = record
+                total = own.copy()
+                refs = [(group, shape) for group in bucket.groups for _, shape in group.tables]
+                for (group, shape), table in zip(refs, tables, strict=True):
+                    where = tuple(
+                        slice(None) if u == v else int(chosen[u])
+                        for u, extent in zip(group.scope, shape, strict=True)
+                        if extent > 1 or self.sizes[u] == 1
+                    )
+                    total = total + table[where]
+                chosen[v] = int(total.argmin())
+            elif not bucket.groups:
+                chosen[v] = record
+            else:
+                group = bucket.groups[0]
+                chosen[v] = record[tuple(chosen[u] for u in group.scope if u != v)]
+        return chosen
+
+
+def _grouped(at: dict[int, Scope], v: int, sizes: list[int], entries: int) -> list[tuple[Scope, list[tuple[int, Scope]]]]:
+    """Tables in groups of at most so many entries, the largest tables first; a table with more is a group of its own."""
+
+    def extent(scope: Iterable[int]) -> int:
+        result = 1
+        for u in scope:
+            result *= sizes[u]
+        return int(result)
+
+    groups: list[tuple[set[int], list[tuple[int, Scope]]]] = []
+    if at and extent(set().union(*at.values())) <= entries:
+        groups = [(set().union(*at.values()), list(at.items()))]
+    else:
+        for table, scope in sorted(at.items(), key=lambda item: (-extent(item[1]), item[0])):
+            for union, members in groups:
+                if extent(union | set(scope)) <= entries:
+                    union |= set(scope)
+                    members.append((table, scope))
+                    break
+            else:
+                groups.append((set(scope), [(table, scope)]))
+    return [(tuple(sorted(union)), members) for union, members in groups]
+
+
+def _balanced(bucket: Bucket, sums: list[Numbers], own: Numbers) -> list[Numbers]:
+    """The groups' sums with the variable's costs shared among them so that the least cost by its choice is the same in all."""
+    shares = []
+    for group, total in zip(bucket.groups, sums, strict=True):
+        axes = tuple(axis for axis in range(total.ndim) if axis != group.axis)
+        shares.append(total.min(axis=axes))
+    mean = (own + sum(shares)) / len(shares)
+    result = []
+    for group, total, share in zip(bucket.groups, sums, shares, strict=True):
+        shape = [1] * total.ndim
+        shape[group.axis] = share.size
+        change = np.full(share.size, np.inf)
+        np.subtract(mean, share, out=change, where=np.isfinite(mean))
+        result.append(total + change.reshape(shape))
+    return result

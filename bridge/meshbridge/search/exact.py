@@ -1,0 +1,84 @@
+"""Small problems as integer programs, which HiGHS solves: the best choices, or a better bound than messages give."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from meshbridge.search.normal import Normal
+from meshbridge.search.problem import Indices, Numbers
+
+COLUMNS = 30_000
+"""Problems of more choices and allowed pairs than this are not small: HiGHS needs minutes for the first relaxation of larger ones."""
+
+
+def columns(normal: Normal) -> int:
+    """Choices and allowed pairs of choices."""
+    return int(normal.costs.size + sum(int(np.isfinite(matrix).sum()) for matrix in normal.edges.values()))
+
+
+def solved(normal: Normal, seconds: float, scale: float) -> tuple[Indices | None, float]:
+    """The best choices that HiGHS finds in so many seconds, if any, and a bound on the cost.
+
+    `scale` is about the best cost: HiGHS' tolerances are absolute.
+    """
+    scale = scale if scale > 0 else 1.0
+    costs, rows, cells, weights, upper, lower = _program(normal)
+    matrix = coo_array((weights, (rows, cells)), shape=(len(upper), costs.size)).tocsr()
+    integrality = np.zeros(costs.size)
+    integrality[: normal.costs.size] = 1
+    result = milp(
+        costs / scale * 1e3,
+        integrality=integrality,
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(matrix, lower, upper),
+        options={"time_limit": max(0.1, seconds), "mip_rel_gap": 1e-7},
+    )
+    bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale / 1e3
+    if result.x is None:
+        return None, bound
+    taken = result.x[: normal.costs.size]
+    return np.array([taken[a:b].argmax() for a, b in zip(normal.offsets[:-1], normal.offsets[1:], strict=True)]), bound
+
+
+def _program(normal: Normal) -> tuple[Numbers, Indices, Indices, Numbers, Numbers, Numbers]:
+    """Costs by column; rows, columns and weights of the constraints; their upper and lower limits.
+
+    A column for each choice and each allowed pair of choices. Of each variable one choice is taken; of an edge, the pairs of a choice
+    are taken as often as the choice; at no step more is held than the limit, and all bytes are relative to it.
+    """
+    costs = [normal.costs]
+    rows, cells, weights = [normal.owners], [np.arange(normal.costs.size)], [np.ones(normal.costs.size)]
+    upper = [np.ones(normal.count)]
+    column, row = normal.costs.size, normal.count
+    for (i, j), matrix in normal.edges.items():
+        first, second = np.nonzero(np.isfinite(matrix))
+        pairs = np.arange(first.size) + column
+        costs.append(matrix[first, second])
+        for taken, v in ((first, i), (second, j)):
+            size = int(normal.offsets[v + 1] - normal.offsets[v])
+            rows += [row + taken, row + np.arange(size)]
+            cells += [pairs, normal.offsets[v] + np.arange(size)]
+            weights += [np.ones(taken.size), -np.ones(size)]
+            upper.append(np.zeros(size))
+            row += size
+        column += first.size
+    lower = [*upper]
+    steps = normal.steps
+    for step in range(steps.times.size):
+        alive = ((steps.first <= step) & (step < steps.last))[normal.owners]
+        alive &= normal.held > 0
+        rows.append(np.full(int(alive.sum()), row + step))
+        cells.append(np.flatnonzero(alive))
+        weights.append(normal.held[alive] / normal.limit)
+    upper.append(np.ones(steps.times.size))
+    lower.append(np.full(steps.times.size, -np.inf))
+    return (
+        np.concatenate(costs),
+        np.concatenate(rows),
+        np.concatenate(cells),
+        np.concatenate(weights),
+        np.concatenate(upper),
+        np.concatenate(lower),
+    )

@@ -1,0 +1,172 @@
+"""Better choices: small regions of the problem are solved exactly, one after the other, while all else stays as it is.
+
+Choices are compared by three numbers, in this order: how many choices or pairs of them are forbidden, how many bytes are above the
+limit, summed over all steps, and the cost. A region is solved with a high cost in place of what is forbidden, and with prices on
+bytes, from none to many times those of the dual.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from meshbridge.search.eliminate import Elimination
+from meshbridge.search.normal import Normal
+from meshbridge.search.problem import Indices, Numbers
+
+REGION = 80
+"""Variables in the largest region. Not measured against others: one takes some 10 ms."""
+
+ENTRIES = 20_000
+"""Entries of a table in a region; where more would be needed, the region is not solved exactly."""
+
+FACTORS = (1.0, 0.0, 2.0, 8.0)
+"""By attempt: what the dual's prices are multiplied by."""
+
+Merit = tuple[float, float, float]
+
+
+@final
+class Improver:
+    """Choices for all variables of a problem, which only get better."""
+
+    def __init__(self, normal: Normal, chosen: Indices, prices: Numbers, high: float) -> None:
+        """`high`: what stands for something forbidden, above any cost that is worth taking."""
+        self.normal = normal
+        self.prices = prices
+        self._high = high
+        self._random = np.random.default_rng(0)
+        self._costs = np.where(np.isinf(normal.costs), high, normal.costs)
+        finite = {id(m): np.where(np.isinf(m), high, m) for m in normal.edges.values()}
+        self._edges: list[dict[int, Numbers]] = [{} for _ in range(normal.count)]  # [v][u]: [choice of v, choice of u]
+        for (i, j), matrix in normal.edges.items():
+            self._edges[i][j] = finite[id(matrix)]
+            self._edges[j][i] = finite[id(matrix)].T
+        self._sizes = normal.sizes().tolist()
+        self._many = np.flatnonzero(normal.sizes() > 1)
+        self.take(chosen)
+
+    def take(self, chosen: Indices) -> None:
+        """Goes on from these choices, better or not."""
+        self.chosen = chosen.copy()
+        normal = self.normal
+        self._usage = normal.steps.usage(normal.held[normal.offsets[:-1] + chosen])
+        broken, cost = self._sum(range(normal.count))
+        self.merit: Merit = (broken, self._over(self._usage), cost)
+
+    def _over(self, usage: Numbers) -> float:
+        return float(np.maximum(0.0, usage - self.normal.limit).sum()) if usage.size else 0.0
+
+    def _sum(self, variables: list[int] | range) -> tuple[float, float]:
+        """What is forbidden, and the cost of all else, of some variables and of the edges that they have."""
+        inside = set(variables)
+        broken, cost = 0, 0.0
+        chosen, offsets = self.chosen, self.normal.offsets
+        for v in variables:
+            terms = [float(self._costs[offsets[v] + chosen[v]])]
+            row = int(chosen[v])
+            terms += [float(m[row, chosen[u]]) for u, m in self._edges[v].items() if u > v or u not in inside]
+            forbidden = sum(term >= self._high for term in terms)
+            broken += forbidden
+            cost += sum(terms) if not forbidden else sum(term for term in terms if term < self._high)
+        return float(broken), cost
+
+    def broken(self) -> list[int]:
+        """Variables whose choices are forbidden together."""
+        found = {
+            v
+            for (i, j), matrix in self.normal.edges.items()
+            if np.isinf(matrix[self.chosen[i], self.chosen[j]])
+            for v in (i, j)
+        }
+        return sorted(found)
+
+    def attempt(self, number: int) -> bool:
+        """Solves one region; True if the choices are better now."""
+        if not self._many.size:
+            return False
+        region = self._region()
+        factor = FACTORS[number % len(FACTORS)]
+        prices = self.prices * factor
+        if self.merit[1] > 0:
+            least = self._high / self.normal.limit * 1e-3
+            prices = np.where(self._usage > self.normal.limit, np.maximum(prices, least * factor), prices)
+        return self._try(region, self._solved(region, prices))
+
+    def _region(self) -> list[int]:
+        """Variables around one: near something forbidden, alive where there is too much memory, or anywhere."""
+        broken = self.broken() if self.merit[0] else []
+        if broken:
+            seeds = [broken[self._random.integers(len(broken))]]
+        elif self.merit[1] > 0:
+            step = int(self._usage.argmax()) if self._random.random() < 0.5 else self._random.choice(self._above())
+            steps = self.normal.steps
+            alive = self._many[(steps.first[self._many] <= step) & (step < steps.last[self._many])]
+            held = self.normal.held[self.normal.offsets[alive] + self.chosen[alive]]
+            weights = held - np.minimum.reduceat(self.normal.held, self.normal.offsets[:-1])[alive] if alive.size else held
+            heavy = alive[weights > 0]
+            if not heavy.size:
+                heavy, weights = self._many, np.ones(self._many.size)
+            weights = weights[weights > 0]
+            seeds = list(self._random.choice(heavy, min(8, heavy.size), replace=False, p=weights / weights.sum()))
+        else:
+            seeds = [self._random.choice(self._many)]
+        return self._around([int(seed) for seed in seeds], int(self._random.integers(2, REGION + 1)))
+
+    def _above(self) -> Indices:
+        return np.flatnonzero(self._usage > self.normal.limit)
+
+    def _around(self, seeds: list[int], size: int) -> list[int]:
+        """The seeds and what is nearest to them along edges; of many neighbours some, drawn."""
+        found = dict.fromkeys(seeds)
+        for v in (queue := list(seeds)):
+            others = [u for u in self._edges[v] if u not in found and self._sizes[u] > 1]
+            if len(others) > 8:
+                others = [others[k] for k in sorted(self._random.choice(len(others), 8, replace=False))]
+            for u in others:
+                if len(found) >= size:
+                    return sorted(found)
+                found[u] = None
+                queue.append(u)
+        return sorted(found)
+
+    def _solved(self, region: list[int], prices: Numbers) -> Indices:
+        """The region's best choices at these prices, or nearly, for the choices of all others."""
+        normal, offsets = self.normal, self.normal.offsets
+        names = {v: index for index, v in enumerate(region)}
+        sums = np.concatenate(([0.0], np.cumsum(prices)))
+        parts, edges = [], {}
+        for v in region:
+            own = slice(offsets[v], offsets[v + 1])
+            price = sums[normal.steps.last[v]] - sums[normal.steps.first[v]]
+            total = self._costs[own] + normal.held[own] * price
+            for u, matrix in self._edges[v].items():
+                if u not in names:
+                    total = total + matrix[:, self.chosen[u]]
+                elif u > v:
+                    edges[names[v], names[u]] = matrix
+            parts.append(total)
+        bounds = np.concatenate(([0], np.cumsum([part.size for part in parts])))
+        return Elimination(bounds, edges, ENTRIES, range(len(region))).run(np.concatenate(parts))[1]
+
+    def _try(self, region: list[int], choices: Indices) -> bool:
+        """Takes these choices if they are better."""
+        changed = [(v, int(choice)) for v, choice in zip(region, choices, strict=True) if choice != self.chosen[v]]
+        if not changed:
+            return False
+        variables = [v for v, _ in changed]
+        before = self._sum(variables)
+        old = self.chosen[variables]
+        usage = self._usage.copy()
+        self.chosen[variables] = [choice for _, choice in changed]
+        steps, offsets, held = self.normal.steps, self.normal.offsets, self.normal.held
+        for v, was in zip(variables, old, strict=True):
+            usage[steps.first[v] : steps.last[v]] += held[offsets[v] + self.chosen[v]] - held[offsets[v] + was]
+        after = self._sum(variables)
+        merit = (self.merit[0] - before[0] + after[0], self._over(usage), self.merit[2] - before[1] + after[1])
+        if merit < self.merit:
+            self.merit, self._usage = merit, usage
+            return True
+        self.chosen[variables] = old
+        return False

@@ -1,0 +1,237 @@
+"""The normal form of a sharding problem: one edge a pair, no choice that cannot be taken or that another one beats, memory by steps.
+
+Every choice that is left out is either forbidden, forbidden together with all choices of a neighbour, or dominated: another choice of
+the same variable holds no more bytes and costs no more whatever the neighbours take. The best cost therefore stays the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from meshbridge.search.problem import Indices, Numbers, Problem
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+DOMINANCE_ENTRIES = 4_000_000
+"""Above so many comparisons for one matrix its choices are not compared. Not measured: it keeps the table below 32 MB."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Memory: the times at which it can be highest, as steps, and which of them each variable lives at.
+
+    A step is a time at which something begins to live and after which something ends, before anything else begins: what lives at
+    any other time lives at one of these. Steps at which even the largest choices fit are left out.
+    """
+
+    first: Indices  # by variable: the first step at which it lives
+    last: Indices  # by variable: the step after the last one
+    times: Indices  # by step: the time
+
+    def usage(self, held: Numbers) -> Numbers:
+        """By step: the bytes that live there, of the bytes that each variable holds."""
+        changes = np.bincount(self.first, held, self.times.size + 1) - np.bincount(self.last, held, self.times.size + 1)
+        return np.cumsum(changes)[:-1]
+
+    def prices(self, multipliers: Numbers) -> Numbers:
+        """By variable: the sum of the multipliers of the steps at which it lives."""
+        sums = np.concatenate(([0.0], np.cumsum(multipliers)))
+        return np.asarray(sums[self.last] - sums[self.first])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Normal:
+    """A problem in normal form. What belongs to choices stands flat, one variable behind the other, from `offsets[v]` on."""
+
+    choices: list[Indices]  # by variable: the choices of the problem that are left
+    offsets: Indices
+    owners: Indices  # by choice: its variable
+    costs: Numbers
+    held: Numbers
+    edges: dict[tuple[int, int], Numbers]  # i < j; alike ones share an object
+    steps: Steps
+    limit: float
+
+    @property
+    def count(self) -> int:
+        return len(self.choices)
+
+    def sizes(self) -> Indices:
+        return np.diff(self.offsets)
+
+    def original(self, chosen: Indices) -> tuple[int, ...]:
+        """The choices of the problem that those of the normal form stand for."""
+        return tuple(int(kept[choice]) for kept, choice in zip(self.choices, chosen, strict=True))
+
+
+def normal(problem: Problem) -> Normal | None:
+    """The normal form; None if no choices are allowed together. Its pairs of variables with one allowed choice each have no edge."""
+    costs = [np.array(each) for each in problem.costs]
+    edges = _merged(problem, costs)
+    held = [np.array(each) for each in problem.bytes] or [np.zeros(each.size) for each in costs]
+    kept = [np.arange(each.size) for each in costs]
+    flags = [np.isfinite(each) for each in costs]
+    if not _consistent(edges, flags):
+        return None
+    steps = _steps(problem, [float(each.max()) for each in held])
+    idle = steps.first >= steps.last
+    while True:
+        edges = _restricted(edges, flags, costs)
+        for v in (v for v, flag in enumerate(flags) if not flag.all()):
+            costs[v], held[v], kept[v] = costs[v][flags[v]], held[v][flags[v]], kept[v][flags[v]]
+        flags = _undominated(costs, held, edges, idle)
+        if all(flag.all() for flag in flags):
+            break
+    offsets = np.concatenate(([0], np.cumsum([each.size for each in costs])))
+    owners = np.repeat(np.arange(len(costs)), np.diff(offsets))
+    flat_held = np.concatenate([*held, np.zeros(0)])
+    flat_held[idle[owners]] = 0.0
+    return Normal(kept, offsets, owners, np.concatenate([*costs, np.zeros(0)]), flat_held, edges, steps, problem.limit)
+
+
+def _merged(problem: Problem, costs: list[Numbers]) -> dict[tuple[int, int], Numbers]:
+    """One matrix for each pair, i < j; that of a variable with itself is added to its costs. Like sums are one object."""
+    parts: dict[tuple[int, int], list[tuple[int, bool]]] = defaultdict(list)
+    matrices: dict[int, Numbers] = {}
+    for i, j, matrix in problem.edges:
+        matrices[id(matrix)] = matrix
+        if i == j:
+            costs[i] += np.diagonal(matrix)
+        else:
+            parts[min(i, j), max(i, j)].append((id(matrix), i > j))
+    sums: dict[tuple[tuple[int, bool], ...], Numbers] = {}
+    merged = {}
+    for pair, terms in parts.items():
+        key = tuple(sorted(terms))
+        if key not in sums:
+            arrays = [matrices[name].T if swapped else matrices[name] for name, swapped in key]
+            sums[key] = np.ascontiguousarray(np.sum(arrays, axis=0))
+        merged[pair] = sums[key]
+    return _interned(merged)
+
+
+def _interned(edges: dict[tuple[int, int], Numbers]) -> dict[tuple[int, int], Numbers]:
+    """Matrices of equal contents as one object."""
+    by_object: dict[int, Numbers] = {}
+    by_contents: dict[tuple[tuple[int, ...], bytes], Numbers] = {}
+    for matrix in {id(matrix): matrix for matrix in edges.values()}.values():
+        by_object[id(matrix)] = by_contents.setdefault((matrix.shape, matrix.tobytes()), matrix)
+    return {pair: by_object[id(matrix)] for pair, matrix in edges.items()}
+
+
+def _consistent(edges: dict[tuple[int, int], Numbers], flags: list[Flags]) -> bool:
+    """Clears the flags of choices that are forbidden with all choices of a neighbour; False if a variable has none left."""
+    finite = {id(matrix): np.isfinite(matrix) for matrix in edges.values()}
+    strict = {pair: finite[id(matrix)] for pair, matrix in edges.items() if not finite[id(matrix)].all()}
+    neighbours: dict[int, list[tuple[int, Flags]]] = defaultdict(list)
+    for (i, j), allowed in strict.items():
+        neighbours[i].append((j, allowed))
+        neighbours[j].append((i, allowed.T))
+    waiting = set(neighbours)
+    while waiting:
+        v = waiting.pop()
+        for other, allowed in neighbours[v]:
+            left = flags[other] & allowed[flags[v]].any(axis=0)
+            if left.sum() < flags[other].sum():
+                flags[other] = left
+                waiting.add(other)
+    return all(flag.any() for flag in flags)
+
+
+def _restricted(
+    edges: dict[tuple[int, int], Numbers], flags: list[Flags], costs: list[Numbers]
+) -> dict[tuple[int, int], Numbers]:
+    """The edges between the flagged choices. What is a sum of two parts, one for each variable, is added to their costs instead."""
+    names = [flag.tobytes() for flag in flags]
+    cuts: dict[tuple[int, bytes, bytes], tuple[Numbers, tuple[Numbers, Numbers] | None]] = {}
+    left = {}
+    for (i, j), matrix in edges.items():
+        key = (id(matrix), names[i], names[j])
+        if key not in cuts:
+            cut = matrix[np.ix_(flags[i], flags[j])]
+            cut = matrix if cut.shape == matrix.shape else cut
+            cuts[key] = cut, _parts(cut)
+        cut, parts = cuts[key]
+        if parts is None:
+            left[i, j] = cut
+        else:
+            costs[i][flags[i]] += parts[0]
+            costs[j][flags[j]] += parts[1]
+    return _interned(left)
+
+
+def _parts(matrix: Numbers) -> tuple[Numbers, Numbers] | None:
+    """Rows and columns whose sums are the matrix exactly, and all of them at least 0; None if there are none."""
+    if matrix.shape[0] == 1:
+        return np.zeros(1), matrix[0]
+    if matrix.shape[1] == 1:
+        return matrix[:, 0], np.zeros(1)
+    if not np.isfinite(matrix).all():
+        return None
+    rows = matrix.min(axis=1)
+    columns = (matrix - rows[:, None]).min(axis=0)
+    return (rows, columns) if np.array_equal(rows[:, None] + columns, matrix) else None
+
+
+def _undominated(
+    costs: list[Numbers], held: list[Numbers], edges: dict[tuple[int, int], Numbers], idle: Flags
+) -> list[Flags]:
+    """By variable: which choices no other one beats, whatever the neighbours take."""
+    least: dict[tuple[int, bool], Numbers | None] = {}
+    excess = [each[:, None] - each[None] for each in costs]
+    compared = [True] * len(costs)
+    for pair, matrix in edges.items():
+        for v, transposed in zip(pair, (False, True), strict=True):
+            key = (id(matrix), transposed)
+            if key not in least:
+                least[key] = _least_excess(matrix.T if transposed else matrix)
+            part = least[key]
+            if part is None:
+                compared[v] = False
+            else:
+                excess[v] += part
+    flags = []
+    for v, more in enumerate(excess):
+        beaten = (more >= 0) & compared[v]
+        if not idle[v]:
+            beaten &= held[v][:, None] >= held[v][None]
+        both = beaten & beaten.T
+        beaten[both & np.triu(np.ones_like(both))] = False  # of two that are alike the first one stays
+        flag = ~beaten.any(axis=1)
+        flags.append(flag if flag.any() else np.ones_like(flag))
+    return flags
+
+
+def _least_excess(matrix: Numbers) -> Numbers | None:
+    """`[a, b]`: by how much choice a costs more than b at the least, over the neighbour's choices; None for a large matrix."""
+    rows, columns = matrix.shape
+    if rows * rows * columns > DOMINANCE_ENTRIES:
+        return None
+    with np.errstate(invalid="ignore"):
+        more = matrix[:, None, :] - matrix[None, :, :]
+    more[np.broadcast_to(np.isinf(matrix)[:, None, :], more.shape)] = np.inf  # where a is forbidden, b is no worse
+    return np.asarray(np.where(np.isinf(more.min(axis=2)) & (more.min(axis=2) > 0), 0.0, more.min(axis=2)))
+
+
+def _steps(problem: Problem, largest: list[float]) -> Steps:
+    count = len(problem.costs)
+    nothing = np.zeros(count, dtype=np.int64)
+    if not problem.bytes or np.isinf(problem.limit):
+        return Steps(nothing, nothing, np.zeros(0, dtype=np.int64))
+    spans = np.array(problem.lifetimes, dtype=np.int64).reshape(-1, 2)
+    alive = spans[:, 0] < spans[:, 1]
+    begins, ends = np.unique(spans[alive, 0]), np.unique(spans[alive, 1])
+    before_next = np.append(begins[1:], np.iinfo(np.int64).max)
+    times = begins[np.searchsorted(ends, before_next, side="right") > np.searchsorted(ends, begins, side="right")]
+    first, last = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
+    last = np.where(alive, last, first)
+    most = Steps(first, last, times).usage(np.array(largest))
+    times = times[most > problem.limit]
+    first, last = np.searchsorted(times, spans[:, 0]), np.searchsorted(times, spans[:, 1])
+    return Steps(first, np.where(alive, last, first), times)

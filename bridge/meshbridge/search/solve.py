@@ -1,0 +1,197 @@
+"""The solver of sharding problems: choices, and a bound that says how much better any others can be at most.
+
+First the problem is brought into its normal form (`normal`). The dual (`dual`) then raises a bound, and its choices, repaired and
+improved region by region (`improve`), are solutions. Small problems are given to HiGHS as well (`exact`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from meshbridge.ir.errors import MeshError
+from meshbridge.search import exact
+from meshbridge.search.dual import Dual
+from meshbridge.search.improve import Improver
+from meshbridge.search.normal import Normal, normal
+from meshbridge.search.problem import Indices, Problem
+
+ROUNDS = 400
+"""Rounds of the dual at most: later ones change less than a thousandth of the bound on the IOPDDL instances of 816 variables."""
+
+ATTEMPTS = 40
+"""Regions for each variable that has several choices, at most: with enough seconds, the same ones in each run."""
+
+EQUAL = 1e-9
+"""Relative differences of bound and cost that are taken for rounding."""
+
+Progress = Callable[[float, float], None]
+"""Called with the best cost so far, infinite before there is one, and the bound."""
+
+
+@final
+@dataclass(frozen=True)
+class Solution:
+    """Choices within all limits, one for each variable, and no choices cost less than `bound`."""
+
+    chosen: tuple[int, ...]
+    cost: float
+    bound: float
+    peak: float
+
+    @property
+    def gap(self) -> float:
+        """How much of the cost other choices can save at most, relative to the cost: 0 for the best choices."""
+        return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
+
+
+@final
+class LimitError(MeshError):
+    """No choices within the memory limit were found. `chosen` are those that were nearest, `peak` their bytes, at `time`."""
+
+    def __init__(self, text: str, chosen: tuple[int, ...], peak: float, time: int) -> None:
+        super().__init__(text)
+        self.chosen, self.peak, self.time = chosen, peak, time
+
+
+def solve(
+    problem: Problem, *, seconds: float = 60.0, starts: Sequence[Sequence[int]] = (), progress: Progress | None = None
+) -> Solution:
+    """Choices of low cost within the memory limit, with a bound, after about so many seconds or once they are proven best.
+
+    `starts` are choices to begin from besides the solver's own. With seconds enough to end by itself, the solver gives the same
+    answer in each run; by the clock, or on KeyboardInterrupt, it gives the best so far. Reading a problem into its normal form is
+    not cut short: 10 s for 60,000 variables.
+
+    Raises LimitError if it found no choices within the memory limit, and MeshError if none are allowed together or none were found.
+    """
+    deadline = time.monotonic() + seconds
+    for index, start in enumerate(starts):
+        _check_start(problem, index, start)
+    form = normal(problem)
+    if form is None:
+        raise MeshError("search: no choices are allowed together: some variable has none that each of its neighbours allows")
+    search = _Search(problem, form, progress)
+    search.check_least()
+    try:
+        search.run(deadline, starts)
+    except KeyboardInterrupt:
+        pass  # the best so far is the answer
+    return search.result()
+
+
+def _check_start(problem: Problem, index: int, start: Sequence[int]) -> None:
+    fits = len(start) == len(problem.costs)
+    if not fits or not all(0 <= choice < costs.size for choice, costs in zip(start, problem.costs, strict=True)):
+        raise MeshError(f"search: start {index}: expected one of its choices for each of {len(problem.costs)} variables")
+
+
+@final
+class _Search:
+    """The best choices so far and the bound."""
+
+    def __init__(self, problem: Problem, form: Normal, progress: Progress | None) -> None:
+        self.problem = problem
+        self.form = form
+        self.progress = progress
+        self.bound = 0.0  # costs are not negative
+        self.chosen: tuple[int, ...] | None = None
+        self.cost = np.inf
+        self.nearest: tuple[int, ...] | None = None
+        self.least_peak = np.inf
+
+    def check_least(self) -> None:
+        """Raises LimitError if even the smallest choices are too large."""
+        least = [int(held.argmin()) if held.size else 0 for held in self.problem.bytes]
+        if least and self.problem.peak(least) > self.problem.limit:
+            raise self._error("even the smallest choices hold", tuple(least))
+
+    def _error(self, what: str, chosen: tuple[int, ...]) -> LimitError:
+        usage = self.problem.usage(chosen)
+        at, peak = int(usage.argmax()), float(usage.max())
+        more = f"{peak - self.problem.limit:,.0f} more than the limit of {self.problem.limit:,.0f}"
+        return LimitError(f"search: {what} {peak:,.0f} bytes at time {at}, {more}", chosen, peak, at)
+
+    def offer(self, chosen: tuple[int, ...]) -> None:
+        """Takes choices if they are allowed, within the limit and better."""
+        cost, peak = self.problem.cost(chosen), self.problem.peak(chosen)
+        if not np.isfinite(cost):
+            return
+        if peak > self.problem.limit:
+            if peak < self.least_peak:
+                self.least_peak, self.nearest = peak, chosen
+        elif cost < self.cost:
+            self.cost, self.chosen = cost, chosen
+
+    @property
+    def proven(self) -> bool:
+        return self.chosen is not None and self.cost - self.bound <= EQUAL * self.cost
+
+    def raise_bound(self, bound: float) -> None:
+        self.bound = max(self.bound, bound)
+        if self.progress is not None:
+            self.progress(self.cost, min(self.bound, self.cost))
+
+    def run(self, deadline: float, starts: Sequence[Sequence[int]]) -> None:
+        for start in starts:
+            self.offer(tuple(int(choice) for choice in start))
+        dual = Dual(self.form)
+        small = exact.columns(self.form) <= exact.COLUMNS
+        begun = time.monotonic()
+        spans = [begun + (deadline - begun) * part for part in ((0.25, 0.5, 1.0) if small else (0.5, 1.0))]
+        candidates = self._rounds(dual, spans[0])
+        self._improve(dual, candidates, spans[1], starts)
+        if small and not self.proven:
+            chosen, bound = exact.solved(self.form, spans[2] - time.monotonic(), self.cost if self.chosen else self.bound)
+            if chosen is not None:
+                self.offer(self.form.original(chosen))
+            self.raise_bound(bound)
+
+    def _rounds(self, dual: Dual, until: float) -> list[Indices]:
+        """Raises the bound; the choices of the last few rounds."""
+        recent: list[Indices] = []
+        for _ in range(ROUNDS):
+            recent = [*recent[-3:], dual.round()]
+            self.offer(self.form.original(recent[-1]))
+            self.raise_bound(dual.bound)
+            if self.proven or time.monotonic() > until:
+                break
+        return recent
+
+    def _improve(self, dual: Dual, candidates: list[Indices], until: float, starts: Sequence[Sequence[int]]) -> None:
+        """Repairs and improves, from the best start, region by region."""
+        largest = max((float(m[np.isfinite(m)].max()) for m in self.form.edges.values()), default=0.0)
+        high = max(1e3 * self.bound, 2 * largest, 2 * float(self.form.costs.max(initial=0.0)), 1e-300)
+        improver = Improver(self.form, candidates[-1], dual.prices, high)
+        best = improver.merit, candidates[-1]
+        for chosen in [*candidates[:-1], *([] if self.chosen is None else [self._known()])]:
+            improver.take(chosen)
+            best = min(best, (improver.merit, chosen), key=lambda entry: entry[0])
+        improver.take(best[1])
+        for number in range(ATTEMPTS * int((self.form.sizes() > 1).sum())):
+            if self.proven or time.monotonic() > until:
+                break
+            if improver.attempt(number) and improver.merit[:2] == (0, 0) and number % 50 == 0:
+                self._report(improver)
+        self._report(improver)
+
+    def _known(self) -> Indices:
+        """The best choices so far in the normal form; where one is left out there, the first that is not."""
+        assert self.chosen is not None
+        places = [np.flatnonzero(kept == choice) for kept, choice in zip(self.form.choices, self.chosen, strict=True)]
+        return np.array([int(place[0]) if place.size else 0 for place in places], dtype=np.int64)
+
+    def _report(self, improver: Improver) -> None:
+        self.offer(self.form.original(improver.chosen))
+        self.raise_bound(self.bound)
+
+    def result(self) -> Solution:
+        if self.chosen is not None:
+            return Solution(self.chosen, self.cost, min(self.bound, self.cost), self.problem.peak(self.chosen))
+        if self.nearest is not None:
+            raise self._error("the best choices found hold", self.nearest)
+        raise MeshError("search: found no choices that are allowed together; more seconds may help")
