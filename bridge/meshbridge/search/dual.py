@@ -1,8 +1,8 @@
 """The dual of a sharding problem: a bound on its best cost, by messages along edges and prices on the bytes of each step.
 
-At any prices of at least 0 for a byte at a step, the least of costs and prices of what is held, less the price of the whole limit at
-all steps, is a bound. Messages bound that least. Prices follow the mean of what is held too much by the choices that the messages
-suggest, from the best prices so far (Barahona and Anbil, The volume algorithm, 2000).
+At any prices of at least 0 for a byte at a step, the least of costs and prices of what is held, less the price of the whole limit
+at all steps, is a bound. Messages bound that least. Prices follow the mean of what is held too much by the choices that the
+messages suggest, from the best prices so far (Barahona and Anbil, The volume algorithm, 2000).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Dual:
         self._failures = 0
 
     def round(self) -> Indices:
-        """One round: raises the bound, or tries smaller changes of the prices from now on. Choices near the bound, maybe forbidden."""
+        """One round, which raises the bound, or tries smaller changes from now on; choices near the bound, maybe forbidden."""
         direction = self._direction()
         length = float(direction @ direction)
         ahead = max(abs(self.bound) * (AHEAD - 1), 1e-12) if np.isfinite(self.bound) else 0.0
-        scale = self._step * ahead / length / self.normal.limit if length > 0 else 0.0
+        scale = self._step * ahead / length / self.normal.unit if length > 0 else 0.0
         prices = np.maximum(0.0, self.prices + scale * direction)
         bound, chosen = self._bound(prices, FIRST_SWEEPS if self._mean is None else 1)
         excess = self._excess(chosen)
@@ -68,11 +68,11 @@ class Dual:
         return np.where((self._mean > 0) | (self.prices > 0), self._mean, 0.0)
 
     def _excess(self, chosen: Indices) -> Numbers:
-        """By step: the bytes above the limit, relative to the limit."""
+        """By step: the bytes above the limit, in the unit."""
         normal = self.normal
         if not normal.steps.times.size:
             return np.zeros(0)
-        return normal.steps.usage(normal.held[normal.offsets[:-1] + chosen]) / normal.limit - 1
+        return (normal.steps.usage(normal.held[normal.offsets[:-1] + chosen]) - normal.limit) / normal.unit
 
     def _bound(self, prices: Numbers, sweeps: int) -> tuple[float, Indices]:
         normal = self.normal

@@ -1,9 +1,9 @@
 """Elimination of variables: the least sum of unary costs and tables, or a bound on it where the tables would be too large.
 
-A variable is eliminated by adding up all tables that it occurs in and taking, for all choices of the others, its best choice. Where
-the sum would have more entries than allowed, its tables are summed in groups, each with a copy of the variable that chooses by itself:
-then the result is a lower bound (mini-buckets). Before that, each group gets a share of the variable's costs by which all groups
-rate its choices alike, which makes the bound better.
+A variable is eliminated by adding up all tables that it occurs in and taking, for all choices of the others, its best choice.
+Where the sum would have more entries than allowed, its tables are summed in groups, each with a copy of the variable that chooses
+by itself: then the result is a lower bound (mini-buckets). Before that, each group gets a share of the variable's costs by which
+all groups rate its choices alike, which makes the bound better.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from meshbridge.search.leaves import Leaves
 from meshbridge.search.problem import Indices, Numbers
 
 Scope = tuple[int, ...]
+
+Record = Indices | tuple[Numbers, list[Numbers]]
+"""How a variable chooses: its best choice for all choices of the others, or its costs and the tables of its groups."""
 
 
 @final
@@ -46,7 +49,9 @@ class Bucket:
 class Elimination:
     """An order of elimination for given edges, to be run with any costs of the variables' choices."""
 
-    def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers], entries: int, variables: Iterable[int]) -> None:
+    def __init__(
+        self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers], entries: int, variables: Iterable[int]
+    ) -> None:
         """`edges` connect only `variables`; no table gets more than `entries` entries, unless an edge has."""
         self.offsets = offsets
         self.sizes = np.diff(offsets)
@@ -117,24 +122,24 @@ class Elimination:
         self.leaves.unfold(chosen, best)
         return bound, chosen
 
-    def _forward(self, theta: Numbers) -> tuple[float, list[Numbers | tuple[Numbers, list[Numbers]]]]:
-        tables: list[Numbers | None] = [*self.tables, *[None] * (self._count - len(self.tables))]
+    def _forward(self, theta: Numbers) -> tuple[float, list[Record]]:
+        tables = dict(enumerate(self.tables))
         offsets = self.offsets.tolist()
         bound = 0.0
-        records: list[Numbers | tuple[Numbers, list[Numbers]]] = []
+        records: list[Record] = []
         for bucket in self.buckets:
             v = bucket.variable
             own = theta[offsets[v] : offsets[v + 1]]
             if not bucket.groups:
                 bound += float(own.min())
-                records.append(own.argmin())
+                records.append(np.asarray(own.argmin()))
                 continue
             if len(bucket.groups) == 1:
                 group = bucket.groups[0]
                 shape = [1] * len(group.scope)
                 shape[group.axis] = own.size
                 sums = [self._sum(group, tables, own.reshape(shape))]
-                records.append(sums[0].argmin(axis=group.axis).astype(np.int16))
+                records.append(sums[0].argmin(axis=group.axis).astype(np.int64))
             else:
                 sums = [self._sum(group, tables, None) for group in bucket.groups]
                 records.append((own, [tables[table] for group in bucket.groups for table, _ in group.tables]))
@@ -142,7 +147,7 @@ class Elimination:
             for group, total in zip(bucket.groups, sums, strict=True):
                 least = total.min(axis=group.axis)
                 for table, _ in group.tables:
-                    tables[table] = None
+                    del tables[table]
                 if group.result >= 0:
                     tables[group.result] = least
                 elif group.result == -1:
@@ -153,14 +158,14 @@ class Elimination:
         return bound, records
 
     @staticmethod
-    def _sum(group: Group, tables: list[Numbers | None], start: Numbers | None) -> Numbers:
-        total = start
-        for table, shape in group.tables:
-            part = tables[table].reshape(shape)
-            total = part if total is None else total + part
+    def _sum(group: Group, tables: dict[int, Numbers], start: Numbers | None) -> Numbers:
+        parts = [tables[table].reshape(shape) for table, shape in group.tables]
+        total = parts[0] if start is None else parts[0] + start
+        for part in parts[1:]:
+            total = total + part
         return np.broadcast_to(total, group.shape)
 
-    def _back(self, records: list) -> Indices:
+    def _back(self, records: list[Record]) -> Indices:
         chosen = np.full(self.sizes.size, -1, dtype=np.int64)
         for bucket, record in zip(reversed(self.buckets), reversed(records), strict=True):
             v = bucket.variable

@@ -10,7 +10,7 @@ from meshbridge.search.normal import Normal
 from meshbridge.search.problem import Indices, Numbers
 
 COLUMNS = 30_000
-"""Problems of more choices and allowed pairs than this are not small: HiGHS needs minutes for the first relaxation of larger ones."""
+"""Problems of more choices and allowed pairs than this are not small: HiGHS takes minutes for the relaxation of larger ones."""
 
 
 def columns(normal: Normal) -> int:
@@ -45,8 +45,8 @@ def solved(normal: Normal, seconds: float, scale: float) -> tuple[Indices | None
 def _program(normal: Normal) -> tuple[Numbers, Indices, Indices, Numbers, Numbers, Numbers]:
     """Costs by column; rows, columns and weights of the constraints; their upper and lower limits.
 
-    A column for each choice and each allowed pair of choices. Of each variable one choice is taken; of an edge, the pairs of a choice
-    are taken as often as the choice; at no step more is held than the limit, and all bytes are relative to it.
+    A column for each choice and each allowed pair of choices. Of each variable one choice is taken; of an edge, the pairs of a
+    choice are taken as often as the choice; at no step more is held than the limit.
     """
     costs = [normal.costs]
     rows, cells, weights = [normal.owners], [np.arange(normal.costs.size)], [np.ones(normal.costs.size)]
@@ -71,8 +71,8 @@ def _program(normal: Normal) -> tuple[Numbers, Indices, Indices, Numbers, Number
         alive &= normal.held > 0
         rows.append(np.full(int(alive.sum()), row + step))
         cells.append(np.flatnonzero(alive))
-        weights.append(normal.held[alive] / normal.limit)
-    upper.append(np.ones(steps.times.size))
+        weights.append(normal.held[alive] / normal.unit)
+    upper.append(np.full(steps.times.size, normal.limit / normal.unit))
     lower.append(np.full(steps.times.size, -np.inf))
     return (
         np.concatenate(costs),

@@ -1,8 +1,8 @@
 """Better choices: small regions of the problem are solved exactly, one after the other, while all else stays as it is.
 
-Choices are compared by three numbers, in this order: how many choices or pairs of them are forbidden, how many bytes are above the
-limit, summed over all steps, and the cost. A region is solved with a high cost in place of what is forbidden, and with prices on
-bytes, from none to many times those of the dual.
+Choices are compared by three numbers, in this order: how many choices or pairs of them are forbidden, how many bytes are above
+the limit, summed over all steps, and the cost. A region is solved with a high cost in place of what is forbidden, and with prices
+on bytes, from none to many times those of the dual.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REGION = 80
 ENTRIES = 20_000
 """Entries of a table in a region; where more would be needed, the region is not solved exactly."""
 
-FACTORS = (1.0, 0.0, 2.0, 8.0)
+FACTORS = (1.0, 0.0, 0.5, 2.0, 1.5, 8.0)
 """By attempt: what the dual's prices are multiplied by."""
 
 Merit = tuple[float, float, float]
@@ -45,6 +45,8 @@ class Improver:
             self._edges[j][i] = finite[id(matrix)].T
         self._sizes = normal.sizes().tolist()
         self._many = np.flatnonzero(normal.sizes() > 1)
+        firsts = normal.offsets[:-1]
+        self._range = np.maximum.reduceat(normal.held, firsts) - np.minimum.reduceat(normal.held, firsts)
         self.take(chosen)
 
     def take(self, chosen: Indices) -> None:
@@ -75,10 +77,7 @@ class Improver:
     def broken(self) -> list[int]:
         """Variables whose choices are forbidden together."""
         found = {
-            v
-            for (i, j), matrix in self.normal.edges.items()
-            if np.isinf(matrix[self.chosen[i], self.chosen[j]])
-            for v in (i, j)
+            v for (i, j), matrix in self.normal.edges.items() if np.isinf(matrix[self.chosen[i], self.chosen[j]]) for v in (i, j)
         }
         return sorted(found)
 
@@ -90,32 +89,32 @@ class Improver:
         factor = FACTORS[number % len(FACTORS)]
         prices = self.prices * factor
         if self.merit[1] > 0:
-            least = self._high / self.normal.limit * 1e-3
+            least = self._high / self.normal.unit * 1e-3
             prices = np.where(self._usage > self.normal.limit, np.maximum(prices, least * factor), prices)
         return self._try(region, self._solved(region, prices))
 
     def _region(self) -> list[int]:
-        """Variables around one: near something forbidden, alive where there is too much memory, or anywhere."""
+        """Variables around some: near something forbidden, alive at a step with too much memory or little left, or anywhere."""
         broken = self.broken() if self.merit[0] else []
         if broken:
             seeds = [broken[self._random.integers(len(broken))]]
         elif self.merit[1] > 0:
-            step = int(self._usage.argmax()) if self._random.random() < 0.5 else self._random.choice(self._above())
-            steps = self.normal.steps
-            alive = self._many[(steps.first[self._many] <= step) & (step < steps.last[self._many])]
-            held = self.normal.held[self.normal.offsets[alive] + self.chosen[alive]]
-            weights = held - np.minimum.reduceat(self.normal.held, self.normal.offsets[:-1])[alive] if alive.size else held
-            heavy = alive[weights > 0]
-            if not heavy.size:
-                heavy, weights = self._many, np.ones(self._many.size)
-            weights = weights[weights > 0]
-            seeds = list(self._random.choice(heavy, min(8, heavy.size), replace=False, p=weights / weights.sum()))
+            seeds = self._alive(np.flatnonzero(self._usage > self.normal.limit))
+        elif self._usage.size and self._random.random() < 0.5:
+            seeds = self._alive(np.flatnonzero(self._usage >= 0.9 * self._usage.max()))
         else:
-            seeds = [self._random.choice(self._many)]
-        return self._around([int(seed) for seed in seeds], int(self._random.integers(2, REGION + 1)))
+            seeds = [int(self._random.choice(self._many))]
+        return self._around(seeds, int(self._random.integers(2, REGION + 1)))
 
-    def _above(self) -> Indices:
-        return np.flatnonzero(self._usage > self.normal.limit)
+    def _alive(self, candidates: Indices) -> list[int]:
+        """Some variables of several choices that are alive at one of these steps: with what one frees another may be larger."""
+        step, steps = int(self._random.choice(candidates)), self.normal.steps
+        alive = self._many[(steps.first[self._many] <= step) & (step < steps.last[self._many])]
+        alive = alive[self._range[alive] > 0]
+        if not alive.size:
+            return [int(self._random.choice(self._many))]
+        weights = self._range[alive] / self._range[alive].sum()
+        return [int(v) for v in self._random.choice(alive, min(8, alive.size), replace=False, p=weights)]
 
     def _around(self, seeds: list[int], size: int) -> list[int]:
         """The seeds and what is nearest to them along edges; of many neighbours some, drawn."""
@@ -165,8 +164,9 @@ class Improver:
             usage[steps.first[v] : steps.last[v]] += held[offsets[v] + self.chosen[v]] - held[offsets[v] + was]
         after = self._sum(variables)
         merit = (self.merit[0] - before[0] + after[0], self._over(usage), self.merit[2] - before[1] + after[1])
-        if merit < self.merit:
+        if merit <= self.merit:  # equal ones, too: they lead to places from which others are better
+            better = merit < self.merit
             self.merit, self._usage = merit, usage
-            return True
+            return better
         self.chosen[variables] = old
         return False

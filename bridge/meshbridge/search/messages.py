@@ -1,8 +1,9 @@
 """Sequential tree-reweighted message passing (TRW-S): a bound on the least sum of costs and edges that rises from sweep to sweep.
 
 Messages move costs between variables and edges, so that the sum for every choice of all variables stays the same. Each variable
-gives equal shares of its costs to the chains of edges that pass through it in the order of the variables; a sweep backwards solves
-all chains exactly, and the sum of their minima is the bound (Kolmogorov, Convergent tree-reweighted message passing, 2006).
+gives equal shares of its costs to the chains of edges that pass through it in the order of the variables; a sweep backwards
+solves all chains exactly, and the sum of their minima is the bound (Kolmogorov, Convergent tree-reweighted message passing,
+2006).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from meshbridge.search.problem import Indices, Numbers
 
 Sends = list[tuple[int, Numbers, int, int]]
-"""By edge of a variable: the neighbour, `[neighbour, variable]`, where the message to the variable stands, and that to the neighbour."""
+"""By edge of a variable: the neighbour, the matrix `[neighbour, variable]`, where the messages to and from the variable stand."""
 
 
 @final

@@ -1,7 +1,7 @@
-"""The normal form of a sharding problem: one edge a pair, no choice that cannot be taken or that another one beats, memory by steps.
+"""The normal form of a sharding problem: one edge a pair, no choice that is forbidden or that another one beats, memory by steps.
 
-Every choice that is left out is either forbidden, forbidden together with all choices of a neighbour, or dominated: another choice of
-the same variable holds no more bytes and costs no more whatever the neighbours take. The best cost therefore stays the same.
+Every choice that is left out is either forbidden, forbidden together with all choices of a neighbour, or dominated: another
+choice of the same variable holds no more bytes and costs no more whatever the neighbours take. The best cost stays the same.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ class Normal:
     def count(self) -> int:
         return len(self.choices)
 
+    @property
+    def unit(self) -> float:
+        """Bytes that numbers of bytes are relative to, where their size matters: the limit, if it is not 0."""
+        return self.limit or float(self.held.max(initial=0.0)) or 1.0
+
     def sizes(self) -> Indices:
         return np.diff(self.offsets)
 
@@ -71,7 +76,7 @@ class Normal:
 
 
 def normal(problem: Problem) -> Normal | None:
-    """The normal form; None if no choices are allowed together. Its pairs of variables with one allowed choice each have no edge."""
+    """The normal form; None if a variable has no choice that each of its neighbours allows with one of its own."""
     costs = [np.array(each) for each in problem.costs]
     edges = _merged(problem, costs)
     held = [np.array(each) for each in problem.bytes] or [np.zeros(each.size) for each in costs]
@@ -88,7 +93,7 @@ def normal(problem: Problem) -> Normal | None:
         flags = _undominated(costs, held, edges, idle)
         if all(flag.all() for flag in flags):
             break
-    offsets = np.concatenate(([0], np.cumsum([each.size for each in costs])))
+    offsets = np.cumsum([0, *(each.size for each in costs)], dtype=np.int64)
     owners = np.repeat(np.arange(len(costs)), np.diff(offsets))
     flat_held = np.concatenate([*held, np.zeros(0)])
     flat_held[idle[owners]] = 0.0
@@ -147,7 +152,7 @@ def _consistent(edges: dict[tuple[int, int], Numbers], flags: list[Flags]) -> bo
 def _restricted(
     edges: dict[tuple[int, int], Numbers], flags: list[Flags], costs: list[Numbers]
 ) -> dict[tuple[int, int], Numbers]:
-    """The edges between the flagged choices. What is a sum of two parts, one for each variable, is added to their costs instead."""
+    """The edges between the flagged choices. What is a sum of two parts, one a variable, is added to their costs instead."""
     names = [flag.tobytes() for flag in flags]
     cuts: dict[tuple[int, bytes, bytes], tuple[Numbers, tuple[Numbers, Numbers] | None]] = {}
     left = {}
@@ -179,9 +184,7 @@ def _parts(matrix: Numbers) -> tuple[Numbers, Numbers] | None:
     return (rows, columns) if np.array_equal(rows[:, None] + columns, matrix) else None
 
 
-def _undominated(
-    costs: list[Numbers], held: list[Numbers], edges: dict[tuple[int, int], Numbers], idle: Flags
-) -> list[Flags]:
+def _undominated(costs: list[Numbers], held: list[Numbers], edges: dict[tuple[int, int], Numbers], idle: Flags) -> list[Flags]:
     """By variable: which choices no other one beats, whatever the neighbours take."""
     least: dict[tuple[int, bool], Numbers | None] = {}
     excess = [each[:, None] - each[None] for each in costs]
@@ -196,15 +199,15 @@ def _undominated(
                 compared[v] = False
             else:
                 excess[v] += part
-    flags = []
+    flags: list[Flags] = []
     for v, more in enumerate(excess):
         beaten = (more >= 0) & compared[v]
         if not idle[v]:
             beaten &= held[v][:, None] >= held[v][None]
         both = beaten & beaten.T
         beaten[both & np.triu(np.ones_like(both))] = False  # of two that are alike the first one stays
-        flag = ~beaten.any(axis=1)
-        flags.append(flag if flag.any() else np.ones_like(flag))
+        flag: Flags = np.logical_not(beaten.any(axis=1))
+        flags.append(flag if flag.any() else np.ones(flag.size, dtype=np.bool_))
     return flags
 
 
@@ -216,7 +219,7 @@ def _least_excess(matrix: Numbers) -> Numbers | None:
     with np.errstate(invalid="ignore"):
         more = matrix[:, None, :] - matrix[None, :, :]
     more[np.broadcast_to(np.isinf(matrix)[:, None, :], more.shape)] = np.inf  # where a is forbidden, b is no worse
-    return np.asarray(np.where(np.isinf(more.min(axis=2)) & (more.min(axis=2) > 0), 0.0, more.min(axis=2)))
+    return np.asarray(more.min(axis=2))
 
 
 def _steps(problem: Problem, largest: list[float]) -> Steps:

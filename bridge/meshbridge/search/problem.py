@@ -1,4 +1,4 @@
-"""A sharding problem: variables that each take one of a few choices, what choices cost alone and in pairs, and memory over time."""
+"""A sharding problem: variables with a few choices each, what the choices cost alone and in pairs, and their memory over time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 class Problem:
     """Minimise the costs of all variables and edges, while the bytes that live at any one time stay within the limit.
 
-    Every variable takes one of its choices. An infinite cost forbids a choice, or two choices together. A lifetime is the half-open
-    interval `[from, to)` of whole times in which a variable holds its bytes; one that ends where it begins holds nothing. Edges may
-    share one matrix object; it is then kept once. `bytes` and `lifetimes` are empty where there is no memory to count.
+    Every variable takes one of its choices. An infinite cost forbids a choice, or two choices together. A lifetime is the
+    half-open interval `[from, to)` of whole times in which a variable holds its bytes; one that ends where it begins holds none.
+    Edges may share one matrix object; it is then kept once. `bytes` and `lifetimes` are empty where there is no memory to count.
 
     Raises MeshError if the parts do not fit together, or a cost is negative or not a number.
     """
@@ -74,7 +74,7 @@ def _check(problem: Problem) -> None:
     count = len(problem.costs)
     for index, costs in enumerate(problem.costs):
         _check_costs(f"variable {index}", costs, (max(1, costs.size),))
-    for i, j, matrix in problem.edges:
+    for i, j, _ in problem.edges:
         if not (0 <= i < count and 0 <= j < count):
             raise MeshError(f"edge ({i}, {j}): expected two of the variables 0 to {count - 1}")
     seen = {id(matrix): (i, j, matrix) for i, j, matrix in problem.edges}

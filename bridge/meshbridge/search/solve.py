@@ -7,7 +7,8 @@ improved region by region (`improve`), are solutions. Small problems are given t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
@@ -67,7 +68,7 @@ def solve(
     answer in each run; by the clock, or on KeyboardInterrupt, it gives the best so far. Reading a problem into its normal form is
     not cut short: 10 s for 60,000 variables.
 
-    Raises LimitError if it found no choices within the memory limit, and MeshError if none are allowed together or none were found.
+    Raises LimitError if it found no choices within the memory limit, MeshError if none that are allowed together.
     """
     deadline = time.monotonic() + seconds
     for index, start in enumerate(starts):
@@ -77,10 +78,8 @@ def solve(
         raise MeshError("search: no choices are allowed together: some variable has none that each of its neighbours allows")
     search = _Search(problem, form, progress)
     search.check_least()
-    try:
+    with suppress(KeyboardInterrupt):  # the best so far is the answer
         search.run(deadline, starts)
-    except KeyboardInterrupt:
-        pass  # the best so far is the answer
     return search.result()
 
 
