@@ -18,20 +18,22 @@ def columns(normal: Normal) -> int:
     return int(normal.costs.size + sum(int(np.isfinite(matrix).sum()) for matrix in normal.edges.values()))
 
 
-def solved(normal: Normal, seconds: float, scale: float) -> tuple[Indices | None, float]:
+def solved(normal: Normal, seconds: float, scale: float, limits: Numbers | None = None) -> tuple[Indices | None, float]:
     """The best choices that HiGHS finds in so many seconds, if any, and a bound on the cost.
 
-    `scale` is about the best cost: HiGHS' tolerances are absolute.
+    `scale` is about the best cost: HiGHS' tolerances are absolute. `limits`, by step, stand for the one of the problem.
     """
     scale = scale if scale > 0 else 1.0
-    costs, rows, cells, weights, upper, lower = _program(normal)
+    each = np.full(normal.steps.times.size, normal.limit) if limits is None else limits
+    costs, rows, cells, weights, upper, lower = _program(normal, each)
+    allowed = np.isfinite(costs)
     matrix = coo_array((weights, (rows, cells)), shape=(len(upper), costs.size)).tocsr()
     integrality = np.zeros(costs.size)
     integrality[: normal.costs.size] = 1
     result = milp(
-        costs / scale * 1e3,
+        np.where(allowed, costs / scale * 1e3, 0.0),
         integrality=integrality,
-        bounds=Bounds(0, 1),
+        bounds=Bounds(0, allowed.astype(np.float64)),
         constraints=LinearConstraint(matrix, lower, upper),
         options={"time_limit": max(0.1, seconds), "mip_rel_gap": 1e-7},
     )
@@ -42,7 +44,7 @@ def solved(normal: Normal, seconds: float, scale: float) -> tuple[Indices | None
     return np.array([taken[a:b].argmax() for a, b in zip(normal.offsets[:-1], normal.offsets[1:], strict=True)]), bound
 
 
-def _program(normal: Normal) -> tuple[Numbers, Indices, Indices, Numbers, Numbers, Numbers]:
+def _program(normal: Normal, limits: Numbers) -> tuple[Numbers, Indices, Indices, Numbers, Numbers, Numbers]:
     """Costs by column; rows, columns and weights of the constraints; their upper and lower limits.
 
     A column for each choice and each allowed pair of choices. Of each variable one choice is taken; of an edge, the pairs of a
@@ -72,7 +74,7 @@ def _program(normal: Normal) -> tuple[Numbers, Indices, Indices, Numbers, Number
         rows.append(np.full(int(alive.sum()), row + step))
         cells.append(np.flatnonzero(alive))
         weights.append(normal.held[alive] / normal.unit)
-    upper.append(np.full(steps.times.size, normal.limit / normal.unit))
+    upper.append(limits / normal.unit)
     lower.append(np.full(steps.times.size, -np.inf))
     return (
         np.concatenate(costs),

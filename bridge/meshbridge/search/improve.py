@@ -7,12 +7,15 @@ on bytes, from none to many times those of the dual.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import final
 
 import numpy as np
 
+from meshbridge.search import exact
 from meshbridge.search.eliminate import Elimination
-from meshbridge.search.normal import Normal
+from meshbridge.search.normal import Normal, Steps
 from meshbridge.search.problem import Indices, Numbers
 
 REGION = 80
@@ -20,6 +23,9 @@ REGION = 80
 
 ENTRIES = 20_000
 """Entries of a table in a region; where more would be needed, the region is not solved exactly."""
+
+REGION_COLUMNS = 3000
+"""Choices and allowed pairs in a region that is solved as an integer program. Not measured against others: most take below 1 s."""
 
 FACTORS = (1.0, 0.0, 0.5, 2.0, 1.5, 8.0)
 """By attempt: what the dual's prices are multiplied by."""
@@ -132,22 +138,66 @@ class Improver:
 
     def _solved(self, region: list[int], prices: Numbers) -> Indices:
         """The region's best choices at these prices, or nearly, for the choices of all others."""
+        form = self._part(region)
+        price = self.normal.steps.prices(prices)[region]
+        costs = form.costs + form.held * price[form.owners]
+        return Elimination(form.offsets, form.edges, ENTRIES, range(form.count)).run(costs)[1]
+
+    def _part(self, region: list[int]) -> Normal:
+        """The region as a problem, its steps those between which something of it begins or ends to live."""
         normal, offsets = self.normal, self.normal.offsets
         names = {v: index for index, v in enumerate(region)}
-        sums = np.concatenate(([0.0], np.cumsum(prices)))
-        parts, edges = [], {}
+        costs, edges = [], {}
         for v in region:
-            own = slice(offsets[v], offsets[v + 1])
-            price = sums[normal.steps.last[v]] - sums[normal.steps.first[v]]
-            total = self._costs[own] + normal.held[own] * price
+            total = self._costs[offsets[v] : offsets[v + 1]]
             for u, matrix in self._edges[v].items():
                 if u not in names:
                     total = total + matrix[:, self.chosen[u]]
                 elif u > v:
                     edges[names[v], names[u]] = matrix
-            parts.append(total)
-        bounds = np.concatenate(([0], np.cumsum([part.size for part in parts])))
-        return Elimination(bounds, edges, ENTRIES, range(len(region))).run(np.concatenate(parts))[1]
+            costs.append(total)
+        own = np.cumsum([0, *(each.size for each in costs)], dtype=np.int64)
+        first, last = normal.steps.first[region], normal.steps.last[region]
+        times = np.unique(np.concatenate([first, last]))
+        steps = Steps(np.searchsorted(times, first), np.searchsorted(times, last), times)
+        return Normal(
+            choices=[np.arange(each.size) for each in costs],
+            offsets=own,
+            owners=np.repeat(np.arange(len(region)), np.diff(own)),
+            costs=np.concatenate(costs),
+            held=np.concatenate([normal.held[offsets[v] : offsets[v + 1]] for v in region]),
+            edges=edges,
+            steps=steps,
+            limit=normal.limit,
+        )
+
+    def attempt_exactly(self, seconds: float) -> bool:
+        """Solves one small region within the limit as an integer program; True if the choices are better now."""
+        if not self._many.size or self.merit[:2] != (0, 0):
+            return False
+        region = self._region()
+        form = self._part(region)
+        while len(region) > 2 and exact.columns(form) > REGION_COLUMNS:
+            region = sorted(int(v) for v in self._random.choice(region, len(region) * 2 // 3, replace=False))
+            form = self._part(region)
+        edges = {pair: np.where(matrix >= self._high, np.inf, matrix) for pair, matrix in form.edges.items()}
+        costs = np.where(form.costs >= self._high, np.inf, form.costs)
+        form = replace(form, costs=costs, edges=edges)
+        least = max(float(np.min(costs[np.isfinite(costs)], initial=np.inf)), 1e-3 * self.merit[2])
+        chosen, _ = exact.solved(form, seconds, least, self._left(region, form))
+        return chosen is not None and self._try(region, chosen)
+
+    def _left(self, region: list[int], form: Normal) -> Numbers:
+        """By step of a region: the bytes that all others leave it."""
+        normal = self.normal
+        held = np.zeros(normal.count)
+        held[region] = normal.held[normal.offsets[region] + self.chosen[region]]
+        free = normal.limit - self._usage + normal.steps.usage(held)
+        times = form.steps.times
+        left = np.full(times.size, np.inf)
+        for step, (begin, end) in enumerate(pairwise(times)):
+            left[step] = free[begin:end].min()
+        return left
 
     def _try(self, region: list[int], choices: Indices) -> bool:
         """Takes these choices if they are better."""

@@ -27,6 +27,9 @@ ROUNDS = 400
 ATTEMPTS = 40
 """Regions for each variable that has several choices, at most: with enough seconds, the same ones in each run."""
 
+EXACTLY = 10
+"""Of so many regions one is solved as an integer program, which sees the memory limit itself but takes longer."""
+
 EQUAL = 1e-9
 """Relative differences of bound and cost that are taken for rounding."""
 
@@ -174,7 +177,11 @@ class _Search:
         for number in range(ATTEMPTS * int((self.form.sizes() > 1).sum())):
             if self.proven or time.monotonic() > until:
                 break
-            if improver.attempt(number) and improver.merit[:2] == (0, 0) and number % 50 == 0:
+            if number % EXACTLY == EXACTLY - 1:
+                improver.attempt_exactly(min(2.0, until - time.monotonic()))
+            else:
+                improver.attempt(number)
+            if number % 50 == 0:
                 self._report(improver)
         self._report(improver)
 
