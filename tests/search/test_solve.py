@@ -126,15 +126,15 @@ def test_messages_are_exact_on_chains() -> None:
 
 
 def test_more_variables_than_all_choices_can_be_tried() -> None:
-    problem = generated(120)
+    problem = generated(24)
     form = normal(problem)
     assert form is not None
-    chosen, bound = exact.solved(form, 60, 1e4)
+    chosen, bound = exact.solved(form, 30, 1e4)
     assert chosen is not None
     optimum = problem.cost(form.original(chosen))
     assert bound == pytest.approx(optimum, rel=1e-4)
-    found = solve(problem, seconds=20)
-    assert optimum * (1 - 1e-6) <= found.cost <= optimum * 1.01
+    found = solve(problem, seconds=4)
+    assert optimum * (1 - 1e-6) <= found.cost <= optimum * 1.05
     assert found.bound <= optimum * (1 + 1e-6)
 
 
@@ -153,22 +153,23 @@ def test_choices_that_are_not_allowed_together() -> None:
 
 def test_starts_are_never_made_worse() -> None:
     problem = generated(90)
-    first = solve(problem, seconds=0.2)
+    start = [costs.size - 1 for costs in problem.costs]  # the fewest bytes, and allowed with everything
+    first = solve(problem, seconds=0.2, starts=[start])
     again = solve(problem, seconds=0.2, starts=[first.chosen])
-    assert again.cost <= first.cost
+    assert again.cost <= first.cost <= problem.cost(start)
     with pytest.raises(meshbridge.MeshError, match="start 0: expected one of its choices for each of 90 variables"):
         solve(problem, starts=[[0]])
 
 
 def test_an_interruption_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = generated(90)
-    first = solve(problem, seconds=0.2)
+    start = [costs.size - 1 for costs in problem.costs]  # the fewest bytes, and allowed with everything
 
     def interrupted(self: Dual) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(dual_module.Dual, "round", interrupted)
-    assert solve(problem, starts=[first.chosen]).cost == first.cost
+    assert solve(problem, starts=[start]).cost == problem.cost(start)
 
 
 def test_the_same_answer_in_each_run() -> None:

@@ -25,7 +25,7 @@ ENTRIES = 20_000
 """Entries of a table in a region; where more would be needed, the region is not solved exactly."""
 
 REGION_COLUMNS = 3000
-"""Choices and allowed pairs in a region that is solved as an integer program. Not measured against others: most take below 1 s."""
+"""Choices and allowed pairs in a region that is solved as an integer program. Most take below 1 s."""
 
 FACTORS = (1.0, 0.0, 0.5, 2.0, 1.5, 8.0)
 """By attempt: what the dual's prices are multiplied by."""
@@ -58,6 +58,7 @@ class Improver:
     def take(self, chosen: Indices) -> None:
         """Goes on from these choices, better or not."""
         self.chosen = chosen.copy()
+        self._broken: list[int] = []
         normal = self.normal
         self._usage = normal.steps.usage(normal.held[normal.offsets[:-1] + chosen])
         broken, cost = self._sum(range(normal.count))
@@ -80,12 +81,22 @@ class Improver:
             cost += sum(terms) if not forbidden else sum(term for term in terms if term < self._high)
         return float(broken), cost
 
-    def broken(self) -> list[int]:
-        """Variables whose choices are forbidden together."""
+    def _one_broken(self) -> int:
+        """A variable that is forbidden, by itself or with a neighbour."""
+        while True:
+            while self._broken:
+                v = self._broken.pop()
+                if self._sum([v])[0]:
+                    return v
+            self._broken = self._all_broken()
+
+    def _all_broken(self) -> list[int]:
+        """Variables that are forbidden, by themselves or with neighbours, in drawn order."""
         found = {
             v for (i, j), matrix in self.normal.edges.items() if np.isinf(matrix[self.chosen[i], self.chosen[j]]) for v in (i, j)
         }
-        return sorted(found)
+        alone = self._costs[self.normal.offsets[:-1] + self.chosen] >= self._high
+        return [int(v) for v in self._random.permutation(sorted(found | set(np.flatnonzero(alone).tolist())))]
 
     def attempt(self, number: int) -> bool:
         """Solves one region; True if the choices are better now."""
@@ -101,9 +112,8 @@ class Improver:
 
     def _region(self) -> list[int]:
         """Variables around some: near something forbidden, alive at a step with too much memory or little left, or anywhere."""
-        broken = self.broken() if self.merit[0] else []
-        if broken:
-            seeds = [broken[self._random.integers(len(broken))]]
+        if self.merit[0]:
+            seeds = [self._one_broken()]
         elif self.merit[1] > 0:
             seeds = self._alive(np.flatnonzero(self._usage > self.normal.limit))
         elif self._usage.size and self._random.random() < 0.5:
