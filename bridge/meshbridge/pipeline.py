@@ -165,7 +165,8 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     """The stages from any source to the form that the options name, planned in some way: that of the options."""
     way = way or Way(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
-    optimize, overlap = ((OptimizeCollectives(combine),), _overlap(options)) if options.collectives == "on" else ((), ())
+    launch = int(objective(options.machine).launch)
+    optimize, overlap = ((OptimizeCollectives(combine, launch),), _overlap(options)) if options.collectives == "on" else ((), ())
     decide = ShardingRefinement(
         machine=way.machine,
         layout=options.layout,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import ClassVar
 
 from meshbridge.collectives.alike import Kind, drop_alike, looks
+from meshbridge.collectives.independent import Candidate, Replacement, independent, replace
 from meshbridge.collectives.rewriter import MeshRewriter, piece_dims, sharing_key
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
@@ -15,8 +17,7 @@ from meshbridge.dialect.signature import group_size
 from meshbridge.dialect.signature import shape_of as type_shape
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import is_bytewise, type_bytes
-from meshbridge.ir.locations import Member, asked_at, reason_at, together
-from meshbridge.ir.mlir import ancestor_in, find, in_program_order, ir, op_key
+from meshbridge.ir.mlir import find, ir, op_key
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC, Mesh
@@ -71,31 +72,33 @@ class _Layout:
 
 def combine(rewriter: MeshRewriter, limit: int) -> bool:
     """Combines what it can into buffers of at most `limit` bytes; returns whether there was anything."""
-    groups: list[_Group] = []
-    open_groups: dict[object, _Group] = {}
-    turns: dict[ir.Value, tuple[object, int]] = {}
     rewriter.finish()
     small = _small(rewriter, limit)
     different = drop_alike(small, rewriter)
-    changed = len(different) < len(small)
     rewriter.finish()
-    users = _Users(rewriter)
-    for op, kind in different:
-        turn = _turn(op, kind.travels, turns)
-        key = (op.block, kind.travels, turn)
-        group = open_groups.get(key)
-        if group is None or group.size + kind.size > limit or not group.reaches(op, users):
-            group = open_groups[key] = _Group()
-            groups.append(group)
-        group.append(op, kind.size, users)
-    merges = [_merge_of(group.members, users) for group in groups if len(group.members) > 1]
-    touched: set[ir.Value | None] = set()
-    for merge in merges:
-        if not touched.isdisjoint(merge.concerned):  # what stands where has changed, so that it has to be looked at again
-            merge = _merge_of(merge.members, _Users(rewriter))
-        touched.update(merge.concerned)
-        changed |= merge.apply(rewriter)
-    return changed
+    turns: dict[ir.Value, tuple[object, int]] = {}
+    candidates = [Candidate(op, (kind.travels, _turn(op, kind.travels, turns)), kind.size) for op, kind in different]
+    groups = independent(candidates, rewriter, limit)
+    write = partial(_combined, rewriter=rewriter)
+    combined = replace([Replacement([each.op for each in group], 1, write) for group in groups], rewriter)
+    return combined or len(different) < len(small)
+
+
+def _combined(members: list[ir.Operation], emit: Builder, *, rewriter: MeshRewriter) -> list[ir.Value]:
+    """One collective that does the work of `members`, and what each of them gives."""
+    last = members[-1]
+    layout, mesh = _LAYOUTS[last.name], rewriter.meshes[CollectiveOpView(last).mesh]
+    count = group_size(mesh, CollectiveOpView(last).mesh_axes)
+    sent = [layout.send(emit, op, op.operands[0], count) for op in members]
+    columns = len(shape_of(sent[0])) - 1
+    received = layout.communicate(emit, last, emit.concatenate(sent, columns), mesh)
+    rewriter.adopt(received)
+    values, start = [], 0
+    for op, row in zip(members, sent, strict=True):
+        size = shape_of(row)[columns]
+        values.append(layout.receive(emit, op, emit.slice(received, columns, start, size), count))
+        start += size
+    return values
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class _Kind(Kind):
 
     size: float
     "Bytes of what is sent or received, whichever is more."
-    travels: object
+    travels: Hashable
     "What collectives must share to travel together."
 
 
@@ -147,59 +150,6 @@ def _turn(op: ir.Operation, travels: object, turns: dict[ir.Value, tuple[object,
 _REARRANGING = frozenset(f"stablehlo.{name}" for name in ("reshape", "transpose", "slice", "pad"))
 
 
-class _Users:
-    """What uses the results of operations of a block, or encloses such a use, while nothing there changes."""
-
-    def __init__(self, rewriter: MeshRewriter) -> None:
-        self.rewriter = rewriter
-        self._found: dict[ir.Value, list[ir.Operation]] = {}
-
-    def of(self, op: ir.Operation, block: ir.Block) -> list[ir.Operation]:
-        """Those of `op`, which stands in `block`. Uses in blocks behind it come after all of it."""
-        if not len(results := op.results):
-            return []
-        if (found := self._found.get(results[0])) is None:
-            users = [user for result in results for user in self.rewriter.users(result)]
-            places = [user if user.block == block else ancestor_in(block, user) for user in users]
-            found = self._found[results[0]] = [place for place in places if place is not None]
-        return found
-
-
-@dataclass
-class _Group:
-    """Collectives of one block to be combined, in program order, and what uses their results."""
-
-    members: list[ir.Operation] = field(default_factory=list)
-    size: float = 0
-    behind: set[ir.Operation] = field(default_factory=set)
-    """What needs a result and stands before the last operation that was looked at."""
-    ahead: dict[ir.Operation, None] = field(default_factory=dict)
-    """What needs a result and stands further down."""
-
-    def append(self, op: ir.Operation, size: float, users: _Users) -> None:
-        self.members.append(op)
-        self.size += size
-        self.ahead.update(dict.fromkeys(users.of(op, op.block)))
-
-    def reaches(self, op: ir.Operation, users: _Users) -> bool:
-        """Whether all that uses the members can move behind `op`: it does not use them, and they are not too many."""
-        waiting = list(self.ahead)
-        while waiting:
-            user = waiting.pop()
-            if user == op:
-                return False
-            if user in self.behind or not user.is_before_in_block(op):
-                continue
-            self.ahead.pop(user, None)
-            self.behind.add(user)
-            if len(self.behind) > _FOLLOWERS * len(self.members):
-                return False
-            further = users.of(user, op.block)
-            self.ahead.update(dict.fromkeys(further))
-            waiting += further
-        return True
-
-
 def _size(sent: ir.Type, received: ir.Type) -> float | None:
     """Bytes of what is sent or received, whichever is more; None where shapes are not known."""
     if not isinstance(sent, ir.RankedTensorType) or DYNAMIC in (*type_shape(sent), *type_shape(received)):
@@ -207,88 +157,6 @@ def _size(sent: ir.Type, received: ir.Type) -> float | None:
     if not is_bytewise(sent):
         return None
     return max(type_bytes(sent), type_bytes(received))
-
-
-_FOLLOWERS = 16
-"""How many operations may move behind a combined collective for each of its members.
-
-Measured (`benchmarks.constants`): with 0, gpt12 executes 255 collectives, with 4 209, with 16 208; llama_scan_fsdp 227, 215 and
-211, and 195 with 64. What moves is computed later, which delays what needs it: that is not measured."""
-
-
-_REDUCERS = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter", "select_and_scatter", "sort"))
-"""Ops whose regions hold scalars, and use nothing from outside."""
-
-
-def _followers(members: list[ir.Operation], last: ir.Operation, users: _Users) -> list[ir.Operation] | None:
-    """What stands before `last` and needs a result of `members`; None if `last` does, or if it is too much to move."""
-    found: dict[ir.Operation, None] = {}
-    waiting = list(members)
-    while waiting:
-        for user in users.of(waiting.pop(), last.block):
-            if user == last or len(found) > _FOLLOWERS * len(members):
-                return None
-            if user not in found and user.is_before_in_block(last):
-                found[user] = None
-                waiting.append(user)
-    if any((op.name not in _REDUCERS and len(op.regions)) or op in members for op in found):
-        return None
-    return in_program_order(list(found))
-
-
-@dataclass(frozen=True)
-class _Merge:
-    """Members to be replaced by one collective where the last one is, and what has to move behind it.
-
-    All are found before the first is applied: after each change, MLIR numbers the block anew to say what stands before what.
-    """
-
-    members: list[ir.Operation]
-    followers: list[ir.Operation] | None
-    "None where that is not possible: another group has moved what stood between."
-
-    @property
-    def concerned(self) -> set[ir.Value | None]:
-        """What is replaced or moves, by its first result: operations hash by their operands, which change."""
-        return {op.results[0] if len(op.results) else None for op in (*self.members, *(self.followers or ()))}
-
-    def apply(self, rewriter: MeshRewriter) -> bool:
-        """Replaces the members, if that is possible."""
-        if self.followers is None:
-            return False
-        members, last = self.members, self.members[-1]
-        layout, mesh = _LAYOUTS[last.name], rewriter.meshes[CollectiveOpView(last).mesh]
-        count = group_size(mesh, CollectiveOpView(last).mesh_axes)
-        emit = Builder(_location(members), ir.InsertionPoint(last))
-        sent = [layout.send(emit, op, op.operands[0], count) for op in members]
-        columns = len(shape_of(sent[0])) - 1
-        received = layout.communicate(emit, last, emit.concatenate(sent, columns), mesh)
-        rewriter.adopt(received)
-        values, start = [], 0
-        for op, row in zip(members, sent, strict=True):
-            size = shape_of(row)[columns]
-            values.append(layout.receive(emit, op, emit.slice(received, columns, start, size), count))
-            start += size
-        for op in self.followers:
-            op.move_before(last)
-        for op, value in zip(members, values, strict=True):
-            rewriter.replace(op, value)
-        return True
-
-
-def _merge_of(members: list[ir.Operation], users: _Users) -> _Merge:
-    """The merge of `members`, in the order in which they stand now."""
-    members = in_program_order(members)
-    return _Merge(members, _followers(members[:-1], members[-1], users))
-
-
-def _location(members: list[ir.Operation]) -> ir.Location:
-    """Where the last of them stands, and why, if that was written down; then also where the others stand."""
-    last = members[-1]
-    if not (reason := reason_at(last)):
-        return last.location
-    parts = [Member(op.location, _size(op.operands[0].type, op.results[0].type) or 0) for op in reversed(members)]
-    return together(f"{len(members)} collectives in one; of the last: {reason}", asked_at(last), parts)
 
 
 def _moved(rank: int, source: int, target: int) -> list[int]:

@@ -15,6 +15,7 @@ from meshbridge.collectives.delay_reductions import delay
 from meshbridge.collectives.fold_collectives import FoldCollectives
 from meshbridge.collectives.hoist_collectives import hoist
 from meshbridge.collectives.merge_collectives import MergeCollectives
+from meshbridge.collectives.merge_permutes import merge
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
 from meshbridge.ir.mlir import ir
@@ -55,6 +56,8 @@ class OptimizeCollectives(Pass):
     name: ClassVar[str] = "optimize-collectives"
     combine: int = 2**16
     "Largest buffer, in bytes, that small collectives are combined into; see `combine-collectives`."
+    launch: int = 0
+    "Bytes that it is worth to spare a launch; see `merge-permutes`."
     growth: int = 2**28
     "Bytes by which what a loop holds may grow for each collective that leaves it; see `delay-reductions`, `hoist-collectives`."
 
@@ -65,6 +68,7 @@ class OptimizeCollectives(Pass):
             changed = rewriter.apply(PATTERNS)
             if rewriter.loops:
                 changed |= self._empty_loops(rewriter)
+            changed |= merge(rewriter, self.combine, self.launch)
             return combine(rewriter, self.combine) or changed
 
     def _empty_loops(self, rewriter: MeshRewriter) -> bool:
