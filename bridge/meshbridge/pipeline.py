@@ -165,8 +165,8 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     """The stages from any source to the form that the options name, planned in some way: that of the options."""
     way = way or Way(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
-    launch = int(objective(options.machine).launch)
-    optimize, overlap = ((OptimizeCollectives(combine, launch),), _overlap(options)) if options.collectives == "on" else ((), ())
+    optimize = OptimizeCollectives(combine, machine=options.machine, layout=options.layout)
+    shorten = (optimize, BroadcastInLoops(), *_overlap(options)) if options.collectives == "on" else (BroadcastInLoops(),)
     decide = ShardingRefinement(
         machine=way.machine,
         layout=options.layout,
@@ -191,7 +191,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         stages += [
             Stage("partitioned", (partition,)),
             # Gathers of one value that several readers wanted become one.
-            Stage("optimised", (Simplify(), *optimize, BroadcastInLoops(), *overlap)),
+            Stage("optimised", (Simplify(), *shorten)),
         ]
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups

@@ -56,8 +56,10 @@ class OptimizeCollectives(Pass):
     name: ClassVar[str] = "optimize-collectives"
     combine: int = 2**16
     "Largest buffer, in bytes, that small collectives are combined into; see `combine-collectives`."
-    launch: int = 0
-    "Bytes that it is worth to spare a launch; see `merge-permutes`."
+    machine: str = "bytes"
+    "For whose time permutes are merged; see `merge-permutes`."
+    layout: str = ""
+    "Where the mesh is on a machine with a topology."
     growth: int = 2**28
     "Bytes by which what a loop holds may grow for each collective that leaves it; see `delay-reductions`, `hoist-collectives`."
 
@@ -68,7 +70,7 @@ class OptimizeCollectives(Pass):
             changed = rewriter.apply(PATTERNS)
             if rewriter.loops:
                 changed |= self._empty_loops(rewriter)
-            changed |= merge(rewriter, self.combine, self.launch)
+            changed |= merge(rewriter, self.combine, self.machine, self.layout)
             return combine(rewriter, self.combine) or changed
 
     def _empty_loops(self, rewriter: MeshRewriter) -> bool:

@@ -10,9 +10,8 @@ edges of which no two share a sender or a receiver, whichever permutes they are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -92,64 +91,71 @@ Launch = Permute | Exchange
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans for groups of `count` members. Up to `limit` bytes are copied into one buffer to spare a launch, and as many as the
-    launches that are spared are worth, of `launch` bytes each."""
+    """Makes plans for groups of `count` members."""
 
     count: int
     limit: float
+    "Up to as many bytes are copied into one buffer to spare a launch."
     launch: float
+    "The bytes that it is worth to copy or to send to spare a launch."
+    price: Callable[[Launch], float]
+    joins: bool = False
+    "Whether the compiler joins permutes of the same pairs by itself."
 
     def plan(self, permutes: Sequence[Moves]) -> tuple[Launch, ...]:
         """The launches of the lowest price that do what `permutes` do. The busiest device sends no more than it does in these."""
         by_size = sorted(range(len(permutes)), key=lambda number: -permutes[number].size)
         classes = [list(each) for _, each in groupby(by_size, key=lambda number: permutes[number].size)]
-        planned: list[tuple[list[int], tuple[Launch, ...]]] = []
+        planned: list[tuple[list[int], list[Launch]]] = []
         for each in classes:  # smaller ones travel with larger ones where it is worth what they are padded with
             numbers, found = each, self._best(permutes, each)
             if planned:
                 larger, before = planned[-1]
                 both = self._best(permutes, larger + each)
-                if self._price(both) < self._price((*before, *found)):
+                if self._price(both) < self._price([*before, *found]):
                     planned.pop()
                     numbers, found = larger + each, both
             planned.append((numbers, found))
-        return self._joined([launch for _, found in planned for launch in found])
+        return tuple(_joined([launch for _, found in planned for launch in found], self.limit))
 
-    def _best(self, permutes: Sequence[Moves], numbers: list[int]) -> tuple[Launch, ...]:
-        """The launches of the lowest price for the permutes of these numbers, of which none are joined."""
-        apart = tuple(Permute((_edges(permutes, [number]),)) for number in numbers)
+    def _best(self, permutes: Sequence[Moves], numbers: list[int]) -> list[Launch]:
+        """The launches of the lowest price for the permutes of these numbers."""
+        apart = _joined([Permute((_edges(permutes, [number]),)) for number in numbers], self.limit)
         if len(numbers) == 1:
             return apart
         edges = _edges(permutes, sorted(numbers))
         slot = _occurrences(edges, self.count)
-        lanes = tuple(Permute((lane,)) for lane in _lanes(edges, slot, permutes))
+        lanes = _joined([Permute((lane,)) for lane in _lanes(edges, slot, permutes)], self.limit)
         exchange = Exchange(edges, slot, int(slot.max()) + 1, self.count)
-        ways: list[tuple[Launch, ...]] = [apart, lanes]
-        if exchange.buffer <= max(self.limit, self.launch * (min(len(apart), len(lanes)) - 1)):
-            ways.append((exchange,))
+        ways = [apart, lanes]
+        if exchange.buffer <= max(self.limit, self.launch * (min(map(len, ways)) - 1)):
+            ways.append([exchange])
         most = sum(launch.longest for launch in apart)
         return min((way for way in ways if sum(launch.longest for launch in way) <= most), key=self._price)
 
     def _price(self, launches: Sequence[Launch]) -> tuple[float, int]:
-        """Bytes that a device sends, and what they are worth to start; of equal ones, the fewest launches."""
-        sent = sum(launch.sent(self.count) for launch in launches)
-        return sent + self.launch * self.count * len(launches), len(launches)
+        """What they cost together; of equal prices, the fewest launches."""
+        started = _joined(launches, np.inf) if self.joins else launches
+        return sum(map(self.price, started)), len(started)
 
-    def _joined(self, launches: Iterable[Launch]) -> tuple[Launch, ...]:
-        """The same, of which permutes of the same pairs are one, of up to `limit` bytes."""
-        found: list[Launch] = []
-        last: dict[bytes, int] = {}
-        for launch in launches:
-            if not isinstance(launch, Permute):
-                found.append(launch)
-                continue
-            pairs = _pairs(launch.lanes[0])
-            if (at := last.get(pairs)) is not None and found[at].longest + launch.longest <= self.limit:
-                found[at] = Permute((*found[at].lanes, *launch.lanes))
-            else:
-                last[pairs] = len(found)
-                found.append(launch)
-        return tuple(found)
+
+def _joined(launches: Iterable[Launch], limit: float) -> list[Launch]:
+    """The same, of which permutes of the same pairs are one, of up to `limit` bytes."""
+    found: list[Launch] = []
+    last: dict[bytes, tuple[int, Permute]] = {}
+    for launch in launches:
+        if not isinstance(launch, Permute):
+            found.append(launch)
+            continue
+        pairs = _pairs(launch.lanes[0])
+        at, before = last.get(pairs, (len(found), None))
+        if before is not None and before.longest + launch.longest <= limit:
+            launch = found[at] = Permute((*before.lanes, *launch.lanes))
+        else:
+            at = len(found)
+            found.append(launch)
+        last[pairs] = at, launch
+    return found
 
 
 def _edges(permutes: Sequence[Moves], numbers: list[int]) -> Edges:
