@@ -128,6 +128,41 @@ def all_to_all(w: Writer, values: list[Value]) -> Value | None:
     return w.emit(made, f"mesh.all_to_all {x.name} on @m mesh_axes = {list(axes)} {dims} : {x.type} -> {made.type}")
 
 
+def shift(w: Writer, values: list[Value]) -> Value | None:
+    x = w.pick([v for v in values if v.shape])
+    if x is None:
+        return None
+    axis = w.random.randrange(len(MESH))
+    offset = w.random.choice([each for each in range(-MESH[axis], MESH[axis] + 1) if each])
+    rotate = w.random.choice(["", " rotate"])
+    text = f"mesh.shift {x.name} on @m mesh_axes = [{axis}] shift_axis = {axis} offset = {offset}{rotate}"
+    return w.emit(x.like(w.fresh()), f"{text} : {x.type} -> {x.type}")
+
+
+def relabelling(w: Writer, values: list[Value]) -> Value | None:
+    x = w.pick([v for v in values if v.shape])
+    if x is None:
+        return None
+    text = f"mesh.permute {x.name} on @m mesh_axes = [0, 1] target_axes = [1, 0]"
+    return w.emit(x.like(w.fresh()), f"{text} : {x.type} -> {x.type}")
+
+
+def listed(w: Writer, values: list[Value]) -> Value | None:
+    """A permute of a few pairs of devices: the same in all groups along an axis, or any."""
+    x = w.pick(values)
+    if x is None:
+        return None
+    axes = w.random.choice([(0,), (1,), (0, 1)])
+    count = w.random.randint(1, group_size(axes))
+    members = range(group_size(axes))
+    inside = list(zip(w.random.sample(members, count), w.random.sample(members, count), strict=True))
+    first, stride = {(0,): (range(MESH[1]), MESH[1]), (1,): (range(0, prod(MESH), MESH[1]), 1), (0, 1): ((0,), 1)}[axes]
+    pairs = [[start + source * stride, start + target * stride] for start in first for source, target in inside]
+    channel = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
+    attrs = f"<{{{channel}, source_target_pairs = dense<{pairs}> : tensor<{len(pairs)}x2xi64>}}>"
+    return w.emit(x.like(w.fresh()), f'"stablehlo.collective_permute"({x.name}) {attrs} : ({x.type}) -> {x.type}')
+
+
 def same_again(w: Writer, values: list[Value]) -> Value | None:
     """A collective that stands there already, or the same of another value of that type."""
     lines = [line for line in w.lines if " = mesh." in line and "->" in line]
@@ -295,6 +330,9 @@ STEPS = [
     reduce_scatter,
     all_slice,
     all_to_all,
+    shift,
+    relabelling,
+    listed,
     same_again,
     unary,
     convert,

@@ -31,6 +31,8 @@ PASSES: dict[str, tuple[str, ...]] = {
     "fold-collectives": ("all_gather", "all_slice", "reduce_scatter"),
     "hoist-collectives": ("loop",),
     "merge-collectives": ("same_again",),
+    "merge-permutes": ("shift", "listed"),
+    "merge-permutes{bytes=0}": ("shift", "listed"),
     "mesh-simplifications": ("all_reduce", "all_slice"),
     "optimize-collectives": (),
     "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary"),

@@ -135,6 +135,8 @@ def _positions(op: ir.Operation, mesh: Mesh) -> Numbers | None:
     """Row-major numbers of the devices that send and of those that receive, in two columns; None where no permute would list
     them, and for devices that the mesh has not."""
     if op.name == _LISTED:
+        if "channel_handle" not in op.attributes:  # devices are replicas
+            return None
         listed = device_table(op.attributes["source_target_pairs"])
         return positions_of(listed, mesh) if listed.size and int(listed.max()) < mesh.size else None
     if op.name == PermuteOp.OPERATION_NAME:

@@ -129,12 +129,13 @@ class _Site:
             piece = self._cut(value, each)
             if each.moves:
                 piece = self._permuted(piece, each)
-            own = own_entry(each.put + low, self.axes, self.at)
+            fills = each.width == shape[dim]  # then there is nothing to slice: a chain of selections is one kernel
+            own = None if fills else own_entry(each.put + low, self.axes, self.at)
             if len(each.receivers) < self.count:
-                kept = emit.dynamic_slice(buffer, dim, own, each.width)
+                kept = buffer if own is None else emit.dynamic_slice(buffer, dim, own, each.width)
                 flag = own_entry(each.receives, self.axes, self.at)
                 piece = emit.select(emit.compare("EQ", flag, 1), piece, kept)
-            buffer = emit.dynamic_update(buffer, piece, dim, own)
+            buffer = piece if own is None else emit.dynamic_update(buffer, piece, dim, own)
         window = emit.slice(buffer, dim, low, self.window.length)
         starts = self.window.starts(members(self.count)).values
         outside = bool(starts.min() < 0 or starts.max() + self.window.length > self.size)
