@@ -35,6 +35,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "merge-permutes{bytes=0}": ("shift", "listed"),
     "mesh-simplifications": ("all_reduce", "all_slice"),
     "optimize-collectives": (),
+    "recompute-gathered": ("all_gather", "same_again", "unary", "scale"),
     "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary"),
 }
 """The passes, each with the steps that programs for it are full of."""

@@ -16,6 +16,7 @@ from meshbridge.collectives.fold_collectives import FoldCollectives
 from meshbridge.collectives.hoist_collectives import hoist
 from meshbridge.collectives.merge_collectives import MergeCollectives
 from meshbridge.collectives.merge_permutes import merge
+from meshbridge.collectives.recompute_gathered import RecomputeGathered
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
 from meshbridge.ir.mlir import ir
@@ -33,6 +34,7 @@ PATTERNS: tuple[MeshPattern, ...] = tuple(
             *AllGatherMoveDown.patterns,
             *AllGatherMoveUp.patterns,
             *MergeCollectives.patterns,
+            *RecomputeGathered.patterns,
         )
     )
 )
