@@ -91,14 +91,14 @@ class _Computation:
         return len(self.steps) <= MOST
 
     def _gathering(self, value: ir.Value) -> ir.Operation | None:
-        """Another all-gather of `value` that gives it as this one would."""
+        """Another all-gather of `value` that gives it as this one would, and that something else needs."""
         gather = AllGatherOp(self.op)
         for other in self.rewriter.users(value):
             if other.name != AllGatherOp.OPERATION_NAME or other == self.op:
                 continue
             view, is_reached = AllGatherOp(other), other.block == self.op.block or self.rewriter.dominates(other, self.op)
             alike = (view.mesh, view.mesh_axes, view.gather_axis) == (gather.mesh, gather.mesh_axes, gather.gather_axis)
-            if is_reached and alike:
+            if is_reached and alike and self.rewriter.uses(other.results[0]):
                 return other
         return None
 
