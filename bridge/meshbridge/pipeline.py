@@ -20,7 +20,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import DEFAULT, combines, divides, objective, prefetches
+from meshbridge.cost.objective import DEFAULT, combines, divides, objective, prefetches, shifts
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -40,6 +40,7 @@ from meshbridge.machines.layout import place
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.prefetch_gathers import PrefetchGathers
+from meshbridge.overlap.ring_attention import RingAttention
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings
@@ -202,8 +203,10 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
 
 def _overlap(options: Options) -> tuple[Pass, ...]:
     """The passes that hide collectives behind computation on the machine."""
+    limit = 0.0 if options.memory_limit is None else bytes_in(options.memory_limit)
+    rings = (RingAttention(options.machine, options.layout, limit),) if shifts(options.machine) else ()
     divide = (CollectiveMatmul(options.machine, options.layout),) if divides(options.machine) else ()
-    return (*divide, *((PrefetchGathers(),) if prefetches(options.machine) else ()))
+    return (*rings, *divide, *((PrefetchGathers(),) if prefetches(options.machine) else ()))
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

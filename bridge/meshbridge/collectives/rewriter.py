@@ -80,7 +80,7 @@ class MeshRewriter(Rewriter):
         arguments that are not split along them, and what is computed from these alone."""
         op = self.producer(value)
         if op is None:
-            return _is_replicated_argument(value, mesh, axes)
+            return is_replicated_argument(value, mesh, axes)
         if op.name in CONSTANTS:
             return True
         if op.name in _PURE:
@@ -130,7 +130,7 @@ def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) ->
     return None if varies else lambda emit: emit.again(op, type_, list(op.operands))
 
 
-def _is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
+def is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
     """Whether `value` is a function's argument that its `meshbridge` attributes say is the same along `axes`."""
     block = value.owner
     assert isinstance(block, ir.Block)

@@ -94,6 +94,11 @@ def divides(name: str) -> bool:
     return name not in UNNAMED and device(name).divides
 
 
+def shifts(name: str) -> bool:
+    """Whether permutes run beside products on the machine. Raises MeshError as `objective` does."""
+    return name not in UNNAMED and "collective_permute" in device(name).asynchronous
+
+
 def forms(name: str, devices: int) -> Forms:
     """The collectives on so many devices that the compiler of the machine keeps. Two for one take a launch more, which those of
     fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""

@@ -1,0 +1,185 @@
+"""Blocks of a value along one of its dimensions, computed of blocks of what it is computed of.
+
+block(select(compare(iota along rows, iota along columns), dot_general(q, all_gather k), splat))
+  =   select(compare(iota along rows, iota + start), dot_general(q, the shard of k that is here), splat)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from meshbridge.analysis.known_values import Splat, known
+from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.ops import AllGatherOp
+from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
+from meshbridge.ir.mlir import ir
+from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.overlap.einsum import DOT, Einsum
+
+BROADCAST, RESHAPE, TRANSPOSE = (f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose"))
+_CONCATENATE, _IOTA = "stablehlo.concatenate", "stablehlo.iota"
+
+Along = tuple["int | None", ...]
+"""For each operand the dimension of which a block is read; None where all of it is."""
+
+
+def read_along(op: ir.Operation, dim: int) -> Along | None:
+    """What a block along dimension `dim` of the result reads; None where `op` cannot be computed block by block."""
+    if len(op.results) != 1 or op.regions:
+        return None
+    rank = len(shape_of(op.results[0]))
+    if op.name in ELEMENTWISE:
+        ranks = [len(shape_of(operand)) for operand in op.operands]
+        return tuple(dim if each else None for each in ranks) if set(ranks) <= {0, rank} else None
+    if op.name == BROADCAST:
+        placed = list(integers(op.attributes["broadcast_dimensions"]))
+        if dim not in placed or shape_of(op.operands[0])[placed.index(dim)] != shape_of(op.results[0])[dim]:
+            return (None,)
+        return (placed.index(dim),)
+    if op.name == TRANSPOSE:
+        return (integers(op.attributes["permutation"])[dim],)
+    if op.name == RESHAPE:
+        found = _reshaped(shape_of(op.results[0]), shape_of(op.operands[0]), dim)
+        return None if found is None else (found,)
+    if op.name == _CONCATENATE:
+        joined = ir.IntegerAttr(op.attributes["dimension"]).value
+        return None if joined == dim else (dim,) * len(op.operands)
+    if op.name == DOT:
+        product = Einsum(op)
+        loop = product.result_loops[dim]
+        return product.dim(0, loop), product.dim(1, loop)
+    return () if op.name == _IOTA or isinstance(known(op.results[0]), Splat) else None
+
+
+def read_by(op: ir.Operation, number: int, dim: int) -> int | None:
+    """The dimension of the result of `op` whose blocks read those of its operand `number` along `dim`."""
+    if len(op.results) != 1:
+        return None
+    for each in range(len(shape_of(op.results[0]))):
+        along = read_along(op, each)
+        if along and along[number] == dim:
+            return each
+    return None
+
+
+def _reshaped(shape: list[int], other: list[int], dim: int) -> int | None:
+    """The dimension of `other`, the same elements in another shape, that is `dim` of `shape`."""
+    for each, size in enumerate(other):
+        if size == shape[dim] and size != 1 and prod(other[:each]) == prod(shape[:dim]):
+            return each
+    return None
+
+
+def varies(value: ir.Value, dim: int) -> bool:
+    """Whether `value` may differ between two indices of `dim`, by the operations that give it."""
+    if isinstance(value.owner, ir.Block):
+        return True
+    op = op_of(value)
+    if op.name == _IOTA:
+        return bool(ir.IntegerAttr(op.attributes["iota_dimension"]).value == dim)
+    along = read_along(op, dim)
+    return along is None or any(
+        each is not None and varies(operand, each) for operand, each in zip(op.operands, along, strict=bool(along))
+    )
+
+
+@dataclass
+class Reached:
+    """What blocks of some values are computed of, in the block of operations `home`."""
+
+    home: ir.Block
+    whole: frozenset[ir.Operation]
+    "Gathers whose results are held."
+    moving: dict[tuple[ir.Operation, int], frozenset[ir.Operation]] = field(default_factory=dict)
+    "By operations and the dimension of their results along which blocks are computed, the gathers for which blocks move."
+    read: set[ir.Value] = field(default_factory=set)
+    "What is held, and read in part or whole."
+
+    def reach(self, value: ir.Value, dim: int) -> frozenset[ir.Operation]:
+        """The gathers for which blocks of `value` along `dim` need blocks to move."""
+        op = producer(value, self.home)
+        if op is None:
+            self.read.add(value)
+            return frozenset()
+        if (op, dim) in self.moving:
+            return self.moving[op, dim]
+        if op.name == AllGatherOp.OPERATION_NAME and op not in self.whole and AllGatherOp(op).gather_axis == dim:
+            self.moving[op, dim] = frozenset([op])
+            return self.moving[op, dim]
+        along = read_along(op, dim)
+        if along is None:
+            self.read.add(value)
+            return frozenset()
+        found: frozenset[ir.Operation] = frozenset()
+        for operand, each in zip(op.operands, along, strict=bool(along)):
+            if each is None:
+                self.read.add(operand)
+            else:
+                found |= self.reach(operand, each)
+        if found:
+            self.moving[op, dim] = found
+        return found
+
+
+def producer(value: ir.Value, home: ir.Block) -> ir.Operation | None:
+    """The operation of the block `home` that gives `value`."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) or owner.operation.block != home else owner.operation
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Writes the block of `size` entries from `start` on of any value."""
+
+    emit: Builder
+    home: ir.Block
+    start: ir.Value | int
+    size: int
+    given: Mapping[tuple[ir.Value, int], ir.Value]
+    "Blocks that are there, by the value and the dimension."
+    _made: dict[tuple[ir.Value, int], ir.Value] = field(default_factory=dict)
+
+    def knowing(self, given: Mapping[tuple[ir.Value, int], ir.Value]) -> Blocks:
+        """The same block, of which more is there."""
+        return replace(self, given={**self.given, **given})
+
+    def of(self, value: ir.Value, dim: int) -> ir.Value:
+        """The block of `value` along `dim`."""
+        key = (value, dim)
+        if key in self.given:
+            return self.given[key]
+        if key not in self._made:
+            self._made[key] = self._make(value, dim)
+        return self._made[key]
+
+    def _make(self, value: ir.Value, dim: int) -> ir.Value:
+        op = producer(value, self.home)
+        along = None if op is None else read_along(op, dim)
+        if op is None or along is None:
+            return self._cut(value, dim)
+        shape = shape_of(value)
+        shape[dim] = self.size
+        type_ = tensor(shape, element_of(value))
+        if not along:
+            return self._known(op, type_, dim)
+        operands = [operand if each is None else self.of(operand, each) for operand, each in zip(op.operands, along, strict=True)]
+        return self.emit.again(op, type_, operands)
+
+    def _known(self, op: ir.Operation, type_: ir.RankedTensorType, dim: int) -> ir.Value:
+        """Of an iota or of one number."""
+        found = known(op.results[0])
+        if isinstance(found, Splat):
+            return self.emit.constant(type_, ir.DenseElementsAttr.get_splat(type_, found.element))
+        counted = self.emit.again(op, type_, [])
+        if ir.IntegerAttr(op.attributes["iota_dimension"]).value != dim:
+            return counted
+        if isinstance(self.start, int):
+            return self.emit.add(counted, self.start)
+        return self.emit.add(counted, self.emit.convert(self.start, type_.element_type))
+
+    def _cut(self, value: ir.Value, dim: int) -> ir.Value:
+        if isinstance(self.start, int):
+            return self.emit.slice(value, dim, self.start, self.size)
+        return self.emit.dynamic_slice(value, dim, self.start, self.size)

@@ -1,0 +1,464 @@
+"""Softmax-weighted sums over keys that are gathered: sums of exponentials, over blocks of keys that travel around the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from meshbridge.analysis.known_values import is_splat
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.dialect.ops import AllGatherOp
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, inside, ir
+from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.overlap.einsum import DOT, Einsum
+from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Reached, producer, read_along, read_by, varies
+
+_EXP, _REDUCE, _SUBTRACT = "stablehlo.exponential", "stablehlo.reduce", "stablehlo.subtract"
+_VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
+_HELD = 4
+"""How many shards of keys a device may hold at once beside its own: two each way, one that is read and the next. Not measured."""
+
+_SCALES = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,)}
+"""Ops that are linear in one operand, and which it may be."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation on the way from the exponentials to a sum, which reads its operand `side` along dimension `read`, and gives
+    dimension `made` of its result."""
+
+    op: ir.Operation
+    side: int
+    read: int
+    made: int
+
+    @property
+    def factor(self) -> ir.Value | None:
+        """What multiplies or divides, and is the same for all keys."""
+        if self.op.name not in _SCALES:
+            return None
+        other: ir.Value = self.op.operands[1 - self.side]
+        return None if varies(other, self.made) else other
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum over keys of what is linear in the exponentials: a `reduce`, or a product that contracts the keys."""
+
+    op: ir.Operation
+    side: int
+    read: int
+    "The dimension of the operand `side` that runs over keys."
+    steps: tuple[Step, ...]
+
+    @property
+    def other(self) -> tuple[ir.Value, int] | None:
+        """The other operand of a product, and its dimension that runs over keys."""
+        if self.op.name != DOT:
+            return None
+        product = Einsum(self.op)
+        along = product.dim(1 - self.side, product.loops[self.side][self.read])
+        assert along is not None
+        return self.op.operands[1 - self.side], along
+
+
+@dataclass(frozen=True)
+class OnlineSoftmax:
+    """Exponentials of scores, the sums over keys that read them, and the gathers whose shards travel instead."""
+
+    exponential: ir.Operation
+    keys: int
+    "The dimension of the exponentials that runs over keys."
+    sums: tuple[Sum, ...]
+    largest: tuple[tuple[ir.Operation, int], ...]
+    "Maxima over keys, and the dimension that each reduces."
+    gathers: tuple[ir.Operation, ...]
+    dead: frozenset[ir.Operation]
+    "What nothing reads afterwards."
+    mesh: Mesh
+    axis: int
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return self.mesh.shape[self.axis]
+
+    @property
+    def home(self) -> ir.Block:
+        """The block of operations that all of it stands in."""
+        return self.exponential.block
+
+    @property
+    def scores(self) -> ir.Value:
+        """What is exponentiated, before the largest one is subtracted."""
+        return _scores(self.exponential, self.keys)[0]
+
+    @property
+    def looks(self) -> object:
+        """What softmaxes share that cost the same."""
+        values = [self.scores, *(each.op.results[0] for each in self.sums), *(op.results[0] for op in self.gathers)]
+        return tuple(str(value.type) for value in values), self.axis, str(self.mesh.name)
+
+    @property
+    def largest_scores(self) -> list[ir.Operation]:
+        """The maxima that are those of the scores."""
+        return [
+            op for op, dim in self.largest if (op.operands[0], dim) == (self.scores, self.keys) and is_splat(op.operands[1], -inf)
+        ]
+
+    @cached_property
+    def _late(self) -> list[ir.Operation]:
+        """What stands before the last sum and waits for any of the sums and maxima, these included, in program order."""
+        ends = {each.op for each in self.sums} | {op for op, _ in self.largest}
+        late: dict[ir.Operation, None] = {}
+        left = len(ends)
+        for op in (view.operation for view in self.home.operations):
+            if op in ends:
+                late[op] = None
+                left -= 1
+            elif op not in self.dead and any(
+                (made := producer(value, self.home)) is not None and made in late for value in _operands(op)
+            ):
+                late[op] = None
+            if not left:
+                break
+        return list(late)
+
+    def waits_for(self, values: set[ir.Value]) -> bool:
+        """Whether any of `values` is computed of the sums."""
+        late = set(self._late)
+        return any(producer(value, self.home) in late for value in values)
+
+    def rewrite(self) -> None:
+        """Writes the steps of the ring, and drops what they replace."""
+        late = self._late
+        last = late[-1]
+        found = _Ring(self, Builder.before(last)).run()
+        for op in late[:-1]:
+            op.move_before(last)
+        for op, _ in self.largest:
+            op.results[0].replace_all_uses_with(found.maxima[op])
+        for each in self.sums:
+            each.op.results[0].replace_all_uses_with(_finished(self, each, found))
+        _erase_unread({*self.dead, *late})
+
+
+def _operands(op: ir.Operation) -> list[ir.Value]:
+    """What `op` reads, inside of its regions as well."""
+    nested = inside(op) if op.name in REGION_OPS else []
+    return [*op.operands, *(value for each in nested for value in each.operands)]
+
+
+def _erase_unread(operations: set[ir.Operation]) -> None:
+    """Those of `operations` that nothing reads, nor what reads them."""
+    left, count = operations, len(operations) + 1
+    while len(left) < count:
+        count = len(left)
+        unread = {op for op in left if op.results and not any(list(result.uses) for result in op.results)}
+        left = left - unread
+        for op in unread:
+            op.erase()
+
+
+@dataclass(frozen=True)
+class _SoFar:
+    """What the steps until now have found."""
+
+    largest: ir.Value
+    "The largest score of each query."
+    centre: ir.Value
+    "That again, but zero where it is -inf: then no key counts yet, and exponentials are zero."
+    maxima: Mapping[ir.Operation, ir.Value]
+    totals: Mapping[ir.Operation, ir.Value]
+    "The sums of exponentials of scores from which `centre` is subtracted, without factors; in float32 if not in float64."
+
+
+class _Ring:
+    """The steps of one softmax."""
+
+    def __init__(self, softmax: OnlineSoftmax, emit: Builder) -> None:
+        self.softmax, self.emit = softmax, emit
+
+    def run(self) -> _SoFar:
+        """All steps: first the own keys, then those of the devices before and behind, by turns, as they come."""
+        softmax, emit = self.softmax, self.emit
+        index = build.all_slice(emit.iota([softmax.count], 0), softmax.mesh, mesh_axes=[softmax.axis], slice_axis=0, at=emit)
+        own = emit.reshape(index, [])
+        shards = [op.operands[0] for op in softmax.gathers]
+        here = {1: shards, -1: shards}
+        found = [self._added(None, own, shards)]
+        for step in range(1, softmax.count):
+            offset = 1 if step % 2 else -1
+            held = here[offset] if step <= _HELD - 2 else self._until(found[step - (_HELD - 1)], here[offset])
+            here[offset] = [self._shifted(each, offset) for each in held]
+            position = emit.add(own, -offset * ((step + 1) // 2) % softmax.count)
+            keeper = emit.elementwise("remainder", position, softmax.count)
+            found.append(self._added(found[-1], keeper, here[offset]))
+        return found[-1]
+
+    def _until(self, done: _SoFar, shards: Sequence[ir.Value]) -> list[ir.Value]:
+        """`shards`, once a step is done: else all could be sent at the beginning, and held."""
+        least = min(done.totals.values(), key=tensor_bytes)
+        held = [*shards, least]
+        return list(self.emit.op(BARRIER, [value.type for value in held], held).results)[:-1]
+
+    def _shifted(self, value: ir.Value, offset: int) -> ir.Value:
+        mesh, axis = self.softmax.mesh, self.softmax.axis
+        return build.shift(value, mesh, mesh_axes=[axis], shift_axis=axis, offset=offset, rotate=True, at=self.emit)
+
+    def _added(self, before: _SoFar | None, keeper: ir.Value, shards: Sequence[ir.Value]) -> _SoFar:
+        """With what the keys contribute that the device of position `keeper` keeps."""
+        softmax, emit = self.softmax, self.emit
+        size = shape_of(softmax.scores)[softmax.keys] // softmax.count
+        moved = zip(softmax.gathers, shards, strict=True)
+        given = {(op.results[0], AllGatherOp(op).gather_axis): shard for op, shard in moved}
+        blocks = Blocks(emit, softmax.home, emit.multiply(keeper, size), size, given)
+        scores = blocks.of(softmax.scores, softmax.keys)
+        maxima = {
+            op: emit.reduce(blocks.of(op.operands[0], dim), op.operands[1], [dim], "maximum") for op, dim in softmax.largest
+        }
+        same = [maxima[op] for op in softmax.largest_scores]
+        top = same[0] if same else emit.reduce(scores, -inf, [softmax.keys], "maximum")
+        largest = emit.reshape(top, self._one_key())
+        if before is not None:
+            maxima = {op: emit.elementwise("maximum", before.maxima[op], each) for op, each in maxima.items()}
+            largest = emit.elementwise("maximum", before.largest, largest)
+        centre = emit.select(emit.compare("EQ", largest, -inf), emit.splat(largest.type, 0), largest)
+        shape = shape_of(scores)
+        centred = emit.subtract(scores, emit.broadcast(centre, shape, range(len(shape))))
+        exponentials = emit.again(softmax.exponential, centred.type, [centred])
+        blocks = blocks.knowing({(softmax.exponential.results[0], softmax.keys): exponentials})
+        totals = {each.op: self._part(each, blocks) for each in softmax.sums}
+        if before is not None:
+            smaller = emit.elementwise("exponential", emit.subtract(before.largest, centre))
+            for each in softmax.sums:
+                kept = _scaled(emit, each, before.totals[each.op], smaller)
+                totals[each.op] = emit.add(kept, totals[each.op])
+        return _SoFar(largest, centre, maxima, totals)
+
+    def _one_key(self) -> list[int]:
+        shape = shape_of(self.softmax.scores)
+        shape[self.softmax.keys] = 1
+        return shape
+
+    def _part(self, each: Sum, blocks: Blocks) -> ir.Value:
+        """The sum over a block, without the factors that are the same for all keys."""
+        emit = self.emit
+        known: dict[tuple[ir.Value, int], ir.Value] = {}
+        value, dim = self.softmax.exponential.results[0], self.softmax.keys
+        for step in each.steps:
+            if step.factor is not None:
+                known[step.op.results[0], step.made] = blocks.knowing(known).of(value, dim)
+            value, dim = step.op.results[0], step.made
+        inner = blocks.knowing(known)
+        part = inner.of(value, dim)
+        if each.other is None:
+            return _wide(emit, emit.reduce(part, 0, [dim], "add"))
+        other = inner.of(*each.other)
+        operands = [part, other] if each.side == 0 else [other, part]
+        type_ = tensor(shape_of(each.op.results[0]), _wider(element_of(each.op.results[0])))
+        return emit.again(each.op, type_, operands)
+
+
+def _scaled(emit: Builder, each: Sum, total: ir.Value, factor: ir.Value, first: int = 0, by: str = "multiply") -> ir.Value:
+    """`total` by a `factor` that has one number for each query, in the shape of what step number `first` reads."""
+    return emit.elementwise(by, total, emit.convert(_lifted(emit, each, first, factor), element_of(total)))
+
+
+def _lifted(emit: Builder, each: Sum, first: int, value: ir.Value) -> ir.Value:
+    """`value`, one number for each query, from the shape of what step number `first` reads to that of the sum."""
+    for step in each.steps[first:]:
+        if step.op.name in _VIEWS:
+            shape = shape_of(step.op.results[0])
+            shape[step.made] = 1
+            value = emit.again(step.op, tensor(shape, element_of(value)), [value])
+    shape = shape_of(value)
+    kept = [dim for dim in range(len(shape)) if dim != each.read]
+    value = emit.reshape(value, [shape[dim] for dim in kept])
+    if each.other is None:
+        return value
+    product = Einsum(each.op)
+    placed = [product.result_loops.index(product.loops[each.side][dim]) for dim in kept]
+    order = sorted(range(len(kept)), key=placed.__getitem__)
+    value = value if order == sorted(order) else emit.transpose(value, order)
+    return emit.broadcast(value, shape_of(each.op.results[0]), sorted(placed))
+
+
+def _finished(softmax: OnlineSoftmax, each: Sum, found: _SoFar) -> ir.Value:
+    """The sum over all keys of what the program exponentiates, with its factors."""
+    emit = Builder.before(each.op)
+    missing = found.centre
+    subtracted = _scores(softmax.exponential, softmax.keys)[1]
+    if subtracted is not None:
+        missing = emit.subtract(missing, Blocks(emit, softmax.home, 0, 1, {}).of(subtracted, softmax.keys))
+    total = _scaled(emit, each, found.totals[each.op], emit.elementwise("exponential", missing))
+    for number, step in enumerate(each.steps):
+        if step.factor is not None:
+            factor = Blocks(emit, softmax.home, 0, 1, {}).of(step.factor, step.made)
+            total = _scaled(emit, each, total, factor, number + 1, step.op.name.removeprefix("stablehlo."))
+    return emit.convert(total, element_of(each.op.results[0]))
+
+
+def _wider(element: ir.Type) -> ir.Type:
+    """The element type in which parts of `element` are added up."""
+    return ir.F32Type.get(element.context) if ir.FloatType(element).width < 32 else element
+
+
+def _wide(emit: Builder, value: ir.Value) -> ir.Value:
+    return emit.convert(value, _wider(element_of(value)))
+
+
+def _scores(exponential: ir.Operation, keys: int) -> tuple[ir.Value, ir.Value | None]:
+    """The scores, and what is subtracted from all of a query before they are exponentiated."""
+    argument = exponential.operands[0]
+    op = producer(argument, exponential.block)
+    if op is not None and op.name == _SUBTRACT and not varies(op.operands[1], keys):
+        return op.operands[0], op.operands[1]
+    return argument, None
+
+
+def online_softmaxes(module: ir.Module, most: int) -> Iterator[OnlineSoftmax]:
+    """Those over keys that are gathered along one axis of at most so many devices."""
+    meshes = declared_meshes(module.body)
+    taken: set[ir.Operation] = set()
+    for op in find(module.operation, [_EXP]):
+        for keys, size in enumerate(shape_of(op.results[0])):
+            found = None if size in (1, DYNAMIC) else _matched(op, keys, meshes, most)
+            if found is not None and taken.isdisjoint(found.gathers):
+                taken.update(found.gathers)
+                yield found
+                break
+
+
+def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], most: int) -> OnlineSoftmax | None:
+    sums = _sums(exponential, keys)
+    if sums is None or not any(each.other for each in sums):
+        return None
+    scores, subtracted = _scores(exponential, keys)
+    on_the_way = {exponential, *(each.op for each in sums), *(step.op for each in sums for step in each.steps)}
+    if subtracted is not None:
+        on_the_way.add(exponential.operands[0].owner.operation)
+    sources = [(scores, keys), *_beside(sums)]
+    whole: frozenset[ir.Operation] = frozenset()
+    while True:
+        reached = Reached(exponential.block, whole)
+        for value, dim in sources:
+            reached.reach(value, dim)
+        gathers = frozenset(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
+        moving = {op for op, _ in reached.moving}
+        largest = _maxima(reached)
+        inner = moving | on_the_way | {op for op, _ in largest}
+        outside = frozenset(
+            gather
+            for (op, _), needed in reached.moving.items()
+            if any(use.owner.operation not in inner for use in op.results[0].uses)
+            for gather in needed
+        )
+        if not outside:
+            break
+        whole |= outside
+    axes = {_axis(op, meshes, most) for op in gathers}
+    if len(axes) != 1 or None in axes:
+        return None
+    ((mesh, axis),) = (each for each in axes if each is not None)
+    dead = frozenset(moving | on_the_way) - {each.op for each in sums}
+    found = OnlineSoftmax(exponential, keys, sums, largest, tuple(sorted(gathers, key=list(moving).index)), dead, mesh, axis)
+    read = (
+        reached.read
+        | {op.operands[0] for op in gathers}
+        | {op.operands[1] for op in (*(op for op, _ in largest), *(e.op for e in sums if e.other is None))}
+    )
+    if not on_the_way.isdisjoint(producer(value, found.home) for value in read) or found.waits_for(read):
+        return None
+    return found
+
+
+def _beside(sums: Sequence[Sum]) -> Iterator[tuple[ir.Value, int]]:
+    """What is multiplied with the exponentials that differs between keys, and the dimension that runs over keys."""
+    for each in sums:
+        if each.other is not None:
+            yield each.other
+        for step in each.steps:
+            along = read_along(step.op, step.made) or ()
+            for side, (operand, dim) in enumerate(zip(step.op.operands, along, strict=True)):
+                if step.factor is None and side != step.side and dim is not None:
+                    yield operand, dim
+
+
+def _axis(gather: ir.Operation, meshes: Mapping[str, Mesh], most: int) -> tuple[Mesh, int] | None:
+    """The mesh and the one axis of it along which something is gathered."""
+    view = AllGatherOp(gather)
+    mesh = meshes[view.mesh]
+    axes = [axis for axis in view.mesh_axes if mesh.shape[axis] != 1]
+    if len(axes) != 1 or DYNAMIC in (*mesh.shape, *shape_of(gather.operands[0])):
+        return None
+    return (mesh, axes[0]) if mesh.shape[axes[0]] <= most else None
+
+
+def _maxima(reached: Reached) -> tuple[tuple[ir.Operation, int], ...]:
+    """The maxima over keys of what is computed block by block."""
+    found = {}
+    for op, dim in reached.moving:
+        for use in op.results[0].uses:
+            reader = use.owner.operation
+            if use.operand_number == 0 and _reduces(reader, dim, "stablehlo.maximum") and reader.block == reached.home:
+                found[reader] = dim
+    return tuple(found.items())
+
+
+def _reduces(op: ir.Operation, dim: int, by: str) -> bool:
+    """Whether `op` joins the elements along `dim` alone by the operation `by`."""
+    if op.name != _REDUCE or len(op.results) != 1 or list(integers(op.attributes["dimensions"])) != [dim]:
+        return False
+    body = op.regions[0].blocks[0]
+    first, *rest = (view.operation for view in body.operations)
+    return first.name == by and len(rest) == 1 and list(first.operands) in (list(body.arguments), list(body.arguments)[::-1])
+
+
+def _sums(exponential: ir.Operation, keys: int) -> tuple[Sum, ...] | None:
+    """The sums over keys that alone read the exponentials, in program order; None where something else does."""
+    found: dict[ir.Operation, Sum] = {}
+    seen: set[ir.Operation] = set()
+    waiting: list[tuple[ir.Value, int, tuple[Step, ...]]] = [(exponential.results[0], keys, ())]
+    while waiting:
+        value, dim, steps = waiting.pop()
+        for use in value.uses:
+            op, side = use.owner.operation, use.operand_number
+            if op in seen or op.block != exponential.block:
+                return None
+            seen.add(op)
+            if _adds_up(op, side, dim):
+                found[op] = Sum(op, side, dim, steps)
+            elif (made := _linear(op, side, dim)) is not None:
+                waiting.append((op.results[0], made, (*steps, Step(op, side, dim, made))))
+            else:
+                return None
+    order = [view.operation for view in exponential.block.operations if view.operation in found]
+    return tuple(found[op] for op in order)
+
+
+def _adds_up(op: ir.Operation, side: int, dim: int) -> bool:
+    """Whether `op` adds up its operand `side` along `dim`, which runs over keys, and contracts nothing else of it."""
+    if op.name != DOT:
+        return side == 0 and _reduces(op, dim, "stablehlo.add") and is_splat(op.operands[1], 0)
+    product = Einsum(op)
+    return [each for each, loop in enumerate(product.loops[side]) if product.result_dim(loop) is None] == [dim]
+
+
+def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
+    """The dimension of the result that runs over keys, of an operation that is linear in its operand `side`."""
+    if op.name == "stablehlo.select":
+        if side != 1 or not is_splat(op.operands[2], 0):
+            return None
+    elif op.name == "stablehlo.convert":
+        if not isinstance(element_of(op.results[0]), ir.FloatType):
+            return None
+    elif op.name not in (*_VIEWS, "stablehlo.negate") and side not in _SCALES.get(op.name, ()):
+        return None
+    return read_by(op, side, dim)

@@ -1,0 +1,142 @@
+"""`ring-attention`: keys and values travel around the devices that share a sequence, instead of being gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives.rewriter import is_replicated_argument
+from meshbridge.cost.memory import memory
+from meshbridge.cost.objective import device
+from meshbridge.cost.step import step_seconds
+from meshbridge.cost.ways import EQUAL
+from meshbridge.dialect.ops import (
+    AllGatherOp,
+    AllReduceOp,
+    AllSliceOp,
+    CollectiveOpView,
+    ProcessLinearIndexOp,
+    ProcessMultiIndexOp,
+    ReduceScatterOp,
+)
+from meshbridge.ir.mlir import MeshError, ir, main_function
+from meshbridge.ir.passes import Pass, register
+from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.overlap.online_softmax import OnlineSoftmax, online_softmaxes
+from meshbridge.read.formats import copy_module, replace_content
+
+
+@register
+@dataclass(frozen=True)
+class RingAttention(Pass):
+    """Sums softmax-weighted values over one shard of keys after the other, while the next shards travel.
+
+    Input:   %0 = mesh.all_gather %k on @m mesh_axes = [0] gather_axis = 0 : tensor<4x8xf32> -> tensor<8x8xf32>
+             %1 = mesh.all_gather %v on @m mesh_axes = [0] gather_axis = 0 : tensor<4x8xf32> -> tensor<8x8xf32>
+             %2 = stablehlo.dot_general %q, %0, contracting_dims = [1] x [1] : tensor<4x8xf32>    // scores
+             %3 = stablehlo.reduce(%2 init: -inf) applies stablehlo.maximum across dimensions = [1]
+             %4 = exponential (%2 - %3), which (a sum of it along keys) divides
+             %5 = stablehlo.dot_general %4, %1, contracting_dims = [1] x [0]
+    Output:  for the shards %k, %v of this device, then for those that come by
+             %k1 = mesh.shift %k on @m mesh_axes = [0] shift_axis = 0 offset = 1 rotate
+             %v1 = mesh.shift %v on @m mesh_axes = [0] shift_axis = 0 offset = 1 rotate
+             and so on, and as many the other way:
+             scores of the shard; the largest so far; exponentials of what is left when that is subtracted;
+             (the sum of exponentials so far, and that of weighted values) * exponential (the largest before - the largest now)
+               + those of the shard
+             behind the last shard, the one sum divides the other
+
+    As many bytes as the gathers send, in more collectives; neither all keys and values nor all scores are held. Scores may be
+    computed by anything that has an element for each key: masks of iotas begin at the shard's first key, other masks are sliced.
+    Sums are added up in float32 where they are narrower, in another order, so that results round differently. What reads
+    exponentials otherwise, as a backward pass reads the weights, keeps the gathers.
+    """
+
+    name: ClassVar[str] = "ring-attention"
+    machine: str = ""
+    "The device whose predicted step is to become shorter, perhaps with a topology; without one all that can be is a ring."
+    layout: str = ""
+    "Where the axes of the mesh are on it, as in data=dcn,model=ici."
+    memory: float = 0.0
+    "Bytes of memory above which rings are also taken that need less of it; 0 for no such limit."
+    steps: int = 16
+    "The largest group whose keys travel, in as many steps as it has devices. Not measured."
+
+    def run(self, module: ir.Module) -> bool:
+        with module.context:
+            found = self._found(module)
+            if not found:
+                return False
+            if not self.machine:
+                for each in found:
+                    each.rewrite()
+                return True
+            return self._take_what_pays(module, [*dict.fromkeys(each.looks for each in found)])
+
+    def _found(self, module: ir.Module) -> list[OnlineSoftmax]:
+        return [each for each in online_softmaxes(module, self.steps) if _differs(each)]
+
+    def _take_what_pays(self, module: ir.Module, kinds: Sequence[object]) -> bool:
+        """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is
+        short. Raises MeshError for a machine that is not known."""
+        chosen = device(self.machine)
+        target = of_machine(self.machine, self.layout) if has_topology(self.machine) else None
+        changed = False
+        try:
+            seconds = step_seconds(module, chosen, target)
+        except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
+            return False
+        for kind in kinds:
+            copy = copy_module(module)
+            for each in self._found(copy):
+                if each.looks == kind:
+                    each.rewrite()
+            after = step_seconds(copy, chosen, target)
+            if after * EQUAL < seconds or self._saves_memory(module, copy):
+                replace_content(module, copy)
+                seconds, changed = after, True
+        return changed
+
+    def _saves_memory(self, module: ir.Module, copy: ir.Module) -> bool:
+        if not self.memory:
+            return False
+        before, after = (memory(main_function(each)).peak for each in (module, copy))
+        return before > self.memory and after < before
+
+
+def _differs(softmax: OnlineSoftmax) -> bool:
+    """Whether devices along the axis compute different sums. Those that all devices compute must stay the same on all of them,
+    which rings do not give: each adds up in another order."""
+    seen: set[ir.Value] = set()
+    waiting: list[ir.Value] = [softmax.scores]
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            around = owner.owner.operation
+            if around.name == "func.func":
+                if not is_replicated_argument(value, softmax.mesh.name, (softmax.axis,)):
+                    return True
+            else:
+                waiting += around.operands
+            continue
+        op = owner.operation
+        if op.name in _POSITIONS or (op.name in _SPLITTING and _along(op, softmax)):
+            return True
+        if not (op.name in _ALIKE and _along(op, softmax)):
+            waiting += op.operands
+    return False
+
+
+_ALIKE = frozenset((AllGatherOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME))
+_SPLITTING = frozenset((AllSliceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
+_POSITIONS = frozenset((ProcessMultiIndexOp.OPERATION_NAME, ProcessLinearIndexOp.OPERATION_NAME))
+
+
+def _along(op: ir.Operation, softmax: OnlineSoftmax) -> bool:
+    view = CollectiveOpView(op)
+    return view.mesh == softmax.mesh.name and softmax.axis in view.mesh_axes
