@@ -202,7 +202,7 @@ class _Ring:
             found.append(self._added(found[-1], keeper, here[offset]))
         return found[-1]
 
-    def _until(self, done: _SoFar, shards: Sequence[ir.Value]) -> list[ir.Value]:
+    def _until(self, done: _SoFar, shards: Sequence[ir.Value]) -> Sequence[ir.Value]:
         """`shards`, once a step is done: else all could be sent at the beginning, and held."""
         least = min(done.totals.values(), key=tensor_bytes)
         held = [*shards, least]
@@ -369,11 +369,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     ((mesh, axis),) = (each for each in axes if each is not None)
     dead = frozenset(moving | on_the_way) - {each.op for each in sums}
     found = OnlineSoftmax(exponential, keys, sums, largest, tuple(sorted(gathers, key=list(moving).index)), dead, mesh, axis)
-    read = (
-        reached.read
-        | {op.operands[0] for op in gathers}
-        | {op.operands[1] for op in (*(op for op, _ in largest), *(e.op for e in sums if e.other is None))}
-    )
+    read = reached.read | {op.operands[0] for op in gathers} | {op.operands[1] for op, _ in largest}
     if not on_the_way.isdisjoint(producer(value, found.home) for value in read) or found.waits_for(read):
         return None
     return found
