@@ -32,6 +32,7 @@ PASSES = (
     "mesh-simplifications",
     "prefetch-gathers",
     "reduce-scatter-reassociate",
+    "ring-attention",
 )
 OPTIONS = {"prefetch-gathers": "least=0", "collective-matmul": "least=1"}
 """Of passes that leave small values alone."""
