@@ -196,7 +196,7 @@ class _Ring:
         for step in range(1, softmax.count):
             offset = 1 if step % 2 else -1
             held = here[offset] if step <= _HELD - 2 else self._until(found[step - (_HELD - 1)], here[offset])
-            here[offset] = [self._shifted(each, offset) for each in held]
+            here[offset] = [self._shifted(each, offset, gather) for each, gather in zip(held, softmax.gathers, strict=True)]
             position = emit.add(own, -offset * ((step + 1) // 2) % softmax.count)
             keeper = emit.elementwise("remainder", position, softmax.count)
             found.append(self._added(found[-1], keeper, here[offset]))
@@ -208,9 +208,11 @@ class _Ring:
         held = [*shards, least]
         return list(self.emit.op(BARRIER, [value.type for value in held], held).results)[:-1]
 
-    def _shifted(self, value: ir.Value, offset: int) -> ir.Value:
+    def _shifted(self, value: ir.Value, offset: int, gather: ir.Operation) -> ir.Value:
+        """What the neighbour holds, where a gather stood: its location says why."""
         mesh, axis = self.softmax.mesh, self.softmax.axis
-        return build.shift(value, mesh, mesh_axes=[axis], shift_axis=axis, offset=offset, rotate=True, at=self.emit)
+        at = Builder(gather.location, self.emit.ip)
+        return build.shift(value, mesh, mesh_axes=[axis], shift_axis=axis, offset=offset, rotate=True, at=at)
 
     def _added(self, before: _SoFar | None, keeper: ir.Value, shards: Sequence[ir.Value]) -> _SoFar:
         """With what the keys contribute that the device of position `keeper` keeps."""
