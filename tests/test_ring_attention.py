@@ -97,6 +97,14 @@ def unnormalised(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arra
     return jnp.einsum("bhqk,bkhd->bqhd", exponentials, jnp.repeat(value, query.shape[2] // value.shape[2], 2))
 
 
+def rotated(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Keys whose features are turned by their positions once they are gathered."""
+    half = key.shape[-1] // 2
+    angles = jnp.arange(key.shape[1], dtype=key.dtype)[:, None, None] / 7
+    turned = jnp.concatenate([-key[..., half:], key[..., :half]], -1)
+    return library(is_causal=True)(query, key * jnp.cos(angles) + turned * jnp.sin(angles), value)
+
+
 VARIANTS: dict[str, Attention] = {
     "library": library(),
     "library_causal": library(is_causal=True),
@@ -111,6 +119,7 @@ VARIANTS: dict[str, Attention] = {
     "window": hand_written(windowed, stopped),
     "sloped": hand_written(sloped),
     "thinned": hand_written(causal, thinned),
+    "rotated": rotated,
     "logarithmic": logarithmic,
     "unnormalised": unnormalised,
 }
@@ -239,6 +248,12 @@ def test_layers_that_are_computed_again(mesh: jax.sharding.Mesh) -> None:
     right = jax.tree.leaves(training(VARIANTS["causal"])(*arguments))
     for each, wanted in zip(jax.tree.leaves(meshbridge.compile(module)(*arguments)), right, strict=True):
         np.testing.assert_allclose(each, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_scores_that_something_else_reads(mesh: jax.sharding.Mesh) -> None:
+    """Values do not travel alone: all scores would be held."""
+    for score in (jax.nn.log_softmax, lambda scores: scores - scores.max()):
+        stays(sharded(hand_written(score, jnp.exp), mesh, "model"), *drawn())
 
 
 def test_results_that_all_devices_compute_stay_alike(mesh: jax.sharding.Mesh) -> None:

@@ -19,7 +19,8 @@ from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.overlap.einsum import DOT, Einsum
 
 BROADCAST, RESHAPE, TRANSPOSE = (f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose"))
-_CONCATENATE, _IOTA = "stablehlo.concatenate", "stablehlo.iota"
+_CONCATENATE, _IOTA, _SLICE = "stablehlo.concatenate", "stablehlo.iota", "stablehlo.slice"
+_SLICED = ("start_indices", "limit_indices", "strides")
 
 Along = tuple["int | None", ...]
 """For each operand the dimension of which a block is read; None where all of it is."""
@@ -46,6 +47,8 @@ def read_along(op: ir.Operation, dim: int) -> Along | None:
     if op.name == _CONCATENATE:
         joined = ir.IntegerAttr(op.attributes["dimension"]).value
         return None if joined == dim else (dim,) * len(op.operands)
+    if op.name == _SLICE:
+        return (dim,) if shape_of(op.operands[0])[dim] == shape_of(op.results[0])[dim] else None
     if op.name == DOT:
         product = Einsum(op)
         loop = product.result_loops[dim]
@@ -165,6 +168,10 @@ class Blocks:
         if not along:
             return self._known(op, type_, dim)
         operands = [operand if each is None else self.of(operand, each) for operand, each in zip(op.operands, along, strict=True)]
+        if op.name == _SLICE:
+            starts, limits, strides = (list(integers(op.attributes[each])) for each in _SLICED)
+            limits[dim] = self.size
+            return self.emit.cut(operands[0], starts, limits, strides)
         return self.emit.again(op, type_, operands)
 
     def _known(self, op: ir.Operation, type_: ir.RankedTensorType, dim: int) -> ir.Value:

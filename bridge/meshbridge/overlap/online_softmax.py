@@ -365,6 +365,8 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
         if not outside:
             break
         whole |= outside
+    if not reached.reach(scores, keys):  # all scores would be held
+        return None
     axes = {_axis(op, meshes, most) for op in gathers}
     if len(axes) != 1 or None in axes:
         return None
