@@ -20,8 +20,8 @@ from typing import Any, get_args
 
 from benchmarks import marked
 from benchmarks.table import geometric_mean
+from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, parse
-from meshbridge.runtime.compiler_options import Set
 from meshbridge.runtime.targets import EXPORT_PLATFORM
 from meshbridge.tools.compare.contestants import OURS, PEER
 from testdata.realistic.catalogue import ANNOTATIONS, BUILDERS, variants
@@ -50,7 +50,7 @@ class Case:
     name: str
     annotation: str
     target: Target
-    options: Set = "default"
+    options: OptionSet = "default"
 
     @property
     def program(self) -> Path:
@@ -326,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(both[OURS].get("error") for both in found.values()) else 0
 
 
-def _cases(targets: Iterable[str], annotations: Iterable[str], names: Iterable[str], options: Set) -> list[Case]:
+def _cases(targets: Iterable[str], annotations: Iterable[str], names: Iterable[str], options: OptionSet) -> list[Case]:
     return [
         Case(name, annotation, parse(target), options)
         for target in targets
@@ -347,7 +347,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--annotations", nargs="+", choices=list(ANNOTATIONS), default=list(ANNOTATIONS))
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="TARGET")
     help_ = "XLA's options: its own defaults, or those under which collectives overlap (default: default)"
-    parser.add_argument("--compiler-options", choices=get_args(Set), default="default", help=help_)
+    parser.add_argument("--compiler-options", choices=get_args(OptionSet), default="default", help=help_)
     parser.add_argument("--limit", type=int, default=600, metavar="SECONDS", help="what one compilation may take (default: 600)")
     parser.add_argument("--keep", action="store_true", help="take what is on record, where it is")
     parser.add_argument("--ours", action="store_true", help="the same, but of XLA with Shardy alone")

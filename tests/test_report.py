@@ -399,6 +399,7 @@ SCHEMA: dict[str, Any] = {
     "tried": int,
     "unpredicted": str,
     "planned_for": {"machine": str, "why": str},
+    "compiler_options": str,
     "machine": type(None),
     "seconds": type(None),
     "exposed_seconds": type(None),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from meshbridge.ir.groups import Spelling
     from meshbridge.ir.mlir import ir
     from meshbridge.jitted.function import Jitted
+    from meshbridge.machines.machine import OptionSet
     from meshbridge.partition.mesh_spmdization import Resharding
     from meshbridge.pipeline import Collectives, Emit
     from meshbridge.read.formats import Program
@@ -53,6 +54,12 @@ class Keywords(TypedDict, total=False):
     replica_groups: Spelling
 
 
+class PartitionKeywords(Keywords, total=False):
+    """What `partition` takes beside: what it gives is compiled by others, under XLA's defaults unless they say otherwise."""
+
+    compiler_options: OptionSet
+
+
 @overload
 def partition(
     program: Any,
@@ -62,13 +69,15 @@ def partition(
     stablehlo_version: str,
     ops: Sequence[str] = ...,
     platform: str | None = ...,
-    **options: Unpack[Keywords],
+    **options: Unpack[PartitionKeywords],
 ) -> Program: ...
 @overload
-def partition(program: Program, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[Keywords]) -> Program: ...
+def partition(
+    program: Program, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[PartitionKeywords]
+) -> Program: ...
 @overload
 def partition(
-    program: Exported, *, emit: Literal["exported"] = ..., platform: str | None = ..., **options: Unpack[Keywords]
+    program: Exported, *, emit: Literal["exported"] = ..., platform: str | None = ..., **options: Unpack[PartitionKeywords]
 ) -> Exported: ...
 @overload
 def partition(
@@ -77,7 +86,7 @@ def partition(
     kwargs: Named = ...,
     emit: Literal["exported"] = ...,
     platform: str | None = ...,
-    **options: Unpack[Keywords],
+    **options: Unpack[PartitionKeywords],
 ) -> Exported: ...
 @overload
 def partition(
@@ -86,11 +95,11 @@ def partition(
     kwargs: Named = ...,
     emit: Literal["shard_map"],
     platform: str | None = ...,
-    **options: Unpack[Keywords],
+    **options: Unpack[PartitionKeywords],
 ) -> str: ...
 @overload
 def partition(
-    program: ir.Module | Lowered | Exported, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[Keywords]
+    program: ir.Module | Lowered | Exported, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[PartitionKeywords]
 ) -> ir.Module: ...
 @overload
 def partition(
@@ -99,7 +108,7 @@ def partition(
     kwargs: Named = ...,
     emit: Emit,
     platform: str | None = ...,
-    **options: Unpack[Keywords],
+    **options: Unpack[PartitionKeywords],
 ) -> ir.Module: ...
 def partition(
     program: Any,
@@ -109,7 +118,7 @@ def partition(
     stablehlo_version: str | None = None,
     ops: Sequence[str] = (),
     platform: str | None = None,
-    **options: Unpack[Keywords],
+    **options: Unpack[PartitionKeywords],
 ) -> Any:
     """Partitions a program: the same function for its caller, every collective explicit inside.
 
@@ -123,6 +132,7 @@ def partition(
     `serialize()` gives a portable artifact. `ops` are the names of the ops that it may have, empty for all.
     With the form `shard_map` it is the text of a Python file (docs/shard-map.md).
     `platform` chooses one of several that an Exported is for; a function is exported for it, whatever devices there are.
+    `compiler_options` is the set of XLA's options that what it gives will be compiled under: the plan is made for that.
 
     Raises MeshError with a located diagnostic, also for an option that cannot have its value.
     """
@@ -156,14 +166,15 @@ def report(
     machine: str | None = None,
     memory_limit: float | str | None = None,
     layout: str = "",
+    compiler_options: OptionSet = "default",
     collectives: Collectives = "on",
     tokens: float | None = None,
     suggest: int = 0,
 ) -> Report:
     """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs. On a
-    machine with a topology, the time of a step, which processes so many `tokens`. Where no machine is named, it is as for
-    `partition`. With `suggest`, up to so many changes of its shardings with which it communicates less, each tried: that takes
-    as long as partitioning it four times for each, and four times more.
+    machine with a topology, the time of a step, which is compiled under `compiler_options` and processes so many `tokens`. Where
+    no machine is named, it is as for `partition`. With `suggest`, up to so many changes of its shardings with which it
+    communicates less, each tried: that takes as long as partitioning it four times for each, and four times more.
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError.
     """
@@ -175,7 +186,15 @@ def report(
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     chosen = implied(opened.platforms) if machine is None else Chosen(machine)
-    options = Options("mesh", resharding, chosen.name, memory_limit=memory_limit, layout=layout, collectives=collectives)
+    options = Options(
+        "mesh",
+        resharding,
+        chosen.name,
+        layout=layout,
+        compiler_options=compiler_options,
+        memory_limit=memory_limit,
+        collectives=collectives,
+    )
     if suggest:
         found, _ = partition_and_suggest(opened.module, options, suggest, tokens=tokens)
     else:
@@ -426,7 +445,7 @@ def compile(
     As many are used as the mesh has; where no machine is named, theirs is meant. What is given is left as it is. A jitted
     function is traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for the devices' own.
     XLA compiles under its defaults with `compiler_options="default"`, or under its options that are given by name; else under
-    those that the devices' machine names, under which collectives overlap.
+    those that the devices' machine names, under which collectives overlap. The plan is made for the same set.
     Where the devices are of several processes, each of them has to compile the same program, and waits for the others.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are, and for an option that
     XLA does not take; in every process where one of several fails, is missing, or has another plan.
@@ -448,7 +467,7 @@ def compile(
             opened = formats.for_platform(opened, jax_devices.platform(available[0]))
         taken = processes.signature(opened.module)
         options.setdefault("machine", jax_devices.of(available).name)
-        how = pipeline.Options(emit="local", **options)
+        how = pipeline.Options(emit="local", compiler_options=asked.chosen, **options)
         pipeline.partition_module(opened.module, how)
         under = asked.on(jax_devices.machine_of(available, how.machine), explicit=True)
         used = pjrt.devices_for(opened.module, None if devices is None else available, (arguments, kwargs))

@@ -37,6 +37,7 @@ from meshbridge.lowering.plain_stablehlo import PlainStablehlo, check_version
 from meshbridge.lowering.replicas import find_replicas
 from meshbridge.lowering.wrap_local import WrapLocal
 from meshbridge.machines.layout import place
+from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.prefetch_gathers import PrefetchGathers
@@ -76,6 +77,9 @@ class Options:
     layout: str = ""
     """With a topology: which links the axes of the mesh are on, as in `data=dcn,model=ici` (docs/machines.md). Axes that it does
     not name take what is left."""
+    compiler_options: OptionSet = "default"
+    """Under which of XLA's options the step will be compiled: its defaults, or those that the machine's file names beside them,
+    under which more collectives run beside kernels. The plan makes use of that; whoever compiles it has to set the options."""
     memory_limit: float | str | None = None
     """The most memory that the program may need on a device, in bytes or as in `80GB`: of plans that need no more, the one under
     the least price of memory is taken. What is counted are arguments, results and temporaries (docs/report.md)."""
@@ -121,7 +125,7 @@ class Options:
     @property
     def target(self) -> Target | None:
         """The devices that `machine` gives a topology of."""
-        return of_machine(self.machine, self.layout) if has_topology(self.machine) else None
+        return of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
 
 
 DEFAULTS = Options()
@@ -172,6 +176,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         machine=way.machine,
         layout=options.layout,
         memory_factor=way.memory_factor,
+        compiler_options=options.compiler_options,
         hides=way.hides,
         annotate=options.emit == "annotated",
     )
@@ -203,10 +208,9 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
 
 def _overlap(options: Options) -> tuple[Pass, ...]:
     """The passes that hide collectives behind computation on the machine."""
-    limit = 0.0 if options.memory_limit is None else bytes_in(options.memory_limit)
-    rings = (RingAttention(options.machine, options.layout, limit),) if shifts(options.machine) else ()
-    divide = (CollectiveMatmul(options.machine, options.layout),) if divides(options.machine) else ()
-    return (*rings, *divide, *((PrefetchGathers(),) if prefetches(options.machine) else ()))
+    under = options.machine, options.compiler_options
+    divide = (CollectiveMatmul(options.machine, options.layout, options.compiler_options),) if divides(*under) else ()
+    return (*divide, *((PrefetchGathers(),) if prefetches(*under) else ()))
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

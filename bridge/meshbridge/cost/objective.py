@@ -13,7 +13,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.machines import machine
 from meshbridge.machines.layout import Placement, place
-from meshbridge.machines.machine import Machine
+from meshbridge.machines.machine import Machine, OptionSet
 from meshbridge.machines.stages import inner_sizes
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.resharding import BYTES, Objective, Slowness
@@ -53,10 +53,12 @@ UNNAMED = {"bytes": BYTES, DEFAULT: NEUTRAL}
 """Machines that are no devices."""
 
 
-def objective(name: str, mesh: Mesh | None = None, layout: str = "", *, hides: bool = False) -> Objective:
+def objective(
+    name: str, mesh: Mesh | None = None, layout: str = "", *, hides: bool = False, compiler_options: OptionSet = "default"
+) -> Objective:
     """The objective of a machine: `neutral`, `bytes`, the name of a device of `machines`, or the path of its file, perhaps with a
     topology, as in `h100:1x1x8`: then bytes cost what they take along each axis of the `mesh`, where `layout` says that they are.
-    If it `hides`, collectives that the machine runs beside products cost HIDDEN of their time.
+    If it `hides`, collectives that the machine runs beside products under that set of options cost HIDDEN of their time.
 
     Raises MeshError where there is none, and where the mesh does not fit the topology.
     """
@@ -66,7 +68,7 @@ def objective(name: str, mesh: Mesh | None = None, layout: str = "", *, hides: b
         return UNNAMED[name]
     rates = _rates(mesh, of_machine(name, layout)) if mesh is not None and has_topology(name) else None
     joined_bytes = JOINED if combines(name) else 0.0
-    hidden = dict.fromkeys(device(name).asynchronous, HIDDEN) if hides else {}
+    hidden = dict.fromkeys(device(name, compiler_options).asynchronous, HIDDEN) if hides else {}
     return Objective(
         device(name).link.launch_bytes,
         MEMORY,
@@ -84,14 +86,14 @@ def combines(name: str) -> bool:
     return name not in UNNAMED and device(name).combines
 
 
-def prefetches(name: str) -> bool:
+def prefetches(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether loops are to gather ahead on the machine. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and device(name).prefetches
+    return name not in UNNAMED and device(name, compiler_options).prefetches
 
 
-def divides(name: str) -> bool:
+def divides(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether products are to be divided on the machine beside their collectives. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and device(name).divides
+    return name not in UNNAMED and device(name, compiler_options).divides
 
 
 def shifts(name: str) -> bool:
@@ -108,10 +110,11 @@ def forms(name: str, devices: int) -> Forms:
     return Forms(inner_sizes(found, devices, topology), found.link.launch_bytes, found.platform == "tpu")
 
 
-def device(name: str) -> Machine:
-    """The machine of a device's name, or in a file, perhaps with a topology. Raises MeshError as `objective` does."""
+def device(name: str, compiler_options: OptionSet = "default") -> Machine:
+    """The machine of a device's name, or in a file, perhaps with a topology, as steps run on it that are compiled under that set
+    of options. Raises MeshError as `objective` does."""
     try:
-        return of_machine(name).machine if has_topology(name) else machine.named(name)
+        return (of_machine(name).machine if has_topology(name) else machine.named(name)).under(compiler_options)
     except MeshError as error:
         if machine.is_path(name):
             raise

@@ -12,6 +12,7 @@ from meshbridge.decide.decisions import Decisions
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, functions_to_partition, ir
 from meshbridge.ir.passes import Known, Pass, register
+from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology
 from meshbridge.ops.rule import Interface
 
@@ -50,6 +51,9 @@ class ShardingRefinement(Pass):
     memory_factor: float = 1.0
     "How many times what the machine says it costs to hold a byte."
 
+    compiler_options: OptionSet = "default"
+    "Under which of XLA's options the step will be compiled there."
+
     hides: bool = False
     "Whether collectives that the machine runs beside products cost less than others."
 
@@ -73,6 +77,6 @@ class ShardingRefinement(Pass):
             raise MeshError(f"{self.name}: error: memory-factor is {self.memory_factor}, expected 0 or more")
         with module.context, ir.Location.unknown():
             mesh = find_mesh(module) if has_topology(self.machine) else None
-            weights = objective(self.machine, mesh, self.layout, hides=self.hides)
+            weights = objective(self.machine, mesh, self.layout, hides=self.hides, compiler_options=self.compiler_options)
             weights = replace(weights, memory=self.memory_factor * weights.memory)
             return decide(functions_to_partition(module), module, Interface(), moves=self.moves, objective=weights)

@@ -39,7 +39,8 @@ class Planning:
 
     def on(self, devices: Sequence[Any]) -> pipeline.Options:
         """The options for a function that runs on these devices, those of JAX where it is not known."""
-        return pipeline.Options(**{"machine": _machine(devices).name, **self.options})
+        options = {"machine": _machine(devices).name, **self.options}
+        return pipeline.Options(**options, compiler_options=self.compiler_options.chosen)
 
     def partition(self, lowered: Lowered) -> Lowered:
         """The same function, every collective explicit. Raises MeshError with a located diagnostic."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.registry import Registry
@@ -21,6 +21,9 @@ PLATFORMS = ("tpu", "gpu", "cpu")
 
 OptionValue: TypeAlias = bool | int | float | str
 """What an option of XLA is set to."""
+
+OptionSet = Literal["default", "best"]
+"""The options of XLA that a step is compiled under: its defaults, or those that the machine's file names beside them."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,12 @@ class Machine:
     "What JAX calls such devices, their `device_kind`."
     options: Mapping[str, Mapping[str, OptionValue]] = field(default_factory=dict, hash=False)
     "By OPTION_SETS, XLA's options under which collectives overlap."
+    best: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    "By name, the fields here that are others where a step is compiled under `options`: those of _BEST."
+
+    def under(self, compiler_options: OptionSet) -> Machine:
+        """The same device, whose steps are compiled under that set of options."""
+        return replace(self, **self.best) if compiler_options == "best" else self
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of dense products whose operands have an MLIR element type: of the first type that a product can be
@@ -171,7 +180,9 @@ _STEP_KEYS: dict[str, type] = {
     "combines": bool,
     "asynchronous": list,
 }
-_STEP_MAY_LACK: dict[str, type] = {"staged": dict, "prefetches": bool, "slices": bool, "divides": bool}
+_BEST: dict[str, type] = {"asynchronous": list, "prefetches": bool, "divides": bool}
+"""What a step may do otherwise under the best options."""
+_STEP_MAY_LACK: dict[str, type] = {"staged": dict, "prefetches": bool, "slices": bool, "divides": bool, "best": dict}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -256,13 +267,13 @@ def load(path: Path) -> Machine:
     _check_share(path, "step.efficiency", step["efficiency"])
     if step["launch"] < 0:
         raise MeshError(f"{path}: error: step.launch: expected no negative number, found {step['launch']!r}")
-    if unknown := [kind for kind in step["asynchronous"] if kind not in ISSUED]:
-        raise MeshError(f"{path}: error: step.asynchronous: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
+    _check_issued(path, "step.asynchronous", step["asynchronous"])
     staged = step.get("staged", {})
     _check(path, "step.staged.", staged, {}, dict.fromkeys(("all_gather", "reduce_scatter"), str))
     if unknown := [slices for slices in staged.values() if slices not in SLICES]:
         raise MeshError(f"{path}: error: step.staged: expected some of {', '.join(SLICES)}, found {unknown[0]!r}")
     options = _options(path, read.get("options", {}))
+    best = _best(path, step.get("best", {}), options)
     links = {place: _link(path, f"{place}.", read[place]) for place in ("link", *_LINKS) if place in read}
     if read["devices_per_chip"] > 1 and "chip" not in links:
         raise MeshError(f"{path}: error: chip is missing: it says what connects the {read['devices_per_chip']} devices of one")
@@ -295,7 +306,22 @@ def load(path: Path) -> Machine:
         links.get("chip"),
         tuple(map(str, read.get("kinds", ()))),
         options,
+        best,
     )
+
+
+def _best(path: Path, found: Mapping[str, Any], options: Mapping[str, Mapping[str, OptionValue]]) -> Mapping[str, Any]:
+    """The section on steps under the best options. Raises MeshError."""
+    _check(path, "step.best.", found, {}, _BEST)
+    if found and "explicit" not in options:
+        raise MeshError(f"{path}: error: options.explicit is missing: step.best says what a step does under these")
+    _check_issued(path, "step.best.asynchronous", found.get("asynchronous", ()))
+    return {key: frozenset(value) if key == "asynchronous" else value for key, value in found.items()}
+
+
+def _check_issued(path: Path, place: str, found: Sequence[Any]) -> None:
+    if unknown := [kind for kind in found if kind not in ISSUED]:
+        raise MeshError(f"{path}: error: {place}: expected some of {', '.join(ISSUED)}, found {unknown[0]!r}")
 
 
 def _options(path: Path, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, OptionValue]]:

@@ -10,7 +10,7 @@ from math import prod
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.machines import machine
-from meshbridge.machines.machine import Machine
+from meshbridge.machines.machine import Machine, OptionSet
 
 EXAMPLES = "tpu:v5e:2x4 or gpu:h100:1x1x8"
 
@@ -52,13 +52,14 @@ def parse(text: str) -> Target:
     return Target(text, device, found, _sizes(f"target '{text}'", topology, found.topology))
 
 
-def of_machine(text: str, layout: str = "") -> Target:
+def of_machine(text: str, layout: str = "", compiler_options: OptionSet = "default") -> Target:
     """Devices whose platform the machine's name says, written `DEVICE:TOPOLOGY`, as in `v5p:4x4x4`; in front of the topology of a
-    torus may stand how many slices there are: `v5p:2x4x4x4`. A layout is written `data=dcn,model=x+y`. Raises MeshError."""
+    torus may stand how many slices there are: `v5p:2x4x4x4`. A layout is written `data=dcn,model=x+y`. Steps are compiled under
+    that set of options. Raises MeshError."""
     device, _, topology = text.rpartition(":")
     if not (device and topology):
         raise MeshError(f"error: expected a machine DEVICE:TOPOLOGY, as in v5p:4x4x4 or h100:1x1x8, found '{text}'")
-    found = machine.named(device)
+    found = machine.named(device).under(compiler_options)
     names = found.topology
     if found.link.wrap_multiple and topology.count("x") == len(names):
         names = ("slices", *names)

@@ -23,6 +23,7 @@ from meshbridge.dialect.ops import GATHERED
 from meshbridge.ir.locations import SourceLocation, location_of, without_reason
 from meshbridge.ir.mlir import MeshError, entries, function_type, ir, main_function, title, walk_all
 from meshbridge.ir.sharding import Mesh
+from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target
 from meshbridge.pipeline import DEFAULTS, OnStage, Options, Timing, partition_module
 from meshbridge.reports.tables import By, remarks_on, report_table
@@ -111,6 +112,8 @@ class Report(Communication):
     computes again to save memory; None if it came partitioned."""
     machine: str = DEFAULTS.machine
     "What the plan is made for, unless the program came partitioned."
+    compiler_options: OptionSet = "default"
+    "The set of XLA's options that the plan is made for, and the step predicted under."
     why_machine: str = ""
     "Why it is made for that; empty where somebody said so, and for the default."
     unpredicted: str = ""
@@ -239,7 +242,8 @@ def partition_and_report(
             needed, asked = work(ops), products(ops, once=True)
         if stage == "optimised":
             report = report_of(module, needed, target, phases=phases, names=names)
-            found.append(replace(report, machine=options.machine, model_products=asked, tokens=tokens))
+            report = replace(report, machine=options.machine, compiler_options=options.compiler_options)
+            found.append(replace(report, model_products=asked, tokens=tokens))
             _forget_reasons(module)
         if on_stage is not None:
             on_stage(stage, module)
@@ -370,6 +374,7 @@ def _json(report: Report) -> str:
         "tried": report.tried,
         "unpredicted": report.unpredicted,
         "planned_for": None if report.needed_work is None else {"machine": report.machine, "why": report.why_machine},
+        "compiler_options": report.compiler_options,
         "machine": None if report.step is None else report.step.target.text,
         **{key: getattr(report, key) for key in _STEP},
         **{kind: list(map(asdict, getattr(report, kind))) for kind in ("not_partitioned", "unknown_loops", "unknown_branches")},

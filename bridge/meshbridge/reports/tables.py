@@ -181,7 +181,8 @@ def _totals(report: Report) -> Iterable[str]:
         exposed = f"{time_text(step.communication_seconds)}, of it exposed {time_text(step.exposed_seconds)}"
         times = f"computing {time_text(step.compute_seconds)}, communication {exposed}"
         used = "" if report.mfu is None else f", MFU {report.mfu:.1%}"
-        yield f"about {time_text(step.seconds)} per step on {step.target.text}: {times}{used}"
+        under = ", compiled under its best options" if report.compiler_options == "best" else ""
+        yield f"about {time_text(step.seconds)} per step on {step.target.text}{under}: {times}{used}"
     if (rate := report.tokens_per_second) is not None:
         yield f"about {rate:,.0f} tokens per second, {rate / report.mesh.size:,.1f} per device"
 

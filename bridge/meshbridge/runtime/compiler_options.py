@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from meshbridge.ir.mlir import MeshError
-from meshbridge.machines.machine import Machine, OptionValue
+from meshbridge.machines.machine import Machine, OptionSet, OptionValue
 
-Set = Literal["default", "best"]
-"""What XLA does unless told otherwise, or under the options that the machine's file names."""
-
-Given: TypeAlias = Set | Mapping[str, OptionValue]
+Given: TypeAlias = OptionSet | Mapping[str, OptionValue]
 """What a Python caller asks for: a set, or options by XLA's names beside the default."""
 
 
@@ -20,12 +17,12 @@ Given: TypeAlias = Set | Mapping[str, OptionValue]
 class CompilerOptions:
     """A set of options, and what is given beside it. Raises MeshError for a set that there is not."""
 
-    chosen: Set = "default"
+    chosen: OptionSet = "default"
     given: Mapping[str, OptionValue] = field(default_factory=dict, hash=False)
     "By XLA's names; what is given counts, whatever the set says."
 
     def __post_init__(self) -> None:
-        if self.chosen not in (sets := get_args(Set)):
+        if self.chosen not in (sets := get_args(OptionSet)):
             raise MeshError(f"error: compiler-options is {self.chosen!r}, expected one of {', '.join(sets)}")
 
     @classmethod

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import get_args, get_type_hints
 
 from meshbridge import conversion, pipeline
+from meshbridge.cost.objective import UNNAMED
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError
 from meshbridge.lowering.plain_stablehlo import check_version
@@ -41,7 +42,7 @@ def _add_partition(parser: console.Parser) -> None:
     arguments.add_input(parser)
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
-    _add_options(parser, "emit", "resharding", "collectives", "replica_groups")
+    _add_options(parser, "emit", "resharding", "collectives", "replica_groups", "compiler_options")
     _add_machine(parser)
     arguments.add_layout(parser)
     arguments.add_memory_limit(parser)
@@ -75,7 +76,12 @@ def _add_convert(parser: console.Parser) -> None:
 
 
 def _add_report(parser: console.Parser) -> None:
-    _add_plan(parser)
+    arguments.add_input(parser)
+    _add_platform(parser)
+    _add_options(parser, "resharding", "collectives", "compiler_options")
+    _add_machine(parser)
+    arguments.add_memory_limit(parser)
+    arguments.add_layout(parser)
     parser.add_argument("--by", choices=get_args(By), help="what the table has rows for (default: collective)")
     text = "say up to N changes of shardings with which it communicates less; takes 4 N + 4 partitionings"
     parser.add_argument("--suggest", type=arguments.count, metavar="N", help=text)
@@ -114,6 +120,7 @@ _HELP = {
     "resharding": "exact: the fewest bytes, always",
     "collectives": "make collectives fewer and smaller, and hide them behind computation",
     "replica_groups": "how to write device groups",
+    "compiler_options": "which of XLA's options the program will be compiled under: of best ones the plan makes use",
 }
 
 
@@ -171,6 +178,7 @@ def partition(options: argparse.Namespace) -> int:
     useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
+    useless |= _without_device(options.machine)
     console.refuse_ignored("meshbridge partition", useless, _given(options))
     given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "layout", "memory_limit")}
     how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
@@ -178,7 +186,7 @@ def partition(options: argparse.Namespace) -> int:
         program = _read_for_platform(options).planned(how)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit")
+            _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit", "compiler_options")
             if options.report:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:
@@ -220,6 +228,11 @@ def _reached(steps: progress.Steps) -> pipeline.OnStage:
 def _given(options: argparse.Namespace) -> dict[str, object]:
     """The options of a command by name, those that stand at their default as False."""
     return {_flag(name): value != getattr(pipeline.DEFAULTS, name, None) and value for name, value in vars(options).items()}
+
+
+def _without_device(machine: str) -> dict[str, str]:
+    """The options that say nothing where the machine is no device."""
+    return {"--compiler-options": f"on machine '{machine}', which is no device"} if machine in UNNAMED else {}
 
 
 def _refuse_done(program: Program, options: argparse.Namespace, *names: str) -> None:
@@ -354,17 +367,18 @@ def report(options: argparse.Namespace) -> int:
     given = {"--perfetto": options.perfetto, "--layout": options.layout, "--tokens": options.tokens}
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
     useless |= {"--by": "with --json, which has all of it"} if options.json else {}
-    console.refuse_ignored("meshbridge report", useless, given | {"--by": options.by})
+    useless |= _without_device(options.machine)
+    console.refuse_ignored("meshbridge report", useless, _given(options) | given | {"--by": options.by})
     written = {flag: getattr(options, flag.strip("-").replace("-", "_")) for flag in ("--perfetto", "--html", "--model-explorer")}
     console.refuse_standard_output("meshbridge report", written)
-    names = ("resharding", "machine", "memory_limit", "layout", "collectives")
+    names = ("resharding", "machine", "memory_limit", "layout", "collectives", "compiler_options")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     trying = () if options.suggest is None else (_TRYING,)
     with progress.shown((_READING, *_work(how), *trying), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options, "resharding", "memory_limit", *(() if is_placed else ("machine",)))
+            _refuse_done(program, options, "resharding", "memory_limit", *(() if is_placed else ("machine", "compiler_options")))
             graph = None if options.model_explorer is None else model_explorer.Graph.read(program.module)
             if options.suggest is None:
                 found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))

@@ -7,10 +7,11 @@ import os
 from typing import TYPE_CHECKING, get_args
 
 from meshbridge import pipeline
+from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import EXAMPLES
 from meshbridge.read import files
 from meshbridge.read.formats import Program
-from meshbridge.runtime.compiler_options import CompilerOptions, Set
+from meshbridge.runtime.compiler_options import CompilerOptions
 from meshbridge.tools import arguments, console, progress
 from meshbridge.tools.compare.contestants import OURS, PEERS
 from meshbridge.tools.compare.process import Limits
@@ -70,7 +71,7 @@ def _add_limits(parser: console.Parser) -> None:
 
 def _add_compiler_options(parser: console.Parser, default: str | None, where: str = "", said: str = "") -> None:
     help_ = f"{where}XLA's options: those under which collectives overlap, or its own defaults (default: {said or default})"
-    parser.add_argument("--compiler-options", choices=get_args(Set), default=default, help=help_)
+    parser.add_argument("--compiler-options", choices=get_args(OptionSet), default=default, help=help_)
     help_ = f"{where}an option of XLA beside those; may be given several times"
     parser.add_argument(
         "--compiler-option", action="append", default=[], type=arguments.compiler_option, metavar="NAME=VALUE", help=help_
@@ -157,11 +158,12 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
 
 def _write_page(options: argparse.Namespace, program: Program, machine: str, versus: Versus) -> None:
     """Writes the page that `--html` asks for. Raises MeshError."""
+    chosen = options.compiler_options or pipeline.DEFAULTS.compiler_options
     from meshbridge.tools.compare import page
 
     name = files.display_name(options.input)
     with files.about(name, program.format.wording):
-        drawn = page.page(program, machine, versus, name)
+        drawn = page.page(program, machine, versus, name, chosen)
     console.write_page(options.html, drawn)
 
 

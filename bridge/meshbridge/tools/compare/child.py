@@ -22,7 +22,7 @@ from meshbridge.analysis import hlo_cost
 from meshbridge.analysis.hlo import HloError
 from meshbridge.analysis.hlo_figures import figures
 from meshbridge.ir.mlir import MeshError, context, ir
-from meshbridge.machines.machine import OptionValue
+from meshbridge.machines.machine import OptionSet, OptionValue
 from meshbridge.machines.target import Target, parse
 from meshbridge.read import formats
 from meshbridge.runtime import reference, targets
@@ -45,8 +45,8 @@ class Request:
     """What a child is to do: run `contestant` on `devices` devices, and be the reference if it is to `lead`.
 
     Inputs come from the archive `inputs`, or from `seed` where that is empty. With a `target`, whose first devices are meant,
-    nothing runs. Our plan is the best for `machine`. XLA compiles under the `compiler_options`. If it is to `keep` what it
-    compiles, that is left in the folder, and nothing else is found out.
+    nothing runs. Our plan is the best for `machine` under that `option_set`. XLA compiles under
+    the `compiler_options`. If it is to `keep` what it compiles, that is left in the folder, and nothing else is found out.
     """
 
     contestant: str
@@ -56,6 +56,7 @@ class Request:
     lead: bool = False
     target: str = ""
     machine: str = pipeline.DEFAULTS.machine
+    option_set: OptionSet = "default"
     keep: bool = False
     compiler_options: dict[str, OptionValue] = field(default_factory=dict)
 
@@ -97,7 +98,7 @@ def _ahead_of_time(folder: Path, request: Request, module: ir.Module) -> Figures
     devices = targets.devices(target)[: request.devices]
     if request.keep:
         contestant = CONTESTANTS[request.contestant]
-        copy, _ = prepared(contestant, module, request.machine)
+        copy, _ = prepared(contestant, module, request.machine, request.option_set)
         options = request.compiler_options
         compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=options)
         (folder / EXECUTABLE).write_bytes(compiled.loaded.serialize())
@@ -136,7 +137,7 @@ def _contest(folder: Path, request: Request, module: ir.Module, inputs: Sequence
 def _compiled(request: Request, module: ir.Module, devices: Sequence[Any]) -> tuple[spmd.Compiled, Figures]:
     """What a contestant makes of the program, and all that is known of it before it runs."""
     contestant = CONTESTANTS[request.contestant]
-    copy, partitioning = prepared(contestant, module, request.machine)
+    copy, partitioning = prepared(contestant, module, request.machine, request.option_set)
     started = time.perf_counter()
     compiled = spmd.compile(copy, devices, shardy=contestant.shardy, compiler_options=request.compiler_options)
     compiling = time.perf_counter() - started

@@ -127,7 +127,7 @@ def compare_for(
 ) -> tuple[TargetComparison, ...]:
     """Every contestant but those `without` on `program`, which is not changed, compiled for each target by its platform's
     compiler, each under its own of the `compiler_options`. Nothing runs. Our plan is the best for `machine`, by default the
-    target's own.
+    target's own, under the same set of options.
 
     Each compilation is held to `limits`. Raises MeshError where a compiler is not installed or does not take an option, where a
     target has fewer devices than the program needs, and for a program that is partitioned already.
@@ -145,7 +145,10 @@ def compare_for(
             for contestant in contestants:
                 options = under[contestant]
                 chosen = machine or machine_of(target, used)
-                request = Request(contestant, used, target=target.text, machine=chosen, compiler_options=options)
+                chosen_set = compiler_options.chosen
+                request = Request(
+                    contestant, used, target=target.text, machine=chosen, option_set=chosen_set, compiler_options=options
+                )
                 figures[contestant] = _compile(folder, request, target, limits)
                 steps.done(f"{contestant}, {target.text}")
             found.append(TargetComparison(target, used, figures, under))
@@ -165,7 +168,7 @@ def executable_for(
     limits: Limits = NO_LIMITS,
 ) -> bytes:
     """`program`, which is not changed, partitioned and compiled for `target`, as its runtime serializes executables. The plan is
-    the best for `machine`, by default the target's own.
+    the best for `machine`, by default the target's own, under the same set of options.
 
     Raises MeshError for what `compare_for` raises it for, but for a program that is partitioned already, and where the program
     cannot be compiled, or is not within `limits`.
@@ -175,7 +178,10 @@ def executable_for(
         folder = Path(name)
         (folder / "program").write_bytes(mlir.to_bytecode(module))
         under, chosen = _options(compiler_options, target, [OURS])[OURS], machine or machine_of(target, used)
-        request = Request(OURS, used, target=target.text, machine=chosen, keep=True, compiler_options=under)
+        chosen_set = compiler_options.chosen
+        request = Request(
+            OURS, used, target=target.text, machine=chosen, option_set=chosen_set, keep=True, compiler_options=under
+        )
         found = _compile(folder, request, target, limits)
         if found.error:
             raise MeshError(found.error if "error: " in found.error else f"error: target '{target.text}': {found.error}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from meshbridge import conversion, pipeline
 from meshbridge.ir.mlir import ir
+from meshbridge.machines.machine import OptionSet
 from meshbridge.read import formats
 from meshbridge.read.formats import Program
 
@@ -17,24 +18,25 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Contestant:
-    """`prepare` changes a module into what XLA is to compile for a machine; `shardy` says in whose notation that is."""
+    """`prepare` changes a module into what XLA is to compile for a machine, under a set of its options; `shardy` says in whose
+    notation that is."""
 
-    prepare: Callable[[ir.Module, str], ir.Module]
+    prepare: Callable[[ir.Module, str, OptionSet], ir.Module]
     shardy: bool
     is_ours: bool = False
     "Whether preparing is partitioning, so that its time counts."
 
 
-def _ours(module: ir.Module, machine: str) -> ir.Module:
+def _ours(module: ir.Module, machine: str, compiler_options: OptionSet) -> ir.Module:
     """Partitioned: nothing is left for XLA's partitioner to decide."""
-    pipeline.partition_module(module, pipeline.Options(machine=machine))
+    pipeline.partition_module(module, pipeline.Options(machine=machine, compiler_options=compiler_options))
     return module
 
 
-def _in(notation: str) -> Callable[[ir.Module, str], ir.Module]:
+def _in(notation: str) -> Callable[[ir.Module, str, OptionSet], ir.Module]:
     """The same program with its shardings in a notation, as it stands if it has that already."""
 
-    def convert(module: ir.Module, _machine: str) -> ir.Module:
+    def convert(module: ir.Module, _machine: str, _compiler_options: OptionSet) -> ir.Module:
         found = formats.find_notation(module)
         if found is None or found.name != notation:
             conversion.convert(Program(module, formats.BYTECODE), notation)
@@ -56,12 +58,13 @@ CONTESTANTS = {
 PEERS = tuple(name for name, contestant in CONTESTANTS.items() if not contestant.is_ours)
 
 
-def prepared(contestant: Contestant, module: ir.Module, machine: str) -> tuple[ir.Module, float]:
-    """A copy of `module` as XLA is to compile it for `machine`, and the seconds that partitioning took. Raises MeshError."""
+def prepared(contestant: Contestant, module: ir.Module, machine: str, compiler_options: OptionSet) -> tuple[ir.Module, float]:
+    """A copy of `module` as XLA is to compile it for `machine` under that set of options, and the seconds that partitioning took.
+    Raises MeshError."""
     seconds = []
     for _ in range(REPEATS if contestant.is_ours else 1):
         copy = formats.copy_module(module)
         started = time.perf_counter()
-        copy = contestant.prepare(copy, machine)
+        copy = contestant.prepare(copy, machine, compiler_options)
         seconds.append(time.perf_counter() - started)
     return copy, min(seconds) if contestant.is_ours else 0.0
