@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -120,6 +121,38 @@ def test_what_prices_choose(machine: str, sizes: tuple[int, int, int], expected:
     assert (found["mesh.all_gather"] > 1, found["mesh.shift"] > 0) == expected
 
 
+@pytest.mark.parametrize("machine", ["v5p", "v5p:2x2x2"])
+@pytest.mark.parametrize(("sizes", "expected"), [((8192, 4096, 2816), True), ((8192, 512, 8192), False)])
+def test_what_prices_choose_under_the_best_options(machine: str, sizes: tuple[int, int, int], expected: bool) -> None:
+    """All-gathers run beside kernels on a v5p then, and so do reduce-scatters, which may hide behind something else."""
+    module = product(*sizes)
+    pipeline.run((CollectiveMatmul(machine, compiler_options="best", whole=True),), module)
+    found = counted(module, "mesh.all_gather", "mesh.shift")
+    assert (found["mesh.all_gather"] > 1, found["mesh.shift"]) == (expected, 0)
+
+
+@pytest.mark.parametrize(("tokens", "pays"), [(1024, True), (8192, False)])
+def test_the_whole_step_is_to_become_shorter(tokens: int, pays: bool) -> None:
+    """Two gathers are divided where each promises to save time, but together they may take longer."""
+    x, w, shard = (f"tensor<{rows}x8192xbf16>" for rows in (tokens, 8192, 512))
+    text = f"""
+mesh.mesh @m(shape = 16)
+func.func @main(%x: {x}, %a: {shard}, %b: {shard}) -> ({x}, {x}) {{
+  %0 = mesh.all_gather %a on @m mesh_axes = [0] gather_axis = 0 : {shard} -> {w}
+  %1 = mesh.all_gather %b on @m mesh_axes = [0] gather_axis = 0 : {shard} -> {w}
+  %2 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0] : ({x}, {w}) -> {x}
+  %3 = stablehlo.dot_general %x, %1, contracting_dims = [1] x [0] : ({x}, {w}) -> {x}
+  return %2, %3 : {x}, {x}
+}}"""
+    target = of_machine("v5p:2x2x4", compiler_options="best")
+    before, kept, always = (read(text, "two.mlir", context()) for _ in range(3))
+    divide = CollectiveMatmul(target.text, compiler_options="best")
+    pipeline.run((divide,), always)
+    pipeline.run((replace(divide, whole=True),), kept)
+    assert str(kept) == str(always if pays else before)
+    assert (predict(always, target).seconds < predict(before, target).seconds) == pays
+
+
 def test_an_unknown_machine_is_an_error() -> None:
     """Not one that says nothing of what pays."""
     with pytest.raises(MeshError, match="v5e"):
@@ -169,6 +202,9 @@ func.func @main(%x: {other}, %y: {other}, %w: tensor<2048x8192xbf16>) -> {other}
         ({"machine": "v5e:2x4"}, True),
         ({"machine": "v5e", "collectives": "off"}, False),
         ({"machine": "v5p"}, False),
+        ({"machine": "v5p", "compiler_options": "best"}, True),
+        ({"machine": "v5p:4x4x4", "compiler_options": "best"}, True),
+        ({"machine": "v6e", "compiler_options": "best"}, False),
         ({"machine": "h100"}, False),
         ({"machine": "neutral"}, False),
     ],

@@ -17,8 +17,11 @@ from jax import export
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import meshbridge
+from meshbridge.ir.mlir import MeshError
+from meshbridge.jitted.plans import Planning
 from meshbridge.machines.machine import machines, of_kind
 from meshbridge.runtime import devices
+from meshbridge.runtime.compiler_options import CompilerOptions
 from tests.test_house import ROOT
 
 GPU = SimpleNamespace(platform="gpu", device_kind="NVIDIA H100 80GB HBM3", client=SimpleNamespace(platform_version="cuda 13"))
@@ -79,6 +82,30 @@ def test_partition_and_compile_plan_for_it(running: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(devices, "of", lambda some: devices.Chosen({"cpu": "h100"}[some[0].platform]))
     meshbridge.compile(exported("cpu"))
     assert taken == {"h100": 1}
+
+
+def test_the_plan_is_for_the_options_that_it_is_compiled_under(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are given by name are beside XLA's defaults. What `partition` and `report` give others compile."""
+    program, planned = exported("cpu"), list[str]()
+    plan = meshbridge.pipeline.partition_module
+
+    def noting(module: Any, how: Any, **observers: Any) -> Any:
+        planned.append(how.compiler_options)
+        return plan(module, how, **observers)
+
+    monkeypatch.setattr(meshbridge.pipeline, "partition_module", noting)
+    meshbridge.compile(program)
+    meshbridge.compile(program, compiler_options="default")
+    meshbridge.compile(program, compiler_options={"xla_disable_all_hlo_passes": True})
+    meshbridge.partition(program)
+    meshbridge.partition(program, compiler_options="best")
+    assert planned == ["best", "default", "default", "default", "best"]
+    assert Planning().on(()).compiler_options == "default"
+    assert Planning(compiler_options=CompilerOptions("best")).on(()).compiler_options == "best"
+    for found in (meshbridge.report(program), meshbridge.report(program, compiler_options="best")):
+        assert json.loads(found.to_json())["compiler_options"] == found.compiler_options
+    with pytest.raises(MeshError, match="compiler-options is 'fast', expected one of default, best"):
+        meshbridge.partition(program, compiler_options="fast")  # type: ignore[call-overload]
 
 
 def test_a_program_that_came_partitioned_is_planned_for_nothing(running: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from meshbridge.dialect import assembly
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
 from meshbridge.machines.layout import place
+from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import of_machine
 from meshbridge.tools import cli
 from tests.mesh_axes import needs_mesh_axes
@@ -152,6 +153,35 @@ def test_a_device_waits_for_what_its_compiler_makes_synchronous(machine: str, hi
     step = predicted(body, f"%a: {TENSOR}, %b: {TENSOR}, %s: {SHARD}", f"{TENSOR}, {TENSOR}", machine)
     waits = max(gathered(machine) - step.compute_seconds, 0) if hidden else gathered(machine)
     assert step.exposed_seconds == pytest.approx(waits)
+
+
+@pytest.mark.parametrize(
+    ("machine", "collective", "hidden"),
+    [
+        ("v5p:2x2x2", "all_gather", ("best",)),
+        ("v6e:2x4", "all_gather", ("best",)),
+        ("v5e:2x4", "all_gather", ("default", "best")),
+        ("v5e:2x4", "all_reduce", ("best",)),
+        ("7x:2x2x1", "all_gather", ("default", "best")),
+        ("h100:1x1x8", "all_gather", ("default", "best")),
+        ("v5p:2x2x2", "all_to_all", ()),
+    ],
+)
+def test_under_its_best_options_a_device_waits_for_less(machine: str, collective: str, hidden: tuple[str, ...]) -> None:
+    communicated = {
+        "all_gather": gather("w", "s"),
+        "all_reduce": f"%w = mesh.all_reduce %b on @m mesh_axes = [0] : {TENSOR} -> {TENSOR}\n",
+        "all_to_all": f"%w = mesh.all_to_all %b on @m mesh_axes = [0] split_axis = 0 concat_axis = 0 : {TENSOR} -> {TENSOR}\n",
+    }[collective]
+    body = product("y", "a", "b") + communicated + f"return %y, %w : {TENSOR}, {TENSOR}"
+    text = f"mesh.mesh @m(shape = 8)\nfunc.func @main(%a: {TENSOR}, %b: {TENSOR}, %s: {SHARD}) -> ({TENSOR}, {TENSOR}) {{{body}}}"
+    module = assembly.read(text, "step.mlir", context())
+    for under in get_args(OptionSet):
+        step = predict(module, of_machine(machine, compiler_options=under))
+        communication = (
+            max(step.communication_seconds - step.compute_seconds, 0) if under in hidden else step.communication_seconds
+        )
+        assert step.exposed_seconds == pytest.approx(communication)
 
 
 LOOP = f"""

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,18 @@ def test_a_device_of_one_s_own(tmp_path: Path) -> None:
             'combines = true\nstaged = { all_gather = "some" }',
             "step.staged: expected some of all, rings, square, found 'some'",
         ),
+        (
+            "[compiler]",
+            '[step.best]\nasynchronous = ["permute"]\n[options.explicit]\nxla_a = 1\n[compiler]',
+            "step.best.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
+        ),
+        (
+            "[compiler]",
+            "[step.best]\nlaunch = 1\n[compiler]",
+            "unknown key step.best.launch, expected asynchronous, prefetches, ",
+        ),
+        ("[compiler]", '[step.best]\ndivides = "no"\n[compiler]', "step.best.divides: expected true or false, found 'no'"),
+        ("[compiler]", "[step.best]\ndivides = true\n[compiler]", "options.explicit is missing: step.best says what a step does"),
         ("launch = 1e-6", "launch = -1", "step.launch: expected no negative number, found -1"),
         ("[step]", "[steps]", "step is missing"),
         ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),
@@ -186,6 +198,19 @@ def test_files_that_describe_no_device(before: str, after: str, message: str, tm
         machine.load(path)
     assert str(caught.value).startswith(f"{path}: error: ")
     assert message in str(caught.value)
+
+
+def test_a_device_under_its_best_options(tmp_path: Path) -> None:
+    """What the file does not say of them is as by default."""
+    path = tmp_path / "mine.toml"
+    best = '[step.best]\nasynchronous = ["all_reduce"]\nprefetches = true\n[options.explicit]\nxla_a = 1\n[compiler]'
+    path.write_text(MINE.replace("[compiler]", best, 1))
+    found = target.of_machine(f"{path}:1x1x2").machine
+    under = target.of_machine(f"{path}:1x1x2", compiler_options="best").machine
+    assert (found.asynchronous, found.prefetches, found.divides) == ({"all_gather"}, False, False)
+    assert (under.asynchronous, under.prefetches, under.divides) == ({"all_reduce"}, True, False)
+    assert replace(under, asynchronous=found.asynchronous, prefetches=False) == found
+    assert machine.named("v5p").under("default") == machine.named("v5p")
 
 
 def test_what_comes_with_meshbridge() -> None:
@@ -516,7 +541,10 @@ def test_options_of_each_contestant(
 ) -> None:
     """The processes get them, the JSON has them, and the table names those that are not XLA's defaults."""
     asked = program.parent / "asked"
-    children(monkeypatch, f"open({str(asked)!r}, 'a').write(json.dumps(asked['compiler_options']) + '\\n')\n" + leaving(FOUND))
+    said = "'best'" if "best" in arguments else "'default'"
+    plans = f"assert asked['option_set'] == {said}\n"
+    notes = f"open({str(asked)!r}, 'a').write(json.dumps(asked['compiler_options']) + '\\n')\n"
+    children(monkeypatch, plans + notes + leaving(FOUND))
     (found,) = read(capsys, program, "--target", mine, *arguments)["targets"]
     assert found["compiler_options"] == dict(zip(command.CONTESTANTS, expected, strict=True))
     assert tuple(map(json.loads, asked.read_text().splitlines())) == expected

@@ -209,7 +209,9 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
 def _overlap(options: Options) -> tuple[Pass, ...]:
     """The passes that hide collectives behind computation on the machine."""
     under = options.machine, options.compiler_options
-    divide = (CollectiveMatmul(options.machine, options.layout, options.compiler_options),) if divides(*under) else ()
+    whole = options.compiler_options == "best"
+    matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
+    divide = (matmul,) if divides(*under) else ()
     return (*divide, *((PrefetchGathers(),) if prefetches(*under) else ()))
 
 
