@@ -577,6 +577,15 @@ def test_options_of_what_is_written(
     assert json.loads(output.read_text()) == expected
 
 
+@pytest.mark.parametrize("name", ["partition", "report"])
+def test_a_set_of_options_needs_a_device(name: str, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, str(program), "--compiler-options", "best", "--machine", "bytes"]) != 0
+    assert "--compiler-options has no effect on machine 'bytes', which is no device" in capsys.readouterr().err
+    assert cli.main([name, str(program), "--compiler-options", "best", "--machine", "v5p:2x2x2"]) == 0
+    found = capsys.readouterr()
+    assert ("per step on v5p:2x2x2, compiled under its best options" in found.out) == (name == "report")
+
+
 def test_options_that_a_compiler_does_not_take(
     mine: str, program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
