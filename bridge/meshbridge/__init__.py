@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from meshbridge.ops.sharding_rules import register_sharding_rule
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
-    from meshbridge.search.plan import SearchedPlan
     from meshbridge.reports.symbolic import Formulas
+    from meshbridge.search.plan import SearchedPlan
 
     __version__: str
 

@@ -201,6 +201,7 @@ def report(
         found, _ = partition_and_report(opened.module, options, tokens=tokens)
     return replace(found, why_machine=chosen.why)
 
+
 def search(
     program: Source | Wrapped,
     *arguments: Any,
@@ -234,6 +235,7 @@ def search(
     from meshbridge.search.asked import Fixed
     from meshbridge.search.plan import plan_of
     from meshbridge.search.search import Asked, best_of
+
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     name = implied(opened.platforms).name if machine is None else machine
     asked = Asked(

@@ -209,10 +209,12 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
 def _overlap(options: Options) -> tuple[Pass, ...]:
     """The passes that hide collectives behind computation on the machine."""
     under = options.machine, options.compiler_options
+    limit = 0.0 if options.memory_limit is None else bytes_in(options.memory_limit)
+    rings = (RingAttention(options.machine, options.layout, options.compiler_options, limit),) if shifts(*under) else ()
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     divide = (matmul,) if divides(*under) else ()
-    return (*divide, *((PrefetchGathers(),) if prefetches(*under) else ()))
+    return (*rings, *divide, *((PrefetchGathers(),) if prefetches(*under) else ()))
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

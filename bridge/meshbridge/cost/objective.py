@@ -96,9 +96,9 @@ def divides(name: str, compiler_options: OptionSet = "default") -> bool:
     return name not in UNNAMED and device(name, compiler_options).divides
 
 
-def shifts(name: str) -> bool:
+def shifts(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether permutes run beside products on the machine. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and "collective_permute" in device(name).asynchronous
+    return name not in UNNAMED and "collective_permute" in device(name, compiler_options).asynchronous
 
 
 def forms(name: str, devices: int) -> Forms:

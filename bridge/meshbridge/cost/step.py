@@ -112,9 +112,10 @@ def runs(module: ir.Module, machine: Machine, times: Mapping[ir.Operation, Time]
     return prediction.runs
 
 
-def step_seconds(module: ir.Module, machine: Machine, times: Mapping[ir.Operation, Time]) -> float:
-    """The seconds of the predicted step, of which `times` are those of `collective_times`. Raises MeshError as `predict` does."""
-    return _Prediction(machine, times).execution(_body(module)).seconds
+def step_seconds(module: ir.Module, machine: Machine, target: Target | None) -> float:
+    """The seconds of the predicted step, as if all links were alike where no `target` says how devices are connected. Raises
+    MeshError as `predict` does."""
+    return _Prediction(machine, collective_times(module, machine, target)).execution(_body(module)).seconds
 
 
 def _body(module: ir.Module) -> ir.Block:

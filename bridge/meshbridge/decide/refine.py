@@ -107,9 +107,7 @@ class DimensionClass:
 class Refiner:
     """Refines the splits of one folded graph in place."""
 
-    def __init__(
-        self, graph: Graph, budget: int, memory_prices: Sequence[float] = (), axes: Iterable[int] | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, budget: int, memory_prices: Sequence[float] = (), axes: Iterable[int] | None = None) -> None:
         """Classes move along `axes`: by default along those that shard something."""
         self.graph = graph
         self.budget = budget

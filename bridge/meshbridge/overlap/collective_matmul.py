@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from meshbridge.cost.divided import Prices
 from meshbridge.cost.objective import device
-from meshbridge.cost.step import collective_times, step_seconds
+from meshbridge.cost.step import step_seconds
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.machine import Machine, OptionSet
@@ -98,7 +98,7 @@ class CollectiveMatmul(Pass):
         if not self.machine:
             return True
         machine, target = self._where
-        first, second = (step_seconds(each, machine, collective_times(each, machine, target)) for each in (module, other))
+        first, second = (step_seconds(each, machine, target) for each in (module, other))
         return first < second
 
     @property

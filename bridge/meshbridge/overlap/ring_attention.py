@@ -22,6 +22,7 @@ from meshbridge.dialect.ops import (
 )
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.passes import Pass, register
+from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.overlap.online_softmax import OnlineSoftmax, online_softmaxes
 from meshbridge.read.formats import copy_module, replace_content
@@ -58,6 +59,8 @@ class RingAttention(Pass):
     "The device whose predicted step is to become shorter, perhaps with a topology; without one all that can be is a ring."
     layout: str = ""
     "Where the axes of the mesh are on it, as in data=dcn,model=ici."
+    compiler_options: OptionSet = "default"
+    "Under which of XLA's options the step will be compiled there."
     memory: float = 0.0
     "Bytes of memory above which rings are also taken that need less of it; 0 for no such limit."
     steps: int = 16
@@ -80,8 +83,8 @@ class RingAttention(Pass):
     def _take_what_pays(self, module: ir.Module, kinds: Sequence[object]) -> bool:
         """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is
         short. Raises MeshError for a machine that is not known."""
-        chosen = device(self.machine)
-        target = of_machine(self.machine, self.layout) if has_topology(self.machine) else None
+        chosen = device(self.machine, self.compiler_options)
+        target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
         changed = False
         try:
             seconds = step_seconds(module, chosen, target)

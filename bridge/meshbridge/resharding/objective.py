@@ -35,7 +35,6 @@ class Work(NamedTuple):
     "That a contraction reads from memory, or writes there."
 
 
-
 @dataclass(frozen=True)
 class Objective:
     """One scale for everything that costs time, in bytes on the wire."""

@@ -1,20 +1,20 @@
-"""What the user says is law: shardings of arguments and results by patterns of their paths, axes that are reserved, and what is to
-be sharded alike on its way in and out."""
+"""What the user says is law: shardings of arguments and results by patterns of their paths; and which results become which
+arguments of the next step."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import takewhile
 from typing import NamedTuple
 
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.names import names_in
+from meshbridge.dialect.patterns import keys_of, matches
 from meshbridge.ir.mlir import MeshError, function_type, ir, main_function
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 
-_KEY = re.compile(r"\[([^\]]*)\]|\.(\w+)")
 _ENTRY = re.compile(r"\s*(\(([^()]*)\)|[^,()]+)\s*(?:,|$)")
 
 
@@ -62,68 +62,58 @@ class Leaves:
     """The arguments and results of a program, by their paths."""
 
     main: ir.Operation
-    arguments: tuple[tuple[str, ...], ...]
-    "The keys of each path, its root first; where it has none, `arguments` and its number."
-    results: tuple[tuple[str, ...], ...]
+    arguments: tuple[str, ...]
+    "Their paths; where they have none, `argument 3`."
+    results: tuple[str, ...]
 
     @classmethod
     def of(cls, main: ir.Operation) -> Leaves:
         """Those of a module's entry point."""
         names = names_in(main)
-        return cls(main, *(tuple(_keys(name) or (side, str(n)) for n, name in enumerate(getattr(names, side))) for side in ("arguments", "results")))
+        return cls(
+            main,
+            tuple(name or f"argument {number}" for number, name in enumerate(names.arguments)),
+            tuple(name or f"result {number}" for number, name in enumerate(names.results)),
+        )
 
     def types(self, side: str) -> list[ir.Type]:
         """Those of the `arguments` or `results`."""
         kind = function_type(self.main)
         return list(kind.inputs if side == "arguments" else kind.results)
 
-    def matching(self, pattern: str, side: str) -> list[int]:
-        """The places of those whose paths match."""
-        expected = _regex(pattern)
-        return [place for place, keys in enumerate(getattr(self, side)) if expected.fullmatch("/".join(keys) + "/")]
-
     def alike(self) -> list[tuple[int, int]]:
         """Arguments and the results that they become in the next step: of one type, with paths that end in the same keys. Of
         several, those are paired first that have more keys in common."""
         arguments, results = self.types("arguments"), self.types("results")
+        own, others = ([keys_of(path)[1:] for path in side] for side in (self.results, self.arguments))
+        by_type: dict[ir.Type, list[int]] = {}
+        for argument, type_ in enumerate(arguments):
+            by_type.setdefault(type_, []).append(argument)
         common = [
             (-shared, result, argument)
-            for result, own in enumerate(self.results)
-            for argument, other in enumerate(self.arguments)
-            if results[result] == arguments[argument] and (shared := _shared(own[1:], other[1:]))
+            for result, keys in enumerate(own)
+            for argument in by_type.get(results[result], ())
+            if (shared := _shared(keys, others[argument]))
         ]
         found: dict[int, int] = {}
+        taken: set[int] = set()
         for _, result, argument in sorted(common):
-            if result not in found and argument not in found.values():
+            if result not in found and argument not in taken:
                 found[result] = argument
+                taken.add(argument)
         return [(argument, result) for result, argument in sorted(found.items())]
-
-
-def _keys(name: str) -> tuple[str, ...]:
-    root = re.match(r"\w*", name)
-    return ((root[0] if root else ""), *((index or attribute).strip("'\"") for index, attribute in _KEY.findall(name))) if name else ()
 
 
 def _shared(keys: Sequence[str], others: Sequence[str]) -> int:
     """How many keys they end in."""
-    count = 0
-    for key, other in zip(reversed(keys), reversed(others), strict=False):
-        if key != other:
-            break
-        count += 1
-    return count
-
-
-@cache
-def _regex(pattern: str) -> re.Pattern[str]:
-    parts = {"**": r"(?:[^/]+/)*"}
-    return re.compile("".join(parts.get(key) or re.escape(key).replace(r"\*", "[^/]*") + "/" for key in pattern.split("/")))
+    pairs = zip(reversed(keys), reversed(others), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
     """Writes the shardings into an annotated module, in place of what stands there.
 
-    Raises MeshError for a pattern that matches nothing, an axis that the mesh does not have, and a dimension that does not divide.
+    Raises MeshError for a pattern that matches nothing, an axis that the mesh does not have, and uneven shards.
     """
     leaves = Leaves.of(main_function(module))
     writers = {"arguments": reannotate.annotate_argument, "results": reannotate.annotate_result}
@@ -131,7 +121,9 @@ def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
         found = [(side, place) for side in writers for place in leaves.matching(each.pattern, side)]
         if not found:
             known = ", ".join("/".join(keys) for keys in leaves.arguments[:4])
-            raise MeshError(f"error: no argument and no result matches '{each.pattern}': the arguments are {known}{', …' if len(leaves.arguments) > 4 else ''}")
+            raise MeshError(
+                f"error: no argument and no result matches '{each.pattern}': the arguments are {known}{', …' if len(leaves.arguments) > 4 else ''}"
+            )
         for side, place in found:
             keys, type_ = getattr(leaves, side)[place], leaves.types(side)[place]
             split = _split(each, f"{side[:-1]} {'/'.join(keys)}", type_, mesh)
@@ -149,7 +141,6 @@ def _split(fixed: Fixed, what: str, type_: ir.Type, mesh: Mesh) -> Split:
     split += ((),) * (len(shape) - len(split))
     for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):
         if size % mesh.group_size(axes):
-            raise MeshError(
-                f"error: '{fixed.pattern}': dimension {dim} of {what} has size {size}, which does not divide by {mesh.group_size(axes)} devices"
-            )
+            devices = f"{mesh.group_size(axes)} devices"
+            raise MeshError(f"error: '{fixed.pattern}': dimension {dim} of {what} has size {size}, which {devices} do not divide")
     return split

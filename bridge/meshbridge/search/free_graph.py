@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, permutations, product
-from math import prod
 
 from meshbridge.decide.build_graph import identity_rule
 from meshbridge.decide.choice import Pricing

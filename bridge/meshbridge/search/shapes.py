@@ -32,7 +32,9 @@ def meshes(said: str | Mapping[str, int]) -> list[Mesh]:
     if all(axes):
         found = [Mesh("mesh", tuple(int(each[2]) for each in axes if each), tuple(each[1] for each in axes if each))]
     elif _SIZES.fullmatch(text) is None:
-        raise MeshError(f"error: expected a mesh, as in 16x16, data=16,model=16, or 256 for any of so many devices, found '{text}'")
+        raise MeshError(
+            f"error: expected a mesh, as in 16x16, data=16,model=16, or 256 for any of so many devices, found '{text}'"
+        )
     elif "x" in text:
         sizes = tuple(map(int, text.split("x")))
         if len(sizes) > len(AXES):
@@ -54,7 +56,9 @@ def timed(machine: str) -> str:
     """The same. Raises MeshError for one of which no time is known, and for one that is none."""
     objective(machine)
     if machine in UNNAMED:
-        raise MeshError(f"error: a search minimises time, which machine '{machine}' says nothing of: name a device, as in v5p or h100")
+        raise MeshError(
+            f"error: a search minimises time, which machine '{machine}' says nothing of: name a device, as in v5p or h100"
+        )
     return machine
 
 
@@ -68,7 +72,9 @@ def with_topology(machine: str, mesh: Mesh) -> str:
         return machine
     known = named(machine)
     if mesh.size % known.devices_per_chip:
-        raise MeshError(f"error: machine '{machine}' has {known.devices_per_chip} devices a chip, the mesh has {mesh.size} devices")
+        raise MeshError(
+            f"error: machine '{machine}' has {known.devices_per_chip} devices a chip, the mesh has {mesh.size} devices"
+        )
     size, is_torus = mesh.size // known.devices_per_chip, bool(known.link.wrap_multiple)
     ways = _products(size, len(known.topology))
     for sizes in sorted(ways, key=lambda sizes: (max(sizes) if is_torus else prod(sizes[:-1]), sizes)):
@@ -78,7 +84,9 @@ def with_topology(machine: str, mesh: Mesh) -> str:
         except MeshError:
             continue
         return text
-    raise MeshError(f"error: no topology of machine '{machine}' has {mesh.size} devices on which the mesh fits: name one, as in v5p:4x4x4")
+    raise MeshError(
+        f"error: no topology of machine '{machine}' has {mesh.size} devices on which the mesh fits: name one, as in v5p:4x4x4"
+    )
 
 
 def _products(size: int, count: int) -> list[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -147,13 +147,16 @@ class ShardingProblem:
             return []
         if any(self.graph.nodes[reader.node].is_identity for reader in readers):
             return []
-        needs = dict.fromkeys(
-            choice.needs[reader.operand] for reader in readers for choice in self.options[reader.node]
-        )
+        needs = dict.fromkeys(choice.needs[reader.operand] for reader in readers for choice in self.options[reader.node])
         splits = range(len(self.splits[tensor]))
         if len(splits) * (len(needs) + 1) > MOST_FORMS:
             return []
-        return [(split, need) for split in splits for need in (None, *needs) if need is None or need.split_axes != self.splits[tensor][split]]
+        return [
+            (split, need)
+            for split in splits
+            for need in (None, *needs)
+            if need is None or need.split_axes != self.splits[tensor][split]
+        ]
 
     def _weight(self, reader: Reader) -> int:
         return self.graph.nodes[reader.node].kind.weight
@@ -211,7 +214,16 @@ class ShardingProblem:
         node, known, held = self.graph.nodes[index], self.graph.tensors[tensor], self.splits[tensor]
         forms = self._forms_of.get(tensor)
         kind = node.kind
-        key = ("result", id(held), id(self.options[index]), result, known.reduced, kind.weight, kind.reduce_share, id(forms) if forms else 0)
+        key = (
+            "result",
+            id(held),
+            id(self.options[index]),
+            result,
+            known.reduced,
+            kind.weight,
+            kind.reduce_share,
+            id(forms) if forms else 0,
+        )
         if (found := self._matrices.get(key)) is not None:
             return found
         computed = [choice.computed[result] for choice in self.options[index]]
