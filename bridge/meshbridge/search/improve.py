@@ -105,9 +105,10 @@ class Improver:
         region = self._region()
         factor = FACTORS[number % len(FACTORS)]
         prices = self.prices * factor
-        if self.merit[1] > 0:
-            least = self._high / self.normal.unit * 1e-3
-            prices = np.where(self._usage > self.normal.limit, np.maximum(prices, least * factor), prices)
+        if self.merit[1] > 0 and not self.merit[0]:
+            over = self._usage > self.normal.limit
+            least = 1e-2 * self._high / self.normal.unit / over.sum()  # all of it costs less than what is forbidden
+            prices = np.where(over, np.maximum(prices, least * factor), prices)
         return self._try(region, self._solved(region, prices))
 
     def _region(self) -> list[int]:
