@@ -100,7 +100,7 @@ class SdySharding:
     def of(cls, attr: ir.Attribute) -> SdySharding:
         """What an `#sdy.sharding<…>` says. Raises MeshError for a value that is unreduced by another operation than a sum."""
         tensor = sdy.TensorShardingAttr(attr)
-        reduction = getattr(tensor, "reduction_op", None)  # which jaxlib has from 0.11 on
+        reduction = getattr(tensor, "reduction_op", None)  # which jaxlib 0.10 and older ones have not
         if len(tensor.unreduced_axes) and reduction is not None and reduction.name != "SUM":
             hint = "reduce it where it is made, as by jax.lax.pmax"
             raise MeshError(f"<module>: error: {attr} is unreduced by {reduction.name}, expected SUM\n  hint: {hint}")
