@@ -10,7 +10,7 @@ from meshbridge.search.normal import Normal
 from meshbridge.search.problem import Indices, Numbers
 
 COLUMNS = 30_000
-"""Problems of more choices and allowed pairs than this are not small: HiGHS takes minutes for the relaxation of larger ones."""
+"""Problems of more choices and allowed pairs than this are not small. Not measured against others."""
 
 
 def columns(normal: Normal) -> int:
