@@ -22,7 +22,7 @@ from meshbridge.search.normal import Normal, normal
 from meshbridge.search.problem import Indices, Problem
 
 ROUNDS = 400
-"""Rounds of the dual at most. On IOPDDL's B and G, 40 rounds after the 280th raise the bound by less than half a percent."""
+"""Rounds of the dual at most. On IOPDDL's B and G, 40 more after 280 raise the bound by less than half a percent."""
 
 ATTEMPTS = 40
 """Regions for each variable that has several choices, at most: with enough seconds, the same ones in each run."""
