@@ -23,7 +23,7 @@ AHEAD = 1.2
 """The bound that prices aim at, relative to the best so far. Not measured against others."""
 
 FIRST_SWEEPS = 6
-"""Sweeps before any prices: the first sweeps move most, and prices that follow too rough a bound go astray. Not measured against others."""
+"""Sweeps before any prices, which go astray if they follow too rough a bound. Not measured against others."""
 
 
 @final
