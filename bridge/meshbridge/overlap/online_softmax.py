@@ -352,7 +352,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
         reached = Reached(exponential.block, whole)
         for value, dim in sources:
             reached.reach(value, dim)
-        gathers = frozenset(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
+        gathers = dict.fromkeys(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
         moving = {op for op, _ in reached.moving}
         largest = _maxima(reached)
         inner = moving | on_the_way | {op for op, _ in largest}
@@ -372,7 +372,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
         return None
     ((mesh, axis),) = (each for each in axes if each is not None)
     dead = frozenset(moving | on_the_way) - {each.op for each in sums}
-    found = OnlineSoftmax(exponential, keys, sums, largest, tuple(sorted(gathers, key=list(moving).index)), dead, mesh, axis)
+    found = OnlineSoftmax(exponential, keys, sums, largest, tuple(gathers), dead, mesh, axis)
     read = reached.read | {op.operands[0] for op in gathers} | {op.operands[1] for op, _ in largest}
     if not on_the_way.isdisjoint(producer(value, found.home) for value in read) or found.waits_for(read):
         return None
