@@ -67,11 +67,14 @@ def counted(module: ir.Module, *names: str) -> Counter[str]:
     hidden=st.sampled_from([64, 96]),
     dtype=st.sampled_from([jnp.float32, jnp.bfloat16, jnp.float16]),
     pieces=st.integers(2, 5),
+    whole=st.booleans(),
 )
-def test_numbers_and_bytes(mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any, pieces: int) -> None:
+def test_numbers_and_bytes(
+    mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any, pieces: int, whole: bool
+) -> None:
     jitted, step, arguments = training_step(mesh, tokens, width, hidden, dtype)
     divided, before = (meshbridge.partition(jitted, *arguments, emit="mesh", machine="bytes") for _ in range(2))
-    pipeline.run((CollectiveMatmul(pieces=pieces, least=1),), divided)
+    pipeline.run((CollectiveMatmul(pieces=pieces, least=1, whole=whole),), divided)
     assert counted(divided, "mesh.shift")
     assert communication(divided).wire_bytes == pytest.approx(communication(before).wire_bytes)
     flat = jax.tree.leaves(arguments)
