@@ -96,11 +96,11 @@ def test_save_takes_what_partition_gives(artifact: export.Exported, tmp_path: Pa
 def test_options_are_those_of_the_command(artifact: export.Exported, jitted: Any, tmp_path: Path) -> None:
     """By the same names, with the same defaults; what is given is left as it is."""
     partition, report = (_choices(command) for command in ("partition", "report"))
-    assert {*partition, "layout", "machine", "memory_limit"} == {"emit", *meshbridge.api.Keywords.__annotations__}
+    assert {*partition, "layout", "machine", "memory_limit"} == {"emit", *meshbridge.api.PartitionKeywords.__annotations__}
     for command, choices in ((meshbridge.partition, partition), (meshbridge.report, report)):
         functions = (command, meshbridge.Report.table)  # what a report prints is said when it does
         names = {name for each in functions for name in inspect.signature(each).parameters} | {
-            *meshbridge.api.Keywords.__annotations__
+            *meshbridge.api.PartitionKeywords.__annotations__
         }
         assert set(choices) <= names
     for name, (values, default) in partition.items():
