@@ -215,11 +215,14 @@ def test_halos_of_all_shards() -> None:
     window = jax.jit(
         lambda x: lax.reduce_window(x, 0.0, lax.add, (2 * size - 3,), (1,), ((size - 2, size - 2),)), in_shardings=sharding
     )
-    partitioned = meshbridge.partition(jax.export.export(window)(jax.ShapeDtypeStruct((size,), np.float32)))
+    exported = jax.export.export(window)(jax.ShapeDtypeStruct((size,), np.float32))
     x = np.random.default_rng(0).normal(size=size).astype(np.float32)
-    assert "collective_permute" in partitioned.mlir_module()
+    apart, merged = meshbridge.partition(exported, collectives="off"), meshbridge.partition(exported)
+    assert "collective_permute" in apart.mlir_module()
+    assert "all_to_all" in merged.mlir_module(), "one launch for the permutes of all rounds"
     expected = [x[max(0, row - size + 2) : row + size - 1].sum() for row in range(size)]
-    np.testing.assert_allclose(jax.jit(partitioned.call)(jax.device_put(x, sharding)), expected, atol=1e-5)
+    for partitioned in (apart, merged):
+        np.testing.assert_allclose(jax.jit(partitioned.call)(jax.device_put(x, sharding)), expected, atol=1e-5)
 
 
 def test_a_rotation_is_one_permute() -> None:
