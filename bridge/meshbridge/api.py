@@ -218,12 +218,12 @@ def search(
 ) -> SearchedPlan:
     """The shardings of a program's arguments and results under which its predicted step takes least time and fits in memory.
 
-    `mesh` is one of devices, `{"data": 4, "model": 2}` or `"4x2"`, or a number of devices as a text, `"8"`: then meshes of one and
-    two axes are tried. Left out, it is the one that the program is sharded on. `machine` is a device of docs/machines.md; without a
-    topology, one of so many devices is taken; left out, it is JAX's. By default a plan may need the memory that the machine has.
-    What the program is annotated with stays, unless `keep_annotations` is False; `fixed` are PartitionSpecs by patterns of paths,
-    `{"params/**/kernel": P(None, "model")}`. After so many `seconds` nothing more is tried: the same program gives the same plan
-    if they suffice.
+    `mesh` is one of devices, `{"data": 4, "model": 2}` or `"4x2"`, or a number of devices as a text, `"8"`: then meshes of one
+    and two axes are tried. Left out, it is the one that the program is sharded on. `machine` is a device of docs/machines.md;
+    without a topology, one of so many devices is taken; left out, it is JAX's. By default a plan may need the memory that the
+    machine has. What the program is annotated with stays, unless `keep_annotations` is False; `fixed` are PartitionSpecs by
+    patterns of paths, `{"params/**/kernel": P(None, "model")}`. After so many `seconds` nothing more is tried: the same program
+    gives the same plan if they suffice.
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError, also where nothing fits in memory.
     """

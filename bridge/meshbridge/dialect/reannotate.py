@@ -48,8 +48,11 @@ def constraint_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
 def drop(ops: Iterable[ir.Operation]) -> None:
     """Takes annotations out of the program."""
     for op in list(ops):
-        op.results[0].replace_all_uses_with(op.operands[0])
+        value, sharding = op.operands
+        op.results[0].replace_all_uses_with(value)
         op.erase()
+        if not list(sharding.uses):
+            sharding.owner.erase()
 
 
 def annotation_of_argument(main: ir.Operation, index: int) -> ir.Operation | None:

@@ -118,15 +118,14 @@ def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
     leaves = Leaves.of(main_function(module))
     writers = {"arguments": reannotate.annotate_argument, "results": reannotate.annotate_result}
     for each in fixed:
-        found = [(side, place) for side in writers for place in leaves.matching(each.pattern, side)]
+        found = [
+            (side, place) for side in writers for place, path in enumerate(getattr(leaves, side)) if matches(each.pattern, path)
+        ]
         if not found:
-            known = ", ".join("/".join(keys) for keys in leaves.arguments[:4])
-            raise MeshError(
-                f"error: no argument and no result matches '{each.pattern}': the arguments are {known}{', …' if len(leaves.arguments) > 4 else ''}"
-            )
+            known = ", ".join((*leaves.arguments[:4], *(("…",) if len(leaves.arguments) > 4 else ())))
+            raise MeshError(f"error: no argument and no result matches '{each.pattern}': the arguments are {known}")
         for side, place in found:
-            keys, type_ = getattr(leaves, side)[place], leaves.types(side)[place]
-            split = _split(each, f"{side[:-1]} {'/'.join(keys)}", type_, mesh)
+            split = _split(each, getattr(leaves, side)[place], leaves.types(side)[place], mesh)
             writers[side](leaves.main, place, Sharding(mesh.name, split))
 
 
@@ -137,6 +136,9 @@ def _split(fixed: Fixed, what: str, type_: ir.Type, mesh: Mesh) -> Split:
     runs: Mapping[str, tuple[int, ...]] = mesh.runs
     if unknown := [name for names in fixed.spec for name in names if name not in runs]:
         raise MeshError(f"error: '{fixed.pattern}': the mesh has no axis '{unknown[0]}', expected one of {', '.join(runs)}")
+    named = [name for names in fixed.spec for name in names]
+    if len({*named}) < len(named):
+        raise MeshError(f"error: '{fixed.pattern}' names an axis twice: {', '.join(named)}")
     split = tuple(tuple(axis for name in names for axis in runs[name]) for names in fixed.spec)
     split += ((),) * (len(shape) - len(split))
     for dim, (size, axes) in enumerate(zip(shape, split, strict=True)):

@@ -74,7 +74,7 @@ def _program(normal: Normal, limits: Numbers) -> tuple[Numbers, Indices, Indices
         rows.append(np.full(int(alive.sum()), row + step))
         cells.append(np.flatnonzero(alive))
         weights.append(normal.held[alive] / normal.unit)
-    upper.append(limits / normal.unit)
+    upper.append(limits / normal.unit if np.isfinite(normal.unit) else limits)
     lower.append(np.full(steps.times.size, -np.inf))
     return (
         np.concatenate(costs),

@@ -43,9 +43,9 @@ class FreeGraph:
 
     @classmethod
     def of(cls, module: ir.Module, objective: Objective, pairs: Sequence[tuple[int, int]]) -> FreeGraph:
-        """That of a legal program, in which what the user has written is propagated. The `pairs` are arguments and results by their
-        places: who calls a step again and again hands each result on as the argument, for which it is resharded where the two
-        differ. Of the module nothing is changed but how axes are numbered, where one is cut."""
+        """That of a legal program, in which what the user has written is propagated. The `pairs` are arguments and results by
+        their places: who calls a step again and again hands each result on as the argument, for which it is resharded where the
+        two differ. Of the module nothing is changed but how axes are numbered, where one is cut."""
         (graph,) = propagated([main_function(module)], module, Interface(), objective.plain)
         axes = frozenset(range(graph.mesh.rank))
         for index, tensor in enumerate(graph.tensors):
@@ -140,7 +140,8 @@ class FreeGraph:
         return [tensors[index] for index in self.standing_for]
 
     def _memory_prices(self, tensors: Sequence[Tensor], price: float) -> list[float]:
-        """Per tensor of the folded graph, what it costs to hold a byte of it: the caller holds arguments and results throughout."""
+        """Per tensor of the folded graph, what it costs to hold a byte of it: the caller holds arguments and results
+        throughout."""
         if not price:
             return []
         graph = replace(self.graph, tensors=self.unfolded(tensors))

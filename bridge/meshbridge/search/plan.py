@@ -61,7 +61,7 @@ class SearchedPlan:
     wire_bytes: float
     peak_bytes: float
     bound_seconds: float
-    "No plan that was open to the search takes less."
+    "The step, less what prices say that any plan which was open to the search could save at most (docs/search.md)."
     tried: int
     "Plans that were partitioned."
     program: Program
@@ -111,9 +111,9 @@ class SearchedPlan:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
         return "\n".join(
             (
-                f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} wait "
-                f"for communication; {size_text(self.wire_bytes)} on the wire and {size_text(self.peak_bytes)} of memory a device",
-                f"no plan takes less than {time_text(self.bound_seconds)}: the gap is {self.gap:.1%}; {self.tried} plans tried",
+                f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} "
+                f"wait for communication; {size_text(self.wire_bytes)} sent and {size_text(self.peak_bytes)} needed by a device",
+                f"by prices no plan takes less than {time_text(self.bound_seconds)}, a gap of {self.gap:.1%}; {self.tried} tried",
                 "",
                 table(rows, left={0, 1, 2}),
             )
@@ -137,16 +137,26 @@ def plan_of(found: Searched, program: Program) -> SearchedPlan:
     """What was found, for the user; `program` is the one that was searched, in its own format, sharded so."""
     main = main_function(found.best.module)
     best, mesh = found.best, mesh_or_single(found.best.module)
-    names = found.names
-    sides = [
+    arguments, results = (
         tuple(
             Leaf(each.name or f"{side[:-1]} {number}", each.shape, each.element_type, each.sharding)
-            for number, each in enumerate(held(main, side, mesh, getattr(names, side)))
+            for number, each in enumerate(held(main, side, mesh, getattr(found.names, side)))
         )
         for side in ("arguments", "results")
-    ]
-    figures = (best.seconds, best.exposed_seconds, best.wire_bytes, best.peak_bytes)
-    return SearchedPlan(dict(found.mesh.named_axes), found.asked.machine, *sides, *figures, found.bound, found.tried, program)
+    )
+    return SearchedPlan(
+        mesh=dict(found.mesh.named_axes),
+        machine=found.asked.machine,
+        arguments=arguments,
+        results=results,
+        seconds=best.seconds,
+        exposed_seconds=best.exposed_seconds,
+        wire_bytes=best.wire_bytes,
+        peak_bytes=best.peak_bytes,
+        bound_seconds=found.bound,
+        tried=found.tried,
+        program=program,
+    )
 
 
 def _type(leaf: Leaf) -> str:

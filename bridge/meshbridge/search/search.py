@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
-from itertools import count
+from itertools import chain, count
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -26,11 +26,11 @@ from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
-from meshbridge.dialect.module_mesh import find_mesh, mesh_ops
+from meshbridge.dialect.module_mesh import find_mesh, mesh_ops, named_meshes
 from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.ops import ShardOp
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, walk
+from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, walk, walk_all
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.machine import Machine
 from meshbridge.pipeline import Options, build, run
@@ -61,8 +61,8 @@ NEIGHBOURS = 12
 """Plans beside the fastest one that are tried before it is taken to be the best."""
 
 PART, LEAST_SECONDS, MOST_SECONDS = 0.4, 5.0, 20.0
-"""Of the time that is left, the part in which the relaxed problem is solved, at least and at most so many seconds. Measured: in 20 s
-on a loaded machine, the gap of a llama step on 64 devices falls to 3 %, and those of smaller programs to less."""
+"""Of the time that is left, the part in which the relaxed problem is solved, at least and at most so many seconds. Measured: in
+20 s on a loaded machine, the gap of a llama step on 64 devices falls to 3 %, and those of smaller programs to less."""
 
 EQUAL = 0.01
 """The part by which prices of plans differ that may be equally fast."""
@@ -109,7 +109,7 @@ OnTrial = Callable[[Trial, int], None]
 
 
 def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_trial: OnTrial | None = None) -> Searched:
-    """The best plan of those on each of the meshes, which share the time. Raises MeshError where `search` does for all of them."""
+    """The best plan of those on each of the meshes, which share the time. Raises MeshError where `search` does for all."""
     found: list[Searched] = []
     refused: list[MeshError] = []
     for mesh in meshes:
@@ -126,9 +126,8 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
     """The best plan of a program on a mesh, by default the one that it is sharded on.
 
     Of the same program and options it is the same, unless the time is over before all plans are tried; who interrupts it gets the
-    best so far. Raises MeshError where a
-    program is sharded on another mesh, or on none and none is given; where what is fixed cannot be; and where nothing that was
-    tried fits in memory: by how much, and what takes it.
+    best so far. Raises MeshError where a program is sharded on another mesh, or on none and none is given; where what is fixed
+    cannot be; and where nothing that was tried fits in memory: by how much, and what takes it.
     """
     until = time.monotonic() + asked.seconds
     annotated, mesh = _annotated(module, mesh, asked)
@@ -214,7 +213,7 @@ class _Seeking:
                     break
 
     def from_relaxation(self) -> None:
-        """Tries the plan that the relaxed problem leads to, whose bound holds for all plans in which repeated layers are alike."""
+        """Tries the plan that the relaxed problem leads to. Its bound holds for all plans in which repeated layers are alike."""
         relaxed = ShardingProblem(replace(self.free.folded, pricing=self.pricing), self.pricing, self.free.axes)
         seconds = min(MOST_SECONDS, max(LEAST_SECONDS, PART * (self.until - time.monotonic())))
         solution = solve(relaxed.problem(), seconds=seconds)
@@ -276,8 +275,12 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
             said = ", ".join(f"{name}={size}" for name, size in own.named_axes)
             raise MeshError(f"error: the program is sharded on the mesh {said} already, expected no other")
         if mesh is not None and not is_sharded:
+            named = named_meshes(walk_all(module))
+            for each in mesh_ops(module.body):
+                if each.value.name not in named:
+                    each.operation.erase()
             taken = {each.value.name for each in mesh_ops(module.body)}
-            name = next(name for name in ("mesh", *map("mesh_{}".format, count())) if name not in taken)
+            name = next(name for name in chain(("mesh",), map("mesh_{}".format, count())) if name not in taken)
             make.mesh(replace(mesh, name=name), at=Builder(ir.Location.unknown(), ir.InsertionPoint.at_block_begin(module.body)))
         used = find_mesh(module)
         assert used is not None

@@ -22,8 +22,8 @@ _SIZES = re.compile(r"[1-9]\d*(x[1-9]\d*)*")
 
 
 def meshes(said: str | Mapping[str, int]) -> list[Mesh]:
-    """The meshes that are meant: `data=4,model=2`, or a mapping that says this, `4x2`, whose axes are `x` and `y`, or `8`: of that
-    many devices along one axis, and along two, whatever their sizes.
+    """The meshes that are meant: `data=4,model=2`, or a mapping that says this; `4x2`, whose axes are `x` and `y`; or `8`, of
+    that many devices along one axis, and along two, whatever their sizes.
 
     Raises MeshError for another notation, and for more devices than a program is partitioned on.
     """

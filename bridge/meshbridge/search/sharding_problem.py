@@ -1,21 +1,21 @@
 """The sharding problem of a graph: what a search minimises, as variables, choices and costs of pairs.
 
-A variable for every tensor, whose choices are its splits, and for every op, whose choices are its sharding options. A pair costs what
-it takes to reshard an operand from its split to what the option needs, or a result from what the option computes to its split. Splits
-name axes in the mesh's order: the other orders cost as much.
+A variable for every tensor, whose choices are its splits, and for every op, whose choices are its sharding options. A pair costs
+what it takes to reshard an operand from its split to what the option needs, or a result from what the option computes to its
+split. Splits name axes in the mesh's order: the other orders cost as much.
 
     %w (splits) ---- reshard to need ---- dot (options) ---- reduce, reshard ---- %y (splits)
 
-Several ops that read one tensor in the same form share its resharding. So the choices of a tensor with several readers are pairs, its
-split and one other form in which it is held too: that is paid once. Where ops need yet other forms, or run more often than others,
-each pays its part of what they take: the problem is a relaxation, of which no solution costs less than any plan of the graph.
+Several ops that read one tensor in the same form share its resharding. So the choices of a tensor with several readers are pairs,
+its split and one other form in which it is held too: that is paid once. Where ops need yet other forms, or run more often than
+others, each pays its part of what they take. So the cheapest solution costs no more than the cheapest plan of the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ class ShardingProblem:
     "Per node, its choices; none for an identity."
 
     def __post_init__(self) -> None:
-        self._runs = [tuple(run) for count in range(1, len(self.axes) + 1) for run in _subsets(self.axes, count)]
+        self._runs = [tuple(run) for count in range(1, len(self.axes) + 1) for run in combinations(self.axes, count)]
         self._by_tensor: dict[Tensor, list[Split]] = {}
         self.splits = [self._splits(tensor) for tensor in self.graph.tensors]
         self._by_kind: dict[int, list[Choice]] = {}
@@ -129,10 +129,6 @@ class ShardingProblem:
             found.append(tensor.with_split(self.splits[index][choice]))
         return found
 
-    def chosen(self, tensors: Sequence[Tensor]) -> list[int] | None:
-        """What a solution begins with that splits tensors so, each held in no other form, and ops as suits them best."""
-        return None
-
     def _readers(self) -> dict[int, list[Reader]]:
         found: dict[int, list[Reader]] = {}
         for index, node in enumerate(self.graph.nodes):
@@ -142,7 +138,7 @@ class ShardingProblem:
         return found
 
     def _forms(self, tensor: int, readers: Sequence[Reader]) -> list[tuple[int, Sharding | None]]:
-        """The choices of a tensor that several ops read equally often: a split by its number, and what it is held as beside that."""
+        """The choices of a tensor that several ops read equally often: a split by its number, and what it is held as beside."""
         if len(readers) < 2 or len({(self._weight(reader), self._is_inside(reader)) for reader in readers}) > 1:
             return []
         if any(self.graph.nodes[reader.node].is_identity for reader in readers):
@@ -258,9 +254,3 @@ class ShardingProblem:
                     found = np.take(found, [split for split, _ in forms], axis=axis)
             self._matrices[key] = found
         return source, target, found
-
-
-def _subsets(axes: Sequence[int], count: int) -> Iterable[Axes]:
-    from itertools import combinations
-
-    return combinations(axes, count)

@@ -30,8 +30,8 @@ class Trial:
 
 
 def attempt(legal: ir.Module, mesh: Mesh, boundary: Boundary, options: Options, *, whole: bool) -> Trial | None:
-    """A legal program with these shardings, partitioned as users get it (`whole`), or by prices of links alone, for a third of the
-    time. None where it cannot be partitioned so, or not within the limit of memory of the options."""
+    """A legal program with these shardings, partitioned as users get it (`whole`), or by prices of links alone, for a third of
+    the time. None where it cannot be partitioned so, or not within the limit of memory of the options."""
     module, target = copy_module(legal), options.target
     assert target is not None
     with module.context, ir.Location.unknown(), warnings.catch_warnings():

@@ -22,11 +22,11 @@ def add_options(parser: console.Parser) -> None:
     arguments.add_input(parser)
     help_ = "the devices: 16x16, data=16,model=16, or 8 for meshes of one and two axes (default: the mesh that IN is sharded on)"
     parser.add_argument("--mesh", type=_meshes, help=help_)
-    help_ = "the device whose time is minimised, of docs/machines.md or a file of one; with a topology, as in v5p:4x4x4, if not any will do"
+    help_ = "whose time is minimised: a device of docs/machines.md or a file of one, perhaps with a topology, as in v5p:4x4x4"
     parser.add_argument("--machine", type=_machine, required=True, metavar="NAME", help=help_)
     arguments.add_layout(parser)
     arguments.add_memory_limit(parser, "--memory")
-    help_ = "a sharding of the arguments and results whose paths match, as in \"params/**/kernel=P(None,'model')\"; may be given several times"
+    help_ = "how what has such a path is sharded, as in \"params/**/kernel=P(None,'model')\"; may be given several times"
     parser.add_argument("--fix", type=_fixed, action="append", default=[], metavar="PATTERN=P(…)", help=help_)
     parser.add_argument("--ignore-annotations", action="store_true", help="search as if nothing were sharded")
     help_ = f"after which nothing more is tried (default: {SECONDS:g}); Ctrl-C ends the search before"
