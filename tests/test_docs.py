@@ -36,6 +36,7 @@ OF_THE_README = (
     "docs/mutations.md",
     "docs/other-compilers.md",
     "docs/report.md",
+    "docs/search.md",
     "docs/shard-map.md",
     "docs/verify.md",
 )

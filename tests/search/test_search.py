@@ -109,14 +109,21 @@ def test_the_same_program_gives_the_same_plan(plan: meshbridge.SearchedPlan) -> 
     assert (plan.in_shardings, plan.seconds, plan.tried) == (again.in_shardings, again.seconds, again.tried)
 
 
-def test_parameters_are_split_further_where_memory_is_short() -> None:
-    sizes = {ROWS: 32768, WIDTH: 1024, HIDDEN: 4096, 64: 64}
-    arguments = state_of(lambda *shape: jax.ShapeDtypeStruct(tuple(map(sizes.__getitem__, shape)), jnp.float32))
-    plan = find(arguments=arguments)
-    limit = plan.peak_bytes - 50e6
-    tight = find(arguments=arguments, memory_limit=limit)
-    assert tight.peak_bytes <= limit < plan.peak_bytes
-    assert tight.seconds >= plan.seconds
+def test_parameters_are_split_where_memory_is_short() -> None:
+    def infer(layers: Tree, x: Any) -> Any:
+        for layer in layers:
+            x = x + jax.nn.gelu(x @ layer["up"]) @ layer["down"]
+        return x
+
+    f32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+    arguments = [{"up": f32(1024, 4096), "down": f32(4096, 1024)} for _ in range(8)], f32(32768, 1024)
+    free = find(infer, arguments)
+    assert set(specs(free.in_shardings[0])) == {P()}
+    limit = free.peak_bytes / 2
+    tight = find(infer, arguments, memory_limit=limit)
+    assert P() not in specs(tight.in_shardings[0])
+    assert tight.peak_bytes <= limit
+    assert tight.seconds > free.seconds
 
 
 def test_what_cannot_fit_says_by_how_much_and_what_takes_it() -> None:
