@@ -1,4 +1,4 @@
-"""What a search finds for programs as if nothing were sharded, beside what experts have written: predicted steps, memory, and the gap.
+"""What a search finds for programs as if nothing were sharded, beside what experts have written: predicted steps, memory, gaps.
 
     python -m benchmarks.search --machine v5p:4x4x4 --devices 64 llama32_scan_fsdp_tp moe_lm
     python -m benchmarks.search --machine h100:1x1x8 --devices 8
@@ -37,7 +37,12 @@ def main() -> None:
         took = time.monotonic() - began
         assert written.seconds is not None
         row = [name, f"{written.seconds * 1e3:.2f}", f"{found.seconds * 1e3:.2f}", f"{found.seconds / written.seconds:.3f}"]
-        row += [f"{written.peak_bytes / 1e9:.2f} -> {found.peak_bytes / 1e9:.2f}", f"{found.gap:.1%}", str(found.tried), f"{took:.0f}"]
+        row += [
+            f"{written.peak_bytes / 1e9:.2f} -> {found.peak_bytes / 1e9:.2f}",
+            f"{found.gap:.1%}",
+            str(found.tried),
+            f"{took:.0f}",
+        ]
         print("|", " | ".join(row), "|", flush=True)
 
 

@@ -48,11 +48,11 @@ def constraint_of_result(main: ir.Operation, index: int) -> ir.Operation | None:
 def drop(ops: Iterable[ir.Operation]) -> None:
     """Takes annotations out of the program."""
     for op in list(ops):
-        value, sharding = op.operands
+        value, declared = op.operands
         op.results[0].replace_all_uses_with(value)
         op.erase()
-        if not list(sharding.uses):
-            sharding.owner.erase()
+        if not list(declared.uses) and not isinstance(sharding := declared.owner, ir.Block):
+            sharding.erase()
 
 
 def annotation_of_argument(main: ir.Operation, index: int) -> ir.Operation | None:

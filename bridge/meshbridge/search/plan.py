@@ -135,8 +135,8 @@ class SearchedPlan:
 
 def plan_of(found: Searched, program: Program) -> SearchedPlan:
     """What was found, for the user; `program` is the one that was searched, in its own format, sharded so."""
-    main = main_function(found.best.module)
-    best, mesh = found.best, mesh_or_single(found.best.module)
+    main = main_function(found.partitioned)
+    best, mesh = found.best, mesh_or_single(found.partitioned)
     arguments, results = (
         tuple(
             Leaf(each.name or f"{side[:-1]} {number}", each.shape, each.element_type, each.sharding)

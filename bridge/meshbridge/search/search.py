@@ -5,7 +5,7 @@ predicted step takes least time, and fits in memory.
                   -> starting points: each mesh axis splits one of the largest dimension classes, or none
                   -> refined, under rising prices of memory until the limit is kept: the same moves that decide any program
                   -> the boundary of each distinct plan, partitioned, its step predicted (`trial`)
-                  -> the fastest that fits; how much faster any other could be (`bound`)
+                  -> the fastest that fits; what any other could save at most (`sharding_problem`, `solve`)
 
 All axes are chosen at once: one after the other ends in data parallelism along all of them, since each alone gains most so.
 """
@@ -26,7 +26,7 @@ from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
-from meshbridge.dialect.module_mesh import find_mesh, mesh_ops, named_meshes
+from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_ops, named_meshes
 from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.ops import ShardOp
 from meshbridge.ir.builder import Builder
@@ -42,7 +42,7 @@ from meshbridge.search.free_graph import FreeGraph
 from meshbridge.search.shapes import with_topology
 from meshbridge.search.sharding_problem import ShardingProblem
 from meshbridge.search.solve import solve
-from meshbridge.search.trial import Trial, attempt
+from meshbridge.search.trial import Trial, attempt, planned
 
 REFINED = 5
 """Starting points, the cheapest ones, from which plans are refined under each price of memory."""
@@ -55,7 +55,6 @@ PRICES = (0.0, 0.2, *FACTORS)
 
 LEAST_PRICES = 3
 """Prices of memory that are tried in any case: plans that hold less are often no slower, and they read less."""
-
 
 NEIGHBOURS = 12
 """Plans beside the fastest one that are tried before it is taken to be the best."""
@@ -98,6 +97,8 @@ class Searched:
     annotated: ir.Module
     "The program on the mesh dialect, annotated with the shardings that were found."
     best: Trial
+    partitioned: ir.Module
+    "One device's program of that plan."
     tried: int
     "Plans that were partitioned."
     names: Names
@@ -145,11 +146,11 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
             if not seeking.fitting:
                 raise
         if not seeking.fitting:
-            raise _too_large(seeking.trials, seeking.limit)
-        best = seeking.best_as_a_whole()
+            raise seeking.too_large()
+        best, partitioned = seeking.best_as_a_whole()
         bound = best.seconds * seeking.least_part(best)
         best.boundary.annotate(annotated, mesh)
-        return Searched(mesh, asked, annotated, best, len(seeking.trials), names_of(annotated), bound)
+        return Searched(mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound)
 
 
 @dataclass
@@ -239,12 +240,21 @@ class _Seeking:
             self.on_trial(trial, len(self.trials))
         return trial
 
-    def best_as_a_whole(self) -> Trial:
-        """The best plan as users get it."""
+    def best_as_a_whole(self) -> tuple[Trial, ir.Module]:
+        """The best plan as users get it, and its program."""
         best = nsmallest(WHOLE, self.fitting, key=_speed)
         options = replace(self.asked.options, memory_limit=self.limit)
         whole = [attempt(self.legal, self.mesh, trial.boundary, options, whole=True) for trial in best]
-        return min([trial for trial in whole if trial is not None] or best, key=_speed)
+        chosen = min([trial for trial in whole if trial is not None] or best, key=_speed)
+        return chosen, planned(self.legal, self.mesh, chosen.boundary, options, whole=any(whole))
+
+    def too_large(self) -> MeshError:
+        """What is said where nothing fits."""
+        if not self.trials:
+            return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
+        least = min(self.trials, key=lambda trial: trial.peak_bytes)
+        options = replace(self.asked.options, memory_limit=None)
+        return does_not_fit(planned(self.legal, self.mesh, least.boundary, options, whole=False), self.limit)
 
 
 class _Refined(NamedTuple):
@@ -262,6 +272,8 @@ def _speed(trial: Trial) -> tuple[float, float]:
 
 def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.Module, Mesh]:
     """A copy of the program on the mesh dialect, with what is fixed, and without what is not kept."""
+    if is_partitioned(module):
+        raise MeshError("<module>: error: the program is partitioned already, there is nothing to search")
     module = copy_module(module)
     with module.context, ir.Location.unknown():
         run(build(Options(emit="mesh")).until("annotated").passes, module, verified="none")
@@ -309,11 +321,3 @@ def _work(machine: Machine, graph: Graph) -> Work:
     wire = machine.link.ports * machine.link.rate / machine.efficiency
     byte = wire / machine.memory_bandwidth
     return Work(2 * wire / machine.peak(dtype), byte, byte)
-
-
-def _too_large(trials: Sequence[Trial], limit: float) -> MeshError:
-    """What is said where nothing fits."""
-    if not trials:
-        return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
-    least = min(trials, key=lambda trial: trial.peak_bytes)
-    return does_not_fit(least.module, limit)

@@ -25,25 +25,31 @@ class Trial:
     exposed_seconds: float
     wire_bytes: float
     peak_bytes: float
-    module: ir.Module
-    "One device's program."
 
 
 def attempt(legal: ir.Module, mesh: Mesh, boundary: Boundary, options: Options, *, whole: bool) -> Trial | None:
-    """A legal program with these shardings, partitioned as users get it (`whole`), or by prices of links alone, for a third of
-    the time. None where it cannot be partitioned so, or not within the limit of memory of the options."""
-    module, target = copy_module(legal), options.target
+    """What comes of a legal program with these shardings, partitioned as users get it (`whole`), or by prices of links alone, for
+    a third of the time. None where it cannot be partitioned so, or not within the limit of memory of the options."""
+    target = options.target
     assert target is not None
+    try:
+        module = planned(legal, mesh, boundary, options, whole=whole)
+        with module.context, ir.Location.unknown():
+            step = predict(module, target)
+    except MeshError:
+        return None
+    peak = memory(main_function(module)).peak
+    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak)
+
+
+def planned(legal: ir.Module, mesh: Mesh, boundary: Boundary, options: Options, *, whole: bool) -> ir.Module:
+    """One device's program. Raises MeshError where it cannot be partitioned so."""
+    module = copy_module(legal)
     with module.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a program that nobody has written
         boundary.annotate(module, mesh)
-        try:
-            if whole:
-                partition_module(module, options)
-            else:
-                run(build(options, Way(options.machine)).starting_at("legal").passes, module, verified="none")
-            step = predict(module, target)
-        except MeshError:
-            return None
-        peak = memory(main_function(module)).peak
-        return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, module)
+        if whole:
+            partition_module(module, options)
+        else:
+            run(build(options, Way(options.machine)).starting_at("legal").passes, module, verified="none")
+    return module
