@@ -94,15 +94,18 @@ def test_the_order_of_devices_inside_a_group_is_read(size: int) -> None:
         assert found.tolist() == expected == groups_by_axes(attr, {})
 
 
-@pytest.mark.skipif(not hasattr(sdy, "ReductionOp"), reason="jaxlib 0.10 and older ones have sums alone")
-@pytest.mark.parametrize("kind", ["MAX", "MIN"])
-def test_values_that_are_unreduced_by_another_operation_are_refused(kind: str) -> None:
-    function = "func.func @main(%a: tensor<8xf32> {sdy.sharding = SHARDING}) -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}"
-    text = f'sdy.mesh @m = <["x"=2]>\n{function}'
-    with mlir.context() as ctx, ir.Location.unknown():
-        unreduced = [sdy.AxisRefAttr.get("x")]
-        closed = [sdy.DimensionShardingAttr.get([], True)]
-        attr = sdy.TensorShardingAttr.get("m", closed, [], unreduced, reduction_op=getattr(sdy.ReductionOp, kind))
-        module = mlir.parse(text.replace("SHARDING", str(attr)), "program.mlir", ctx)
-    with pytest.raises(MeshError, match=f"is unreduced by {kind}, expected SUM"):
-        ends.import_module(module)
+if hasattr(sdy, "ReductionOp"):  # jaxlib 0.10 and older ones have sums alone
+
+    @pytest.mark.parametrize("kind", ["MAX", "MIN"])
+    def test_values_that_are_unreduced_by_another_operation_are_refused(kind: str) -> None:
+        function = (
+            "func.func @main(%a: tensor<8xf32> {sdy.sharding = SHARDING}) -> tensor<8xf32> {\n  return %a : tensor<8xf32>\n}"
+        )
+        text = f'sdy.mesh @m = <["x"=2]>\n{function}'
+        with mlir.context() as ctx, ir.Location.unknown():
+            unreduced = [sdy.AxisRefAttr.get("x")]
+            closed = [sdy.DimensionShardingAttr.get([], True)]
+            attr = sdy.TensorShardingAttr.get("m", closed, [], unreduced, reduction_op=getattr(sdy.ReductionOp, kind))
+            module = mlir.parse(text.replace("SHARDING", str(attr)), "program.mlir", ctx)
+        with pytest.raises(MeshError, match=f"is unreduced by {kind}, expected SUM"):
+            ends.import_module(module)

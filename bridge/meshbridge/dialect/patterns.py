@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 
 _KEY = re.compile(r"""\['((?:[^'\\]|\\.)*)'\]|\[([^\]]*)\]|\.(\w+)""")
 _ROOT = re.compile(r"[^\[.]*")
@@ -23,7 +23,7 @@ def matches(pattern: str, path: str) -> bool:
     return pattern == path or _regex(pattern).fullmatch("".join(f"{key}/" for key in keys_of(path))) is not None
 
 
-@cache
+@lru_cache(maxsize=256)
 def _regex(pattern: str) -> re.Pattern[str]:
     keys = pattern.split("/") if "/" in pattern else keys_of(pattern)
     return re.compile("".join(r"(?:[^/]+/)*" if key == "**" else re.escape(key).replace(r"\*", "[^/]*") + "/" for key in keys))
