@@ -227,3 +227,18 @@ def test_json_says_what_the_plan_is(plan: meshbridge.SearchedPlan) -> None:
 def test_the_gap_is_between_what_was_found_and_what_no_plan_is_below(plan: meshbridge.SearchedPlan) -> None:
     assert 0 < plan.bound_seconds <= plan.seconds
     assert plan.gap == pytest.approx(1 - plan.bound_seconds / plan.seconds)
+
+
+def test_a_program_that_cuts_an_axis_is_annotated_along_the_axes_that_it_names() -> None:
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+    def heads(x: Any, w: Any) -> Any:
+        return jnp.tanh(x.reshape(2, 2, -1).sum(2) + (w @ w).sum())
+
+    x = jax.ShapeDtypeStruct((4096,), jnp.float32, sharding=NamedSharding(mesh, P("model")))
+    given = x, jax.ShapeDtypeStruct((2048, 2048), jnp.float32)
+    plan = meshbridge.search(jax.jit(heads), *given, machine="h100")
+    assert plan.in_shardings[0] == P("model")
+    report = meshbridge.report(plan.annotated, machine=plan.machine)
+    assert [leaf.sharding for leaf in report.arguments] == [leaf.sharding for leaf in plan.arguments]
+    assert report.seconds == pytest.approx(plan.seconds)

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import reannotate
+from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import ir, main_function
-from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split
+from meshbridge.ir.sharding import Sharding, even_split
 from meshbridge.ir.subaxes import whole_split
+
+Named = tuple[tuple[str, ...], ...]
+"""By dimension, the names of the mesh axes that split it: how axes are numbered changes where one is cut."""
 
 
 @dataclass(frozen=True)
 class Boundary:
     """The splits of all arguments and results; None for what is no ranked tensor, and for what the user has sharded."""
 
-    arguments: tuple[Split | None, ...]
-    results: tuple[Split | None, ...]
+    arguments: tuple[Named | None, ...]
+    results: tuple[Named | None, ...]
 
-    def annotate(self, module: ir.Module, mesh: Mesh) -> None:
+    def annotate(self, module: ir.Module) -> None:
         """Writes it into an annotated module, as the caller's."""
-        main = main_function(module)
-        for index, split in enumerate(self.arguments):
-            if split is not None:
-                reannotate.annotate_argument(main, index, Sharding(mesh.name, split))
-        for index, split in enumerate(self.results):
-            if split is not None:
-                reannotate.annotate_result(main, index, Sharding(mesh.name, split))
+        main, mesh = main_function(module), mesh_or_single(module)
+        for side, annotate in ((self.arguments, reannotate.annotate_argument), (self.results, reannotate.annotate_result)):
+            for index, named in enumerate(side):
+                if named is not None:
+                    split = tuple(tuple(chain.from_iterable(mesh.runs[name] for name in names)) for names in named)
+                    annotate(main, index, Sharding(mesh.name, split))
 
 
 def ends(graph: Graph) -> tuple[list[int], list[int]]:
@@ -42,11 +46,12 @@ def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tu
     """What `tensors` of the graph say, in equal shards and along whole axes. The results of `kept_alike`, pairs of an argument
     and a result by their places, are sharded as the arguments."""
 
-    def split(index: int) -> Split | None:
+    def split(index: int) -> Named | None:
         if index < 0 or tensors[index].user:
             return None
         tensor = tensors[index]
-        return whole_split(graph.mesh, even_split(tensor.shape, graph.mesh, tensor.split))
+        whole = whole_split(graph.mesh, even_split(tensor.shape, graph.mesh, tensor.split))
+        return tuple(tuple(ref.name for ref in graph.mesh.refs_of(axes)) for axes in whole)
 
     arguments, results = ([split(index) for index in side] for side in ends(graph))
     for argument, result in kept_alike:

@@ -22,11 +22,11 @@ from meshbridge.resharding import Objective
 from meshbridge.search.boundary import ends
 
 MOVES = 20_000
-"""Changes of a dimension class that are tried from each starting point. The search of a llama step ends after some 2,000."""
+"""Changes of a dimension class that are tried from each starting point at most."""
 
 CLASSES = 8
-"""Dimension classes that a starting point splits: those that hold most bytes. Sequence, width, heads and hidden width of a
-transformer, its batch, vocabulary and experts are seven."""
+"""Dimension classes that a starting point may split: those that hold most bytes. Those of a transformer are its batch, sequence,
+width, heads, hidden width, vocabulary and experts."""
 
 MOST_STARTS = 1000
 """Starting points that are priced: with three axes, fewer classes are combined."""

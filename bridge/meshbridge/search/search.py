@@ -149,7 +149,7 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
             raise seeking.too_large()
         best, partitioned = seeking.best_as_a_whole()
         bound = best.seconds * seeking.least_part(best)
-        best.boundary.annotate(annotated, mesh)
+        best.boundary.annotate(annotated)
         return Searched(mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound)
 
 
@@ -234,7 +234,7 @@ class _Seeking:
             return None
         self.plans[boundary] = plan
         options = replace(self.asked.options, memory_limit=None)
-        trial = attempt(self.legal, self.mesh, boundary, options, whole=False)
+        trial = attempt(self.legal, boundary, options, whole=False)
         if trial is not None:
             self.trials.append(trial)
             self.on_trial(trial, len(self.trials))
@@ -244,9 +244,9 @@ class _Seeking:
         """The best plan as users get it, and its program."""
         best = nsmallest(WHOLE, self.fitting, key=_speed)
         options = replace(self.asked.options, memory_limit=self.limit)
-        whole = [attempt(self.legal, self.mesh, trial.boundary, options, whole=True) for trial in best]
+        whole = [attempt(self.legal, trial.boundary, options, whole=True) for trial in best]
         chosen = min([trial for trial in whole if trial is not None] or best, key=_speed)
-        return chosen, planned(self.legal, self.mesh, chosen.boundary, options, whole=any(whole))
+        return chosen, planned(self.legal, chosen.boundary, options, whole=any(whole))
 
     def too_large(self) -> MeshError:
         """What is said where nothing fits."""
@@ -254,7 +254,7 @@ class _Seeking:
             return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
         least = min(self.trials, key=lambda trial: trial.peak_bytes)
         options = replace(self.asked.options, memory_limit=None)
-        return does_not_fit(planned(self.legal, self.mesh, least.boundary, options, whole=False), self.limit)
+        return does_not_fit(planned(self.legal, least.boundary, options, whole=False), self.limit)
 
 
 class _Refined(NamedTuple):

@@ -10,7 +10,6 @@ from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.cost.ways import Way
 from meshbridge.ir.mlir import MeshError, ir, main_function
-from meshbridge.ir.sharding import Mesh
 from meshbridge.pipeline import Options, build, partition_module, run
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import Boundary
@@ -27,13 +26,13 @@ class Trial:
     peak_bytes: float
 
 
-def attempt(legal: ir.Module, mesh: Mesh, boundary: Boundary, options: Options, *, whole: bool) -> Trial | None:
+def attempt(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bool) -> Trial | None:
     """What comes of a legal program with these shardings, partitioned as users get it (`whole`), or by prices of links alone, for
     a third of the time. None where it cannot be partitioned so, or not within the limit of memory of the options."""
     target = options.target
     assert target is not None
     try:
-        module = planned(legal, mesh, boundary, options, whole=whole)
+        module = planned(legal, boundary, options, whole=whole)
         with module.context, ir.Location.unknown():
             step = predict(module, target)
     except MeshError:
@@ -42,12 +41,12 @@ def attempt(legal: ir.Module, mesh: Mesh, boundary: Boundary, options: Options, 
     return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak)
 
 
-def planned(legal: ir.Module, mesh: Mesh, boundary: Boundary, options: Options, *, whole: bool) -> ir.Module:
+def planned(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bool) -> ir.Module:
     """One device's program. Raises MeshError where it cannot be partitioned so."""
     module = copy_module(legal)
     with module.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a program that nobody has written
-        boundary.annotate(module, mesh)
+        boundary.annotate(module)
         if whole:
             partition_module(module, options)
         else:
