@@ -104,6 +104,7 @@ def test_what_a_step_hands_on_comes_out_as_it_came_in(plan: meshbridge.SearchedP
     assert plan.out_shardings[0] == plan.in_shardings[0]
 
 
+@pytest.mark.slow
 def test_the_same_program_gives_the_same_plan(plan: meshbridge.SearchedPlan) -> None:
     again = find()
     assert (plan.in_shardings, plan.seconds, plan.tried) == (again.in_shardings, again.seconds, again.tried)
@@ -132,7 +133,7 @@ def test_what_cannot_fit_says_by_how_much_and_what_takes_it() -> None:
 
 
 def test_what_is_fixed_stays() -> None:
-    plan = find(fixed={"state/**/up": P(None, "model"), "batch/*": P("data")})
+    plan = find(seconds=2.0, fixed={"state/**/up": P(None, "model"), "batch/*": P("data")})
     layers, batch = plan.in_shardings[0]["params"]["layers"], plan.in_shardings[1]
     assert [layer["up"] for layer in layers] == [P(None, "model")] * 3
     assert batch == {"x": P("data"), "y": P("data")}
@@ -147,7 +148,7 @@ def test_what_is_annotated_stays_unless_the_user_says_otherwise() -> None:
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, P("data")))
         for name, leaf in given[1].items()
     }
-    plan = meshbridge.search(jax.jit(step), given[0], batch, machine="h100")
+    plan = meshbridge.search(jax.jit(step), given[0], batch, machine="h100", seconds=2.0)
     assert plan.in_shardings[0]["params"]["layers"][0]["up"] == P(None, "model")
     assert plan.in_shardings[1] == {"x": P("data"), "y": P("data")}
 
@@ -233,12 +234,13 @@ def test_a_program_that_cuts_an_axis_is_annotated_along_the_axes_that_it_names()
     mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
     def heads(x: Any, w: Any) -> Any:
-        return jnp.tanh(x.reshape(2, 2, -1).sum(2) + (w @ w).sum())
+        return jnp.tanh(x.reshape(2, 2, -1).sum(2)), jnp.tanh(x @ w)
 
     x = jax.ShapeDtypeStruct((4096,), jnp.float32, sharding=NamedSharding(mesh, P("model")))
-    given = x, jax.ShapeDtypeStruct((2048, 2048), jnp.float32)
+    given = x, jax.ShapeDtypeStruct((4096, 65536), jnp.float32)
     plan = meshbridge.search(jax.jit(heads), *given, machine="h100")
     assert plan.in_shardings[0] == P("model")
+    assert plan.in_shardings[1] != P()
     report = meshbridge.report(plan.annotated, machine=plan.machine)
     assert [leaf.sharding for leaf in report.arguments] == [leaf.sharding for leaf in plan.arguments]
     assert report.seconds == pytest.approx(plan.seconds)
