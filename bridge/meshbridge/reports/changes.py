@@ -16,9 +16,11 @@ from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.ir.locations import SourceLocation, user_line
 from meshbridge.ir.mlir import function_type, ir, main_function
 from meshbridge.ir.sharding import Mesh, Sharding
-from meshbridge.reports.exposure import Exposure
+from meshbridge.pipeline import OnStage, Options, Timing
+from meshbridge.read.formats import copy_module
+from meshbridge.reports.exposure import Exposure, exposure
 from meshbridge.reports.families import Family, Leaf, Split
-from meshbridge.reports.report import Report
+from meshbridge.reports.report import Report, partition_and_report
 from meshbridge.text import spec_text
 
 SIDES = ("arguments", "results")
@@ -28,6 +30,35 @@ ANNOTATION_OF = {"arguments": reannotate.annotation_of_argument, "results": rean
 
 CONSTRAINT_OF = {"arguments": reannotate.constraint_of_argument, "results": reannotate.constraint_of_result}
 """The sharding constraint of the program that an argument goes into, or of which a result comes, without an op between."""
+
+
+class Before(NamedTuple):
+    """What is known of a program before anything is tried."""
+
+    report: Report
+    timings: list[Timing]
+    annotated: ir.Module
+    "What is changed."
+    exposed: Exposure
+
+
+def partition_and_observe(
+    module: ir.Module, options: Options, *, tokens: float | None = None, on_stage: OnStage | None = None
+) -> Before:
+    """`partition_and_report` of a program whose changes are to be tried. Raises MeshError as that does."""
+    annotated: list[ir.Module] = []
+    exposed: list[Exposure] = []
+
+    def observe(stage: str, module: ir.Module) -> None:
+        if stage == "annotated":
+            annotated.append(copy_module(module))
+        if stage == "optimised":
+            exposed.append(exposure(module))
+        if on_stage is not None:
+            on_stage(stage, module)
+
+    report, timings = partition_and_report(module, options, tokens=tokens, on_stage=observe)
+    return Before(report, timings, annotated[0], exposed[0])
 
 
 class Change(NamedTuple):

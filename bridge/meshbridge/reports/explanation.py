@@ -29,11 +29,11 @@ from meshbridge.reports.changes import (
     exposed_bytes,
     leaves_of,
     most_promising,
+    partition_and_observe,
     spec_of,
 )
 from meshbridge.reports.difference import Difference, came_partitioned, difference
 from meshbridge.reports.explanation_table import explanation_table
-from meshbridge.reports.exposure import Exposure, exposure
 from meshbridge.reports.families import Family, Leaf, Split, families
 from meshbridge.reports.report import Report, partition_and_report
 
@@ -175,29 +175,18 @@ def partition_and_explain(
         raise MeshError(f"error: tries is {tries!r}, expected how many other shardings to try, 0 or more")
     if is_partitioned(module):
         raise MeshError("error: the program is partitioned already: what its shardings follow from is not in it")
-    annotated: list[ir.Module] = []
-    exposed: list[Exposure] = []
-
-    def observe(stage: str, module: ir.Module) -> None:
-        if stage == "annotated":
-            annotated.append(copy_module(module))
-        if stage == "optimised":
-            exposed.append(exposure(module))
-        if on_stage is not None:
-            on_stage(stage, module)
-
-    report, _ = partition_and_report(module, options, on_stage=observe)
-    main, mesh = main_function(annotated[0]), find_mesh(annotated[0])
+    report, _, annotated, exposed = partition_and_observe(module, options, on_stage=on_stage)
+    main, mesh = main_function(annotated), find_mesh(annotated)
     leaves = leaves_of(report, main)
     asked = _matching(patterns, leaves)
     found = [Family((leaf,)) for leaf in leaves] if alone else families(leaves)
     found = [family for family in found if not asked.isdisjoint(family.leaves)]
     possible = {family: [] if mesh is None or mesh.size == 1 else changes_of(family, main, mesh) for family in found}
-    chosen = set(most_promising((exposed_bytes(family, exposed[0]), possible[family]) for family in found)[:tries])
+    chosen = set(most_promising((exposed_bytes(family, exposed), possible[family]) for family in found)[:tries])
     explained = []
     for family in found:
         changes = [change for change in possible[family] if change in chosen]
-        others = [_tried(change, annotated[0], report, options) for change in changes]
+        others = [_tried(change, annotated, report, options) for change in changes]
         explained.append(
             Explained(
                 name=family.name,
@@ -207,7 +196,7 @@ def partition_and_explain(
                 sharding=family.sharding,
                 unreduced=family.leaves[0].unreduced,
                 deciders=_deciders(family, main, mesh),
-                exposed_bytes=exposed_bytes(family, exposed[0]),
+                exposed_bytes=exposed_bytes(family, exposed),
                 others=tuple(sorted(others, key=_cost)),
                 untried=len(possible[family]) - len(changes),
             )

@@ -19,10 +19,20 @@ from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.sharding import Mesh
 from meshbridge.pipeline import OnStage, Options, Timing, partition_module
 from meshbridge.read.formats import copy_module
-from meshbridge.reports.changes import SIDES, Change, changes_of, exposed_bytes, leaves_of, most_promising, spec_of, tensors
-from meshbridge.reports.exposure import Exposure, exposure
+from meshbridge.reports.changes import (
+    SIDES,
+    Change,
+    changes_of,
+    exposed_bytes,
+    leaves_of,
+    most_promising,
+    partition_and_observe,
+    spec_of,
+    tensors,
+)
+from meshbridge.reports.exposure import Exposure
 from meshbridge.reports.families import Split, families
-from meshbridge.reports.report import Report, Suggestion, held, partition_and_report
+from meshbridge.reports.report import Report, Suggestion, held
 
 TRIES = 4
 """How many changes are tried for each suggestion that is asked for, and beside these. Each is one partitioning."""
@@ -59,21 +69,10 @@ def partition_and_suggest(
         raise MeshError(f"error: suggest is {count!r}, expected how many suggestions to make, 1 or more")
     if is_partitioned(module):
         raise MeshError("error: suggest has no effect on a program that is partitioned already")
-    annotated: list[ir.Module] = []
-    exposed: list[Exposure] = []
-
-    def observe(stage: str, module: ir.Module) -> None:
-        if stage == "annotated":
-            annotated.append(copy_module(module))
-        if stage == "optimised":
-            exposed.append(exposure(module))
-        if on_stage is not None:
-            on_stage(stage, module)
-
-    report, timings = partition_and_report(module, options, tokens=tokens, on_stage=observe)
-    changes = _changes(annotated[0], report, exposed[0])[: TRIES * (count + 1)]
+    report, timings, annotated, exposed = partition_and_observe(module, options, tokens=tokens, on_stage=on_stage)
+    changes = _changes(annotated, report, exposed)[: TRIES * (count + 1)]
     before = _Figures(report.seconds, report.wire_bytes, report.peak_bytes)
-    found = [(change, figures) for change in changes if (figures := _try(change, annotated[0], options)) is not None]
+    found = [(change, figures) for change in changes if (figures := _try(change, annotated, options)) is not None]
     better = [each for each in found if each[1].saves(before) >= LEAST]
     said = {(change.leaves, change.split) for change, _ in better if change.split is not None}
     better = [
