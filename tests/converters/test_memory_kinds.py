@@ -70,7 +70,7 @@ def test_partitioned_results_are_in_the_memory_that_was_asked_for(out: P | None)
     expected, found = offloading(*given), jax.jit(partitioned.call)(*placed)
     assert [each.sharding.memory_kind for each in found] == ["device", "pinned_host"]
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-6)
 
 
 @runs_placements
