@@ -47,9 +47,9 @@ class ShardingProblem:
     graph: Graph
     pricing: Pricing
     axes: Sequence[int]
-    splits: list[list[Split]] = field(default_factory=list)
+    splits: list[list[Split]] = field(init=False)
     "Per tensor, what it may be split along."
-    options: list[list[Choice]] = field(default_factory=list)
+    options: list[list[Choice]] = field(init=False)
     "Per node, its choices; none for an identity."
 
     def __post_init__(self) -> None:
@@ -59,7 +59,10 @@ class ShardingProblem:
         self._by_kind: dict[int, list[Choice]] = {}
         self._kinds = costs_of_nodes(self.graph)
         self.options = [self._options(node, kind) for node, kind in zip(self.graph.nodes, self._kinds, strict=True)]
-        self._tables: dict[tuple[object, ...], Numbers] = {}
+        self._readers = self._readers_of_tensors()
+        forms = {tensor: self._forms(tensor, found) for tensor, found in self._readers.items()}
+        self._forms_of = {tensor: found for tensor, found in forms.items() if found}
+        "Of tensors with several readers, their choices: the number of a split, and another form."
         self._matrices: dict[tuple[object, ...], Numbers] = {}
 
     def _splits(self, tensor: Tensor) -> list[Split]:
@@ -96,9 +99,7 @@ class ShardingProblem:
 
     def problem(self) -> Problem:
         """The whole of it. Takes time in the distinct kinds of ops and tensors, and memory in the pairs of choices of each."""
-        readers = self._readers()
-        forms = {tensor: self._forms(tensor, found) for tensor, found in readers.items()}
-        self._forms_of = {tensor: found for tensor, found in forms.items() if found}
+        readers = self._readers
         costs = [self._of_tensor(tensor, readers.get(tensor, [])) for tensor in range(len(self.splits))]
         edges: list[tuple[int, int, Numbers]] = []
         for index, node in enumerate(self.graph.nodes):
@@ -129,7 +130,7 @@ class ShardingProblem:
             found.append(tensor.with_split(self.splits[index][choice]))
         return found
 
-    def _readers(self) -> dict[int, list[Reader]]:
+    def _readers_of_tensors(self) -> dict[int, list[Reader]]:
         found: dict[int, list[Reader]] = {}
         for index, node in enumerate(self.graph.nodes):
             for operand, tensor in enumerate(node.operands):
