@@ -19,6 +19,7 @@ from meshbridge.runtime.pjrt import boundary
 from meshbridge.tools.compare import spmd
 from meshbridge.tools.compare.contestants import CONTESTANTS
 from tests.user_programs import PROGRAMS, UserProgram
+from tests.versions import CALLS_WITH_KEYS
 
 
 def within(program: UserProgram) -> AbstractContextManager[Any]:
@@ -88,7 +89,7 @@ def test_partition(name: str) -> None:
     """A call of the executable within `jax.jit` is a call of the partitioned artifact. A jitted function is exported first."""
     program = built(name)
     original = exported(name)
-    if jax.__version_info__ < (0, 10) and any(map(is_key, jax.tree.leaves((program.given, program.named)))):
+    if not CALLS_WITH_KEYS and any(map(is_key, jax.tree.leaves((program.given, program.named)))):
         pytest.skip("this jax cannot call an exported function that takes typed keys")
     with within(program):
         partitioned = meshbridge.partition(program.jitted, *program.arguments, kwargs=program.named)

@@ -17,6 +17,7 @@ from jaxlib.mlir.dialects import chlo
 
 from meshbridge.ir.mlir import ir, parse
 from tests.operations.raw import raw, tensor
+from tests.versions import RUNS_SCAN
 
 Type = tuple[tuple[int, ...], str]
 """Shape and dtype."""
@@ -177,7 +178,7 @@ def _high_product() -> list[Sample]:
 
 
 def _scan() -> list[Sample]:
-    if not hasattr(chlo, "ScanOp"):  # before jaxlib 0.10
+    if not RUNS_SCAN:
         return []
     step = (
         "^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):\n%s = stablehlo.add %a, %b : tensor<8xf32>\n"

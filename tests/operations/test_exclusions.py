@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jaxlib.mlir.dialects import chlo
 
 from tests.operations import exclusions, families
 from tests.operations.drawing import FAMILIES
 from tests.operations.exclusions import EXCLUSIONS, FINITE, REFUSED_BY_XLA
 from tests.operations.interpreter import evaluate
+from tests.versions import RUNS_SCAN
 
 assert families.__all__
 
@@ -79,7 +79,7 @@ def _named(entries: Sequence[exclusions.Exclusion]) -> list[str]:
 
 
 def test_every_exclusion_is_of_a_family_shows_a_fault_and_is_documented() -> None:
-    newer = set() if hasattr(chlo, "ScanOp") else {"scan_op"}  # from jaxlib 0.10 on
+    newer = set() if RUNS_SCAN else {"scan_op"}
     assert {entry.family for entry in EXCLUSIONS} | set(FINITE) <= set(FAMILIES) | newer
     assert not [fault for fault in _named(EXCLUSIONS) if fault not in globals()]
     page = PAGE.read_text()

@@ -22,6 +22,7 @@ from tests.operations.differential import example
 from tests.operations.interpreter import evaluate
 from tests.operations.sample_cases import MESHES, case
 from tests.operations.samples import SAMPLES, Sample
+from tests.versions import OF_THE_PAGES
 
 TOGETHER = 8
 """Samples in one program: XLA compiles it in far less time than one program for each."""
@@ -66,17 +67,17 @@ def test_sample_has_its_op(sample: Sample) -> None:
         assert f"{sample.op}" in str(sample.module(ctx).operation.get_asm(print_generic_op_form=True))
 
 
-of_jaxlib_0_10 = pytest.mark.skipif(jax.__version_info__[:2] != (0, 10), reason="the pages list the operations of jaxlib 0.10")
+of_the_pages = pytest.mark.skipif(not OF_THE_PAGES, reason="the pages list the operations of jaxlib 0.10.2")
 
 
-@of_jaxlib_0_10
+@of_the_pages
 def test_status_is_up_to_date() -> None:
     """`python -m tests.operations.status` writes it."""
     written = Path(__file__).parents[2] / "docs" / "status.md"
     assert written.read_text() == status.page()
 
 
-@of_jaxlib_0_10
+@of_the_pages
 def test_differences_from_shardy_are_listed_with_reasons() -> None:
     """`python -m tests.operations.differences` writes them; a new one has no reason yet."""
     found = differences.differences()

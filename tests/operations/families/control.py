@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxlib.mlir.dialects import chlo
 
 from tests.operations.cases import Case
 from tests.operations.drawing import Drawer, family
 from tests.operations.raw import raw, tensor
+from tests.versions import RUNS_SCAN
 
 
 @family
@@ -73,7 +73,7 @@ def scan_op(d: Drawer) -> Case:
     return d.case(f"scan op {along} {reverse=}", function, operands, [len(shape), len(kept), 0], 1e-4)
 
 
-if hasattr(chlo, "ScanOp"):  # from jaxlib 0.10 on
+if RUNS_SCAN:
     family(scan_op)
 
 
