@@ -20,8 +20,9 @@ from meshbridge.read import formats
 from meshbridge_converters import gspmd, sdy
 from tests.versions import PLACES_ON_HOSTS
 
-A = np.linspace(-1, 1, 128, dtype=np.float32).reshape(8, 16)
-B = np.linspace(0, 2, 128, dtype=np.float32).reshape(16, 8)
+# Sums of their products are exact in any order.
+A = (np.arange(128, dtype=np.float32) / 64 - 1).reshape(8, 16)
+B = (np.arange(128, dtype=np.float32) / 64).reshape(16, 8)
 
 
 def offloading(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
