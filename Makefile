@@ -68,12 +68,15 @@ test-targets: $(TARGETS)/.ready  ## what compilers of accelerators make of three
 test-targets-all: $(TARGETS)/.ready  ## the same of every program
 	$(TARGETS)/bin/python -m pytest $(PARALLEL) -m targets tests/targets
 
-# Libraries whose models are run and measured: they bring half a gigabyte of their own.
+# Libraries whose models are run and measured: they bring half a gigabyte of their own. Keras Hub asks for TensorFlow, two gigabytes
+# more, to read text; its models do without.
 MODELS := .venv-models
+WITHOUT_DEPENDENCIES := keras-hub
 
 $(MODELS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(MODELS)
 	$(MODELS)/bin/pip install --quiet --disable-pip-version-check --editable '.[models,test]'
+	$(MODELS)/bin/pip install --quiet --disable-pip-version-check --no-deps $(WITHOUT_DEPENDENCIES)
 	touch $@
 
 test-models: $(MODELS)/.ready  ## models of other libraries under one scheme each: numbers, and bytes beside XLA's, in a venv of its own
@@ -115,6 +118,7 @@ bench-targets: $(TARGETS)/.ready  ## realistic programs compiled for TPUs and GP
 
 $(TARGETS)/.models: $(TARGETS)/.ready
 	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --editable '.[models]'
+	$(TARGETS)/bin/pip install --quiet --disable-pip-version-check --no-deps $(WITHOUT_DEPENDENCIES)
 	touch $@
 
 bench-models: $(TARGETS)/.models  ## models of other libraries compiled for GPUs that need not be there, and run on CPU devices, into docs/models.md

@@ -16,6 +16,7 @@ MODULES = {
     "science": ("jraph", "e3nn", "brax", "diffrax"),
     "transformers": ("hf",),
     "keras": ("keras",),
+    "keras_hub": ("kerashub",),
 }
 """By module of this folder, how the names of its models begin."""
 
