@@ -6,9 +6,9 @@ split. Splits name axes in the mesh's order: the other orders cost as much.
 
     %w (splits) ---- reshard to need ---- dot (options) ---- reduce, reshard ---- %y (splits)
 
-Several ops that read one tensor in the same form share its resharding. So the choices of a tensor with several readers are pairs,
-its split and one other form in which it is held too: that is paid once. Where ops need yet other forms, or run more often than
-others, each pays its part of what they take. So the cheapest solution costs no more than the cheapest plan of the graph.
+Several ops that read one tensor in the same form share its resharding. So the choices of a tensor with several readers are its
+split and one other form in which it is held too, which is paid once, as often as it is made. Where ops need yet other forms, each
+pays its part of what they take. So the cheapest solution costs no more than the cheapest plan of the graph.
 """
 
 from __future__ import annotations
@@ -38,6 +38,19 @@ class Reader(NamedTuple):
 
     node: int
     operand: int
+
+
+class Form(NamedTuple):
+    """A choice of a tensor that several ops read."""
+
+    split: int
+    "The number of a split."
+    need: Sharding | None = None
+    "What it is held as beside; None for nothing."
+    runs: int = 0
+    "How often that is made: as often as those ops run that read it most often."
+    is_inside: bool = False
+    "Whether it is made in the loop that carries it."
 
 
 @dataclass
@@ -126,7 +139,7 @@ class ShardingProblem:
         for index, tensor in enumerate(self.graph.tensors):
             choice = chosen[index]
             if index in self._forms_of:
-                choice = self._forms_of[index][choice][0]
+                choice = self._forms_of[index][choice].split
             found.append(tensor.with_split(self.splits[index][choice]))
         return found
 
@@ -138,22 +151,23 @@ class ShardingProblem:
                     found.setdefault(tensor, []).append(Reader(index, operand))
         return found
 
-    def _forms(self, tensor: int, readers: Sequence[Reader]) -> list[tuple[int, Sharding | None]]:
-        """The choices of a tensor that several ops read equally often: a split by its number, and what it is held as beside."""
-        if len(readers) < 2 or len({(self._weight(reader), self._is_inside(reader)) for reader in readers}) > 1:
+    def _forms(self, tensor: int, readers: Sequence[Reader]) -> list[Form]:
+        """The choices of a tensor that several ops read."""
+        if len(readers) < 2:
             return []
         if any(self.graph.nodes[reader.node].is_identity for reader in readers):
             return []
-        needs = dict.fromkeys(choice.needs[reader.operand] for reader in readers for choice in self.options[reader.node])
-        splits = range(len(self.splits[tensor]))
-        if len(splits) * (len(needs) + 1) > MOST_FORMS:
+        made = dict.fromkeys(
+            (choice.needs[reader.operand], self._weight(reader), self._is_inside(reader))
+            for reader in readers
+            for choice in self.options[reader.node]
+        )
+        if len(self.splits[tensor]) * (len(made) + 1) > MOST_FORMS:
             return []
-        return [
-            (split, need)
-            for split in splits
-            for need in (None, *needs)
-            if need is None or need.split_axes != self.splits[tensor][split]
-        ]
+        found = []
+        for number, split in enumerate(self.splits[tensor]):
+            found += [Form(number), *(Form(number, *each) for each in made if each[0].split_axes != split)]
+        return found
 
     def _weight(self, reader: Reader) -> int:
         return self.graph.nodes[reader.node].kind.weight
@@ -165,9 +179,8 @@ class ShardingProblem:
         forms = self._forms_of.get(tensor)
         if forms is None:
             return np.zeros(len(self.splits[tensor]))
-        weight = self._weight(readers[0])
         prices = [self._arriving(self.graph.tensors[tensor].with_split(split)) for split in self.splits[tensor]]
-        return np.array([weight * prices[split].price(need) if need is not None else 0.0 for split, need in forms])
+        return np.array([form.runs * prices[form.split].price(form.need) if form.need is not None else 0.0 for form in forms])
 
     def _alone(self, index: int, node: Node) -> Numbers:
         known = tuple(self.graph.tensors[tensor] if tensor >= 0 else None for tensor in (*node.operands, *node.results))
@@ -180,9 +193,11 @@ class ShardingProblem:
     def _operand(self, index: int, operand: int, tensor: int, readers: int) -> Numbers:
         """What it costs to bring a tensor to what the options of an op need, by its choices and those."""
         needs = [choice.needs[operand] for choice in self.options[index]]
-        forms, weight = self._forms_of.get(tensor), self._weight(Reader(index, operand))
+        reader = Reader(index, operand)
+        forms, weight, is_inside = self._forms_of.get(tensor), self._weight(reader), self._is_inside(reader)
         known, held = self.graph.tensors[tensor], self.splits[tensor]
-        key = ("operand", id(held), id(self.options[index]), operand, known.gathered, weight, readers, id(forms) if forms else 0)
+        kind = (id(self.options[index]), operand, known.gathered, weight, is_inside)
+        key = ("operand", id(held), kind, readers, id(forms) if forms else 0)
         if (found := self._matrices.get(key)) is not None:
             return found
         share = weight / readers if forms is None else weight / max(1, readers - 1)
@@ -190,8 +205,9 @@ class ShardingProblem:
         if forms is not None:
             numbers = {need: number for number, need in enumerate(dict.fromkeys(needs))}
             of_option = np.array([numbers[need] for need in needs])
-            rows = table[[split for split, _ in forms]]
-            also = np.array([numbers.get(need, -1) if need is not None else -1 for _, need in forms])
+            rows = table[[form.split for form in forms]]
+            serve = [form.need if form.runs >= weight and form.is_inside == is_inside else None for form in forms]
+            also = np.array([numbers.get(need, -1) if need is not None else -1 for need in serve])
             table = np.where(also[:, None] == of_option[None, :], 0.0, rows)
         self._matrices[key] = table
         return table
@@ -232,7 +248,7 @@ class ShardingProblem:
             rows.append([prices.price(each) for each in distinct])
         table = kind.weight * np.array(rows)[:, [distinct[each] for each in computed]]
         if forms is not None:
-            table = table[[split for split, _ in forms]]
+            table = table[[form.split for form in forms]]
         self._matrices[key] = table
         return table
 
@@ -252,6 +268,6 @@ class ShardingProblem:
             found = node.kind.weight / readers * np.array(rows)
             for axis, forms in enumerate(ends):
                 if forms is not None:
-                    found = np.take(found, [split for split, _ in forms], axis=axis)
+                    found = np.take(found, [form.split for form in forms], axis=axis)
             self._matrices[key] = found
         return source, target, found
