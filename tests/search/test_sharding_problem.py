@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.search import search
+from meshbridge.search.sharding_problem import ShardingProblem
+from meshbridge.search.solve import solve
 from meshbridge.search.trial import Trial
 from testdata.catalogue import build
 
@@ -26,3 +33,28 @@ def test_no_plan_costs_less_than_the_bound(name: str, monkeypatch: pytest.Monkey
     meshbridge.search(build(name).export(), machine="h100", keep_annotations=False, seconds=1.0)
     ((bound, least),) = seen
     assert 0 < bound <= least * (1 + 1e-9)
+
+
+def test_what_ops_of_different_frequency_read_is_gathered_as_often_as_by_the_most_frequent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three like products are folded into one that runs three times; they and another one read rows, and need all of them."""
+    seen: list[tuple[float, float]] = []
+
+    def spied(seeking: search._Seeking) -> None:
+        relaxed = ShardingProblem(replace(seeking.free.folded, pricing=seeking.pricing), seeking.pricing, seeking.free.axes)
+        found = solve(relaxed.problem(), seconds=5.0)
+        seen.append((found.cost, seeking.free.priced(relaxed.tensors(found.chosen), seeking.pricing).total))
+
+    def products(rows: jax.Array, alike: list[jax.Array], other: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        return [rows @ each for each in alike], rows @ other
+
+    def matrix(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    monkeypatch.setattr(search._Seeking, "from_relaxation", spied)
+    arguments = matrix(64, 512), [matrix(512, 4096)] * 3, matrix(512, 8192)
+    fixed = {"rows": P("x"), "alike/*": P(None, "x"), "other": P(None, "x"), "result/**": P(None, "x")}
+    meshbridge.search(jax.jit(products), *arguments, mesh={"x": 8}, machine="h100", fixed=fixed, seconds=0.1)
+    ((relaxed, priced),) = seen
+    assert relaxed == pytest.approx(priced, rel=1e-9)
