@@ -89,11 +89,16 @@ def test_the_house_imports_no_converter() -> None:
         assert not [name for name in imports(path) if name.startswith("meshbridge_converters")], path
 
 
-def test_recognising_input_needs_no_jax() -> None:
-    """JAX takes half a second to import, which `mesh-opt` on text must not cost."""
-    code = "import sys, meshbridge.tools.mesh_opt as m; m.main([sys.argv[1], '-o', '/dev/null']); sys.exit('jax' in sys.modules)"
-    walkthrough = ROOT / "testdata" / "walkthrough" / "mlp_1d_weight_stationary.mlir"
-    assert subprocess.run([sys.executable, "-c", code, str(walkthrough)], check=False).returncode == 0
+PROGRAM = ROOT / "testdata" / "walkthrough" / "mlp_1d_weight_stationary.mlir"
+
+
+@pytest.mark.parametrize("command", ["mesh_opt as m; m.main([", "cli as m; m.main(['partition', "])
+def test_a_command_on_text_needs_neither_jax_nor_scipy(command: str) -> None:
+    """Either takes half a second to import."""
+    code = f"import meshbridge.tools.{command}{str(PROGRAM)!r}, '-o', '/dev/null'])"
+    large = "import sys; sys.exit(str({'jax', 'scipy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{large}"], capture_output=True, text=True, check=False)
+    assert done.stderr == "set()\n"
 
 
 def test_installed_converters() -> None:

@@ -14,7 +14,7 @@ from random import Random
 
 from meshbridge import pipeline
 from meshbridge.read import formats
-from meshbridge.tools import cli, mesh_opt
+from meshbridge.tools import cli, commands, mesh_opt
 from tests.fuzz import runner, sources, upstream
 from tests.fuzz.mutators import MUTATORS, mutant
 
@@ -34,7 +34,8 @@ MESH_OPT = "mesh-opt "
 def main() -> int:
     """The command; returns the exit status."""
     options = _options()
-    pipeline.registered_passes(), formats.formats(), formats.notations()  # once, not in every child
+    # Once, not in every child. The import of `commands` is for that, too: `cli` leaves it to the command that is given.
+    pipeline.registered_passes(), formats.formats(), formats.notations(), commands.OPTIONS
     found = sources.collect(options.paths, options.kind or MUTATORS, options.written_as or ())
     random, started = Random(options.seed), time.monotonic()
     ends: Counter[str] = Counter()

@@ -1,10 +1,11 @@
-"""Small problems as integer programs, which HiGHS solves: the best choices, or a better bound than messages give."""
+"""Small problems as integer programs, which HiGHS solves: the best choices, or a better bound than messages give.
+
+SciPy, which brings HiGHS, is imported when there is a problem to solve: it takes half a second, and every command loads this module.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from meshbridge.search.normal import Normal
 from meshbridge.search.problem import Indices, Numbers
@@ -23,6 +24,9 @@ def solved(normal: Normal, seconds: float, scale: float, limits: Numbers | None 
 
     `scale` is about the best cost: HiGHS' tolerances are absolute. `limits`, by step, stand for the one of the problem.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
     scale = scale if scale > 0 else 1.0
     each = np.full(normal.steps.times.size, normal.limit) if limits is None else limits
     costs, rows, cells, weights, upper, lower = _program(normal, each)
