@@ -21,9 +21,6 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-# Until all tests are collected, next to nothing that is allocated becomes garbage.
-gc.disable()
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -34,6 +31,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from meshbridge import pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
+
+# Until all tests are collected, next to nothing that is made becomes garbage.
+gc.disable()
 
 # Here every stage of every program is verified.
 pipeline.VERIFIED |= {stage.name: "last" for stage in pipeline.build().stages}

@@ -1,6 +1,7 @@
 """Small problems as integer programs, which HiGHS solves: the best choices, or a better bound than messages give.
 
-SciPy, which brings HiGHS, is imported when there is a problem to solve: it takes half a second, and every command loads this module.
+SciPy, which brings HiGHS, is imported where there is a problem to solve: it takes half a second, and every command of
+`meshbridge` imports this module.
 """
 
 from __future__ import annotations
