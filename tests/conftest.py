@@ -8,17 +8,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-os.environ["XLA_FLAGS"] = " ".join(
-    (
-        "--xla_force_host_platform_device_count=8",
-        # Programs here are small: compiling them takes longer than running them.
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-        # One piece of LLVM IR for each program instead of up to 32, and loops as XLA writes them without MLIR: a third less time.
-        "--xla_cpu_parallel_codegen_split_count=1",
-        "--xla_cpu_use_fusion_emitters=false",
-    )
-)
+from tests.xla_flags import QUICK_TO_COMPILE
+
+os.environ["XLA_FLAGS"] = " ".join(("--xla_force_host_platform_device_count=8", *QUICK_TO_COMPILE))
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax

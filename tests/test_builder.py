@@ -13,7 +13,7 @@ from meshbridge.ir.digits import axis_digits, groups_along
 from meshbridge.ir.mlir import context, func, ir
 from meshbridge.ir.positions import number_along
 from meshbridge.ir.sharding import Mesh
-from meshbridge.runtime.reference import interpreted
+from meshbridge.runtime.interpreter import interpreted
 
 X = np.arange(1, 13, dtype=np.int32).reshape(3, 4)
 

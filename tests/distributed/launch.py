@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.xla_flags import QUICK_TO_COMPILE
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240
 """Seconds until all are killed. They need ten of them on an idle machine."""
@@ -88,7 +90,7 @@ def _environment(index: int, devices: int) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "PYTHONHASHSEED": str(index + 1),
         "PYTHONUNBUFFERED": "1",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "XLA_FLAGS": " ".join(QUICK_TO_COMPILE),
     }
     if devices:
         own["JAX_NUM_CPU_DEVICES"] = str(devices)

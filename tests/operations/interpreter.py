@@ -15,7 +15,7 @@ import numpy as np
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir, stablehlo
-from meshbridge.runtime.reference import interpreted
+from meshbridge.runtime.interpreter import interpreted
 from tests.operations.side_by_side import side_by_side
 
 

@@ -44,8 +44,9 @@ def shards(whole: Array, mesh: Mesh, sharding: Sharding, fill: float = 77) -> li
     for at in coordinates(mesh):
         index = [block(mesh, axes, at) * size for axes, size in zip(sharding.split_axes, local, strict=True)]
         piece = whole[tuple(slice(start, start + size) for start, size in zip(index, local, strict=True))]
-        wide = [(0, a - b) for a, b in zip(local, piece.shape, strict=True)]
-        found.append(np.pad(piece, wide, constant_values=fill) if wide else piece)
+        padded = np.full(local, fill, whole.dtype)
+        padded[tuple(slice(size) for size in piece.shape)] = piece
+        found.append(padded)
     return found
 
 
