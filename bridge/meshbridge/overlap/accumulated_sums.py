@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from meshbridge.analysis.known_values import Splat, known
 from meshbridge.collectives import joins
 from meshbridge.collectives.accumulations import MOVING, REDUCING
 from meshbridge.collectives.rewriter import ELEMENTWISE
@@ -59,8 +60,20 @@ def is_only_returned(value: ir.Value, number: int) -> bool:
 
 
 def arranges(op: ir.Operation) -> bool:
-    """Whether `op` computes, moves or communicates elements of one operand, perhaps joined with others of its shape."""
-    return op.name in ELEMENTWISE | _ARRANGING or is_reshape(op)
+    """Whether `op` computes, moves or communicates elements of one operand, perhaps joined with numbers or what is broadcast."""
+    if op.name in ELEMENTWISE:
+        return sum(not _is_spread(value) for value in op.operands) == 1
+    return op.name in _ARRANGING or is_reshape(op)
+
+
+def _is_spread(value: ir.Value) -> bool:
+    if isinstance(known(value), Splat):
+        return True
+    return (
+        not isinstance(value.owner, ir.Block)
+        and value.owner.name == "stablehlo.broadcast_in_dim"
+        and not is_reshape(op_of(value))
+    )
 
 
 def _addition(loop: ir.Operation, number: int) -> ir.Operation | None:

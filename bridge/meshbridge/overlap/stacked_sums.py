@@ -90,7 +90,8 @@ def _stacked_sum(before: ir.Value, reduced: Sum) -> StackedSum | None:
         return None
     number = ir.OpResult(term).result_number
     write = _write_of_every_row(loop, number, shape[0])
-    late = {result for view in loop.block.operations for result in view.operation.results} - _before(loop)
+    late: set[ir.Value] = {result for view in loop.block.operations for result in view.operation.results}
+    late -= _before(loop)
     of_rows = all(_is_of_rows(op, shape[0], late) for op in (*arranged, *reduced.communicated))
     return StackedSum(before, reduced, loop, number, write, tuple(arranged)) if write is not None and of_rows else None
 
