@@ -12,8 +12,8 @@ from meshbridge.cost.objective import device
 from meshbridge.cost.seconds import Time
 from meshbridge.cost.step import collective_times, step_seconds
 from meshbridge.cost.ways import EQUAL
-from meshbridge.ir.builder import shape_of
-from meshbridge.ir.mlir import MeshError, find, ir, main_function
+from meshbridge.ir.builder import Builder, shape_of
+from meshbridge.ir.mlir import BARRIER, MeshError, find, ir, main_function
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.machine import Machine, OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
@@ -39,13 +39,15 @@ class PeelLastMicrobatch(Pass):
     Output:  %0:3 = stablehlo.while(%i = 0, %a = zeros, %b = zeros) {     // while %i < 3
                (the same)
              }
+             %5:2 = stablehlo.optimization_barrier %0#1, %0#2
              (%g of microbatch 3)
-             %1 = stablehlo.add %0#1, %g
+             %1 = stablehlo.add %5#0, %g
              %3 = mesh.all_reduce %1 on @m mesh_axes = [0]                // while %h is computed
              (%h of microbatch 3)
-             %2 = stablehlo.add %0#2, %h
+             %2 = stablehlo.add %5#1, %h
              %4 = mesh.all_reduce %2 on @m mesh_axes = [0]
 
+    The barrier also holds the batches and parameters that the loop carries: the last microbatch begins when the loop ends.
     Where an inner loop computes the gradients of one layer in each of its trips, as a stack, the last trip's inner loop adds each
     of them to its row of the sum, and reduces that row (`stacked_sums`). As many bytes as before, in as many more collectives as
     stacks have rows; sums are added up in the order in which they were. Loops whose text does not say how often they run stay.
@@ -137,8 +139,20 @@ def _peel(loop: ir.Operation, by_row: Set[int] | None = None) -> bool:
     places = {view.operation: place for place, view in enumerate(loop.regions[1].blocks[0].operations)}
     found = [(each, places[each.addition]) for each in reduced_sums(loop) if by_row is None or each.number in by_row]
     last = peel(loop, counted)
-    sums = [(loop.results[each.number], replace(each, addition=last[place])) for each, place in found]
+    held = _held(loop)
+    sums = [(held[each.number], replace(each, addition=last[place])) for each, place in found]
     stacked = list(stacked_sums(sums))
     for each in stacked:
         each.rewrite()
     return bool(stacked)
+
+
+def _held(loop: ir.Operation) -> list[ir.Value]:
+    """The results of `loop`, for whose end its last trip waits: what is computed of the batch and the parameters alone would else
+    take memory while the loop runs. Counters do not wait: XLA:GPU evaluates what is computed of them, and fails at a barrier."""
+    waiting = [result for result in loop.results if list(result.uses) and shape_of(result)]
+    barrier = Builder.after(loop).op(BARRIER, [value.type for value in waiting], waiting)
+    for value, held in zip(waiting, barrier.results, strict=True):
+        value.replace_all_uses_except(held, barrier)
+    found = dict(zip(waiting, barrier.results, strict=True))
+    return [found.get(result, result) for result in loop.results]

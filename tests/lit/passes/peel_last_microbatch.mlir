@@ -13,11 +13,12 @@ mesh.mesh @m(shape = 2x4)
 // CHECK-NOT:       mesh.all_reduce
 // CHECK:           stablehlo.return
 // CHECK-NEXT:    }
+// CHECK:         %[[HELD:.*]]:3 = stablehlo.optimization_barrier %[[W]]#1, %[[W]]#2, %[[W]]#3
 // CHECK:         %[[G:.*]] = stablehlo.multiply
-// CHECK:         %[[A:.*]] = stablehlo.add %[[W]]#1, %[[G]]
+// CHECK:         %[[A:.*]] = stablehlo.add %[[HELD]]#0, %[[G]]
 // CHECK:         %[[H:.*]] = stablehlo.tanh
-// CHECK:         %[[B:.*]] = stablehlo.subtract %[[W]]#2, %[[H]]
-// CHECK:         %[[LOSS:.*]] = stablehlo.maximum %[[W]]#3
+// CHECK:         %[[B:.*]] = stablehlo.subtract %[[HELD]]#1, %[[H]]
+// CHECK:         %[[LOSS:.*]] = stablehlo.maximum %[[HELD]]#2
 // CHECK:         %[[ALL:.*]] = mesh.all_reduce %[[A]] on @m mesh_axes = [0]
 // CHECK:         %[[HALF:.*]] = stablehlo.negate %[[B]]
 // CHECK:         %[[PART:.*]] = mesh.reduce_scatter %[[HALF]] on @m mesh_axes = [0]
@@ -60,8 +61,9 @@ func.func @unrolled(%x: tensor<3x4xf32>) -> (tensor<4xf32>, tensor<2xf32>, tenso
 // scattered among devices, and the one of which not all rows are written, are reduced behind the inner loop.
 // CHECK-LABEL: func.func @stacked
 // CHECK:         %[[SUMS:.*]]:5 = stablehlo.while
+// CHECK:         %[[HELD:.*]]:4 = stablehlo.optimization_barrier %[[SUMS]]#1,
 // CHECK:         %[[SHARDS:.*]] = stablehlo.constant dense<0.000000e+00> : tensor<4x2xf32>
-// CHECK:         %[[LAST:.*]]:5 = stablehlo.while(%{{.*}} = %{{.*}}, %[[ALL:.*]] = %[[SUMS]]#1, %[[PART:.*]] = %[[SHARDS]], %{{.*}} = %{{.*}}, %{{.*}} = %{{.*}})
+// CHECK:         %[[LAST:.*]]:5 = stablehlo.while(%{{.*}} = %{{.*}}, %[[ALL:.*]] = %[[HELD]]#0, %[[PART:.*]] = %[[SHARDS]], %{{.*}} = %{{.*}}, %{{.*}} = %{{.*}})
 // CHECK:           %[[ROW:.*]] = stablehlo.dynamic_slice %[[ALL]], %{{.*}}, %{{.*}}, sizes = [1, 4]
 // CHECK-NEXT:      %[[ADDED:.*]] = stablehlo.add %[[ROW]],
 // CHECK-NEXT:      %[[SCALE:.*]] = stablehlo.constant dense<5.000000e-01> : tensor<1x4xf32>
@@ -69,7 +71,7 @@ func.func @unrolled(%x: tensor<3x4xf32>) -> (tensor<4xf32>, tensor<2xf32>, tenso
 // CHECK-NEXT:      %[[REDUCED:.*]] = mesh.all_reduce %[[SCALED]] on @m mesh_axes = [0]
 // CHECK:           stablehlo.dynamic_update_slice %[[ALL]], %[[REDUCED]]
 // CHECK:           %[[WIDE:.*]] = stablehlo.convert %{{.*}} -> tensor<1x4xf32>
-// CHECK:           %[[OLD:.*]] = stablehlo.dynamic_slice %[[SUMS]]#2
+// CHECK:           %[[OLD:.*]] = stablehlo.dynamic_slice %[[HELD]]#1
 // CHECK-NEXT:      %[[NEW:.*]] = stablehlo.add %[[WIDE]], %[[OLD]]
 // CHECK-NEXT:      %[[SHARD:.*]] = mesh.reduce_scatter %[[NEW]] on @m mesh_axes = [0] scatter_axis = 1
 // CHECK:           stablehlo.dynamic_update_slice %[[PART]], %[[SHARD]]
