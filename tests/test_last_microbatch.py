@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge import pipeline
 from meshbridge.cost.communication import communication
-from meshbridge.cost.memory import Memory
+from meshbridge.cost.memory import memory
 from meshbridge.cost.objective import device
 from meshbridge.cost.step import step_seconds
 from meshbridge.ir import mlir
@@ -26,6 +27,8 @@ from meshbridge.ir.mlir import find, ir, main_function
 from meshbridge.overlap.peel_last_microbatch import PeelLastMicrobatch
 from meshbridge.read import formats
 from meshbridge.verify.verdict import verify
+
+MACHINES = Path(meshbridge.__file__).parent / "machines"
 
 SHARDED = {"replicated": (P(), P()), "fully": (P("data"), P("data")), "both": (P("data", "model"), P("model", "data"))}
 """How the two weights of a layer are sharded."""
@@ -215,15 +218,22 @@ def test_a_step_that_becomes_shorter(mesh: jax.sharding.Mesh, microbatches: int,
     assert ((str(after) != str(before)), shorter) == (expected, expected)
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(1.0, False), (100.0, True)])
-def test_memory_that_there_is_not(mesh: jax.sharding.Mesh, monkeypatch: pytest.MonkeyPatch, limit: float, expected: bool) -> None:
-    """As if a program needed a byte for each loop."""
-    monkeypatch.setattr(
-        "meshbridge.overlap.peel_last_microbatch.memory",
-        lambda function: Memory(0.0, 0.0, sum(1.0 for _ in find(function, ["stablehlo.while"]))),
-    )
+@pytest.mark.parametrize(("spare", "expected"), [(0.9, False), (1.1, True)])
+def test_room_for_temporaries(mesh: jax.sharding.Mesh, spare: float, expected: bool) -> None:
+    """Twice what they are estimated at."""
     before = planned(large(2, "bfloat16"), mesh)
+    after = peeled(before, machine="h100")
+    needed = memory(main_function(after))
+    limit = needed.peak + spare * needed.temporaries
     assert (str(peeled(before, machine="h100", memory=limit)) != str(before)) == expected
+
+
+def test_a_machine_without_room(mesh: jax.sharding.Mesh, tmp_path: Path) -> None:
+    """Without a limit, what the machine has."""
+    path = tmp_path / "small.toml"
+    path.write_text((MACHINES / "gpu" / "h100.toml").read_text().replace("bytes = 84_942_979_072", "bytes = 1_000_000_000", 1))
+    before = planned(large(2, "bfloat16"), mesh)
+    assert str(peeled(before, machine=str(path))) == str(before)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,12 @@ class PeelLastMicrobatch(Pass):
     compiler_options: OptionSet = "default"
     "Under which of XLA's options the step will be compiled there."
     memory: float = 0.0
-    "Bytes of memory that a program must not come to need by this; 0 for no such limit."
+    "Bytes of memory that a program may need by this; 0 for all that the machine has."
+    room: float = 2.0
+    """How many times its temporaries a peeled program must have room for.
+
+    Measured, by XLA:GPU for 8 H100: those of a GPT of 4 unrolled layers become 1.9 times as many, of 8 layers under scan 1.3
+    times, where the estimate stays as it is."""
 
     def run(self, module: ir.Module) -> bool:
         with module.context, ir.Location.unknown(module.context):
@@ -84,7 +89,7 @@ class PeelLastMicrobatch(Pass):
         except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
             return False
         for number in reversed(numbers):
-            peeled = [copy for copy in self._peeled(module, number, machine, target) if self._fits(copy, module)]
+            peeled = [copy for copy in self._peeled(module, number, machine, target) if self._fits(copy, machine)]
             after, best = min(
                 ((step_seconds(copy, machine, target), order) for order, copy in enumerate(peeled)), default=(seconds, 0)
             )
@@ -101,12 +106,10 @@ class PeelLastMicrobatch(Pass):
         _peel(_loops(whole)[number], frozenset())
         return [by_row, whole] if _peel(loop, worth) else [whole]
 
-    def _fits(self, copy: ir.Module, module: ir.Module) -> bool:
-        """Whether `copy` needs no more memory than there is, or than `module` needs already."""
-        if not self.memory:
-            return True
-        needed, before = (memory(main_function(each)).peak for each in (copy, module))
-        return needed <= max(self.memory, before)
+    def _fits(self, module: ir.Module, machine: Machine) -> bool:
+        """Whether there is room for a peeled program."""
+        needed = memory(main_function(module))
+        return needed.peak + (self.room - 1) * needed.temporaries <= (self.memory or machine.memory_bytes)
 
     @property
     def _where(self) -> tuple[Machine, Target | None]:
