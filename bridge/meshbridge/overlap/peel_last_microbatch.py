@@ -65,8 +65,8 @@ class PeelLastMicrobatch(Pass):
     room: float = 2.0
     """How many times its temporaries a peeled program must have room for.
 
-    Measured, by XLA:GPU for 8 H100: those of a GPT of 4 unrolled layers become 1.9 times as many, those of 8 layers under scan stay
-    as they are, as the estimate says of both."""
+    Measured, by XLA:GPU for 8 H100: those of a GPT of 4 unrolled layers become 1.9 times as many, those of 8 layers under scan
+    stay as they are, as the estimate says of both."""
 
     def run(self, module: ir.Module) -> bool:
         with module.context, ir.Location.unknown(module.context):

@@ -42,7 +42,7 @@ def row_numbers(loop: ir.Operation, index: ir.Value) -> list[int] | None:
 
 
 class _Numbers(dict[ir.Value, Any]):
-    """Values of a body by what they are in each trip, in integers that do not overflow."""
+    """Values of a body by what they are in each trip; None for what is not known, or has more bits than its type."""
 
     def of(self, value: ir.Value) -> Any:
         if value not in self:
@@ -57,7 +57,20 @@ class _Numbers(dict[ir.Value, Any]):
         op = value.owner.operation
         compute = _COMPARED.get(_direction(op)) if op.name == "stablehlo.compare" else _COMPUTED.get(op.name)
         operands = [self.of(operand) for operand in op.operands] if compute is not None else [None]
-        return None if compute is None or any(operand is None for operand in operands) else compute(*operands)
+        if compute is None or any(operand is None for operand in operands):
+            return None
+        found = compute(*operands)
+        return found if _fits(found, ir.RankedTensorType(value.type).element_type) else None
+
+
+def _fits(numbers: Any, element: ir.Type) -> bool:
+    """Whether integers are of a type, to which bits belong as they are."""
+    if not isinstance(element, ir.IntegerType):
+        return False
+    if element.width == 1:
+        return True
+    low, high = (0, element.width) if element.is_unsigned else (-(1 << element.width - 1), element.width - 1)
+    return bool(np.min(numbers) >= low and np.max(numbers) < 1 << high)
 
 
 def _direction(op: ir.Operation) -> str:
