@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import MeshError, find, ir, main_function
 from meshbridge.overlap.ring_attention import RingAttention
+from tests.work import lines_run
 
 P = PartitionSpec
 Attention = Callable[..., jax.Array]
@@ -261,6 +263,24 @@ def test_results_that_all_devices_compute_stay_alike(mesh: jax.sharding.Mesh) ->
     pinned = jax.lax.with_sharding_constraint
     function = lambda query, key, value: VARIANTS["plain"](query, pinned(key, whole), pinned(value, whole))  # noqa: E731
     stays(jax.jit(function, in_shardings=(whole, keys, keys), out_shardings=whole), *drawn())
+
+
+def test_many_layers_behind_the_scores(mesh: jax.sharding.Mesh) -> None:
+    """Layers that read their input twice are walked once, and may be deeper than Python's stack."""
+
+    def deep(layers: int) -> ir.Module:
+        def function(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+            for _ in range(layers):
+                query, key = query * query, key * key
+            scores = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+            exponentials = jnp.exp(scores - (scores * scores) @ jnp.swapaxes(scores, 2, 3).max(-1, keepdims=True))
+            return jnp.einsum("bhqk,bkhd->bqhd", exponentials / exponentials.sum(-1, keepdims=True), value)
+
+        tokens = NamedSharding(mesh, P("data"))
+        return gathered(jax.jit(function, in_shardings=(tokens,) * 3, out_shardings=tokens), *drawn())
+
+    many, few = (lines_run(partial(pipeline.run, (RingAttention(),), deep(layers))) for layers in (1200, 100))
+    assert many < 13 * few
 
 
 def test_uneven_keys_stay_gathered(mesh: jax.sharding.Mesh) -> None:

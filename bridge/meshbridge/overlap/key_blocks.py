@@ -19,11 +19,14 @@ from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.overlap.einsum import DOT, Einsum
 
 BROADCAST, RESHAPE, TRANSPOSE = (f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose"))
-_CONCATENATE, _IOTA, _SLICE = "stablehlo.concatenate", "stablehlo.iota", "stablehlo.slice"
+_CONCATENATE, _IOTA, _REDUCE, _SLICE = (f"stablehlo.{name}" for name in ("concatenate", "iota", "reduce", "slice"))
 _SLICED = ("start_indices", "limit_indices", "strides")
 
 Along = tuple["int | None", ...]
 """For each operand the dimension of which a block is read; None where all of it is."""
+
+Place = tuple[ir.Value, int]
+"""A value, and the dimension along which blocks of it are computed."""
 
 
 def read_along(op: ir.Operation, dim: int) -> Along | None:
@@ -77,15 +80,20 @@ def _reshaped(shape: list[int], other: list[int], dim: int) -> int | None:
 
 def varies(value: ir.Value, dim: int) -> bool:
     """Whether `value` may differ between two indices of `dim`, by the operations that give it."""
-    if isinstance(value.owner, ir.Block):
-        return True
-    op = op_of(value)
-    if op.name == _IOTA:
-        return bool(ir.IntegerAttr(op.attributes["iota_dimension"]).value == dim)
-    along = read_along(op, dim)
-    return along is None or any(
-        each is not None and varies(operand, each) for operand, each in zip(op.operands, along, strict=bool(along))
-    )
+    seen = {(value, dim)}
+    waiting = [(value, dim)]
+    while waiting:
+        value, dim = waiting.pop()
+        if isinstance(value.owner, ir.Block):
+            return True
+        op = op_of(value)
+        along = read_along(op, dim)
+        if along is None or (op.name == _IOTA and ir.IntegerAttr(op.attributes["iota_dimension"]).value == dim):
+            return True
+        sources = {(operand, each) for operand, each in zip(op.operands, along, strict=bool(along)) if each is not None}
+        waiting += sources - seen
+        seen |= sources
+    return False
 
 
 @dataclass
@@ -95,35 +103,61 @@ class Reached:
     home: ir.Block
     whole: frozenset[ir.Operation]
     "Gathers whose results are held."
+    until: ir.Operation | None = None
+    "Behind which no blocks are there: what is read there, but for a reduction of blocks, is held."
     moving: dict[tuple[ir.Operation, int], frozenset[ir.Operation]] = field(default_factory=dict)
     "By operations and the dimension of their results along which blocks are computed, the gathers for which blocks move."
     read: set[ir.Value] = field(default_factory=set)
     "What is held, and read in part or whole."
 
+    _sources: dict[Place, list[Place]] = field(default_factory=dict)
+    "By what has been reached, that of which its blocks are computed."
+    _found: dict[Place, frozenset[ir.Operation]] = field(default_factory=dict)
+
     def reach(self, value: ir.Value, dim: int) -> frozenset[ir.Operation]:
         """The gathers for which blocks of `value` along `dim` need blocks to move."""
+        waiting = [(value, dim)]
+        while waiting:  # what is read comes first; unrolled layers are deeper than Python's stack
+            place = waiting[-1]
+            if place not in self._sources:
+                self._sources[place] = self._read_of(*place)
+                waiting += [each for each in reversed(self._sources[place]) if each not in self._sources]
+            elif waiting.pop() not in self._found:
+                self._settle(*place)
+        return self._found[value, dim]
+
+    def _read_of(self, value: ir.Value, dim: int) -> list[Place]:
+        """What a block is computed of, block by block; what is read otherwise is noted."""
         op = producer(value, self.home)
-        if op is None:
+        if op is not None and self._moves(op, dim):
+            return []
+        along = None if op is None or self._outlives(value) else read_along(op, dim)
+        if op is None or along is None:
             self.read.add(value)
-            return frozenset()
-        if (op, dim) in self.moving:
-            return self.moving[op, dim]
-        if op.name == AllGatherOp.OPERATION_NAME and op not in self.whole and AllGatherOp(op).gather_axis == dim:
-            self.moving[op, dim] = frozenset([op])
-            return self.moving[op, dim]
-        along = read_along(op, dim)
-        if along is None:
-            self.read.add(value)
-            return frozenset()
-        found: frozenset[ir.Operation] = frozenset()
-        for operand, each in zip(op.operands, along, strict=bool(along)):
-            if each is None:
-                self.read.add(operand)
-            else:
-                found |= self.reach(operand, each)
-        if found:
+            return []
+        sides = list(zip(op.operands, along, strict=bool(along)))
+        self.read.update(operand for operand, each in sides if each is None)
+        return [(operand, each) for operand, each in sides if each is not None]
+
+    def _moves(self, op: ir.Operation, dim: int) -> bool:
+        return op.name == AllGatherOp.OPERATION_NAME and op not in self.whole and AllGatherOp(op).gather_axis == dim
+
+    def _outlives(self, value: ir.Value) -> bool:
+        """Whether something reads all of a value where no blocks are there any more."""
+        until = self.until
+        if until is None:
+            return False
+        users = (use.owner.operation for use in value.uses)
+        return any(each.block == self.home and each.name != _REDUCE and until.is_before_in_block(each) for each in users)
+
+    def _settle(self, value: ir.Value, dim: int) -> None:
+        found = frozenset[ir.Operation]().union(*(self._found[each] for each in self._sources[value, dim]))
+        op = producer(value, self.home)
+        if op is not None and self._moves(op, dim):
+            found = frozenset([op])
+        if op is not None and found:
             self.moving[op, dim] = found
-        return found
+        self._found[value, dim] = found
 
 
 def producer(value: ir.Value, home: ir.Block) -> ir.Operation | None:

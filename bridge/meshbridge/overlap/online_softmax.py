@@ -14,7 +14,7 @@ from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, inside, ir
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, in_program_order, inside, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Reached, producer, read_along, read_by, varies
@@ -343,6 +343,8 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     if sums is None or not any(each.other for each in sums):
         return None
     scores, subtracted = _scores(exponential, keys)
+    if not Reached(exponential.block, frozenset(), until=sums[-1].op).reach(scores, keys):  # found without all earlier layers
+        return None
     on_the_way = {exponential, *(each.op for each in sums), *(step.op for each in sums for step in each.steps)}
     if subtracted is not None:
         on_the_way.add(exponential.operands[0].owner.operation)
@@ -439,8 +441,7 @@ def _sums(exponential: ir.Operation, keys: int) -> tuple[Sum, ...] | None:
                 waiting.append((op.results[0], made, (*steps, Step(op, side, dim, made))))
             else:
                 return None
-    order = [view.operation for view in exponential.block.operations if view.operation in found]
-    return tuple(found[op] for op in order)
+    return tuple(found[op] for op in in_program_order(found))
 
 
 def _adds_up(op: ir.Operation, side: int, dim: int) -> bool:
