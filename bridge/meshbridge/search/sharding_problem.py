@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, product
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +57,7 @@ class Form(NamedTuple):
 
 @dataclass
 class ShardingProblem:
-    """The problem of a graph, of which `axes` may split anything; tensors are variables, and behind them ops."""
+    """The problem of a graph, of which `axes` may split anything; variables stand in the program's order."""
 
     graph: Graph
     pricing: Pricing
@@ -131,13 +133,31 @@ class ShardingProblem:
                 for result, tensor in enumerate(node.results)
                 if tensor >= 0
             ]
-        return Problem(tuple(costs), tuple(edges))
+        places = self._places
+        ordered = sorted(zip(places, costs, strict=True), key=itemgetter(0))
+        return Problem(tuple(cost for _, cost in ordered), tuple((places[i], places[j], matrix) for i, j, matrix in edges))
+
+    @cached_property
+    def _places(self) -> list[int]:
+        """For every tensor, and behind them every op, its place among the variables: those of the program's order, since a bound
+        rises from sweep to sweep along chains of variables, each behind the one before. Measured on a GPT's 804 variables: as
+        much in 20 rounds as in 160 where all ops follow all tensors."""
+        order: dict[int, None] = {}
+        for index, node in enumerate(self.graph.nodes):
+            order |= dict.fromkeys(tensor for tensor in node.operands if tensor >= 0)
+            order[len(self.splits) + index] = None
+            order |= dict.fromkeys(tensor for tensor in node.results if tensor >= 0)
+        order |= dict.fromkeys(range(len(self.splits)))  # what no op mentions
+        places = [0] * len(order)
+        for place, variable in enumerate(order):
+            places[variable] = place
+        return places
 
     def tensors(self, chosen: Sequence[int]) -> list[Tensor]:
         """The tensors of the graph, as a solution splits them."""
         found = []
         for index, tensor in enumerate(self.graph.tensors):
-            choice = chosen[index]
+            choice = chosen[self._places[index]]
             if index in self._forms_of:
                 choice = self._forms_of[index][choice].split
             found.append(tensor.with_split(self.splits[index][choice]))
