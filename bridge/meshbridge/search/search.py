@@ -48,7 +48,7 @@ REFINED = 5
 """Starting points, the cheapest ones, from which plans are refined under each price of memory."""
 
 WHOLE = 2
-"""Plans, the fastest by prices of links, that are partitioned as users get them."""
+"""Plans, the fastest by prices of links, that are partitioned as users get them; once the time is over, one that can be."""
 
 PRICES = (0.0, 0.2, *FACTORS)
 """Prices of memory, as many times what the machine says."""
@@ -234,19 +234,26 @@ class _Seeking:
             return None
         self.plans[boundary] = plan
         options = replace(self.asked.options, memory_limit=None)
-        trial = attempt(self.legal, boundary, options, whole=False)
-        if trial is not None:
-            self.trials.append(trial)
-            self.on_trial(trial, len(self.trials))
+        found = attempt(self.legal, boundary, options, whole=False)
+        if found is None:
+            return None
+        trial, _ = found
+        self.trials.append(trial)
+        self.on_trial(trial, len(self.trials))
         return trial
 
     def best_as_a_whole(self) -> tuple[Trial, ir.Module]:
         """The best plan as users get it, and its program."""
         best = nsmallest(WHOLE, self.fitting, key=_speed)
         options = replace(self.asked.options, memory_limit=self.limit)
-        whole = [attempt(self.legal, trial.boundary, options, whole=True) for trial in best]
-        chosen = min([trial for trial in whole if trial is not None] or best, key=_speed)
-        return chosen, planned(self.legal, chosen.boundary, options, whole=any(whole))
+        fastest: tuple[Trial, ir.Module] | None = None
+        for boundary in [trial.boundary for trial in best]:
+            found = attempt(self.legal, boundary, options, whole=True)
+            if found is not None and (fastest is None or _speed(found[0]) < _speed(fastest[0])):
+                fastest = found
+            if fastest is not None and time.monotonic() > self.until:
+                break
+        return fastest or (best[0], planned(self.legal, best[0].boundary, options, whole=False))
 
     def too_large(self) -> MeshError:
         """What is said where nothing fits."""

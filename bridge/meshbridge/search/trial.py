@@ -26,9 +26,10 @@ class Trial:
     peak_bytes: float
 
 
-def attempt(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bool) -> Trial | None:
-    """What comes of a legal program with these shardings, partitioned as users get it (`whole`), or by prices of links alone, for
-    a third of the time. None where it cannot be partitioned so, or not within the limit of memory of the options."""
+def attempt(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bool) -> tuple[Trial, ir.Module] | None:
+    """What comes of a legal program with these shardings, and one device's program of it, partitioned as users get it (`whole`),
+    or by prices of links alone, for a third of the time. None where it cannot be partitioned so, or not within the options'
+    limit of memory."""
     target = options.target
     assert target is not None
     try:
@@ -38,7 +39,7 @@ def attempt(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bo
     except MeshError:
         return None
     peak = memory(main_function(module)).peak
-    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak)
+    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak), module
 
 
 def planned(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bool) -> ir.Module:
