@@ -16,10 +16,11 @@ from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.reductions import body_kind
 from meshbridge.overlap.einsum import DOT, Einsum
 
 BROADCAST, RESHAPE, TRANSPOSE = (f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose"))
-_CONCATENATE, _IOTA, _REDUCE, _SLICE = (f"stablehlo.{name}" for name in ("concatenate", "iota", "reduce", "slice"))
+_CONCATENATE, _IOTA, REDUCE, _SLICE = (f"stablehlo.{name}" for name in ("concatenate", "iota", "reduce", "slice"))
 _SLICED = ("start_indices", "limit_indices", "strides")
 
 Along = tuple["int | None", ...]
@@ -31,6 +32,8 @@ Place = tuple[ir.Value, int]
 
 def read_along(op: ir.Operation, dim: int) -> Along | None:
     """What a block along dimension `dim` of the result reads; None where `op` cannot be computed block by block."""
+    if op.name == REDUCE:
+        return _reduced(op, dim)
     if len(op.results) != 1 or op.regions:
         return None
     rank = len(shape_of(op.results[0]))
@@ -57,6 +60,15 @@ def read_along(op: ir.Operation, dim: int) -> Along | None:
         loop = product.result_loops[dim]
         return product.dim(0, loop), product.dim(1, loop)
     return () if op.name == _IOTA or isinstance(known(op.results[0]), Splat) else None
+
+
+def _reduced(op: ir.Operation, dim: int) -> Along | None:
+    """Of a sum or the like over other dimensions."""
+    if len(op.results) != 1 or not body_kind(op):
+        return None
+    reduced = integers(op.attributes["dimensions"])
+    kept = [each for each in range(len(shape_of(op.operands[0]))) if each not in reduced]
+    return kept[dim], None
 
 
 def read_by(op: ir.Operation, number: int, dim: int) -> int | None:
@@ -148,7 +160,7 @@ class Reached:
         if until is None:
             return False
         users = (use.owner.operation for use in value.uses)
-        return any(each.block == self.home and each.name != _REDUCE and until.is_before_in_block(each) for each in users)
+        return any(each.block == self.home and each.name != REDUCE and until.is_before_in_block(each) for each in users)
 
     def _settle(self, value: ir.Value, dim: int) -> None:
         found = frozenset[ir.Operation]().union(*(self._found[each] for each in self._sources[value, dim]))
@@ -206,6 +218,10 @@ class Blocks:
             starts, limits, strides = (list(integers(op.attributes[each])) for each in _SLICED)
             limits[dim] = self.size
             return self.emit.cut(operands[0], starts, limits, strides)
+        if op.name == REDUCE:
+            combiner = op.regions[0].blocks[0].operations[0].operation.name.removeprefix("stablehlo.")
+            at = Builder(op.location, self.emit.ip)
+            return at.reduce(operands[0], operands[1], list(integers(op.attributes["dimensions"])), combiner)
         return self.emit.again(op, type_, operands)
 
     def _known(self, op: ir.Operation, type_: ir.RankedTensorType, dim: int) -> ir.Value:

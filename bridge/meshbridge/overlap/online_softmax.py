@@ -19,7 +19,7 @@ from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Reached, producer, read_along, read_by, varies
 
-_EXP, _REDUCE, _SUBTRACT = "stablehlo.exponential", "stablehlo.reduce", "stablehlo.subtract"
+EXP, _REDUCE, _SUBTRACT = "stablehlo.exponential", "stablehlo.reduce", "stablehlo.subtract"
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
 _HELD = 4
 """How many shards of keys a device may hold at once beside its own: two each way, one that is read and the next. Not measured."""
@@ -123,7 +123,7 @@ class OnlineSoftmax:
                 late[op] = None
                 left -= 1
             elif op not in self.dead and any(
-                (made := producer(value, self.home)) is not None and made in late for value in _operands(op)
+                (made := producer(value, self.home)) is not None and made in late for value in operands_of(op)
             ):
                 late[op] = None
             if not left:
@@ -146,16 +146,16 @@ class OnlineSoftmax:
             op.results[0].replace_all_uses_with(found.maxima[op])
         for each in self.sums:
             each.op.results[0].replace_all_uses_with(_finished(self, each, found))
-        _erase_unread({*self.dead, *late})
+        erase_unread({*self.dead, *late})
 
 
-def _operands(op: ir.Operation) -> list[ir.Value]:
+def operands_of(op: ir.Operation) -> list[ir.Value]:
     """What `op` reads, inside of its regions as well."""
     nested = inside(op) if op.name in REGION_OPS else []
     return [*op.operands, *(value for each in nested for value in each.operands)]
 
 
-def _erase_unread(operations: set[ir.Operation]) -> None:
+def erase_unread(operations: set[ir.Operation]) -> None:
     """Those of `operations` that nothing reads, nor what reads them."""
     left, count = operations, len(operations) + 1
     while len(left) < count:
@@ -261,10 +261,10 @@ class _Ring:
         inner = blocks.knowing(known)
         part = inner.of(value, dim)
         if each.other is None:
-            return _wide(emit, emit.reduce(part, 0, [dim], "add"))
+            return wide(emit, emit.reduce(part, 0, [dim], "add"))
         other = inner.of(*each.other)
         operands = [part, other] if each.side == 0 else [other, part]
-        type_ = tensor(shape_of(each.op.results[0]), _wider(element_of(each.op.results[0])))
+        type_ = tensor(shape_of(each.op.results[0]), wider(element_of(each.op.results[0])))
         return emit.again(each.op, type_, operands)
 
 
@@ -307,13 +307,13 @@ def _finished(softmax: OnlineSoftmax, each: Sum, found: _SoFar) -> ir.Value:
     return emit.convert(total, element_of(each.op.results[0]))
 
 
-def _wider(element: ir.Type) -> ir.Type:
+def wider(element: ir.Type) -> ir.Type:
     """The element type in which parts of `element` are added up."""
     return ir.F32Type.get(element.context) if ir.FloatType(element).width < 32 else element
 
 
-def _wide(emit: Builder, value: ir.Value) -> ir.Value:
-    return emit.convert(value, _wider(element_of(value)))
+def wide(emit: Builder, value: ir.Value) -> ir.Value:
+    return emit.convert(value, wider(element_of(value)))
 
 
 def _scores(exponential: ir.Operation, keys: int) -> tuple[ir.Value, ir.Value | None]:
@@ -329,7 +329,7 @@ def online_softmaxes(module: ir.Module, most: int) -> Iterator[OnlineSoftmax]:
     """Those over keys that are gathered along one axis of at most so many devices."""
     meshes = declared_meshes(module.body)
     taken: set[ir.Operation] = set()
-    for op in find(module.operation, [_EXP]):
+    for op in find(module.operation, [EXP]):
         for keys, size in enumerate(shape_of(op.results[0])):
             found = None if size in (1, DYNAMIC) else _matched(op, keys, meshes, most)
             if found is not None and taken.isdisjoint(found.gathers):
@@ -369,7 +369,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
         whole |= outside
     if not reached.reach(scores, keys):  # all scores would be held
         return None
-    axes = {_axis(op, meshes, most) for op in gathers}
+    axes = {gathered_along(op, meshes, most) for op in gathers}
     if len(axes) != 1 or None in axes:
         return None
     ((mesh, axis),) = (each for each in axes if each is not None)
@@ -393,7 +393,7 @@ def _beside(sums: Sequence[Sum]) -> Iterator[tuple[ir.Value, int]]:
                     yield operand, dim
 
 
-def _axis(gather: ir.Operation, meshes: Mapping[str, Mesh], most: int) -> tuple[Mesh, int] | None:
+def gathered_along(gather: ir.Operation, meshes: Mapping[str, Mesh], most: int) -> tuple[Mesh, int] | None:
     """The mesh and the one axis of it along which something is gathered."""
     view = AllGatherOp(gather)
     mesh = meshes[view.mesh]
@@ -409,12 +409,12 @@ def _maxima(reached: Reached) -> tuple[tuple[ir.Operation, int], ...]:
     for op, dim in reached.moving:
         for use in op.results[0].uses:
             reader = use.owner.operation
-            if use.operand_number == 0 and _reduces(reader, dim, "stablehlo.maximum") and reader.block == reached.home:
+            if use.operand_number == 0 and reduces(reader, dim, "stablehlo.maximum") and reader.block == reached.home:
                 found[reader] = dim
     return tuple(found.items())
 
 
-def _reduces(op: ir.Operation, dim: int, by: str) -> bool:
+def reduces(op: ir.Operation, dim: int, by: str) -> bool:
     """Whether `op` joins the elements along `dim` alone by the operation `by`."""
     if op.name != _REDUCE or len(op.results) != 1 or list(integers(op.attributes["dimensions"])) != [dim]:
         return False
@@ -435,7 +435,7 @@ def _sums(exponential: ir.Operation, keys: int) -> tuple[Sum, ...] | None:
             if op in seen or op.block != exponential.block:
                 return None
             seen.add(op)
-            if _adds_up(op, side, dim):
+            if adds_up(op, side, dim):
                 found[op] = Sum(op, side, dim, steps)
             elif (made := _linear(op, side, dim)) is not None:
                 waiting.append((op.results[0], made, (*steps, Step(op, side, dim, made))))
@@ -444,10 +444,10 @@ def _sums(exponential: ir.Operation, keys: int) -> tuple[Sum, ...] | None:
     return tuple(found[op] for op in in_program_order(found))
 
 
-def _adds_up(op: ir.Operation, side: int, dim: int) -> bool:
+def adds_up(op: ir.Operation, side: int, dim: int) -> bool:
     """Whether `op` adds up its operand `side` along `dim`, which runs over keys, and contracts nothing else of it."""
     if op.name != DOT:
-        return side == 0 and _reduces(op, dim, "stablehlo.add") and is_splat(op.operands[1], 0)
+        return side == 0 and reduces(op, dim, "stablehlo.add") and is_splat(op.operands[1], 0)
     product = Einsum(op)
     return [each for each, loop in enumerate(product.loops[side]) if product.result_dim(loop) is None] == [dim]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,8 +24,11 @@ from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.overlap.attention_gradients import AttentionGradients, attention_gradients
 from meshbridge.overlap.online_softmax import OnlineSoftmax, online_softmaxes
 from meshbridge.read.formats import copy_module, replace_content
+
+_Part = OnlineSoftmax | AttentionGradients
 
 
 @register
@@ -68,21 +71,23 @@ class RingAttention(Pass):
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
-            found = self._found(module)
-            if not found:
-                return False
-            if not self.machine:
-                for each in found:
-                    each.rewrite()
-                return True
-            return self._take_what_pays(module, [*dict.fromkeys(each.looks for each in found)])
+            parts = (self._backward, self._forward)  # first what reads the weights, so that a forward pass can do without them
+            if self.machine:
+                return any([self._take_what_pays(module, part) for part in parts])
+            return any([_rewrite(part(module)) for part in parts])
 
-    def _found(self, module: ir.Module) -> list[OnlineSoftmax]:
+    def _backward(self, module: ir.Module) -> list[_Part]:
+        return [*attention_gradients(module, self.steps)]
+
+    def _forward(self, module: ir.Module) -> list[_Part]:
         return [each for each in online_softmaxes(module, self.steps) if _differs(each)]
 
-    def _take_what_pays(self, module: ir.Module, kinds: Sequence[object]) -> bool:
+    def _take_what_pays(self, module: ir.Module, part: Callable[[ir.Module], list[_Part]]) -> bool:
         """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is
         short. Raises MeshError for a machine that is not known."""
+        kinds = dict.fromkeys(each.looks for each in part(module))
+        if not kinds:
+            return False
         chosen = device(self.machine, self.compiler_options)
         target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
         changed = False
@@ -92,9 +97,7 @@ class RingAttention(Pass):
             return False
         for kind in kinds:
             copy = copy_module(module)
-            for each in self._found(copy):
-                if each.looks == kind:
-                    each.rewrite()
+            _rewrite([each for each in part(copy) if each.looks == kind])
             after = step_seconds(copy, chosen, target)
             if after * EQUAL < seconds or self._saves_memory(module, copy):
                 replace_content(module, copy)
@@ -106,6 +109,12 @@ class RingAttention(Pass):
             return False
         before, after = (memory(main_function(each)).peak for each in (module, copy))
         return before > self.memory and after < before
+
+
+def _rewrite(found: Sequence[_Part]) -> bool:
+    for each in found:
+        each.rewrite()
+    return bool(found)
 
 
 def _differs(softmax: OnlineSoftmax) -> bool:

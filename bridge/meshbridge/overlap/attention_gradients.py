@@ -1,0 +1,297 @@
+"""The backward pass of attention over gathered keys, block by block: gradients of keys and values travel to where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.module_mesh import declared_meshes
+from meshbridge.dialect.ops import AllGatherOp, ReduceScatterOp
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import BARRIER, find, ir
+from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.overlap.einsum import DOT
+from meshbridge.overlap.key_blocks import REDUCE, Blocks, Reached, producer, read_by
+from meshbridge.overlap.online_softmax import EXP, Sum, adds_up, erase_unread, gathered_along, operands_of, wide, wider
+from meshbridge.overlap.row_sums import row_sum
+from meshbridge.overlap.twins import Twins
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where what is computed of exponentials along keys leaves them."""
+
+    scattered: tuple[ir.Operation, ...]
+    "Gradients of keys and values: partial sums of all keys, of which each device keeps a shard."
+    sums: tuple[Sum, ...]
+    "Gradients of queries: sums over keys."
+
+    @property
+    def operations(self) -> list[ir.Operation]:
+        """All of them."""
+        return [*self.scattered, *(each.op for each in self.sums)]
+
+
+@dataclass(frozen=True)
+class AttentionGradients:
+    """Exponentials of scores in a backward pass, and what is left of them once they are multiplied with gradients."""
+
+    exponential: ir.Operation
+    keys: int
+    ends: Ends
+    gathers: tuple[ir.Operation, ...]
+    mesh: Mesh
+    axis: int
+
+    @property
+    def scores(self) -> ir.Value:
+        """What is exponentiated."""
+        value: ir.Value = self.exponential.operands[0]
+        return value
+
+    @property
+    def home(self) -> ir.Block:
+        """The block of operations that all of it stands in."""
+        return self.exponential.block
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return self.mesh.shape[self.axis]
+
+    @property
+    def looks(self) -> object:
+        """What backward passes share that cost the same."""
+        values = [self.scores, *(op.results[0] for op in (*self.ends.operations, *self.gathers))]
+        return tuple(str(value.type) for value in values), self.axis, str(self.mesh.name)
+
+    def rewrite(self) -> None:
+        """Writes the ring in place of the last end, and drops what nothing reads any more."""
+        self._reuse()
+        late = _waiting(self.home, self.ends.operations)
+        reached, travelling = _travelling(self)
+        last = late[-1]
+        found = _Ring(self, travelling, Builder.before(last)).run()
+        for op in late[:-1]:
+            op.move_before(last)
+        for end, value in found.items():
+            end.results[0].replace_all_uses_with(value)
+        erase_unread({*late, *(op for op, _ in reached.moving)})
+
+    def _reuse(self) -> None:
+        """Takes what the forward pass has for each query, instead of computing it of all keys again: the largest score, the sum
+        of exponentials, and the weighted values, of which the sum of weights times their gradients follows."""
+        twins = Twins(self.home)
+        replaced: set[ir.Operation] = set()
+        for op in (view.operation for view in list(self.home.operations)):
+            reached = Reached(self.home, frozenset())
+            if op.name != REDUCE or not _over_keys(op, reached):
+                continue
+            value: ir.Value | None = twins.first(op.results[0])
+            if value == op.results[0]:
+                value = row_sum(op, self.exponential, self.keys, twins)
+            if value is not None:
+                op.results[0].replace_all_uses_with(value)
+                replaced |= {op, *(each for each, _ in reached.moving)}
+        erase_unread(replaced - {self.exponential, *self.ends.operations})
+
+
+def _over_keys(op: ir.Operation, reached: Reached) -> bool:
+    """Whether `op` joins the elements for all keys of something."""
+    dims = integers(op.attributes["dimensions"])
+    return len(op.results) == len(dims) == 1 and bool(reached.reach(op.operands[0], dims[0]))
+
+
+def _sources(ends: Ends) -> Iterator[tuple[ir.Value, int]]:
+    """What the ends read block by block, and along which dimension."""
+    for op in ends.scattered:
+        yield op.operands[0], ReduceScatterOp(op).scatter_axis
+    for each in ends.sums:
+        yield each.op.operands[each.side], each.read
+        if each.other is not None:
+            yield each.other
+
+
+def _reached(home: ir.Block, ends: Ends, whole: frozenset[ir.Operation] = frozenset()) -> Reached:
+    reached = Reached(home, whole)
+    for value, dim in _sources(ends):
+        reached.reach(value, dim)
+    return reached
+
+
+def _travelling(found: AttentionGradients) -> tuple[Reached, tuple[ir.Operation, ...]]:
+    """What blocks are computed of, and the gathers that nothing else needs, whose shards travel; of others a block is a slice."""
+    reached = _reached(found.home, found.ends)
+    inner = {op for op, _ in reached.moving} | set(found.ends.operations)
+    held: frozenset[ir.Operation] = frozenset()
+    for (op, _), needed in reached.moving.items():
+        if any(use.owner.operation not in inner for use in op.results[0].uses):
+            held |= needed
+    return reached, tuple(op for op in found.gathers if op not in held)
+
+
+def _waiting(home: ir.Block, ends: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """What stands before the last end and waits for any, these included, in program order."""
+    late: dict[ir.Operation, None] = {}
+    left = set(ends)
+    for op in (view.operation for view in home.operations):
+        if op in left or any((made := producer(value, home)) is not None and made in late for value in operands_of(op)):
+            late[op] = None
+            left.discard(op)
+        if not left:
+            break
+    return list(late)
+
+
+class _Ring:
+    """The steps of one backward pass: gradients of the keys before come first, those of the own keys last, so that they are at
+    home once all devices have added to them."""
+
+    def __init__(self, found: AttentionGradients, travelling: Sequence[ir.Operation], emit: Builder) -> None:
+        self.found, self.travelling, self.emit = found, travelling, emit
+
+    def run(self) -> dict[ir.Operation, ir.Value]:
+        """What each end gives."""
+        found, emit = self.found, self.emit
+        index = build.all_slice(emit.iota([found.count], 0), found.mesh, mesh_axes=[found.axis], slice_axis=0, at=emit)
+        own = emit.reshape(index, [])
+        home = [op.operands[0] for op in self.travelling]
+        shards, so_far = home, dict[ir.Operation, ir.Value]()
+        for step in range(found.count):
+            if step == found.count - 1:
+                shards = home
+            else:
+                shards = [self._shifted(each, op) for each, op in zip(self._until(so_far, shards), self.travelling, strict=True)]
+            keeper = emit.elementwise("remainder", emit.add(own, found.count - 1 - step), found.count)
+            so_far = self._added(so_far, keeper, shards)
+        return {op: emit.convert(value, element_of(op.results[0])) for op, value in so_far.items()}
+
+    def _until(self, so_far: Mapping[ir.Operation, ir.Value], shards: list[ir.Value]) -> list[ir.Value]:
+        """`shards`, once what is there so far is: else all could be sent at the beginning, and held."""
+        if not so_far or not shards:
+            return shards
+        held = [*shards, min(so_far.values(), key=tensor_bytes)]
+        return list(self.emit.op(BARRIER, [value.type for value in held], held).results)[:-1]
+
+    def _shifted(self, value: ir.Value, replaced: ir.Operation) -> ir.Value:
+        """What the device before holds, at the location of the collective in whose place it is sent."""
+        mesh, axis = self.found.mesh, self.found.axis
+        at = Builder(replaced.location, self.emit.ip)
+        return build.shift(value, mesh, mesh_axes=[axis], shift_axis=axis, offset=1, rotate=True, at=at)
+
+    def _added(
+        self, before: Mapping[ir.Operation, ir.Value], keeper: ir.Value, shards: Sequence[ir.Value]
+    ) -> dict[ir.Operation, ir.Value]:
+        """With what the keys contribute that the device of position `keeper` keeps."""
+        found, emit = self.found, self.emit
+        size = shape_of(found.exponential.results[0])[found.keys] // found.count
+        moved = zip(self.travelling, shards, strict=True)
+        given = {(op.results[0], AllGatherOp(op).gather_axis): shard for op, shard in moved}
+        blocks = Blocks(emit, found.home, emit.multiply(keeper, size), size, given)
+        after = {}
+        for op in found.ends.scattered:
+            part = emit.convert(blocks.of(op.operands[0], ReduceScatterOp(op).scatter_axis), element_of(op.results[0]))
+            after[op] = emit.add(self._shifted(before[op], op), part) if before else part
+        for each in found.ends.sums:
+            part = _part(emit, each, blocks)
+            after[each.op] = emit.add(before[each.op], part) if before else part
+        return after
+
+
+def _part(emit: Builder, each: Sum, blocks: Blocks) -> ir.Value:
+    """A sum over one block of keys."""
+    block = blocks.of(each.op.operands[each.side], each.read)
+    if each.other is None:
+        return wide(emit, emit.reduce(block, 0, [each.read], "add"))
+    other = blocks.of(*each.other)
+    type_ = tensor(shape_of(each.op.results[0]), wider(element_of(each.op.results[0])))
+    return emit.again(each.op, type_, [block, other] if each.side == 0 else [other, block])
+
+
+def attention_gradients(module: ir.Module, most: int) -> Iterator[AttentionGradients]:
+    """Those over keys that are gathered along one axis of at most so many devices."""
+    meshes = declared_meshes(module.body)
+    taken: set[ir.Operation] = set()
+    for op in find(module.operation, [EXP]):
+        for keys, size in enumerate(shape_of(op.results[0])):
+            found = None if size in (1, DYNAMIC) else _matched(op, keys, meshes, most)
+            if found is not None and taken.isdisjoint(found.ends.operations):
+                taken.update(found.ends.operations)
+                yield found
+                break
+
+
+def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], most: int) -> AttentionGradients | None:
+    home = exponential.block
+    scores = Reached(home, frozenset())
+    if not scores.reach(exponential.results[0], keys):
+        return None
+    scattered, sums = _leaving(exponential, keys)
+    reached = _reached(home, Ends(scattered, ()))
+    gathers = dict.fromkeys(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
+    axes = {gathered_along(op, meshes, most) for op in gathers}
+    if not scattered or len(axes) != 1 or None in axes:
+        return None
+    ((mesh, axis),) = (each for each in axes if each is not None)
+    if any(not _adds(op, mesh, axis) for op in scattered):
+        return None
+    products = {op for op, _ in reached.moving if op.name == DOT} - {op for op, _ in scores.moving}
+    backward = tuple(
+        each
+        for each in sums
+        if any(op in products for op, _ in _reached(home, Ends((), (each,))).moving)
+        and not _leads_to(each.op, set(scattered), home)
+    )
+    ends = Ends(scattered, backward)
+    reached = _reached(home, ends)
+    if {op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME} != set(gathers):
+        return None
+    late = set(_waiting(home, ends.operations))
+    if any(producer(value, home) in late for value in reached.read) or any(op in late for op, _ in reached.moving):
+        return None
+    return AttentionGradients(exponential, keys, ends, tuple(gathers), mesh, axis)
+
+
+def _adds(op: ir.Operation, mesh: Mesh, axis: int) -> bool:
+    """Whether `op` adds up along that axis alone."""
+    view = ReduceScatterOp(op)
+    along = [each for each in view.mesh_axes if mesh.shape[each] != 1]
+    return (view.mesh, along, view.reduction) == (mesh.name, [axis], "sum") and DYNAMIC not in shape_of(op.operands[0])
+
+
+def _leads_to(op: ir.Operation, ends: set[ir.Operation], home: ir.Block) -> bool:
+    """Whether any of `ends` is computed of what `op` gives."""
+    reached = {op}
+    for each in (view.operation for view in home.operations):
+        if any(producer(value, home) in reached for value in operands_of(each)):
+            if each in ends:
+                return True
+            reached.add(each)
+    return False
+
+
+def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[ir.Operation, ...], tuple[Sum, ...]]:
+    """The reduce-scatters along keys, and the sums over keys, of anything that is computed of the exponentials key by key."""
+    scattered: dict[ir.Operation, None] = {}
+    sums: dict[ir.Operation, Sum] = {}
+    seen: set[tuple[ir.Value, int]] = set()
+    waiting = [(exponential.results[0], keys)]
+    while waiting:
+        value, dim = waiting.pop()
+        if (value, dim) in seen:
+            continue
+        seen.add((value, dim))
+        for use in value.uses:
+            op, side = use.owner.operation, use.operand_number
+            if op.block != exponential.block:
+                continue
+            if op.name == ReduceScatterOp.OPERATION_NAME and ReduceScatterOp(op).scatter_axis == dim:
+                scattered[op] = None
+            elif op.name in (DOT, REDUCE) and adds_up(op, side, dim):
+                sums[op] = Sum(op, side, dim, ())
+            elif (made := read_by(op, side, dim)) is not None:
+                waiting.append((op.results[0], made))
+    return tuple(scattered), tuple(sums.values())

@@ -1,0 +1,168 @@
+"""The sum over keys of weights times their gradients, of what the forward pass gives: that of the result times its gradient.
+
+weights = exponentials * a;  result = dot_general(weights, v);  gradients = dot_general(g, v)
+sum over keys (exponentials * b * gradients)  =  sum over features (g * result) * b / a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from meshbridge.analysis.known_values import is_splat
+from meshbridge.dialect.attributes import integers
+from meshbridge.ir.builder import Builder, element_of, shape_of
+from meshbridge.ir.mlir import ir
+from meshbridge.overlap.einsum import DOT, Einsum
+from meshbridge.overlap.key_blocks import TRANSPOSE, Blocks, varies
+from meshbridge.overlap.online_softmax import reduces, wider
+from meshbridge.overlap.twins import Twins
+
+_CONVERT, _MULTIPLY, _DIVIDE = "stablehlo.convert", "stablehlo.multiply", "stablehlo.divide"
+_INVERSE = {"multiply": "divide", "divide": "multiply"}
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Factors of a value that has one element for each key."""
+
+    by_key: tuple[ir.Value, ...]
+    by_query: tuple[tuple[str, ir.Value], ...]
+    "What multiplies or divides alike for all keys."
+
+
+@dataclass(frozen=True)
+class _Viewed:
+    """A value whose dimension `dims[n]` is dimension `n` of another."""
+
+    value: ir.Value
+    dims: tuple[int, ...]
+
+
+def row_sum(op: ir.Operation, exponential: ir.Operation, keys: int, twins: Twins) -> ir.Value | None:
+    """What equals the sum `op` over keys, of a result that is there before it; None where there is no such result."""
+    if not reduces(op, keys, "stablehlo.add") or not is_splat(op.operands[1], 0):
+        return None
+    product = _product(op.operands[0], keys)
+    number = twins.number(exponential.results[0])
+    gradients = [value for value in product.by_key if twins.number(value) != number]
+    if len(gradients) != 1 or len(product.by_key) != 2:
+        return None
+    for pair in _pairs(_behind(gradients[0]), op, twins, number, keys):
+        order = _order(pair, keys)
+        if order is not None:
+            undone = [(_INVERSE[by], factor) for by, factor in pair.by_query]
+            return _written(op, keys, pair, order, [*product.by_query, *undone])
+    return None
+
+
+
+def _owner(value: ir.Value) -> ir.Operation | None:
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def _product(value: ir.Value, keys: int) -> _Product:
+    op = _owner(value)
+    if op is not None and op.name == _CONVERT:
+        return _product(op.operands[0], keys)
+    if op is None or op.name not in (_MULTIPLY, _DIVIDE) or (op.name == _DIVIDE and varies(op.operands[1], keys)):
+        return _Product((value,), ())
+    by = op.name.removeprefix("stablehlo.")
+    by_key: tuple[ir.Value, ...] = ()
+    by_query: tuple[tuple[str, ir.Value], ...] = ()
+    for side, operand in enumerate(op.operands):
+        if varies(operand, keys):
+            inner = _product(operand, keys)
+            by_key, by_query = (*by_key, *inner.by_key), (*by_query, *inner.by_query)
+        else:
+            by_query = (*by_query, (by if side else "multiply", operand))
+    return _Product(by_key, by_query)
+
+
+def _behind(value: ir.Value) -> _Viewed:
+    """What `value` shows in another element type, or with its dimensions in another order."""
+    dims = tuple(range(len(shape_of(value))))
+    while (op := _owner(value)) is not None and op.name in (_CONVERT, TRANSPOSE):
+        if op.name == TRANSPOSE:
+            order = integers(op.attributes["permutation"])
+            dims = tuple(order[dim] for dim in dims)
+        value = op.operands[0]
+    return _Viewed(value, dims)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A product that gives gradients of weights, and one that gives the weighted values."""
+
+    gradients: ir.Operation
+    gradient_dims: tuple[int, ...]
+    "The dimension of the gradients that is each dimension of the exponentials."
+    values: int
+    "Which operand of `gradients` the values are."
+    result: ir.Operation
+    weights: _Viewed
+    side: int
+    "Which operand of `result` the weights are."
+    by_query: tuple[tuple[str, ir.Value], ...]
+    "What the exponentials are multiplied with or divided by to be weights."
+
+
+def _pairs(view: _Viewed, before: ir.Operation, twins: Twins, exponential: int, keys: int) -> Iterator[_Pair]:
+    """The results that stand before an operation, of the same values as the gradients."""
+    product = _owner(view.value)
+    if product is None or product.name != DOT:
+        return
+    einsum = Einsum(product)
+    loop = einsum.result_loops[view.dims[keys]]
+    values = 0 if einsum.dim(0, loop) is not None else 1
+    if einsum.dim(1 - values, loop) is not None:
+        return
+    wanted = twins.number(product.operands[values])
+    for op in (each.operation for each in before.block.operations):
+        if op == before:
+            return
+        for side in (0, 1):
+            if op.name == DOT and twins.number(op.operands[1 - side]) == wanted:
+                weights = _behind(op.operands[side])
+                factors = _product(weights.value, keys) if len(weights.dims) == len(view.dims) else _Product((), ())
+                if [twins.number(value) for value in factors.by_key] == [exponential]:
+                    yield _Pair(product, view.dims, values, op, weights, side, factors.by_query)
+
+
+def _order(pair: _Pair, keys: int) -> list[int] | None:
+    """The dimension of the result that is each dimension of its gradient; None where they are not of one kind."""
+    back, forth = Einsum(pair.gradients), Einsum(pair.result)
+    found: dict[int, int | None] = {}
+    for dim, loop in enumerate(back.loops[1 - pair.values]):
+        along_values = back.dim(pair.values, loop)
+        result = back.result_dim(loop)
+        loops = set()
+        if along_values is not None:
+            loops.add(forth.loops[1 - pair.side][along_values])
+        if result is not None:
+            loops.add(forth.loops[pair.side][pair.weights.dims.index(pair.gradient_dims.index(result))])
+        found[dim] = forth.result_dim(loops.pop()) if len(loops) == 1 else None
+    own = back.loops[pair.values].index(back.result_loops[pair.gradient_dims[keys]])
+    summed = forth.loops[1 - pair.side][own]
+    order = [each for each in found.values() if each is not None]
+    if sorted(order) != list(range(len(found))) or forth.result_dim(summed) is not None:
+        return None
+    if summed != forth.loops[pair.side][pair.weights.dims.index(keys)] or len(forth.result_loops) != len(order):
+        return None
+    return order
+
+
+def _written(op: ir.Operation, keys: int, pair: _Pair, order: list[int], factors: Sequence[tuple[str, ir.Value]]) -> ir.Value:
+    emit, back = Builder.before(op), Einsum(pair.gradients)
+    gradient = pair.gradients.operands[1 - pair.values]
+    element = wider(element_of(gradient))
+    result = emit.transpose(emit.convert(pair.result.results[0], element), order)
+    loops = back.loops[1 - pair.values]
+    features = [dim for dim, loop in enumerate(loops) if back.result_dim(loop) is None]
+    total = emit.reduce(emit.multiply(emit.convert(gradient, element), result), 0, features, "add")
+    kept = [back.result_dim(loop) for dim, loop in enumerate(loops) if dim not in features]
+    total = emit.transpose(total, [kept.index(dim) for number, dim in enumerate(pair.gradient_dims) if number != keys])
+    for by, factor in factors:
+        one = Blocks(emit, op.block, 0, 1, {}).of(factor, keys)
+        total = emit.elementwise(by, total, emit.convert(emit.reshape(one, shape_of(total)), element))
+    return emit.convert(total, element_of(op.results[0]))
