@@ -169,7 +169,7 @@ class _Ring:
             so_far = self._added(so_far, keeper, shards)
         return {op: emit.convert(value, element_of(op.results[0])) for op, value in so_far.items()}
 
-    def _until(self, so_far: Mapping[ir.Operation, ir.Value], shards: list[ir.Value]) -> list[ir.Value]:
+    def _until(self, so_far: Mapping[ir.Operation, ir.Value], shards: Sequence[ir.Value]) -> Sequence[ir.Value]:
         """`shards`, once what is there so far is: else all could be sent at the beginning, and held."""
         if not so_far or not shards:
             return shards
@@ -227,7 +227,7 @@ def attention_gradients(module: ir.Module, most: int) -> Iterator[AttentionGradi
 def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], most: int) -> AttentionGradients | None:
     home = exponential.block
     scores = Reached(home, frozenset())
-    if not scores.reach(exponential.results[0], keys):
+    if not scores.reach(exponential.results[0], keys) or _compared(scores):
         return None
     scattered, sums = _leaving(exponential, keys)
     reached = _reached(home, Ends(scattered, ()))
@@ -253,6 +253,18 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     if any(producer(value, home) in late for value in reached.read) or any(op in late for op, _ in reached.moving):
         return None
     return AttentionGradients(exponential, keys, ends, tuple(gathers), mesh, axis)
+
+
+def _compared(scores: Reached) -> bool:
+    """Whether a score is asked to equal another number, as the largest one is where its gradient is taken: scores of a block round
+    differently, so that none may."""
+    readers = (use.owner.operation for op, _ in scores.moving for use in op.results[0].uses)
+    return any(
+        op.name == "stablehlo.compare"
+        and isinstance(element_of(op.operands[0]), ir.FloatType)
+        and any(each in str(op.attributes["comparison_direction"]) for each in ("EQ", "NE"))
+        for op in readers
+    )
 
 
 def _adds(op: ir.Operation, mesh: Mesh, axis: int) -> bool:

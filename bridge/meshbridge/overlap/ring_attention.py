@@ -54,7 +54,15 @@ class RingAttention(Pass):
     As many bytes as the gathers send, in more collectives; neither all keys and values nor all scores are held. Scores may be
     computed by anything that has an element for each key: masks of iotas begin at the shard's first key, other masks are sliced.
     Sums are added up in float32 where they are narrower, in another order, so that results round differently. What reads
-    exponentials otherwise, as a backward pass reads the weights, keeps the gathers.
+    exponentials otherwise keeps the gathers.
+
+    A backward pass, in which exponentials are multiplied with gradients, is a ring of its own: for each shard scores and
+    exponentials are computed again, from the largest score and the sum that the forward pass has, and
+
+    Input:   %0 = mesh.reduce_scatter %dk on @m mesh_axes = [0] scatter_axis = 0 : tensor<8x8xf32> -> tensor<4x8xf32>
+    Output:  part of the keys that the device before keeps
+             %1 = mesh.shift (that) on @m mesh_axes = [0] shift_axis = 0 offset = 1 rotate;  %1 + part of the keys before those
+             and so on, until the own keys' comes home, to which all devices have added
     """
 
     name: ClassVar[str] = "ring-attention"
@@ -71,10 +79,12 @@ class RingAttention(Pass):
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
-            parts = (self._backward, self._forward)  # first what reads the weights, so that a forward pass can do without them
-            if self.machine:
-                return any([self._take_what_pays(module, part) for part in parts])
-            return any([_rewrite(part(module)) for part in parts])
+            # First what reads the weights, so that a forward pass can do without them.
+            changed = [
+                self._take_what_pays(module, part) if self.machine else _rewrite(part(module))
+                for part in (self._backward, self._forward)
+            ]
+            return any(changed)
 
     def _backward(self, module: ir.Module) -> list[_Part]:
         return [*attention_gradients(module, self.steps)]

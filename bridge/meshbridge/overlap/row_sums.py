@@ -56,7 +56,6 @@ def row_sum(op: ir.Operation, exponential: ir.Operation, keys: int, twins: Twins
     return None
 
 
-
 def _owner(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value.owner, ir.Block) else value.owner.operation
 

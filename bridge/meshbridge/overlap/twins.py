@@ -1,4 +1,4 @@
-"""Values that are computed twice: what `jax.checkpoint` computes again behind an `optimization_barrier` has the number of the first."""
+"""Values that are computed twice, as `jax.checkpoint` computes them again behind an `optimization_barrier`."""
 
 from __future__ import annotations
 

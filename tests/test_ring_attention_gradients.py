@@ -1,0 +1,99 @@
+"""Backward passes of attention as rings: gradients of one device, as many bytes as before, and less memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import meshbridge
+from meshbridge import pipeline
+from meshbridge.collectives.optimize_collectives import OptimizeCollectives
+from meshbridge.cost.communication import communication
+from meshbridge.cost.memory import memory
+from meshbridge.ir.mlir import ir, main_function
+from meshbridge.overlap.ring_attention import RingAttention
+from tests.test_ring_attention import VARIANTS, Attention, counted, drawn, gathered, sharded
+
+P = PartitionSpec
+
+
+def training(attention: Attention, again: bool) -> Any:
+    """A loss and the gradients of queries, keys and values; with weights computed again, or kept."""
+    run = jax.checkpoint(attention) if again else attention
+    return jax.value_and_grad(lambda *qkv: (run(*qkv).astype(jnp.float32) ** 2).sum(), (0, 1, 2))
+
+
+def scattered(attention: Attention, mesh: jax.sharding.Mesh, axis: str, again: bool, arguments: list[Any]) -> ir.Module:
+    """The partitioned step, gradients of keys and values reduce-scattered."""
+    tokens = NamedSharding(mesh, P("data" if axis == "model" else None, axis))
+    step = training(sharded(attention, mesh, axis), again)
+    jitted = jax.jit(step, in_shardings=(tokens,) * 3, out_shardings=(None, (tokens,) * 3))
+    module = gathered(jitted, *arguments)
+    pipeline.run((OptimizeCollectives(0, machine="h100"),), module)
+    assert counted(module, "mesh.reduce_scatter") == 2
+    return module
+
+
+def check(module: ir.Module, attention: Attention, arguments: list[jax.Array]) -> None:
+    """As many bytes, less memory, and gradients that are as near to those of float32 as what one device computes."""
+    bytes_, held = communication(module).wire_bytes, memory(main_function(module)).temporaries
+    pipeline.run((RingAttention(),), module)
+    assert communication(module).wire_bytes == pytest.approx(bytes_)
+    assert memory(main_function(module)).temporaries < held
+    step = jax.jit(training(attention, again=False))
+    found, alike = (jax.tree.leaves(run(*arguments)) for run in (meshbridge.compile(module), step))
+    exact = jax.tree.leaves(step(*(each.astype(jnp.float32) for each in arguments)))
+    for each, plain, wanted in zip(found, alike, exact, strict=True):
+        assert each.dtype == plain.dtype
+        largest = np.abs(wanted).max()
+        rounding = np.abs(np.asarray(plain, np.float32) - wanted).max()
+        assert np.abs(np.asarray(each, np.float32) - wanted).max() <= 1e-5 * largest + 2 * rounding
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])
+@pytest.mark.parametrize("name", ["library_causal", "causal", "sloped"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_variants(name: str, dtype: Any, again: bool, mesh: jax.sharding.Mesh) -> None:
+    """Keys and values travel with their gradients where the forward pass does not hold them."""
+    arguments = drawn(dtype, key_heads=2)
+    module = scattered(VARIANTS[name], mesh, "model", again, arguments)
+    check(module, VARIANTS[name], arguments)
+    assert counted(module, "mesh.reduce_scatter") == 0
+    assert (counted(module, "mesh.all_gather"), counted(module, "mesh.shift")) == ((0, 18) if again else (2, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])
+@pytest.mark.parametrize(
+    "name", [name for name in VARIANTS if not name.startswith(("rotated", "late", "masked_rows", "logarithmic"))]
+)
+def test_all_variants(name: str, again: bool, mesh: jax.sharding.Mesh) -> None:
+    arguments = drawn(key_heads=2)
+    module = scattered(VARIANTS[name], mesh, "model", again, arguments)
+    check(module, VARIANTS[name], arguments)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_groups(count: int) -> None:
+    mesh = jax.make_mesh((count, 8 // count), ("sequence", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    arguments = drawn()
+    module = scattered(VARIANTS["library_causal"], mesh, "sequence", True, arguments)
+    check(module, VARIANTS["library_causal"], arguments)
+    assert counted(module, "mesh.shift") == 6 * (count - 1)
+
+
+def test_largest_scores_with_a_gradient(mesh: jax.sharding.Mesh) -> None:
+    """Which score is the largest cannot be asked of scores that round differently: the backward pass stays as it is."""
+    arguments = drawn()
+    for again in (False, True):
+        module = scattered(VARIANTS["logarithmic"], mesh, "model", again, arguments)
+        pipeline.run((RingAttention(),), module)
+        assert counted(module, "mesh.reduce_scatter") == 2
+        right = jax.tree.leaves(jax.jit(training(VARIANTS["logarithmic"], again=False))(*arguments))
+        for each, wanted in zip(jax.tree.leaves(meshbridge.compile(module)(*arguments)), right, strict=True):
+            np.testing.assert_allclose(each, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
