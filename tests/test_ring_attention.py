@@ -230,13 +230,13 @@ def stays(jitted: Any, *arguments: Any) -> None:
     assert str(module) == text
 
 
-def test_weights_that_a_backward_pass_reads(mesh: jax.sharding.Mesh) -> None:
+def test_gradients_that_are_not_reduce_scattered(mesh: jax.sharding.Mesh) -> None:
     jitted = sharded(VARIANTS["causal"], mesh, "model")
     stays(jax.jit(jax.grad(lambda *qkv: jitted(*qkv).sum(), (0, 1, 2))), *drawn())
 
 
 def test_layers_that_are_computed_again(mesh: jax.sharding.Mesh) -> None:
-    """The forward pass is a ring, the backward pass is not."""
+    """The forward pass is a ring, the backward pass, whose gradients are all-reduced, is not."""
     jitted, arguments = sharded(VARIANTS["causal"], mesh, "model"), drawn()
 
     def training(attention: Attention) -> Attention:

@@ -256,7 +256,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
 
 
 def _compared(scores: Reached) -> bool:
-    """Whether a score is asked to equal another number, as the largest one is where its gradient is taken: scores of a block round
+    """Whether a score is asked to equal another number, as where the largest one has a gradient: scores of a block round
     differently, so that none may."""
     readers = (use.owner.operation for op, _ in scores.moving for use in op.results[0].uses)
     return any(
