@@ -96,6 +96,7 @@ class AttentionGradients:
             if value is not None:
                 op.results[0].replace_all_uses_with(value)
                 replaced |= {op, *(each for each, _ in reached.moving)}
+        replaced |= {view.operation for view in self.home.operations if view.operation.name == DOT}
         erase_unread(replaced - {self.exponential, *self.ends.operations})
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import Builder, element_of, shape_of
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import TRANSPOSE, Blocks, varies
@@ -151,11 +151,21 @@ def _order(pair: _Pair, keys: int) -> list[int] | None:
     return order
 
 
+def _unrounded(product: ir.Operation) -> ir.Value:
+    """The result of `product` as it is added up: what is subtracted from gradients of weights is much larger than what is left."""
+    emit, (rounded,) = Builder.before(product), product.results
+    if wider(element_of(rounded)) == element_of(rounded):
+        return rounded
+    whole = emit.again(product, tensor(shape_of(rounded), wider(element_of(rounded))), list(product.operands))
+    rounded.replace_all_uses_with(emit.convert(whole, element_of(rounded)))
+    return whole
+
+
 def _written(op: ir.Operation, keys: int, pair: _Pair, order: list[int], factors: Sequence[tuple[str, ir.Value]]) -> ir.Value:
     emit, back = Builder.before(op), Einsum(pair.gradients)
     gradient = pair.gradients.operands[1 - pair.values]
     element = wider(element_of(gradient))
-    result = emit.transpose(emit.convert(pair.result.results[0], element), order)
+    result = emit.transpose(emit.convert(_unrounded(pair.result), element), order)
     loops = back.loops[1 - pair.values]
     features = [dim for dim, loop in enumerate(loops) if back.result_dim(loop) is None]
     total = emit.reduce(emit.multiply(emit.convert(gradient, element), result), 0, features, "add")
