@@ -152,7 +152,7 @@ def _order(pair: _Pair, keys: int) -> list[int] | None:
 
 
 def _unrounded(product: ir.Operation) -> ir.Value:
-    """The result of `product` as it is added up: what is subtracted from gradients of weights is much larger than what is left."""
+    """The result of `product` as it is added up: what is subtracted from gradients of weights is larger than what is left."""
     emit, (rounded,) = Builder.before(product), product.results
     if wider(element_of(rounded)) == element_of(rounded):
         return rounded
