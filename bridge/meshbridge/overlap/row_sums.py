@@ -52,6 +52,7 @@ def row_sum(op: ir.Operation, exponential: ir.Operation, keys: int, twins: Twins
         order = _order(pair, keys)
         if order is not None:
             undone = [(_INVERSE[by], factor) for by, factor in pair.by_query]
+            _widen(gradients[0], pair.gradients)
             return _written(op, keys, pair, order, [*product.by_query, *undone])
     return None
 
@@ -159,6 +160,26 @@ def _unrounded(product: ir.Operation) -> ir.Value:
     whole = emit.again(product, tensor(shape_of(rounded), wider(element_of(rounded))), list(product.operands))
     rounded.replace_all_uses_with(emit.convert(whole, element_of(rounded)))
     return whole
+
+
+def _widen(value: ir.Value, product: ir.Operation) -> None:
+    """Lets what reads `value`, which shows the result of `product`, in a wider element type read it as it is added up. Where a
+    query has one key the sum is its only term, and of rounded terms and an exact sum something would be left."""
+    element = element_of(value)
+    wide = [op for use in value.uses if (op := use.owner.operation).name == _CONVERT]
+    if wider(element) == element or not wide:
+        return
+    shown: list[ir.Operation] = []
+    while value.owner.operation != product:
+        shown.insert(0, value.owner.operation)
+        value = shown[0].operands[0]
+    emit = Builder.before(wide[0])
+    whole = emit.again(product, tensor(shape_of(value), wider(element)), list(product.operands))
+    for op in shown:
+        if op.name == TRANSPOSE:
+            whole = emit.transpose(whole, list(integers(op.attributes["permutation"])))
+    for op in wide:
+        op.results[0].replace_all_uses_with(emit.convert(whole, element_of(op.results[0])))
 
 
 def _written(op: ir.Operation, keys: int, pair: _Pair, order: list[int], factors: Sequence[tuple[str, ir.Value]]) -> ir.Value:
