@@ -212,6 +212,9 @@ def search(
     fixed: Mapping[str, Any] | None = None,
     keep_annotations: bool = True,
     seconds: float = 60.0,
+    constraints: int = 0,
+    data_axis: str | None = None,
+    sub_axes: Mapping[str, Any] | None = None,
     kwargs: Named = None,
     platform: str | None = None,
     on_trial: OnTrial | None = None,
@@ -245,6 +248,7 @@ def search(
         tuple(Fixed.of(pattern, spec) for pattern, spec in (fixed or {}).items()),
         keep_annotations,
         seconds,
+        constraints,
     )
     found = best_of(opened.module, shapes.meshes(mesh) if mesh is not None else [None], asked, on_trial)
     opened = replace(opened, module=found.annotated)

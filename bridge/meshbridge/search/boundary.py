@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import reannotate
@@ -12,9 +13,28 @@ from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.ir.sharding import Sharding, even_split
 from meshbridge.ir.subaxes import whole_split
+from meshbridge.text import spec_text
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
 
 Named = tuple[tuple[str, ...], ...]
 """By dimension, the names of the mesh axes that split it: how axes are numbered changes where one is cut."""
+
+
+def partition_spec(named: Named) -> PartitionSpec:
+    """A split as JAX says it."""
+    from jax.sharding import PartitionSpec
+
+    entries = [axes[0] if len(axes) == 1 else axes or None for axes in named]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
+
+
+def pasted(named: Named) -> str:
+    """The same as it is pasted."""
+    return spec_text([f'"{axis}"' for axis in axes] for axes in named)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import main_function
 from meshbridge.read.formats import Program, pack
 from meshbridge.reports.report import held
+from meshbridge.search.boundary import partition_spec, pasted
+from meshbridge.search.constraints import Constraint
 from meshbridge.search.search import Searched
-from meshbridge.text import size_text, spec_text, table, time_text
+from meshbridge.text import size_text, table, time_text
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -33,17 +35,12 @@ class Leaf:
     @property
     def spec(self) -> PartitionSpec:
         """As JAX says it."""
-        from jax.sharding import PartitionSpec
-
-        entries = [axes[0] if len(axes) == 1 else axes or None for axes in self.sharding]
-        while entries and entries[-1] is None:
-            entries.pop()
-        return PartitionSpec(*entries)
+        return partition_spec(self.sharding)
 
     @property
     def text(self) -> str:
         """The same as it is pasted."""
-        return spec_text([f'"{axis}"' for axis in axes] for axes in self.sharding)
+        return pasted(self.sharding)
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,12 @@ class SearchedPlan:
     "Plans that were partitioned."
     program: Program
     "The program, sharded so."
+    constraints: tuple[Constraint, ...] = ()
+    "Lines to write into the model, the one that saves most first, if they were asked for."
+    propagated_seconds: float | None = None
+    "Where they were: the step if all but arguments and results is left to propagation."
+    constrained_seconds: float | None = None
+    "The same with the constraints."
 
     @property
     def annotated(self) -> Any:
@@ -109,15 +112,27 @@ class SearchedPlan:
         rows = [("", "shape", "sharding")]
         rows += [(leaf.name, _type(leaf), leaf.text) for leaf in (*self.arguments, *self.results)]
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
+        lines = [table(rows, left={0, 1, 2}), *self._constraint_lines()]
         return "\n".join(
             (
                 f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} "
                 f"wait for communication; {size_text(self.wire_bytes)} sent and {size_text(self.peak_bytes)} needed by a device",
                 f"by prices no plan takes less than {time_text(self.bound_seconds)}, a gap of {self.gap:.1%}; {self.tried} tried",
                 "",
-                table(rows, left={0, 1, 2}),
+                *lines,
             )
         )
+
+    def _constraint_lines(self) -> list[str]:
+        if self.propagated_seconds is None or self.constrained_seconds is None:
+            return []
+        steps = f"by propagation alone a step takes {time_text(self.propagated_seconds)}"
+        if not self.constraints:
+            return ["", f"{steps}; no constraints that were tried make it shorter"]
+        rows = [("", "of", "saves", "write")]
+        rows += [(each.location.short, each.op, time_text(each.saves), each.text) for each in self.constraints]
+        said = f"{steps}, with these constraints {time_text(self.constrained_seconds)}:"
+        return ["", said, "", table(rows, left={0, 1, 3})]
 
     def to_json(self) -> str:
         """For programs. Shardings are lists by dimension of the names of axes."""
@@ -128,6 +143,9 @@ class SearchedPlan:
                 **{name: getattr(self, name) for name in figures},
                 "in_shardings": [asdict(leaf) for leaf in self.arguments],
                 "out_shardings": [asdict(leaf) for leaf in self.results],
+                "propagated_seconds": self.propagated_seconds,
+                "constrained_seconds": self.constrained_seconds,
+                "constraints": [asdict(each) for each in self.constraints],
             },
             indent=2,
         )
@@ -136,7 +154,7 @@ class SearchedPlan:
 def plan_of(found: Searched, program: Program) -> SearchedPlan:
     """What was found, for the user; `program` is the one that was searched, in its own format, sharded so."""
     main = main_function(found.partitioned)
-    best, mesh = found.best, mesh_or_single(found.partitioned)
+    best, mesh, said = found.best, mesh_or_single(found.partitioned), found.constraints
     arguments, results = (
         tuple(
             Leaf(each.name or f"{side[:-1]} {number}", each.shape, each.element_type, each.sharding)
@@ -156,6 +174,9 @@ def plan_of(found: Searched, program: Program) -> SearchedPlan:
         bound_seconds=found.bound,
         tried=found.tried,
         program=program,
+        constraints=said.all if said is not None else (),
+        propagated_seconds=said.propagated_seconds if said is not None else None,
+        constrained_seconds=said.seconds if said is not None else None,
     )
 
 

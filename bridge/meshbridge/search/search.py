@@ -38,6 +38,7 @@ from meshbridge.read.formats import copy_module
 from meshbridge.resharding import Work
 from meshbridge.search.asked import Fixed, Leaves, fix
 from meshbridge.search.boundary import Boundary, boundary_of
+from meshbridge.search.constraints import Constraints, constraints_of
 from meshbridge.search.free_graph import FreeGraph
 from meshbridge.search.shapes import with_topology
 from meshbridge.search.sharding_problem import ShardingProblem
@@ -81,6 +82,8 @@ class Asked:
     "Whether the annotations of the program stay."
     seconds: float = 60.0
     "After which no further plan is tried."
+    constraints: int = 0
+    "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
 
     @property
     def options(self) -> Options:
@@ -104,6 +107,12 @@ class Searched:
     names: Names
     bound: float
     "Seconds: the step, less what prices say that another plan could save at most."
+    legal: ir.Module
+    "The program that plans are made of."
+    limit: float
+    "Bytes that a device may need."
+    constraints: Constraints | None = None
+    "Those worth writing into the model, if they are asked for."
 
 
 OnTrial = Callable[[Trial, int], None]
@@ -120,7 +129,8 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
             refused.append(error)
     if not found:
         raise refused[0]
-    return min(found, key=lambda each: _speed(each.best))
+    best = min(found, key=lambda each: _speed(each.best))
+    return replace(best, constraints=_constraints(best)) if asked.constraints else best
 
 
 def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None = None) -> Searched:
@@ -150,7 +160,13 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
         best, partitioned = seeking.best_as_a_whole()
         bound = best.seconds * seeking.least_part(best)
         best.boundary.annotate(annotated)
-        return Searched(mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound)
+        return Searched(mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound, legal, seeking.limit)
+
+
+def _constraints(found: Searched) -> Constraints:
+    asked = found.asked
+    options, until = replace(asked.options, memory_limit=None), time.monotonic() + asked.seconds
+    return constraints_of(found.legal, found.best.boundary, options, found.best.seconds, found.limit, asked.constraints, until)
 
 
 @dataclass
