@@ -214,7 +214,7 @@ def search(
     seconds: float = 60.0,
     constraints: int = 0,
     data_axis: str | None = None,
-    sub_axes: Mapping[str, Any] | None = None,
+    sub_axes: Mapping[str, Sequence[int]] | None = None,
     kwargs: Named = None,
     platform: str | None = None,
     on_trial: OnTrial | None = None,
@@ -227,6 +227,11 @@ def search(
     machine has. What the program is annotated with stays, unless `keep_annotations` is False; `fixed` are PartitionSpecs by
     patterns of paths, `{"params/**/kernel": P(None, "model")}`. After so many `seconds` nothing more is tried: the same program
     gives the same plan if they suffice.
+
+    Along the `data_axis` arguments are split as what is fixed or annotated propagates, and not otherwise: no parameter is.
+    `sub_axes`, `{"data": (2, 4)}`, are parts of axes, `data_0` and `data_1`, each of which may split a dimension alone, such as
+    the experts of a mixture. At most so many `constraints` are named that are worth writing into the model; looking for them may
+    take as long again.
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError, also where nothing fits in memory.
     """
@@ -248,9 +253,11 @@ def search(
         tuple(Fixed.of(pattern, spec) for pattern, spec in (fixed or {}).items()),
         keep_annotations,
         seconds,
+        () if data_axis is None else (data_axis,),
         constraints,
     )
-    found = best_of(opened.module, shapes.meshes(mesh) if mesh is not None else [None], asked, on_trial)
+    meshes, asked = asked.on(shapes.meshes(mesh) if mesh is not None else [], sub_axes or {})
+    found = best_of(opened.module, meshes, asked, on_trial)
     opened = replace(opened, module=found.annotated)
     return plan_of(found, conversion.convert(opened, "sdy"))
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.names import names_in
+from meshbridge.dialect.ops import ShardingOp
 from meshbridge.dialect.patterns import keys_of, matches
-from meshbridge.ir.mlir import MeshError, function_type, ir, main_function
+from meshbridge.ir.mlir import MeshError, function_type, ir, main_function, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 
 _ENTRY = re.compile(r"\s*(\(([^()]*)\)|[^,()]+)\s*(?:,|$)")
@@ -39,6 +40,12 @@ class Fixed(NamedTuple):
     def of(cls, pattern: str, spec: Iterable[object]) -> Fixed:
         """The same of a `jax.sharding.PartitionSpec`."""
         return cls(pattern, tuple(() if each is None else (each,) if isinstance(each, str) else tuple(each) for each in spec))  # type: ignore[arg-type]
+
+    def in_parts(self, parts: Mapping[str, Sequence[str]]) -> Fixed:
+        """The same where some axes are in parts, by name."""
+        return self._replace(
+            spec=tuple(tuple(chain.from_iterable(parts.get(name, (name,)) for name in names)) for names in self.spec)
+        )
 
 
 def _entries(text: str, whole: str) -> list[str]:
@@ -127,6 +134,24 @@ def fix(module: ir.Module, mesh: Mesh, fixed: Iterable[Fixed]) -> None:
         for side, place in found:
             split = _split(each, getattr(leaves, side)[place], leaves.types(side)[place], mesh)
             writers[side](leaves.main, place, Sharding(mesh.name, split))
+
+
+def refuse_unused(module: ir.Module, mesh: Mesh, data_axes: Iterable[str]) -> None:
+    """Raises MeshError for an axis of data that the mesh does not have, and for one along which an annotated module splits
+    nothing: the search would leave it idle."""
+    used = {
+        axis
+        for op in walk(main_function(module))
+        if op.name == ShardingOp.OPERATION_NAME
+        for axis in ShardingOp(op).value.used_axes
+    }
+    for name in data_axes:
+        if name not in mesh.runs:
+            raise MeshError(f"error: data-axis is '{name}', expected an axis of the mesh: {', '.join(mesh.runs)}")
+        if used.isdisjoint(mesh.runs[name]):
+            raise MeshError(
+                f"error: data-axis is '{name}', along which nothing is sharded: fix the batch, as in \"batch/**=P('{name}')\""
+            )
 
 
 def _split(fixed: Fixed, what: str, type_: ir.Type, mesh: Mesh) -> Split:

@@ -42,15 +42,24 @@ class FreeGraph:
     "For every tensor of `graph`, the one of `folded` that stands for it."
 
     @classmethod
-    def of(cls, module: ir.Module, objective: Objective, pairs: Sequence[tuple[int, int]]) -> FreeGraph:
+    def of(
+        cls, module: ir.Module, objective: Objective, pairs: Sequence[tuple[int, int]], data_axes: Sequence[str] = ()
+    ) -> FreeGraph:
         """That of a legal program, in which what the user has written is propagated. The `pairs` are arguments and results by
         their places: who calls a step again and again hands each result on as the argument, for which it is resharded where the
-        two differ. Of the module nothing is changed but how axes are numbered, where one is cut."""
+        two differ. Along the `data_axes`, by name, arguments and what is handed on are split as the user's annotations propagate,
+        and not otherwise. Of the module nothing is changed but how axes are numbered, where one is cut."""
         (graph,) = propagated([main_function(module)], module, Interface(), objective.plain)
-        axes = frozenset(range(graph.mesh.rank))
+        data = frozenset(chain.from_iterable(graph.mesh.runs[name] for name in data_axes))
+        axes = frozenset(range(graph.mesh.rank)) - data
+        arguments, results = ends(graph)
+        kept = {*arguments, *(results[result] for _, result in pairs)}
         for index, tensor in enumerate(graph.tensors):
             if tensor.boundary:
-                graph.describe(index, found=axes)
+                is_kept = index in kept
+                fixed = [is_kept and not data.isdisjoint(along) for along in tensor.split]
+                may = tuple(is_open and not stays for is_open, stays in zip(tensor.open, fixed, strict=True))
+                graph.describe(index, found=tensor.found | axes if is_kept else axes | data, open=may)
         _hand_on(graph, pairs)
         return cls(graph, *fold_layers(graph))
 

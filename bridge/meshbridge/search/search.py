@@ -13,7 +13,7 @@ All axes are chosen at once: one after the other ends in data parallelism along 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import chain, count
@@ -36,11 +36,11 @@ from meshbridge.machines.machine import Machine
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
 from meshbridge.resharding import Work
-from meshbridge.search.asked import Fixed, Leaves, fix
+from meshbridge.search.asked import Fixed, Leaves, fix, refuse_unused
 from meshbridge.search.boundary import Boundary, boundary_of
 from meshbridge.search.constraints import Constraints, constraints_of
 from meshbridge.search.free_graph import FreeGraph
-from meshbridge.search.shapes import with_topology
+from meshbridge.search.shapes import in_parts, with_topology
 from meshbridge.search.sharding_problem import ShardingProblem
 from meshbridge.search.solve import solve
 from meshbridge.search.trial import Trial, attempt, planned
@@ -82,8 +82,22 @@ class Asked:
     "Whether the annotations of the program stay."
     seconds: float = 60.0
     "After which no further plan is tried."
+    data_axes: tuple[str, ...] = ()
+    "Axes along which arguments are split as the user's shardings of others propagate, and not otherwise."
     constraints: int = 0
     "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
+
+    def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
+        """The meshes where some axes are in parts, and the same asked of them; that of the program if there is none. Raises
+        MeshError where the parts do not fit."""
+        if not meshes:
+            if sub_axes:
+                raise MeshError("error: sub-axes have no effect on the mesh that a program is sharded on: name the mesh")
+            return [None], self
+        cut, parts = in_parts(meshes, sub_axes)
+        fixed = tuple(each.in_parts(parts) for each in self.fixed)
+        data = tuple(chain.from_iterable(parts.get(name, (name,)) for name in self.data_axes))
+        return cut, replace(self, fixed=fixed, data_axes=data)
 
     @property
     def options(self) -> Options:
@@ -160,7 +174,9 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
         best, partitioned = seeking.best_as_a_whole()
         bound = best.seconds * seeking.least_part(best)
         best.boundary.annotate(annotated)
-        return Searched(mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound, legal, seeking.limit)
+        return Searched(
+            mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound, legal, seeking.limit
+        )
 
 
 def _constraints(found: Searched) -> Constraints:
@@ -192,7 +208,7 @@ class _Seeking:
         self.limit = float(target.machine.memory_bytes) if given is None else bytes_in(given)
         plain = objective(self.asked.machine, self.mesh, self.asked.layout, hides=True)
         self.pairs = Leaves.of(main_function(self.legal)).alike()
-        self.free = FreeGraph.of(self.legal, plain, self.pairs)
+        self.free = FreeGraph.of(self.legal, plain, self.pairs, self.asked.data_axes)
         self.costs = replace(plain, work=_work(target.machine, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)
 
@@ -320,6 +336,7 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
         used = find_mesh(module)
         assert used is not None
         fix(module, used, asked.fixed)
+        refuse_unused(module, used, asked.data_axes)
     return module, used
 
 

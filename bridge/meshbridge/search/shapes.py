@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -50,6 +50,46 @@ def meshes(said: str | Mapping[str, int]) -> list[Mesh]:
         if len({*mesh.axis_names}) < mesh.rank:
             raise MeshError(f"error: mesh '{text}' names an axis twice")
     return found
+
+
+def in_parts(meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[list[Mesh], dict[str, tuple[str, ...]]]:
+    """The meshes where each axis that `sub_axes` names is several: 2 and 4 of `data` are `data_0` and `data_1`; and the names of
+    the parts by that of the axis.
+
+    Raises MeshError for an axis that no mesh has, for sizes that do not make up an axis, and for a name that is taken.
+    """
+    parts = {name: tuple(f"{name}_{number}" for number in range(len(sizes))) for name, sizes in sub_axes.items()}
+    return [_in_parts(mesh, sub_axes, parts) for mesh in meshes], parts
+
+
+def _in_parts(mesh: Mesh, sub_axes: Mapping[str, Sequence[int]], parts: Mapping[str, Sequence[str]]) -> Mesh:
+    for name, sizes in sub_axes.items():
+        known = dict(mesh.named_axes)
+        if name not in known:
+            raise MeshError(f"error: sub-axes of '{name}', expected an axis of the mesh: {', '.join(known)}")
+        said = "x".join(map(str, sizes))
+        if len(sizes) < 2 or min(sizes) < 2 or prod(sizes) != known[name]:
+            raise MeshError(
+                f"error: sub-axes of '{name}' are {said}, expected two sizes or more, of 2 or more, that make {known[name]}"
+            )
+        if taken := [part for part in parts[name] if part in known]:
+            raise MeshError(
+                f"error: sub-axes of '{name}' are called {', '.join(parts[name])}, and the mesh has an axis '{taken[0]}'"
+            )
+    cut = [
+        (part, each)
+        for name, size in mesh.named_axes
+        for part, each in zip(parts.get(name, (name,)), sub_axes.get(name, (size,)), strict=True)
+    ]
+    return Mesh(mesh.name, tuple(size for _, size in cut), tuple(name for name, _ in cut))
+
+
+def sub_axes(text: str) -> tuple[str, tuple[int, ...]]:
+    """The notation `data=2x4`: an axis, and the sizes of its parts. Raises MeshError for another one."""
+    name, _, sizes = text.partition("=")
+    if not (name.strip().isidentifier() and _SIZES.fullmatch(sizes.strip())):
+        raise MeshError(f"error: expected an axis and the sizes of its parts, as in data=2x4, found '{text}'")
+    return name.strip(), tuple(map(int, sizes.split("x")))
 
 
 def timed(machine: str) -> str:

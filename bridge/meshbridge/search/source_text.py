@@ -60,7 +60,9 @@ def _written(place: Place) -> tuple[str, str]:
 
 def _is_at(node: ast.expr, place: Place) -> bool:
     begins = (node.lineno, node.col_offset) == (place.line, place.column)
-    return begins and place.end_column in (-1, node.end_col_offset) and (place.end_column < 0 or node.end_lineno == place.end_line)
+    return (
+        begins and place.end_column in (-1, node.end_col_offset) and (place.end_column < 0 or node.end_lineno == place.end_line)
+    )
 
 
 def _expressions(tree: ast.Module) -> Iterator[ast.expr]:

@@ -29,6 +29,12 @@ def add_options(parser: console.Parser) -> None:
     help_ = "how what has such a path is sharded, as in \"params/**/kernel=P(None,'model')\"; may be given several times"
     parser.add_argument("--fix", type=_fixed, action="append", default=[], metavar="PATTERN=P(…)", help=help_)
     parser.add_argument("--ignore-annotations", action="store_true", help="search as if nothing were sharded")
+    help_ = "an axis along which arguments are split as those that are fixed or annotated imply: the batch, and no parameter"
+    parser.add_argument("--data-axis", metavar="AXIS", help=help_)
+    help_ = "parts of an axis, as in data=2x4, each of which may split a dimension alone; may be given several times"
+    parser.add_argument("--sub-axes", type=_sub_axes, action="append", default=[], metavar="AXIS=NxM", help=help_)
+    help_ = "name at most N constraints that are worth writing into the model; takes as long again at most (default: none)"
+    parser.add_argument("--constraints", type=arguments.count, default=0, metavar="N", help=help_)
     help_ = f"after which nothing more is tried (default: {SECONDS:g}); Ctrl-C ends the search before"
     parser.add_argument("--seconds", type=arguments.amount, default=SECONDS, help=help_)
     parser.add_argument("-o", dest="output", metavar="OUT", help="write the program there, partitioned with what was found")
@@ -48,6 +54,11 @@ def _machine(text: str) -> str:
         return shapes.timed(text)
 
 
+def _sub_axes(text: str) -> tuple[str, tuple[int, ...]]:
+    with arguments.refusing():
+        return shapes.sub_axes(text)
+
+
 def _fixed(text: str) -> Fixed:
     with arguments.refusing():
         return Fixed.parse(text)
@@ -62,12 +73,19 @@ def run(options: argparse.Namespace) -> int:
     console.refuse_standard_output("meshbridge search", written)
     name = files.display_name(options.input)
     asked = Asked(
-        options.machine, options.layout, options.memory_limit, tuple(options.fix), not options.ignore_annotations, options.seconds
+        options.machine,
+        options.layout,
+        options.memory_limit,
+        tuple(options.fix),
+        not options.ignore_annotations,
+        options.seconds,
+        () if options.data_axis is None else (options.data_axis,),
+        options.constraints,
     )
     with progress.shown((_READING, _SEARCHING, _WRITING), quiet=options.quiet) as steps, files.about(name):
         program = console.read_program(options.input, options.dims)
         steps.done(_READING)
-        meshes = [None] if options.mesh is None else shapes.meshes(options.mesh)
+        meshes, asked = asked.on([] if options.mesh is None else shapes.meshes(options.mesh), dict(options.sub_axes))
         found = best_of(program.module, meshes, asked)
         steps.done(_SEARCHING)
         sharded = conversion.convert(replace(program, module=found.annotated), "sdy")
