@@ -117,11 +117,25 @@ def test_a_part_of_an_axis_splits_the_experts_and_all_of_it_the_batch() -> None:
 
 
 def test_no_axis_splits_experts_that_it_does_not_divide_but_a_part_of_it_does() -> None:
+    weights = {"params/up": P("data"), "params/down": P("data")}
+    with pytest.raises(MeshError, match=r"dimension 0 of params\['\w+'\] has size 4, which 8 devices do not divide"):
+        find_experts(fixed=weights)
+    parts = {name: P("data_1") for name in weights}
+    assert find_experts(fixed=parts, sub_axes={"data": (2, 4)}).in_shardings[0]["up"] == P("data_1")
+
+
+def test_whole_axes_are_taken_where_their_parts_gain_nothing() -> None:
     limit = "8MB"  # of 33 MB of weights
-    whole, parts = (find_experts(memory_limit=limit, sub_axes=cut) for cut in (None, {"data": (2, 4)}))
-    assert all(spec[0] is None for spec in (whole.in_shardings[0][name] for name in ("up", "down")) if len(spec))
-    assert parts.peak_bytes <= 8e6
-    assert parts.seconds <= 1.01 * whole.seconds
+    whole, either = (find_experts(memory_limit=limit, sub_axes=cut) for cut in (None, {"data": (2, 4)}))
+    assert either.peak_bytes <= 8e6
+    assert either.seconds <= 1.001 * whole.seconds
+
+
+def test_what_is_fixed_along_an_axis_is_fixed_along_all_its_parts() -> None:
+    fixed = {"x": P("data"), "params/router": P(None, "data_1")}
+    plan = find_experts(sub_axes={"data": (2, 4)}, fixed=fixed, data_axis="data")
+    assert plan.in_shardings[1] == P(("data_0", "data_1"))
+    assert axes_of({name: plan.in_shardings[0][name] for name in ("up", "down")}) == set()
 
 
 @pytest.mark.parametrize(

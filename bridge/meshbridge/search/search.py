@@ -86,18 +86,26 @@ class Asked:
     "Axes along which arguments are split as the user's shardings of others propagate, and not otherwise."
     constraints: int = 0
     "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
 
     def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
-        """The meshes where some axes are in parts, and the same asked of them; that of the program if there is none. Raises
-        MeshError where the parts do not fit."""
+        """The meshes to search on, that of the program if none is given: where some axes are in parts, and as they are; and what
+        is asked there. Raises MeshError where the parts do not fit."""
+        if not sub_axes:
+            return meshes or [None], self
         if not meshes:
-            if sub_axes:
-                raise MeshError("error: sub-axes have no effect on the mesh that a program is sharded on: name the mesh")
-            return [None], self
+            raise MeshError("error: sub-axes have no effect on the mesh that a program is sharded on: name the mesh")
         cut, parts = in_parts(meshes, sub_axes)
+        return [*cut, *meshes], replace(self, parts=parts)
+
+    def for_mesh(self, mesh: Mesh) -> Asked:
+        """The same in names of its axes: those that are in parts on it are the parts."""
+        parts = {name: found for name, found in self.parts.items() if name not in mesh.runs}
         fixed = tuple(each.in_parts(parts) for each in self.fixed)
-        data = tuple(chain.from_iterable(parts.get(name, (name,)) for name in self.data_axes))
-        return cut, replace(self, fixed=fixed, data_axes=data)
+        return replace(
+            self, fixed=fixed, data_axes=tuple(chain.from_iterable(parts.get(name, (name,)) for name in self.data_axes))
+        )
 
     @property
     def options(self) -> Options:
@@ -156,7 +164,7 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
     """
     until = time.monotonic() + asked.seconds
     annotated, mesh = _annotated(module, mesh, asked)
-    asked = replace(asked, machine=with_topology(asked.machine, mesh))
+    asked = replace(asked.for_mesh(mesh), machine=with_topology(asked.machine, mesh))
     with annotated.context, ir.Location.unknown():
         legal = copy_module(annotated)
         run(build(asked.options).until("legal").starting_at("annotated").passes, legal, verified="none")
@@ -335,6 +343,7 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
             make.mesh(replace(mesh, name=name), at=Builder(ir.Location.unknown(), ir.InsertionPoint.at_block_begin(module.body)))
         used = find_mesh(module)
         assert used is not None
+        asked = asked.for_mesh(used)
         fix(module, used, asked.fixed)
         refuse_unused(module, used, asked.data_axes)
     return module, used
