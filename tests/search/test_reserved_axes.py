@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError
+from meshbridge.tools import cli
 
 Tree = Any
 
@@ -152,3 +155,22 @@ def test_what_is_fixed_along_an_axis_is_fixed_along_all_its_parts() -> None:
 def test_parts_that_do_not_fit_are_refused(mesh: Any, sizes: Any, said: str) -> None:
     with pytest.raises(MeshError, match=re.escape(said)):
         find_experts(mesh=mesh, sub_axes=sizes)
+
+
+def test_the_command_takes_parts_of_axes_an_axis_for_data_and_constraints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "experts.jax_export"
+    path.write_bytes(jax.export.export(jax.jit(experts))(*of_experts(f32)).serialize())
+    command = ["search", str(path), "--mesh", "data=8", "--machine", "v5p", "--seconds", "2", "--json"]
+    fixed = ["--fix", "params/up=P('data_1')", "--fix", "x=P('data')"]
+    assert cli.main([*command, *fixed, "--sub-axes", "data=2x4", "--data-axis", "data", "--constraints", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mesh"] == {"data_0": 2, "data_1": 4}
+    shardings = {leaf["name"]: leaf["sharding"] for leaf in found["in_shardings"]}
+    assert shardings["x"] == [["data_0", "data_1"], []]
+    assert shardings["params['router']"] == [[], []]
+    assert found["constrained_seconds"] <= found["propagated_seconds"]
+    with pytest.raises(SystemExit, match="1"):
+        cli.main([*command, "--sub-axes", "2x4"])
+    assert "expected an axis and the sizes of its parts, as in data=2x4, found '2x4'" in capsys.readouterr().err
