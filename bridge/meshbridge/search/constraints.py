@@ -14,14 +14,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import inf, prod
+from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import build as make
@@ -105,11 +105,12 @@ class _Group:
 
 
 def constraints_of(
-    legal: ir.Module, boundary: Boundary, options: Options, seconds: float, limit: float, most: int, until: float
+    legal: ir.Module, boundary: Boundary, options: Options, seconds: float, most: int, until: float
 ) -> Constraints:
-    """At most `most` constraints for a legal program with a boundary, of which a plan takes so many `seconds`; no plan needs more
-    bytes than the `limit`. After `until`, on the monotonic clock, no more are left out: what there is by then is ranked."""
-    seeking = _Constraining(copy_module(legal), boundary, options, limit, until)
+    """At most `most` constraints for a legal program with a boundary, of which a plan takes so many `seconds`. After `until`, on the
+    monotonic clock, no more are left out: of what there is by then, those are ranked that make most bytes. Raises MeshError where
+    the program cannot be partitioned by propagation alone."""
+    seeking = _Constraining(copy_module(legal), boundary, options, until)
     with legal.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of programs that nobody has written
         return seeking.found(seconds, most)
@@ -118,8 +119,8 @@ def constraints_of(
 class _Constraining:
     """A search for constraints, under way."""
 
-    def __init__(self, legal: ir.Module, boundary: Boundary, options: Options, limit: float, until: float) -> None:
-        self.legal, self.options, self.limit, self.until = legal, options, limit, until
+    def __init__(self, legal: ir.Module, boundary: Boundary, options: Options, until: float) -> None:
+        self.legal, self.options, self.until = legal, options, until
         with legal.context, ir.Location.unknown():
             boundary.annotate(legal)
         self._tried: dict[frozenset[_Group], float] = {}
@@ -131,10 +132,13 @@ class _Constraining:
             every = self._groups()
             if self._seconds(every) < bare:
                 needed = self._fewest(every, EQUAL * max(seconds, self._seconds(every)))
-        ranked = sorted(needed, key=lambda group: -self._saves(group, needed))[:most]
-        ranked = [group for group in ranked if self._saves(group, ranked) > 0]
-        said = tuple(self._constraint(group, self._saves(group, ranked)) for group in ranked)
-        return Constraints(bare, self._seconds(ranked), said)
+        if time.monotonic() > self.until:
+            needed = needed[:most]
+        named = sorted(needed, key=lambda group: -self._saves(group, needed))[:most]
+        if self._seconds(named) >= bare:
+            named = []
+        saved = sorted(((self._saves(group, named), group) for group in named), key=itemgetter(0), reverse=True)
+        return Constraints(bare, self._seconds(named), tuple(self._constraint(group, saves) for saves, group in saved))
 
     def _fewest(self, groups: Sequence[_Group], seconds: float) -> list[_Group]:
         """Groups of which none can be left out, the smallest ones tried first, while a step takes no more than `seconds`."""
@@ -158,13 +162,14 @@ class _Constraining:
         return self._seconds(others) - self._seconds([*others, group])
 
     def _seconds(self, groups: Iterable[_Group]) -> float:
-        """The predicted step of the program with these constraints, propagated; infinite where it is too large."""
+        """The predicted step of the program with these constraints, propagated; where it cannot be partitioned so, the step
+        without any, than which it is to be better."""
         key = frozenset(groups)
         if key not in self._tried:
             self._tried[key] = self._predicted(key)
         return self._tried[key]
 
-    def _predicted(self, groups: Iterable[_Group]) -> float:
+    def _predicted(self, groups: Collection[_Group]) -> float:
         target = self.options.target
         assert target is not None
         module = copy_module(self.legal)
@@ -173,8 +178,10 @@ class _Constraining:
             run(self._propagating.starting_at("legal").passes, module, verified="none")
             step = predict(module, target)
         except MeshError:
-            return inf
-        return step.seconds if memory(main_function(module)).peak <= self.limit else inf
+            if not groups:
+                raise
+            return self._seconds(())
+        return step.seconds
 
     @cached_property
     def _propagating(self) -> Pipeline:
@@ -291,7 +298,7 @@ def _is_large(type_: ir.Type) -> bool:
 def _constrain(module: ir.Module, groups: Iterable[_Group]) -> None:
     """Writes constraints into a legal program, as `jax.lax.with_sharding_constraint` would: all dimensions are closed."""
     ops, mesh = _ops(main_function(module)), mesh_or_single(module)
-    for group in groups:
+    for group in sorted(groups, key=lambda group: group.place):
         split = tuple(tuple(chain.from_iterable(mesh.runs[name] for name in names)) for names in group.named)
         for number, result in (*group.values, *group.cotangents):
             op = ops[number]

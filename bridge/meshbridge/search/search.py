@@ -131,8 +131,6 @@ class Searched:
     "Seconds: the step, less what prices say that another plan could save at most."
     legal: ir.Module
     "The program that plans are made of."
-    limit: float
-    "Bytes that a device may need."
     constraints: Constraints | None = None
     "Those worth writing into the model, if they are asked for."
 
@@ -152,7 +150,12 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
     if not found:
         raise refused[0]
     best = min(found, key=lambda each: _speed(each.best))
-    return replace(best, constraints=_constraints(best)) if asked.constraints else best
+    if not asked.constraints:
+        return best
+    try:
+        return replace(best, constraints=_constraints(best))
+    except KeyboardInterrupt:  # the plan is found
+        return best
 
 
 def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None = None) -> Searched:
@@ -182,15 +185,13 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
         best, partitioned = seeking.best_as_a_whole()
         bound = best.seconds * seeking.least_part(best)
         best.boundary.annotate(annotated)
-        return Searched(
-            mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound, legal, seeking.limit
-        )
+        return Searched(mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound, legal)
 
 
 def _constraints(found: Searched) -> Constraints:
     asked = found.asked
     options, until = replace(asked.options, memory_limit=None), time.monotonic() + asked.seconds
-    return constraints_of(found.legal, found.best.boundary, options, found.best.seconds, found.limit, asked.constraints, until)
+    return constraints_of(found.legal, found.best.boundary, options, found.best.seconds, asked.constraints, until)
 
 
 @dataclass
