@@ -107,9 +107,9 @@ class _Group:
 def constraints_of(
     legal: ir.Module, boundary: Boundary, options: Options, seconds: float, most: int, until: float
 ) -> Constraints:
-    """At most `most` constraints for a legal program with a boundary, of which a plan takes so many `seconds`. After `until`, on the
-    monotonic clock, no more are left out: of what there is by then, those are ranked that make most bytes. Raises MeshError where
-    the program cannot be partitioned by propagation alone."""
+    """At most `most` constraints for a legal program with a boundary, of which a plan takes so many `seconds`. After `until`, on
+    the monotonic clock, no more are left out: of what there is by then, those are ranked that make most bytes. Raises MeshError
+    where the program cannot be partitioned by propagation alone."""
     seeking = _Constraining(copy_module(legal), boundary, options, until)
     with legal.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of programs that nobody has written
