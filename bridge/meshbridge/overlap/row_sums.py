@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
+from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import TRANSPOSE, Blocks, varies
@@ -166,20 +166,22 @@ def _widen(value: ir.Value, product: ir.Operation) -> None:
     """Lets what reads `value`, which shows the result of `product`, in a wider element type read it as it is added up. Where a
     query has one key the sum is its only term, and of rounded terms and an exact sum something would be left."""
     element = element_of(value)
-    wide = [op for use in value.uses if (op := use.owner.operation).name == _CONVERT]
+    wide = [
+        op for use in value.uses if (op := use.owner.operation).name == _CONVERT and element_of(op.results[0]) == wider(element)
+    ]
     if wider(element) == element or not wide:
         return
-    shown: list[ir.Operation] = []
-    while value.owner.operation != product:
-        shown.insert(0, value.owner.operation)
-        value = shown[0].operands[0]
-    emit = Builder.before(wide[0])
-    whole = emit.again(product, tensor(shape_of(value), wider(element)), list(product.operands))
-    for op in shown:
+    orders: list[list[int]] = []
+    while (op := op_of(value)) != product:
         if op.name == TRANSPOSE:
-            whole = emit.transpose(whole, list(integers(op.attributes["permutation"])))
+            orders.insert(0, list(integers(op.attributes["permutation"])))
+        value = op.operands[0]
+    emit = Builder.after(product)
+    whole = emit.again(product, tensor(shape_of(value), wider(element)), list(product.operands))
+    for order in orders:
+        whole = emit.transpose(whole, order)
     for op in wide:
-        op.results[0].replace_all_uses_with(emit.convert(whole, element_of(op.results[0])))
+        op.results[0].replace_all_uses_with(whole)
 
 
 def _written(op: ir.Operation, keys: int, pair: _Pair, order: list[int], factors: Sequence[tuple[str, ir.Value]]) -> ir.Value:
