@@ -228,8 +228,8 @@ class OpChoices:
         return choices
 
     def along(self, each: Sequence[Axes]) -> list[Choice]:
-        """All legal choices in which loops are split along those lists of axes, no axis twice."""
-        return self._legal(((*each, ()),) * len(self.rule.loops), ())
+        """All legal choices in which loops are split along those lists of axes, no axis twice, however many they are."""
+        return self._made_of(((*each, ()),) * len(self.rule.loops))
 
     def fitting(self, splits: tuple[Split, ...]) -> Choice | None:
         """The choice that takes all operands and computes all results as they are split, if there is one that sends nothing."""
@@ -267,14 +267,17 @@ class OpChoices:
         while prod(map(len, candidates)) > MOST_OPTIONS:
             widest = max(range(len(candidates)), key=lambda loop: len(candidates[loop]))
             candidates = (*candidates[:widest], (*candidates[widest][:-2], ()), *candidates[widest + 1 :])
-        if passed := {*max(self.taken, default=())}:
-            candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
-        find = self._known.get
-        options = [find(option) or self._choice(option) for option in _disjoint(candidates)]
-        legal = [choice for choice in options if choice is not None]
+        legal = self._made_of(candidates)
         if not partial:
             return legal
         return [choice for choice in legal if {*partial} <= _reduced(rule, choice.option)] or legal
+
+    def _made_of(self, candidates: Candidates) -> list[Choice]:
+        if passed := {*max(self.taken, default=())}:
+            candidates = tuple(tuple(axes for axes in found if passed.isdisjoint(axes)) for found in candidates)
+        find = self._known.get
+        options = [find(option) or self._choice(option) for option in disjoint(candidates)]
+        return [choice for choice in options if choice is not None]
 
     def _choice(self, option: Option) -> Choice | None:
         """What follows from one option, if it is legal."""
@@ -440,7 +443,7 @@ def ranked(
 
 
 @lru_cache(maxsize=1 << 14)
-def _disjoint(candidates: Candidates) -> list[Option]:
+def disjoint(candidates: Candidates) -> list[Option]:
     """The options that use no axis twice, in the order of their product."""
     found: list[tuple[int, Option]] = [(0, ())]
     for each in candidates:

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations, product
+from itertools import permutations
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from meshbridge.decide.choice import Choice, Prices, Pricing
+from meshbridge.decide.choice import Choice, Prices, Pricing, disjoint
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.node_costs import KindCosts, costs_of_nodes
 from meshbridge.decide.refine import moved
@@ -68,7 +68,7 @@ class ShardingProblem:
     "Per node, its choices; none for an identity."
 
     def __post_init__(self) -> None:
-        self._runs = [tuple(run) for count in range(1, len(self.axes) + 1) for run in combinations(self.axes, count)]
+        self._runs = [tuple(run) for count in range(1, len(self.axes) + 1) for run in permutations(self.axes, count)]
         self._by_tensor: dict[Tensor, list[Split]] = {}
         self.splits = [self._splits(tensor) for tensor in self.graph.tensors]
         self._by_kind: dict[int, list[Choice]] = {}
@@ -85,9 +85,8 @@ class ShardingProblem:
         known = self._by_tensor.get(tensor)
         if known is None:
             found = {tensor.split: None}
-            for along in product([(), *self._runs], repeat=len(tensor.shape)):
-                axes = [axis for each in along for axis in each]
-                if len({*axes}) == len(axes) and (after := self._moved(tensor, along)) is not None:
+            for along in disjoint((((), *self._runs),) * len(tensor.shape)):
+                if (after := self._moved(tensor, along)) is not None:
                     found[after.split] = None
             known = self._by_tensor[tensor] = list(found)
         return known
