@@ -4,8 +4,8 @@
     python -m benchmarks.search --machine h100:1x1x8 --devices 8
     python -m benchmarks.search --unrolled 80
 
-Programs are those of `testdata/realistic`; of an expert's shardings those of inputs and constraints are meant. `--unrolled` is the GPT of
-`gpt4_dp_tp` with so many layers, one after the other, as a program without `lax.scan` has them.
+Programs are those of `testdata/realistic`; of an expert's shardings those of inputs and constraints are meant. `--unrolled` is
+the GPT of `gpt4_dp_tp` with so many layers, one after the other, as a program without `lax.scan` has them.
 """
 
 from __future__ import annotations
