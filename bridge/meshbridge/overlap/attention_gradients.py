@@ -216,13 +216,27 @@ def attention_gradients(module: ir.Module, most: int) -> Iterator[AttentionGradi
     """Those over keys that are gathered along one axis of at most so many devices."""
     meshes = declared_meshes(module.body)
     taken: set[ir.Operation] = set()
+    behind = _scattered(module)
     for op in find(module.operation, [EXP]):
+        reached = behind.get(op.block)
         for keys, size in enumerate(shape_of(op.results[0])):
-            found = None if size in (1, DYNAMIC) else _matched(op, keys, meshes, most)
+            if size in (1, DYNAMIC) or reached is None or not reached.moves(op.results[0], keys):
+                continue
+            found = _matched(op, keys, meshes, most)
             if found is not None and taken.isdisjoint(found.ends.operations):
                 taken.update(found.ends.operations)
                 yield found
                 break
+
+
+def _scattered(module: ir.Module) -> dict[ir.Block, Reached]:
+    """By block, all that what is reduce-scattered there is computed of block by block: each value is walked once, however many
+    layers stand before it."""
+    found: dict[ir.Block, Reached] = {}
+    for op in find(module.operation, [ReduceScatterOp.OPERATION_NAME]):
+        reached = found.setdefault(op.block, Reached(op.block, frozenset()))
+        reached.reach(op.operands[0], ReduceScatterOp(op).scatter_axis)
+    return found
 
 
 def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], most: int) -> AttentionGradients | None:

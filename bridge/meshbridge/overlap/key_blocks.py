@@ -138,6 +138,10 @@ class Reached:
                 self._settle(*place)
         return self._found[value, dim]
 
+    def moves(self, value: ir.Value, dim: int) -> bool:
+        """Whether blocks of `value` along `dim` have been reached, and need blocks to move."""
+        return bool(self._found.get((value, dim)))
+
     def _read_of(self, value: ir.Value, dim: int) -> list[Place]:
         """What a block is computed of, block by block; what is read otherwise is noted."""
         op = producer(value, self.home)
