@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.overlap.ring_attention import RingAttention
 from tests.test_ring_attention import VARIANTS, Attention, counted, drawn, gathered, sharded
+from tests.work import lines_run
 
 P = PartitionSpec
 
@@ -101,3 +103,23 @@ def test_largest_scores_with_a_gradient(mesh: jax.sharding.Mesh) -> None:
         right = jax.tree.leaves(jax.jit(training(VARIANTS["logarithmic"], again=False))(*arguments))
         for each, wanted in zip(jax.tree.leaves(meshbridge.compile(module)(*arguments)), right, strict=True):
             np.testing.assert_allclose(each, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_many_layers_take_work_in_proportion(mesh: jax.sharding.Mesh) -> None:
+    """Layers whose weights are scattered, of which each could stand behind all before it, and none is a ring."""
+
+    def deep(layers: int) -> ir.Module:
+        def loss(weights: list[jax.Array], tokens: jax.Array) -> jax.Array:
+            for weight in weights:
+                query = jnp.einsum("bqhd,hde->bqhe", tokens, weight)
+                tokens = tokens + VARIANTS["causal"](query, tokens, tokens)
+            return (tokens**2).sum()
+
+        tokens, (weight, rows) = drawn()[0], (P(None, "data"), P("data"))
+        split = [NamedSharding(mesh, weight)] * layers, NamedSharding(mesh, rows)
+        step = jax.jit(jax.value_and_grad(loss), in_shardings=split, out_shardings=(None, split[0]))
+        heads, width = tokens.shape[-2:]
+        return gathered(step, [jnp.ones((heads, width, width))] * layers, tokens)
+
+    many, few = (lines_run(partial(pipeline.run, (RingAttention(),), deep(layers))) for layers in (24, 4))
+    assert many < 9 * few
