@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-_HAS_FUSION_EMITTERS = tuple(int(part) for part in version("jaxlib").split(".")[:2]) < (0, 12)
+_HAS_FUSION_EMITTERS = tuple(int(part) for part in version("jaxlib").split(".")[:2]) < (0, 11)
 
 QUICK_TO_COMPILE = (
     # Programs of tests are small: compiling them takes longer than running them.

@@ -38,8 +38,6 @@ SPECIAL_SHARE = 0.08
 POISON = 7
 """An integer that no operand holds, and that every dtype does."""
 
-Options = dict[str, Any] | None
-
 
 @dataclass(frozen=True)
 class Operand:
@@ -170,19 +168,18 @@ def _shares(cases: Sequence[Case], values: Sequence[Any]) -> list[tuple[Case, Se
     return shares
 
 
-def expected(cases: Sequence[Case], mesh: Mesh, options: Options = None) -> list[list[np.ndarray]]:
-    """What one device computes; on `mesh` if a case needs one. `options` are XLA's compiler options."""
+def expected(cases: Sequence[Case], mesh: Mesh) -> list[list[np.ndarray]]:
+    """What one device computes; on `mesh` if a case needs one."""
 
     def program(*values: Any) -> list[list[Any]]:
         return [case.unsharded(*mine) for case, mine in _shares(cases, values)]
 
     with jax.set_mesh(mesh) if any(case.manual for case in cases) else nullcontext():
-        return jax.tree.map(np.asarray, jax.jit(program, compiler_options=options)(*examples(cases)))
+        return jax.tree.map(np.asarray, jax.jit(program)(*examples(cases)))
 
 
-def check(cases: Sequence[Case], mesh_shape: Sequence[int], options: Options = None) -> None:
-    """Partitions all cases in one program, runs it on the mesh, and compares every result with the unsharded one. `options` are
-    XLA's compiler options."""
+def check(cases: Sequence[Case], mesh_shape: Sequence[int]) -> None:
+    """Partitions all cases in one program, runs it on the mesh, and compares every result with the unsharded one."""
     mesh = device_mesh(mesh_shape)
     exported = export(cases, mesh)
     partitioned = meshbridge.partition(exported)
@@ -192,8 +189,8 @@ def check(cases: Sequence[Case], mesh_shape: Sequence[int], options: Options = N
         for value, operand in zip(examples(cases), operands, strict=True)
     ]
     with nullcontext() if placed else jax.set_mesh(mesh):  # nothing else says on how many devices it runs
-        found = jax.tree.map(np.asarray, jax.jit(partitioned.call, compiler_options=options)(*placed))
-    for case, mine, theirs in zip(cases, found, expected(cases, mesh, options), strict=True):
+        found = jax.tree.map(np.asarray, jax.jit(partitioned.call)(*placed))
+    for case, mine, theirs in zip(cases, found, expected(cases, mesh), strict=True):
         compare(case, mine, theirs)
 
 

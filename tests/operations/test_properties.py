@@ -18,9 +18,6 @@ assert families.__all__
 TOGETHER = 8
 """Cases in one program at most; hypothesis draws half as many on average."""
 EXAMPLES = 500 if os.environ.get("MESHBRIDGE_EXAMPLES") == "long" else 12
-OPTIONS = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 12) else {}
-"""The code generation of XLA that compiles small programs in less time; all other tests take its usual one, the only
-one from jax 0.12 on."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +33,6 @@ def test_equals_unsharded(name: str) -> None:
     @given(drawn=batches(FAMILIES[name], TOGETHER))
     def run(drawn: tuple[tuple[int, ...], list[Case]]) -> None:
         mesh, cases = drawn
-        check(cases, mesh, OPTIONS)
+        check(cases, mesh)
 
     run()

@@ -21,6 +21,8 @@ from testdata.realistic.catalogue import build as realistic
 Tree = Any
 SLOW = ("vocab_loss", "decode_heads", "decode_sequence", "gpt8_scan_dp_tp", "moe_lm", "llama32_scan_fsdp_tp")
 WIDTH, HIDDEN, ROWS = 256, 1024, 512
+UNLIMITED = 3600.0
+"""Seconds in which every search here ends by itself, so that what it finds does not hang on how busy the machine is."""
 
 
 def loss(params: Tree, x: Any, y: Any) -> Any:
@@ -56,7 +58,7 @@ def arrays() -> tuple[Tree, Tree]:
 
 
 def find(function: Any = step, arguments: Any = None, **more: Any) -> meshbridge.SearchedPlan:
-    more = {"mesh": {"data": 4, "model": 2}, "machine": "h100", "seconds": 20.0} | more
+    more = {"mesh": {"data": 4, "model": 2}, "machine": "h100", "seconds": UNLIMITED} | more
     return meshbridge.search(jax.jit(function), *(arguments or shapes(8)), **more)
 
 
@@ -73,7 +75,7 @@ def specs(tree: Tree) -> list[P]:
 def test_found_plans_are_as_fast_as_those_of_experts(name: str) -> None:
     exported = realistic(name, "constrained", 8).export()
     written = meshbridge.report(exported, machine="v5p:2x2x2")
-    found = meshbridge.search(exported, machine="v5p:2x2x2", keep_annotations=False)
+    found = meshbridge.search(exported, machine="v5p:2x2x2", keep_annotations=False, seconds=UNLIMITED)
     assert found.seconds <= 1.002 * written.seconds  # nearly equal plans are told apart by partitioning a few of them
     assert found.gap <= 0.05
     assert meshbridge.report(found.annotated, machine=found.machine).seconds == pytest.approx(found.seconds)
@@ -189,7 +191,7 @@ def test_another_mesh_than_that_of_the_program_is_refused() -> None:
 @pytest.mark.slow
 def test_a_number_of_devices_tries_meshes_of_one_and_two_axes() -> None:
     plan = find(mesh="8")
-    alone = [find(mesh=mesh, seconds=5.0) for mesh in ("x=8", "2x4", "4x2")]
+    alone = [find(mesh=mesh) for mesh in ("x=8", "2x4", "4x2")]
     assert plan.seconds == min(each.seconds for each in alone)
 
 
