@@ -17,9 +17,20 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, in_program_order, inside, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.overlap.einsum import DOT, Einsum
-from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Reached, producer, read_along, read_by, varies
+from meshbridge.overlap.key_blocks import (
+    BROADCAST,
+    REDUCE,
+    RESHAPE,
+    TRANSPOSE,
+    Blocks,
+    Reached,
+    producer,
+    read_along,
+    read_by,
+    varies,
+)
 
-EXP, _REDUCE, _SUBTRACT = "stablehlo.exponential", "stablehlo.reduce", "stablehlo.subtract"
+EXP, _SUBTRACT = "stablehlo.exponential", "stablehlo.subtract"
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
 _HELD = 4
 """How many shards of keys a device may hold at once beside its own: two each way, one that is read and the next. Not measured."""
@@ -416,7 +427,7 @@ def _maxima(reached: Reached) -> tuple[tuple[ir.Operation, int], ...]:
 
 def reduces(op: ir.Operation, dim: int, by: str) -> bool:
     """Whether `op` joins the elements along `dim` alone by the operation `by`."""
-    if op.name != _REDUCE or len(op.results) != 1 or list(integers(op.attributes["dimensions"])) != [dim]:
+    if op.name != REDUCE or len(op.results) != 1 or list(integers(op.attributes["dimensions"])) != [dim]:
         return False
     body = op.regions[0].blocks[0]
     first, *rest = (view.operation for view in body.operations)

@@ -10,15 +10,14 @@ from meshbridge.ir.mlir import BARRIER, ir
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.reductions import body_kind
 from meshbridge.overlap.einsum import DOT
-from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE
+from meshbridge.overlap.key_blocks import BROADCAST, REDUCE, RESHAPE, TRANSPOSE
 
-_REDUCE = "stablehlo.reduce"
 _COLLECTIVES = (AllGatherOp, AllReduceOp, AllSliceOp)
 _PURE = frozenset(
     (
         *ELEMENTWISE,
         *(f"stablehlo.{name}" for name in ("constant", "iota", "slice", "concatenate")),
-        *(BROADCAST, RESHAPE, TRANSPOSE, DOT, _REDUCE),
+        *(BROADCAST, RESHAPE, TRANSPOSE, DOT, REDUCE),
         *(op.OPERATION_NAME for op in _COLLECTIVES),
     )
 )
@@ -55,7 +54,7 @@ class Twins:
             return
         if op.name not in _PURE or len(op.results) != 1:
             return
-        kind = body_kind(op) if op.name == _REDUCE else op.name
+        kind = body_kind(op) if op.name == REDUCE else op.name
         if not kind:
             return
         (result,) = op.results
