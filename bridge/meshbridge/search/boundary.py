@@ -11,7 +11,7 @@ from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import ir, main_function
-from meshbridge.ir.sharding import Sharding, even_split
+from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split
 from meshbridge.ir.subaxes import whole_split
 from meshbridge.text import spec_text
 
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 Named = tuple[tuple[str, ...], ...]
 """By dimension, the names of the mesh axes that split it: how axes are numbered changes where one is cut."""
+
+
+def named_axes(mesh: Mesh, split: Split) -> Named:
+    """A split along whole axes, in their names."""
+    return tuple(tuple(ref.name for ref in mesh.refs_of(axes)) for axes in whole_split(mesh, split))
+
+
+def split_along(mesh: Mesh, named: Named) -> Split:
+    """The same in a mesh's own numbers of axes."""
+    return tuple(tuple(chain.from_iterable(mesh.runs[name] for name in names)) for names in named)
 
 
 def partition_spec(named: Named) -> PartitionSpec:
@@ -50,8 +60,7 @@ class Boundary:
         for side, annotate in ((self.arguments, reannotate.annotate_argument), (self.results, reannotate.annotate_result)):
             for index, named in enumerate(side):
                 if named is not None:
-                    split = tuple(tuple(chain.from_iterable(mesh.runs[name] for name in names)) for names in named)
-                    annotate(main, index, Sharding(mesh.name, split))
+                    annotate(main, index, Sharding(mesh.name, split_along(mesh, named)))
 
 
 def ends(graph: Graph) -> tuple[list[int], list[int]]:
@@ -70,8 +79,7 @@ def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tu
         if index < 0 or tensors[index].user:
             return None
         tensor = tensors[index]
-        whole = whole_split(graph.mesh, even_split(tensor.shape, graph.mesh, tensor.split))
-        return tuple(tuple(ref.name for ref in graph.mesh.refs_of(axes)) for axes in whole)
+        return named_axes(graph.mesh, even_split(tensor.shape, graph.mesh, tensor.split))
 
     arguments, results = ([split(index) for index in side] for side in ends(graph))
     for argument, result in kept_alike:

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,10 +31,9 @@ from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.locations import SourceLocation, is_repeated, trail_at
 from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, walk
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
-from meshbridge.ir.subaxes import whole_split
 from meshbridge.pipeline import Options, Pipeline, build, partition_module, run
 from meshbridge.read.formats import copy_module
-from meshbridge.search.boundary import Boundary, Named, partition_spec, pasted
+from meshbridge.search.boundary import Boundary, Named, named_axes, partition_spec, pasted, split_along
 from meshbridge.search.source_text import Place, constrained_text, place_of
 
 if TYPE_CHECKING:
@@ -245,8 +243,7 @@ def _split(value: ir.Value, mesh: Mesh) -> Named | None:
             sharding = sharding_on(mesh, op.operation.operands[1].owner)
             if not sharding.is_plain:
                 return None
-            whole = whole_split(mesh, sharding.padded(ir.RankedTensorType(value.type).rank).split_axes)
-            return tuple(tuple(ref.name for ref in mesh.refs_of(axes)) for axes in whole)
+            return named_axes(mesh, sharding.padded(ir.RankedTensorType(value.type).rank).split_axes)
     return None
 
 
@@ -299,7 +296,7 @@ def _constrain(module: ir.Module, groups: Iterable[_Group]) -> None:
     """Writes constraints into a legal program, as `jax.lax.with_sharding_constraint` would: all dimensions are closed."""
     ops, mesh = _ops(main_function(module)), mesh_or_single(module)
     for group in sorted(groups, key=lambda group: group.place):
-        split = tuple(tuple(chain.from_iterable(mesh.runs[name] for name in names)) for names in group.named)
+        split = split_along(mesh, group.named)
         for number, result in (*group.values, *group.cotangents):
             op = ops[number]
             at = Builder(op.location, ir.InsertionPoint.after(op))
