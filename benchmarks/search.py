@@ -3,9 +3,12 @@
     python -m benchmarks.search --machine v5p:4x4x4 --devices 64 llama32_scan_fsdp_tp moe_lm
     python -m benchmarks.search --machine h100:1x1x8 --devices 8
     python -m benchmarks.search --unrolled 80
+    python -m benchmarks.search --compile --machine v5e:2x4 --devices 8 --memory 1.2GB vocab_loss
 
 Programs are those of `testdata/realistic`; of an expert's shardings those of inputs and constraints are meant. `--unrolled` is
-the GPT of `gpt4_dp_tp` with so many layers, one after the other, as a program without `lax.scan` has them.
+the GPT of `gpt4_dp_tp` with so many layers, one after the other, as a program without `lax.scan` has them. `--compile` prints, of
+what is found, the memory that the machine's own compiler allocates beside what was predicted and what there is; it needs what
+`make .venv-targets/.ready` installs.
 """
 
 from __future__ import annotations
@@ -14,8 +17,23 @@ import argparse
 import os
 import time
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.compiled import allocated
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+if TYPE_CHECKING:
+    from jax.export import Exported
+
+    from meshbridge.search.plan import SearchedPlan
+    from testdata.program import Program
+
+FOLDER = Path(__file__).parent.parent / "build" / "search"
+
+STEP = ("program", "expert, ms", "found, ms", "found / expert", "memory, GB", "gap", "tried", "seconds")
+MEMORY = ("program", "machine", "limit, GB", "step, ms", "predicted, GB", "compiled, GB", "arguments", "results", "temporaries")
 
 
 def main() -> None:
@@ -25,34 +43,74 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=64, help="as many as the machine's topology has")
     parser.add_argument("--unrolled", type=int, nargs="+", default=[], metavar="LAYERS", help="GPTs instead of programs")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search")
+    parser.add_argument("--memory", metavar="SIZE", help="what a device may need, as in 12GB; by default what it has")
+    parser.add_argument("--compile", action="store_true", help="compile what is found by the machine's own compiler")
     options = parser.parse_args()
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.devices}"
 
-    import meshbridge
     from testdata.realistic.catalogue import BUILDERS
     from testdata.realistic.gpt import gpt
 
-    print("| program | expert, ms | found, ms | found / expert | memory, GB | gap | tried | seconds |")
-    print("|---|---|---|---|---|---|---|---|")
     if unknown := {*options.programs} - {*BUILDERS}:
         parser.error(f"no program is named {', '.join(sorted(unknown))}; there are {', '.join(BUILDERS)}")
     programs = {name: BUILDERS[name] for name in options.programs or ([] if options.unrolled else BUILDERS)}
     programs |= {f"gpt{layers}_dp_tp": partial(gpt, "dp_tp", layers=layers, scan=False) for layers in options.unrolled}
+    headings, row = (MEMORY, _compiled) if options.compile else (STEP, _beside_expert)
+    print("|", " | ".join(headings), "|")
+    print("|---" * len(headings) + "|")
     for name, build in programs.items():
-        exported = build(devices=options.devices, annotated=True).export()
-        written = meshbridge.report(exported, machine=options.machine)
-        began = time.monotonic()
-        found = meshbridge.search(exported, machine=options.machine, keep_annotations=False, seconds=options.seconds)
-        took = time.monotonic() - began
-        assert written.seconds is not None
-        row = [name, f"{written.seconds * 1e3:.2f}", f"{found.seconds * 1e3:.2f}", f"{found.seconds / written.seconds:.3f}"]
-        row += [
-            f"{written.peak_bytes / 1e9:.2f} -> {found.peak_bytes / 1e9:.2f}",
-            f"{found.gap:.1%}",
-            str(found.tried),
-            f"{took:.0f}",
-        ]
-        print("|", " | ".join(row), "|", flush=True)
+        print("|", " | ".join([name, *row(name, build(devices=options.devices, annotated=True), options)]), "|", flush=True)
+
+
+def _beside_expert(name: str, program: Program, options: argparse.Namespace) -> list[str]:
+    """The columns of STEP behind the name."""
+    import meshbridge
+
+    exported = program.export()
+    written = meshbridge.report(exported, machine=options.machine)
+    began = time.monotonic()
+    found = _found(exported, options)
+    took = time.monotonic() - began
+    assert written.seconds is not None
+    return [
+        f"{written.seconds * 1e3:.2f}",
+        f"{found.seconds * 1e3:.2f}",
+        f"{found.seconds / written.seconds:.3f}",
+        f"{written.peak_bytes / 1e9:.2f} -> {found.peak_bytes / 1e9:.2f}",
+        f"{found.gap:.1%}",
+        str(found.tried),
+        f"{took:.0f}",
+    ]
+
+
+def _compiled(name: str, program: Program, options: argparse.Namespace) -> list[str]:
+    """The columns of MEMORY behind the name: the plan, and what the compiler of its machine allocates for it."""
+    import meshbridge
+    from meshbridge.cost.ways import bytes_in
+    from meshbridge.machines.target import of_machine
+    from meshbridge.runtime.targets import EXPORT_PLATFORM
+
+    machine = of_machine(options.machine).machine
+    found = _found(program.export_for(EXPORT_PLATFORM[machine.platform]), options)
+    limit = None if options.memory is None else bytes_in(options.memory)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{name}.{options.machine.replace(':', '_')}.jax_export"
+    meshbridge.save(found.annotated, path)
+    took = allocated(path, f"{machine.platform}:{options.machine}", limit, path.with_suffix(".log"))
+    row = [f"{options.devices} {options.machine.partition(':')[0]}", f"{(limit or machine.memory_bytes) / 1e9:.2f}"]
+    row += [f"{found.seconds * 1e3:.2f}", f"{found.peak_bytes / 1e9:.2f}"]
+    if took.error:
+        return [*row, took.error, "", "", ""]
+    parts = (took.arguments, took.results - took.aliased, took.temporaries)
+    return [*row, f"{took.peak / 1e9:.2f}", *(f"{part / 1e9:.2f}" for part in parts)]
+
+
+def _found(exported: Exported, options: argparse.Namespace) -> SearchedPlan:
+    import meshbridge
+
+    return meshbridge.search(
+        exported, machine=options.machine, keep_annotations=False, seconds=options.seconds, memory_limit=options.memory
+    )
 
 
 if __name__ == "__main__":

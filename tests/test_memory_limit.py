@@ -53,6 +53,37 @@ def test_what_is_held_at_the_peak() -> None:
     assert 4 * (4096 + 2048) <= memory(function).temporaries <= 4 * (4096 + 2048 + 64 + 64 + 8) + 32
 
 
+LAST_READ = """
+func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
+  %weights = stablehlo.custom_call @made(%x) : (tensor<8xf32>) -> tensor<1024xf32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %start = stablehlo.{start} : tensor<1024xf32>
+  %loop:3 = stablehlo.while(%i = %zero, %held = %weights, %y = %start) : tensor<i32>, tensor<1024xf32>, tensor<1024xf32>
+  cond {{
+    %end = stablehlo.constant dense<3> : tensor<i32>
+    %on = stablehlo.compare LT, %i, %end : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %on : tensor<i1>
+  }} do {{
+    %next = stablehlo.custom_call @made(%y, {read}) : (tensor<1024xf32>, tensor<1024xf32>) -> tensor<1024xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %after = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %after, %held, %next : tensor<i32>, tensor<1024xf32>, tensor<1024xf32>
+  }}
+  %out = stablehlo.custom_call @made(%loop#2) : (tensor<1024xf32>) -> tensor<8xf32>
+  return %out : tensor<8xf32>
+}}
+"""
+
+
+@pytest.mark.parametrize("start", ["constant dense<0.0>", "custom_call @made(%x) : (tensor<8xf32>) -> tensor<1024xf32> //"])
+@pytest.mark.parametrize("read", ["%held", "%weights"])
+def test_what_a_loop_only_reads_keeps_its_buffer(start: str, read: str) -> None:
+    """Nobody reads it afterwards, and yet the value that the loop computes is beside it, whatever it starts from."""
+    module = ir.Module.parse(LAST_READ.format(start=start, read=read), context())
+    trip, loop = 4096, 4096 + 4096
+    assert loop + trip <= memory(main_function(module)).temporaries < loop + trip + 64
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [(1e9, 1e9), (5, 5), ("7", 7), ("80GB", 80e9), ("16 GiB", 16 * 2**30), ("1.5TB", 1.5e12), ("2e3 MB", 2e9)]
 )

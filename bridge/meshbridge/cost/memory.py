@@ -5,7 +5,8 @@ that fills it to the last one that reads it, with three exceptions:
 
 - What a loop over its readers would compute on the way has no buffer (`fusion`). Its operands live until that reader runs.
 - A result reuses the buffer of an operand of its size that is not read afterwards, where the operation allows it.
-- Values that a loop carries have one buffer for all its iterations.
+- Values that a loop carries have one buffer for all its iterations; each takes that of its own initial value, if that is not read
+  afterwards.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import REGION_OPS, entries, ir
 from meshbridge.ops.elementwise import ELEMENTWISE
 
-_IN_PLACE = ELEMENTWISE | {
-    "stablehlo.dynamic_update_slice",
-    "stablehlo.scatter",
-    "stablehlo.sort",
-    "stablehlo.while",
-    "mesh.all_reduce",
-    "stablehlo.all_reduce",
-}
-"""Can write over their operands."""
+_PAIRED = frozenset(
+    {
+        "stablehlo.dynamic_update_slice",
+        "stablehlo.scatter",
+        "stablehlo.sort",
+        "stablehlo.while",
+        "mesh.all_reduce",
+        "stablehlo.all_reduce",
+    }
+)
+"""Can write each result over the operand of its number; elementwise operations can over any."""
 
 _ALIASED, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 
@@ -146,7 +149,7 @@ class _Block:
             made = [result for result in op.results if result not in self.sources and result not in self.given]
             for result in made:
                 size = tensor_bytes(result)
-                place = next((value for value in free if tensor_bytes(value) == size), None) if op.name in _IN_PLACE else None
+                place = next((value for value in self._places(op, result, free) if tensor_bytes(value) == size), None)
                 if place is not None:
                     free.remove(place)
                     self.alive[result] = self.alive.pop(place)
@@ -156,6 +159,17 @@ class _Block:
             yield op, held
             for value in (*dead, *(result for result in made if result not in self.last)):
                 held -= self.alive.pop(value, 0.0)
+
+    def _places(self, op: ir.Operation, result: ir.Value, free: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        """Of the values that are `free`, those whose buffers `result` of `op` can take."""
+        if op.name in ELEMENTWISE:
+            return free
+        if op.name not in _PAIRED:
+            return ()
+        own: ir.Value = op.operands[ir.OpResult(result).result_number]
+        while own in self.sources and ir.OpResult(own).owner.name in VIEWS:
+            (own,) = self.sources[own]
+        return [value for value in free if value == own]
 
     def _inner(self, op: ir.Operation) -> list[_Block]:
         """The regions of a loop or branch, which need memory beside what it carries."""
