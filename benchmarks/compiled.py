@@ -1,7 +1,7 @@
 """What the compiler of a target allocates for a plan, in a process of its own: compilers read their environment as JAX starts.
 
-`python -m benchmarks.compiled PROGRAM TARGET [LIMIT]` plans the annotated program for the target, within a limit of bytes if there
-is one, compiles it ahead of time, and prints an `Allocated` as JSON.
+`python -m benchmarks.compiled PROGRAM TARGET [LIMIT]` plans the annotated program for the target, within a limit of bytes if
+there is one, compiles it ahead of time, and prints an `Allocated` as JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Allocated:
 
 
 def allocated(program: Path, target: str, limit: float | None, log: Path) -> Allocated:
-    """What the compiler of `target` allocates for the program in a file, planned for it within `limit`; its words are in `log`."""
+    """What the compiler of `target` allocates for a program in a file, planned for it within `limit`; its words are in `log`."""
     from meshbridge.machines.target import parse
     from meshbridge.runtime.targets import environment
 

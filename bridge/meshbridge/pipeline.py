@@ -20,7 +20,8 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
-from meshbridge.cost.objective import DEFAULT, combines, divides, objective, prefetches, shifts
+from meshbridge.collectives.update_whole import UpdateWhole
+from meshbridge.cost.objective import DEFAULT, combines, copied_bytes, divides, objective, prefetches, shifts
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -171,7 +172,9 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     way = way or Way(options.machine)
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
     optimize = OptimizeCollectives(combine, machine=options.machine, layout=options.layout)
-    shorten = (optimize, BroadcastInLoops(), *_overlap(options)) if options.collectives == "on" else (BroadcastInLoops(),)
+    update = UpdateWhole(copied_bytes(options.machine))
+    behind = (BroadcastInLoops(), *((update,) if update.least < inf else ()), *_overlap(options))
+    shorten = (optimize, *behind) if options.collectives == "on" else (BroadcastInLoops(),)
     decide = ShardingRefinement(
         machine=way.machine,
         layout=options.layout,

@@ -54,7 +54,7 @@ def memory(function: ir.Operation) -> Memory:
     """The estimate for a function of one device's program."""
     arguments, whole, returned = list(function.regions[0].blocks[0].arguments), _body(function), _returned(function)
     sizes = [sum(map(tensor_bytes, values)) for values in (arguments, returned)]
-    return Memory(sizes[0], sizes[1], whole.peak(), _donated(function, arguments, returned))
+    return Memory(sizes[0], sizes[1], whole.peak(), _donated(function, returned))
 
 
 def largest(function: ir.Operation, count: int) -> list[tuple[ir.Value, float]]:
@@ -74,9 +74,15 @@ def _body(function: ir.Operation) -> _Block:
     return _Block(operations, owned=(), given=set(_returned(function)))
 
 
-def _donated(function: ir.Operation, arguments: Sequence[ir.Value], results: Sequence[ir.Value]) -> float:
-    """Bytes of the results that take the buffers of arguments: of those that `tf.aliasing_output` names, or, for arguments with
-    `jax.buffer_donor`, of the first of the same type that is left."""
+def _donated(function: ir.Operation, results: Sequence[ir.Value]) -> float:
+    """Bytes of the results that take the buffers of arguments."""
+    return sum((tensor_bytes(results[number]) for number in donated_results(function)), 0.0)
+
+
+def donated_results(function: ir.Operation) -> set[int]:
+    """The numbers of the results that take the buffers of arguments: those that `tf.aliasing_output` names, or, for arguments
+    with `jax.buffer_donor`, the first of the same type that is left."""
+    arguments, results = list(function.regions[0].blocks[0].arguments), _returned(function)
     donors = []
     taken: set[int] = set()
     for argument, entry in zip(arguments, entries(function, "arg_attrs"), strict=True):
@@ -88,8 +94,7 @@ def _donated(function: ir.Operation, arguments: Sequence[ir.Value], results: Seq
     for number in reversed(range(len(results))):
         if number not in taken:
             left.setdefault(results[number].type, []).append(number)
-    taken.update(left[donor.type].pop() for donor in donors if left.get(donor.type))
-    return sum((tensor_bytes(results[number]) for number in taken), 0.0)
+    return taken | {left[donor.type].pop() for donor in donors if left.get(donor.type)}
 
 
 class _Block:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 
 from meshbridge.cost.seconds import collective_time
 from meshbridge.ir.groups import Forms
@@ -99,6 +99,12 @@ def divides(name: str, compiler_options: OptionSet = "default") -> bool:
 def shifts(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether permutes run beside products on the machine. Raises MeshError as `objective` does."""
     return name not in UNNAMED and "collective_permute" in device(name, compiler_options).asynchronous
+
+
+def copied_bytes(name: str) -> float:
+    """From how many bytes on the compiler of the machine copies an all-gather that is written over an argument; infinite where it
+    does not. Raises MeshError as `objective` does."""
+    return inf if name in UNNAMED else device(name).copied_bytes
 
 
 def forms(name: str, devices: int) -> Forms:

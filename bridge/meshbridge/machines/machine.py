@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -107,6 +108,8 @@ class Machine:
     "Whether its products read slices of what a buffer holds where these are, without a copy."
     divides: bool
     "Whether products are to be divided, and the collectives beside them, so that one hides the other."
+    copied_bytes: float
+    "From how many bytes on its compiler copies an all-gather that is written over an argument, and the argument before the step."
     network: Link | None = None
     "Between slices, or nodes."
     chip: Link | None = None
@@ -182,7 +185,14 @@ _STEP_KEYS: dict[str, type] = {
 }
 _BEST: dict[str, type] = {"asynchronous": list, "prefetches": bool, "divides": bool}
 """What a step may do otherwise under the best options."""
-_STEP_MAY_LACK: dict[str, type] = {"staged": dict, "prefetches": bool, "slices": bool, "divides": bool, "best": dict}
+_STEP_MAY_LACK: dict[str, type] = {
+    "staged": dict,
+    "prefetches": bool,
+    "slices": bool,
+    "divides": bool,
+    "copied_bytes": float,
+    "best": dict,
+}
 _MEMORY_KEYS: dict[str, type] = {"source": str, "bytes": int, "bandwidth": float}
 _NETWORK_KEYS: dict[str, type] = {
     "source": str,
@@ -302,6 +312,7 @@ def load(path: Path) -> Machine:
         step.get("prefetches", False),
         step.get("slices", False),
         step.get("divides", False),
+        step.get("copied_bytes", inf),
         links.get("network"),
         links.get("chip"),
         tuple(map(str, read.get("kinds", ()))),
