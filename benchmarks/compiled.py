@@ -25,11 +25,13 @@ class Allocated:
     temporaries: int = 0
     aliased: int = 0
     "Of the results, those in buffers of arguments."
+    peak: int = 0
+    "The most that is held at once, arguments and results with it: what our estimate is of."
     error: str = ""
 
     @property
-    def peak(self) -> int:
-        """All together, what is aliased once: what our estimate is of."""
+    def total(self) -> int:
+        """All allocations, what is aliased once: more than `peak` where temporaries leave gaps between them."""
         return self.arguments + self.results - self.aliased + self.temporaries
 
 
@@ -69,7 +71,11 @@ def main(arguments: Sequence[str]) -> None:
         found = Allocated(error=str(error))
     else:
         found = Allocated(
-            memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes, memory.alias_size_in_bytes
+            memory.argument_size_in_bytes,
+            memory.output_size_in_bytes,
+            memory.temp_size_in_bytes,
+            memory.alias_size_in_bytes,
+            memory.peak_memory_in_bytes,
         )
     print(json.dumps(asdict(found)))
 

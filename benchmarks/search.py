@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent.parent / "build" / "search"
 
 STEP = ("program", "expert, ms", "found, ms", "found / expert", "memory, GB", "gap", "tried", "seconds")
-MEMORY = ("program", "machine", "limit, GB", "step, ms", "predicted, GB", "compiled, GB", "arguments", "results", "temporaries")
+MEMORY = ("program", "machine", "limit, GB", "step, ms", "predicted, GB", "held, GB", "allocated, GB")
 
 
 def main() -> None:
@@ -100,9 +100,9 @@ def _compiled(name: str, program: Program, options: argparse.Namespace) -> list[
     row = [f"{options.devices} {options.machine.partition(':')[0]}", f"{(limit or machine.memory_bytes) / 1e9:.2f}"]
     row += [f"{found.seconds * 1e3:.2f}", f"{found.peak_bytes / 1e9:.2f}"]
     if took.error:
-        return [*row, took.error, "", "", ""]
-    parts = (took.arguments, took.results - took.aliased, took.temporaries)
-    return [*row, f"{took.peak / 1e9:.2f}", *(f"{part / 1e9:.2f}" for part in parts)]
+        return [*row, took.error, ""]
+    parts = f"{took.arguments / 1e9:.2f} + {(took.results - took.aliased) / 1e9:.2f} + {took.temporaries / 1e9:.2f}"
+    return [*row, f"{took.peak / 1e9:.2f}", f"{took.total / 1e9:.2f} = {parts}"]
 
 
 def _found(exported: Exported, options: argparse.Namespace) -> SearchedPlan:
