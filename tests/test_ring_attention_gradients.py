@@ -53,10 +53,10 @@ def check(module: ir.Module, attention: Attention, arguments: list[jax.Array]) -
     assert [(each.dtype, each.shape) for each in found] == [(each.dtype, each.shape) for each in alike]
     np.testing.assert_allclose(found[0], exact[0], rtol=float(jnp.finfo(arguments[0].dtype).eps) / 4 + 1e-5)
     for each, plain, wanted in zip(found[1:], alike[1:], exact[1:], strict=True):
-        assert _distance(each, wanted) <= 2 * _distance(plain, wanted) + 1e-5 * _distance(wanted, 0)
+        assert distance(each, wanted) <= 2 * distance(plain, wanted) + 1e-5 * distance(wanted, 0)
 
 
-def _distance(found: Any, wanted: Any) -> float:
+def distance(found: Any, wanted: Any) -> float:
     """The root of the mean squared difference."""
     return float(np.sqrt(np.mean(np.square(np.asarray(found, np.float64) - np.asarray(wanted, np.float64)))))
 

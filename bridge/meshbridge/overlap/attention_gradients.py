@@ -13,9 +13,20 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.overlap.alike import differs
 from meshbridge.overlap.einsum import DOT
+from meshbridge.overlap.forward_again import ForwardAgain
 from meshbridge.overlap.key_blocks import REDUCE, Blocks, Reached, producer, read_by
-from meshbridge.overlap.online_softmax import EXP, Sum, adds_up, erase_unread, gathered_along, operands_of, wide, wider
+from meshbridge.overlap.online_softmax import (
+    EXP,
+    Sum,
+    adds_up,
+    erase_unread,
+    gathered_along,
+    operands_of,
+    wide,
+    wider,
+)
 from meshbridge.overlap.row_sums import row_sum
 from meshbridge.overlap.twins import Twins
 
@@ -71,6 +82,7 @@ class AttentionGradients:
     def rewrite(self) -> None:
         """Writes the ring in place of the last end, and drops what nothing reads any more."""
         self._reuse()
+        self._part_forward_pass()
         late = _waiting(self.home, self.ends.operations)
         reached, travelling = _travelling(self)
         last = late[-1]
@@ -81,6 +93,20 @@ class AttentionGradients:
             end.results[0].replace_all_uses_with(value)
         erase_unread({*late, *(op for op, _ in reached.moving)})
 
+    def _part_forward_pass(self) -> None:
+        """Makes a ring of its own of a forward pass that is computed again right before the gradients, as in the body of a loop
+        over layers, if it can be one."""
+        backward = {each.op for each in self.ends.sums}
+        sums = [each for each in _leaving(self.exponential, self.keys)[1] if each.op not in backward]
+        if not sums:
+            return
+        apart = ForwardAgain.of(self.exponential, self.keys, sums)
+        found = apart.softmax(self.exponential, self.keys, self.mesh)
+        if found is not None and differs(found):
+            found.rewrite()
+        else:
+            apart.undo()
+
     def _reuse(self) -> None:
         """Takes what the forward pass has for each query, instead of computing it of all keys again: the largest score, the sum
         of exponentials, and the weighted values, of which the sum of weights times their gradients follows."""
@@ -88,11 +114,11 @@ class AttentionGradients:
         replaced: set[ir.Operation] = set()
         for op in (view.operation for view in list(self.home.operations)):
             reached = Reached(self.home, frozenset())
-            if op.name != REDUCE or not _over_keys(op, reached):
+            if not _over_keys(op, reached):
                 continue
             value: ir.Value | None = twins.first(op.results[0])
             if value == op.results[0]:
-                value = row_sum(op, self.exponential, self.keys, twins)
+                value = row_sum(op, self.exponential, self.keys, twins) if op.name == REDUCE else None
             if value is not None:
                 op.results[0].replace_all_uses_with(value)
                 replaced |= {op, *(each for each, _ in reached.moving)}
@@ -102,8 +128,13 @@ class AttentionGradients:
 
 def _over_keys(op: ir.Operation, reached: Reached) -> bool:
     """Whether `op` joins the elements for all keys of something."""
-    dims = integers(op.attributes["dimensions"])
-    return len(op.results) == len(dims) == 1 and bool(reached.reach(op.operands[0], dims[0]))
+    if op.name == REDUCE:
+        dims = integers(op.attributes["dimensions"])
+        return len(op.results) == len(dims) == 1 and bool(reached.reach(op.operands[0], dims[0]))
+    if op.name != DOT:
+        return False
+    summed = (dim for dim in range(len(shape_of(op.operands[0]))) if adds_up(op, 0, dim))
+    return any(reached.reach(op.operands[0], dim) for dim in summed)
 
 
 def _sources(ends: Ends) -> Iterator[tuple[ir.Value, int]]:

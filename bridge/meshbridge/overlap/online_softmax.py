@@ -342,14 +342,15 @@ def online_softmaxes(module: ir.Module, most: int) -> Iterator[OnlineSoftmax]:
     taken: set[ir.Operation] = set()
     for op in find(module.operation, [EXP]):
         for keys, size in enumerate(shape_of(op.results[0])):
-            found = None if size in (1, DYNAMIC) else _matched(op, keys, meshes, most)
+            found = None if size in (1, DYNAMIC) else online_softmax(op, keys, meshes, most)
             if found is not None and taken.isdisjoint(found.gathers):
                 taken.update(found.gathers)
                 yield found
                 break
 
 
-def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], most: int) -> OnlineSoftmax | None:
+def online_softmax(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], most: int) -> OnlineSoftmax | None:
+    """That of `exponential` over its dimension `keys`, where they are gathered along one axis of at most so many devices."""
     sums = _sums(exponential, keys)
     if sums is None or not any(each.other for each in sums):
         return None
@@ -367,7 +368,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
             reached.reach(value, dim)
         gathers = dict.fromkeys(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
         moving = {op for op, _ in reached.moving}
-        largest = _maxima(reached)
+        largest = maxima_over_keys(reached)
         inner = moving | on_the_way | {op for op, _ in largest}
         outside = frozenset(
             gather
@@ -414,7 +415,7 @@ def gathered_along(gather: ir.Operation, meshes: Mapping[str, Mesh], most: int) 
     return (mesh, axes[0]) if mesh.shape[axes[0]] <= most else None
 
 
-def _maxima(reached: Reached) -> tuple[tuple[ir.Operation, int], ...]:
+def maxima_over_keys(reached: Reached) -> tuple[tuple[ir.Operation, int], ...]:
     """The maxima over keys of what is computed block by block."""
     found = {}
     for op, dim in reached.moving:

@@ -6,24 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshbridge.collectives.rewriter import is_replicated_argument
 from meshbridge.cost.memory import memory
 from meshbridge.cost.objective import device
 from meshbridge.cost.step import step_seconds
 from meshbridge.cost.ways import EQUAL
-from meshbridge.dialect.ops import (
-    AllGatherOp,
-    AllReduceOp,
-    AllSliceOp,
-    CollectiveOpView,
-    ProcessLinearIndexOp,
-    ProcessMultiIndexOp,
-    ReduceScatterOp,
-)
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.ir.passes import Pass, register
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.overlap.alike import differs
 from meshbridge.overlap.attention_gradients import AttentionGradients, attention_gradients
 from meshbridge.overlap.online_softmax import OnlineSoftmax, online_softmaxes
 from meshbridge.read.formats import copy_module, replace_content
@@ -90,7 +81,7 @@ class RingAttention(Pass):
         return [*attention_gradients(module, self.steps)]
 
     def _forward(self, module: ir.Module) -> list[_Part]:
-        return [each for each in online_softmaxes(module, self.steps) if _differs(each)]
+        return [each for each in online_softmaxes(module, self.steps) if differs(each)]
 
     def _take_what_pays(self, module: ir.Module, part: Callable[[ir.Module], list[_Part]]) -> bool:
         """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is
@@ -125,40 +116,3 @@ def _rewrite(found: Sequence[_Part]) -> bool:
     for each in found:
         each.rewrite()
     return bool(found)
-
-
-def _differs(softmax: OnlineSoftmax) -> bool:
-    """Whether devices along the axis compute different sums. Those that all devices compute must stay the same on all of them,
-    which rings do not give: each adds up in another order."""
-    seen: set[ir.Value] = set()
-    waiting: list[ir.Value] = [softmax.scores]
-    while waiting:
-        value = waiting.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        owner = value.owner
-        if isinstance(owner, ir.Block):
-            around = owner.owner.operation
-            if around.name == "func.func":
-                if not is_replicated_argument(value, softmax.mesh.name, (softmax.axis,)):
-                    return True
-            else:
-                waiting += around.operands
-            continue
-        op = owner.operation
-        if op.name in _POSITIONS or (op.name in _SPLITTING and _along(op, softmax)):
-            return True
-        if not (op.name in _ALIKE and _along(op, softmax)):
-            waiting += op.operands
-    return False
-
-
-_ALIKE = frozenset((AllGatherOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME))
-_SPLITTING = frozenset((AllSliceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME))
-_POSITIONS = frozenset((ProcessMultiIndexOp.OPERATION_NAME, ProcessLinearIndexOp.OPERATION_NAME))
-
-
-def _along(op: ir.Operation, softmax: OnlineSoftmax) -> bool:
-    view = CollectiveOpView(op)
-    return view.mesh == softmax.mesh.name and softmax.axis in view.mesh_axes
