@@ -18,6 +18,7 @@ from meshbridge.collectives.merge_collectives import MergeCollectives
 from meshbridge.collectives.merge_permutes import merge
 from meshbridge.collectives.recompute_gathered import RecomputeGathered
 from meshbridge.collectives.reduce_scatter_reassociate import ReduceScatterReassociate
+from meshbridge.collectives.reduce_scatter_redirect import ReduceScatterRedirect
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass, register
@@ -31,6 +32,7 @@ PATTERNS: tuple[MeshPattern, ...] = tuple(
             *AllReduceReassociate.patterns,
             *AllReduceSplit.patterns,
             *ReduceScatterReassociate.patterns,
+            *ReduceScatterRedirect.patterns,
             *AllGatherMoveDown.patterns,
             *AllGatherMoveUp.patterns,
             *MergeCollectives.patterns,

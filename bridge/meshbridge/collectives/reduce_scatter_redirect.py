@@ -1,0 +1,76 @@
+"""`reduce-scatter-redirect`: reduce-scatter along the dimension that an all-to-all behind it splits, so that none is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
+from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers
+from meshbridge.dialect.ops import AllToAllOp, ReduceScatterOp
+from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
+from meshbridge.ir.sharding import DYNAMIC
+
+_TRANSPOSE = "stablehlo.transpose"
+
+
+@register
+@dataclass(frozen=True)
+class ReduceScatterRedirect(PatternPass):
+    """Reduce-scatters along the dimension that an all-to-all splits, instead of the one that it puts together.
+
+    Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 1 : tensor<4x4xf32> -> tensor<4x2xf32>
+             %1 = stablehlo.convert %0 : (tensor<4x2xf32>) -> tensor<4x2xbf16>
+             %2 = mesh.all_to_all %1 on @m mesh_axes = [0] split_axis = 0 concat_axis = 1 : tensor<4x2xbf16> -> tensor<2x4xbf16>
+    Output:  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4x4xf32> -> tensor<2x4xf32>
+             %2 = stablehlo.convert %0 : (tensor<2x4xf32>) -> tensor<2x4xbf16>
+
+    In between may stand transposes and elementwise operations of one operand, which nothing else reads.
+    """
+
+    name: ClassVar[str] = "reduce-scatter-redirect"
+
+
+def redirect(op: ir.Operation, rewriter: MeshRewriter) -> bool:
+    """Drops the all-to-all `op` if what it exchanges has just been scattered."""
+    exchange = AllToAllOp(op)
+    value, split, concat = exchange.input, exchange.split_axis, exchange.concat_axis
+    between: list[ir.Operation] = []
+    while (scatter := rewriter.collective(value, ReduceScatterOp, op)) is None:
+        step = rewriter.producer(value)
+        if step is None or step.block != op.block or rewriter.uses(value) != 1 or not _passes(step):
+            return False
+        if step.name == _TRANSPOSE:
+            order = integers(step.attributes["permutation"])
+            split, concat = order[split], order[concat]
+        between.append(step)
+        value = step.operands[0]
+    mesh, axes, kind = rewriter.meshes[scatter.mesh], scatter.mesh_axes, scatter.reduction
+    if (scatter.mesh, axes, scatter.scatter_axis) != (exchange.mesh, exchange.mesh_axes, concat):
+        return False
+    if rewriter.uses(value) != 1 or kind == "generic" or DYNAMIC in (*mesh.shape, *shape_of(scatter.input)):
+        return False
+    emit, element = Builder.before(op), element_of(value)
+    at = Builder(scatter.operation.location, emit.ip)
+    found = build.reduce_scatter(
+        scatter.input, mesh, mesh_axes=axes, scatter_axis=split, reduction=kind, element_type=element, at=at
+    )
+    rewriter.adopt(found)
+    for step in reversed(between):
+        shape = shape_of(found)
+        if step.name == _TRANSPOSE:
+            shape = [shape[dim] for dim in integers(step.attributes["permutation"])]
+        found = emit.again(step, tensor(shape, element_of(step.results[0])), [found])
+    rewriter.replace(op, found)
+    return True
+
+
+def _passes(op: ir.Operation) -> bool:
+    """Whether `op` computes each element of one element of its one operand."""
+    return len(op.operands) == 1 and (op.name == _TRANSPOSE or op.name in ELEMENTWISE)
+
+
+ReduceScatterRedirect.patterns = (MeshPattern((AllToAllOp.OPERATION_NAME,), redirect),)
