@@ -32,6 +32,7 @@ PASSES = (
     "mesh-simplifications",
     "prefetch-gathers",
     "reduce-scatter-reassociate",
+    "reduce-scatter-redirect",
     "ring-attention",
 )
 OPTIONS = {"prefetch-gathers": "least=0", "collective-matmul": "least=1"}
