@@ -137,3 +137,12 @@ def test_groups(count: int) -> None:
 @pytest.mark.parametrize("scanned", [True, False], ids=["scanned", "unrolled"])
 def test_variants(name: str, scanned: bool) -> None:
     check(Transformer(VARIANTS[name], scanned=scanned), 4)
+
+
+def test_work_in_proportion_to_layers() -> None:
+    def many(layers: int) -> int:
+        model = Transformer(scanned=False, layers=layers)
+        module = step(model, grid(4), jax.eval_shape(lambda: drawn(model)))
+        return lines_run(partial(pipeline.run, (RingAttention(),), module))
+
+    assert many(12) < 5 * many(3)

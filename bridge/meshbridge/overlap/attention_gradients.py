@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshbridge.dialect import build
-from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import AllGatherOp, ReduceScatterOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import BARRIER, find, ir
+from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.overlap.alike import differs
 from meshbridge.overlap.einsum import DOT
@@ -23,12 +22,11 @@ from meshbridge.overlap.online_softmax import (
     adds_up,
     erase_unread,
     gathered_along,
-    operands_of,
+    sources_of,
     wide,
     wider,
 )
-from meshbridge.overlap.row_sums import row_sum
-from meshbridge.overlap.twins import Twins
+from meshbridge.overlap.waiting import waiting
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,8 @@ class AttentionGradients:
 
     def rewrite(self) -> None:
         """Writes the ring in place of the last end, and drops what nothing reads any more."""
-        self._reuse()
         self._part_forward_pass()
-        late = _waiting(self.home, self.ends.operations)
+        late = waiting(self.ends.operations, in_program_order(self.ends.operations)[-1])
         reached, travelling = _travelling(self)
         last = late[-1]
         found = _Ring(self, travelling, Builder.before(last)).run()
@@ -96,8 +93,7 @@ class AttentionGradients:
     def _part_forward_pass(self) -> None:
         """Makes a ring of its own of a forward pass that is computed again right before the gradients, as in the body of a loop
         over layers, if it can be one."""
-        backward = {each.op for each in self.ends.sums}
-        sums = [each for each in _leaving(self.exponential, self.keys)[1] if each.op not in backward]
+        sums = self.forward_sums()
         if not sums:
             return
         apart = ForwardAgain.of(self.exponential, self.keys, sums)
@@ -107,44 +103,17 @@ class AttentionGradients:
         else:
             apart.undo()
 
-    def _reuse(self) -> None:
-        """Takes what the forward pass has for each query, instead of computing it of all keys again: the largest score, the sum
-        of exponentials, and the weighted values, of which the sum of weights times their gradients follows."""
-        twins = Twins(self.home)
-        replaced: set[ir.Operation] = set()
-        for op in (view.operation for view in list(self.home.operations)):
-            reached = Reached(self.home, frozenset())
-            if not _over_keys(op, reached):
-                continue
-            value: ir.Value | None = twins.first(op.results[0])
-            if value == op.results[0]:
-                value = row_sum(op, self.exponential, self.keys, twins) if op.name == REDUCE else None
-            if value is not None:
-                op.results[0].replace_all_uses_with(value)
-                replaced |= {op, *(each for each, _ in reached.moving)}
-        replaced |= {view.operation for view in self.home.operations if view.operation.name == DOT}
-        erase_unread(replaced - {self.exponential, *self.ends.operations})
-
-
-def _over_keys(op: ir.Operation, reached: Reached) -> bool:
-    """Whether `op` joins the elements for all keys of something."""
-    if op.name == REDUCE:
-        dims = integers(op.attributes["dimensions"])
-        return len(op.results) == len(dims) == 1 and bool(reached.reach(op.operands[0], dims[0]))
-    if op.name != DOT:
-        return False
-    summed = (dim for dim in range(len(shape_of(op.operands[0]))) if adds_up(op, 0, dim))
-    return any(reached.reach(op.operands[0], dim) for dim in summed)
+    def forward_sums(self) -> list[Sum]:
+        """The sums over keys that are no gradients."""
+        gradients = {each.op for each in self.ends.sums}
+        return [each for each in _leaving(self.exponential, self.keys)[1] if each.op not in gradients]
 
 
 def _sources(ends: Ends) -> Iterator[tuple[ir.Value, int]]:
     """What the ends read block by block, and along which dimension."""
     for op in ends.scattered:
         yield op.operands[0], ReduceScatterOp(op).scatter_axis
-    for each in ends.sums:
-        yield each.op.operands[each.side], each.read
-        if each.other is not None:
-            yield each.other
+    yield from sources_of(ends.sums)
 
 
 def _reached(home: ir.Block, ends: Ends, whole: frozenset[ir.Operation] = frozenset()) -> Reached:
@@ -163,19 +132,6 @@ def _travelling(found: AttentionGradients) -> tuple[Reached, tuple[ir.Operation,
         if any(use.owner.operation not in inner for use in op.results[0].uses):
             held |= needed
     return reached, tuple(op for op in found.gathers if op not in held)
-
-
-def _waiting(home: ir.Block, ends: Sequence[ir.Operation]) -> list[ir.Operation]:
-    """What stands before the last end and waits for any, these included, in program order."""
-    late: dict[ir.Operation, None] = {}
-    left = set(ends)
-    for op in (view.operation for view in home.operations):
-        if op in left or any((made := producer(value, home)) is not None and made in late for value in operands_of(op)):
-            late[op] = None
-            left.discard(op)
-        if not left:
-            break
-    return list(late)
 
 
 class _Ring:
@@ -289,13 +245,13 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
         each
         for each in sums
         if any(op in products for op, _ in _reached(home, Ends((), (each,))).moving)
-        and not _leads_to(each.op, set(scattered), home)
+        and set(scattered).isdisjoint(waiting([each.op], in_program_order(scattered)[-1]))
     )
     ends = Ends(scattered, backward)
     reached = _reached(home, ends)
     if {op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME} != set(gathers):
         return None
-    late = set(_waiting(home, ends.operations))
+    late = set(waiting(ends.operations, in_program_order(ends.operations)[-1]))
     if any(producer(value, home) in late for value in reached.read) or any(op in late for op, _ in reached.moving):
         return None
     return AttentionGradients(exponential, keys, ends, tuple(gathers), mesh, axis)
@@ -318,17 +274,6 @@ def _adds(op: ir.Operation, mesh: Mesh, axis: int) -> bool:
     view = ReduceScatterOp(op)
     along = [each for each in view.mesh_axes if mesh.shape[each] != 1]
     return (view.mesh, along, view.reduction) == (mesh.name, [axis], "sum") and DYNAMIC not in shape_of(op.operands[0])
-
-
-def _leads_to(op: ir.Operation, ends: set[ir.Operation], home: ir.Block) -> bool:
-    """Whether any of `ends` is computed of what `op` gives."""
-    reached = {op}
-    for each in (view.operation for view in home.operations):
-        if any(producer(value, home) in reached for value in operands_of(each)):
-            if each in ends:
-                return True
-            reached.add(each)
-    return False
 
 
 def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[ir.Operation, ...], tuple[Sum, ...]]:

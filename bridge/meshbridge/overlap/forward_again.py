@@ -10,7 +10,7 @@ from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.overlap.key_blocks import Reached
-from meshbridge.overlap.online_softmax import OnlineSoftmax, Sum, maxima_over_keys, online_softmax
+from meshbridge.overlap.online_softmax import OnlineSoftmax, Sum, maxima_over_keys, online_softmax, sources_of
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,8 @@ class ForwardAgain:
         reached = Reached(exponential.block, frozenset())
         reached.reach(exponential.results[0], keys)
         maxima = [op for op, _ in maxima_over_keys(reached)]
-        for each in sums:
-            reached.reach(each.op.operands[each.side], each.read)
-            if each.other is not None:
-                reached.reach(*each.other)
+        for value, dim in sources_of(sums):
+            reached.reach(value, dim)
         copies: dict[ir.Value, ir.Value] = {}
         for op in in_program_order({op for op, _ in reached.moving}):
             copy = op.clone(ip=ir.InsertionPoint(op))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -14,7 +14,7 @@ from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, in_program_order, inside, ir
+from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import (
@@ -29,6 +29,7 @@ from meshbridge.overlap.key_blocks import (
     read_by,
     varies,
 )
+from meshbridge.overlap.waiting import waiting
 
 EXP, _SUBTRACT = "stablehlo.exponential", "stablehlo.subtract"
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
@@ -79,6 +80,14 @@ class Sum:
         return self.op.operands[1 - self.side], along
 
 
+def sources_of(sums: Iterable[Sum]) -> Iterator[tuple[ir.Value, int]]:
+    """What sums read key by key, and the dimension that runs over keys."""
+    for each in sums:
+        yield each.op.operands[each.side], each.read
+        if each.other is not None:
+            yield each.other
+
+
 @dataclass(frozen=True)
 class OnlineSoftmax:
     """Exponentials of scores, the sums over keys that read them, and the gathers whose shards travel instead."""
@@ -126,20 +135,8 @@ class OnlineSoftmax:
     @cached_property
     def _late(self) -> list[ir.Operation]:
         """What stands before the last sum and waits for any of the sums and maxima, these included, in program order."""
-        ends = {each.op for each in self.sums} | {op for op, _ in self.largest}
-        late: dict[ir.Operation, None] = {}
-        left = len(ends)
-        for op in (view.operation for view in self.home.operations):
-            if op in ends:
-                late[op] = None
-                left -= 1
-            elif op not in self.dead and any(
-                (made := producer(value, self.home)) is not None and made in late for value in operands_of(op)
-            ):
-                late[op] = None
-            if not left:
-                break
-        return list(late)
+        ends = in_program_order({*(each.op for each in self.sums), *(op for op, _ in self.largest)})
+        return waiting(ends, ends[-1], self.dead)
 
     def waits_for(self, values: set[ir.Value]) -> bool:
         """Whether any of `values` is computed of the sums."""
@@ -158,12 +155,6 @@ class OnlineSoftmax:
         for each in self.sums:
             each.op.results[0].replace_all_uses_with(_finished(self, each, found))
         erase_unread({*self.dead, *late})
-
-
-def operands_of(op: ir.Operation) -> list[ir.Value]:
-    """What `op` reads, inside of its regions as well."""
-    nested = inside(op) if op.name in REGION_OPS else []
-    return [*op.operands, *(value for each in nested for value in each.operands)]
 
 
 def erase_unread(operations: set[ir.Operation]) -> None:

@@ -16,6 +16,7 @@ from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.overlap.alike import differs
 from meshbridge.overlap.attention_gradients import AttentionGradients, attention_gradients
+from meshbridge.overlap.forward_results import take_forward_results
 from meshbridge.overlap.online_softmax import OnlineSoftmax, online_softmaxes
 from meshbridge.read.formats import copy_module, replace_content
 
@@ -113,6 +114,7 @@ class RingAttention(Pass):
 
 
 def _rewrite(found: Sequence[_Part]) -> bool:
+    take_forward_results(each for each in found if isinstance(each, AttentionGradients))
     for each in found:
         each.rewrite()
     return bool(found)

@@ -1,0 +1,43 @@
+"""What backward passes of attention take of their forward passes, instead of computing it of all keys again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshbridge.ir.mlir import in_program_order, ir
+from meshbridge.overlap.attention_gradients import AttentionGradients
+from meshbridge.overlap.key_blocks import REDUCE, Reached
+from meshbridge.overlap.online_softmax import erase_unread, maxima_over_keys, sources_of
+from meshbridge.overlap.row_sums import row_sum
+from meshbridge.overlap.twins import Twins
+
+
+def take_forward_results(found: Iterable[AttentionGradients]) -> None:
+    """Takes what the forward pass has for each query: the largest score, the sum of exponentials, and the weighted values, of
+    which the sum of weights times their gradients follows. The values of a block are compared once, before any of them goes."""
+    twins: dict[ir.Block, Twins] = {}
+    unread: set[ir.Operation] = set()
+    for each in found:
+        if each.home not in twins:
+            twins[each.home] = Twins(each.home)
+        unread |= _taken(each, twins[each.home])
+    erase_unread(unread)
+
+
+def _taken(found: AttentionGradients, twins: Twins) -> set[ir.Operation]:
+    """What perhaps nothing reads any more."""
+    reached = Reached(found.home, frozenset())
+    reached.reach(found.exponential.results[0], found.keys)
+    maxima = {op for op, _ in maxima_over_keys(reached)}
+    sums = found.forward_sums()
+    for value, dim in sources_of(sums):
+        reached.reach(value, dim)
+    replaced: set[ir.Operation] = set()
+    for op in in_program_order({*maxima, *(each.op for each in sums)}):
+        value: ir.Value | None = twins.first(op.results[0])
+        if value == op.results[0]:
+            value = row_sum(op, found.exponential, found.keys, twins) if op.name == REDUCE else None
+        if value is not None:
+            op.results[0].replace_all_uses_with(value)
+            replaced.add(op)
+    return {*replaced, *(op for op, _ in reached.moving)} - {found.exponential, *found.ends.operations}
