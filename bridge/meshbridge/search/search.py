@@ -60,9 +60,16 @@ LEAST_PRICES = 3
 NEIGHBOURS = 12
 """Plans beside the fastest one that are tried before it is taken to be the best."""
 
-PART, LEAST_SECONDS, MOST_SECONDS = 0.4, 5.0, 20.0
-"""Of the time that is left, the part in which the relaxed problem is solved, at least and at most so many seconds. Measured: in
-20 s on a loaded machine, the gap of a llama step on 64 devices falls to 3 %, and those of smaller programs to less."""
+PART, MOST_SECONDS = 0.4, 20.0
+"""Of the time that is left, the part in which the relaxed problem is solved, and the most seconds. Measured: in 20 s on a loaded
+machine, the gap of a llama step on 64 devices falls to 3 %, and those of smaller programs to less."""
+
+LEAST_PART = 0.1
+"""Of all the time, the part that the relaxed problem gets in any case: without its bound, nothing is known of other plans."""
+
+AS_A_WHOLE = 3.0
+"""How many times as long as a trial it takes to partition a plan as users get it: that much of the time is kept for it.
+Measured: 2.1 for a GPT of 80 layers, 3.2 for `adam_zero1`."""
 
 EQUAL = 0.01
 """The part by which prices of plans differ that may be equally fast."""
@@ -140,15 +147,21 @@ OnTrial = Callable[[Trial, int], None]
 
 def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_trial: OnTrial | None = None) -> Searched:
     """The best plan of those on each of the meshes, which share the time. Raises MeshError where `search` does for all."""
-    found: list[Searched] = []
+    until = time.monotonic() + asked.seconds
+    sought: list[_Seeking] = []
     refused: list[MeshError] = []
-    for mesh in meshes:
+    for number, mesh in enumerate(meshes):
+        left = max(0.0, until - time.monotonic())
         try:
-            found.append(search(module, mesh, replace(asked, seconds=asked.seconds / len(meshes)), on_trial))
+            sought.append(_sought(module, mesh, replace(asked, seconds=left / (len(meshes) - number)), on_trial))
         except MeshError as error:
             refused.append(error)
-    if not found:
+    if not sought:
         raise refused[0]
+    found: list[Searched] = []
+    for seeking in sorted(sought, key=lambda each: _speed(each.fastest)):
+        if not found or time.monotonic() + seeking.as_a_whole <= until:
+            found.append(seeking.found(until))
     best = min(found, key=lambda each: _speed(each.best))
     if not asked.constraints:
         return best
@@ -165,27 +178,27 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
     best so far. Raises MeshError where a program is sharded on another mesh, or on none and none is given; where what is fixed
     cannot be; and where nothing that was tried fits in memory: by how much, and what takes it.
     """
+    seeking = _sought(module, mesh, asked, on_trial)
+    return seeking.found(seeking.until)
+
+
+def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None) -> _Seeking:
+    """The search on a mesh, once it has ended with a plan. Raises MeshError as `search` does."""
     until = time.monotonic() + asked.seconds
     annotated, mesh = _annotated(module, mesh, asked)
     asked = replace(asked.for_mesh(mesh), machine=with_topology(asked.machine, mesh))
     with annotated.context, ir.Location.unknown():
         legal = copy_module(annotated)
         run(build(asked.options).until("legal").starting_at("annotated").passes, legal, verified="none")
-        seeking = _Seeking(legal, mesh, asked, until, on_trial or (lambda trial, number: None))
+        seeking = _Seeking(annotated, legal, mesh, asked, until, on_trial or (lambda trial, number: None))
         try:
-            seeking.from_starts()
-            seeking.from_relaxation()
-            if seeking.fitting:
-                seeking.from_neighbours()
+            seeking.run()
         except KeyboardInterrupt:
             if not seeking.fitting:
                 raise
         if not seeking.fitting:
             raise seeking.too_large()
-        best, partitioned = seeking.best_as_a_whole()
-        bound = best.seconds * seeking.least_part(best)
-        best.boundary.annotate(annotated)
-        return Searched(mesh, asked, annotated, best, partitioned, len(seeking.trials), names_of(annotated), bound, legal)
+    return seeking
 
 
 def _constraints(found: Searched) -> Constraints:
@@ -198,6 +211,7 @@ def _constraints(found: Searched) -> Constraints:
 class _Seeking:
     """A search on one mesh, under way."""
 
+    annotated: ir.Module
     legal: ir.Module
     mesh: Mesh
     asked: Asked
@@ -209,6 +223,8 @@ class _Seeking:
     "What all plans cost at least, by prices."
     plans: dict[Boundary, _Refined] = field(default_factory=dict)
     "By the boundaries that have been met, what they are those of."
+    slowest: float = 0.0
+    "Seconds that a trial has taken at most."
 
     def __post_init__(self) -> None:
         target = self.asked.options.target
@@ -226,42 +242,66 @@ class _Seeking:
         """What was tried and fits in memory."""
         return [trial for trial in self.trials if trial.peak_bytes <= self.limit]
 
-    def from_starts(self) -> None:
-        """Tries the plans that starting points lead to, under each price of memory; under high ones only until one fits."""
+    @property
+    def fastest(self) -> Trial:
+        """The fastest of these."""
+        return min(self.fitting, key=_speed)
+
+    @property
+    def as_a_whole(self) -> float:
+        """Seconds that it takes about to partition a plan as users get it."""
+        return AS_A_WHOLE * self.slowest
+
+    @property
+    def left(self) -> float:
+        """Seconds in which plans can be looked for, before the best is partitioned as users get it, if there is one."""
+        return self.until - time.monotonic() - (self.as_a_whole if self.fitting else 0.0)
+
+    def run(self) -> None:
+        """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
+        until one fits; then the neighbours of the fastest."""
         starts = nsmallest(REFINED, self.free.starts(), key=lambda tensors: self.free.priced(tensors, self.pricing).total)
+        self._try_refined(starts, 0.0, most=1)  # there is a plan, and it is known how long a trial takes
+        starts.append(self.relaxed())
         for number, price in enumerate(PRICES):
-            if number >= LEAST_PRICES and self.fitting:
-                return
-            memory = price * self.costs.memory
-            plans = [self.free.refined(tensors, self.pricing, memory) for tensors in starts]
-            for plan in sorted(plans, key=lambda plan: plan.total):
-                if self.trials and time.monotonic() > self.until:
-                    return
+            if number < LEAST_PRICES or not self.fitting:
+                self._try_refined(starts, price * self.costs.memory)
+        if self.fitting:
+            self.from_neighbours()
+
+    def _try_refined(self, starts: Sequence[Sequence[Tensor]], memory: float, most: int | None = None) -> None:
+        """Tries what starting points lead to at a price of memory, the cheapest `most` of them, while there is time."""
+        if self.trials and self.left < self.slowest:
+            return
+        plans = [self.free.refined(tensors, self.pricing, memory) for tensors in starts]
+        for plan in sorted(plans, key=lambda plan: plan.total)[:most]:
+            if not self.trials or self.left >= self.slowest:
                 self._try(_Refined(plan.graph.tensors, memory))
+
+    def relaxed(self) -> list[Tensor]:
+        """The starting point that the relaxed problem leads to. Its bound holds for all plans in which repeated layers are
+        alike."""
+        relaxed = ShardingProblem(replace(self.free.folded, pricing=self.pricing), self.pricing, self.free.axes)
+        problem = relaxed.problem()
+        seconds = min(MOST_SECONDS, max(LEAST_PART * self.asked.seconds, PART * self.left))
+        solution = solve(problem, seconds=seconds)
+        self.bound = solution.bound
+        return relaxed.tensors(solution.chosen)
 
     def from_neighbours(self) -> None:
         """Goes on from the fastest plan to the fastest that differs from it in one dimension class, as long as there is a faster
         one: what prices say of nearly equal plans is not exact."""
         centre = None
-        while (best := min(self.fitting, key=_speed)) is not centre:
+        while (best := self.fastest) is not centre:
             centre, (tensors, memory) = best, self.plans[best.boundary]
             found = sorted(self.free.neighbours(tensors, self.pricing, memory), key=itemgetter(0))
             dearest = (1 + EQUAL) * self.free.priced(tensors, self.pricing, memory).total
             for number, (price, neighbour) in enumerate(found):
-                if time.monotonic() > self.until or price > dearest or number >= NEIGHBOURS:
+                if self.left < self.slowest or price > dearest or number >= NEIGHBOURS:
                     break
                 trial = self._try(_Refined(neighbour, memory))
                 if trial is not None and trial.peak_bytes <= self.limit and _speed(trial) < _speed(best):
                     break
-
-    def from_relaxation(self) -> None:
-        """Tries the plan that the relaxed problem leads to. Its bound holds for all plans in which repeated layers are alike."""
-        relaxed = ShardingProblem(replace(self.free.folded, pricing=self.pricing), self.pricing, self.free.axes)
-        seconds = min(MOST_SECONDS, max(LEAST_SECONDS, PART * (self.until - time.monotonic())))
-        solution = solve(relaxed.problem(), seconds=seconds)
-        self.bound = solution.bound
-        plan = self.free.refined(relaxed.tensors(solution.chosen), self.pricing, 0.0)
-        self._try(_Refined(plan.graph.tensors, 0.0))
 
     def least_part(self, best: Trial) -> float:
         """The part of what a plan costs by prices that any other costs at least; none where that is not known."""
@@ -274,8 +314,9 @@ class _Seeking:
         if boundary in self.plans:
             return None
         self.plans[boundary] = plan
-        options = replace(self.asked.options, memory_limit=None)
+        options, began = replace(self.asked.options, memory_limit=None), time.monotonic()
         found = attempt(self.legal, boundary, options, whole=False)
+        self.slowest = max(self.slowest, time.monotonic() - began)
         if found is None:
             return None
         trial, _ = found
@@ -283,16 +324,25 @@ class _Seeking:
         self.on_trial(trial, len(self.trials))
         return trial
 
-    def best_as_a_whole(self) -> tuple[Trial, ir.Module]:
-        """The best plan as users get it, and its program."""
+    def found(self, until: float) -> Searched:
+        """The best plan as users get it: the faster one of `WHOLE`, if there is time for both until then."""
+        with self.annotated.context, ir.Location.unknown():
+            best, partitioned = self._best_as_a_whole(until)
+            bound = best.seconds * self.least_part(best)
+            best.boundary.annotate(self.annotated)
+            names = names_of(self.annotated)
+        return Searched(self.mesh, self.asked, self.annotated, best, partitioned, len(self.trials), names, bound, self.legal)
+
+    def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
         best = nsmallest(WHOLE, self.fitting, key=_speed)
         options = replace(self.asked.options, memory_limit=self.limit)
         fastest: tuple[Trial, ir.Module] | None = None
         for boundary in [trial.boundary for trial in best]:
+            began = time.monotonic()
             found = attempt(self.legal, boundary, options, whole=True)
             if found is not None and (fastest is None or _speed(found[0]) < _speed(fastest[0])):
                 fastest = found
-            if fastest is not None and time.monotonic() > self.until:
+            if fastest is not None and 2 * time.monotonic() - began > until:  # the next takes as long again
                 break
         return fastest or (best[0], planned(self.legal, best[0].boundary, options, whole=False))
 
