@@ -43,7 +43,7 @@ def test_no_op_costs_more_in_the_problem_than_in_a_plan(name: str, monkeypatch: 
     """In all plans that a search begins with: axes of a mesh split dimensions in either order, of ops with many loops too."""
     compared: list[int] = []
 
-    def spied(seeking: search._Seeking) -> None:
+    def spied(seeking: search._Seeking) -> list[Tensor]:
         free, pricing = seeking.free, seeking.pricing
         problem = ShardingProblem(replace(free.folded, pricing=pricing), pricing, free.axes)
         for start in islice(free.starts(), 0, None, 3):
@@ -53,8 +53,9 @@ def test_no_op_costs_more_in_the_problem_than_in_a_plan(name: str, monkeypatch: 
                     cost, weight = plan._costs[index], plan._weights[index]
                     assert least(problem, index, start) <= weight * (cost.own + sum(cost.arriving)) * (1 + 1e-9)
                     compared.append(index)
+        return free.folded.tensors
 
-    monkeypatch.setattr(search._Seeking, "from_relaxation", spied)
+    monkeypatch.setattr(search._Seeking, "relaxed", spied)
     meshbridge.search(build(name).export(), machine="h100", keep_annotations=False, seconds=0.1)
     assert len(compared) > 1000
 
@@ -87,10 +88,11 @@ def test_what_ops_of_different_frequency_read_is_gathered_as_often_as_by_the_mos
     """Three like products are folded into one that runs three times; they and another one read rows, and need all of them."""
     seen: list[tuple[float, float]] = []
 
-    def spied(seeking: search._Seeking) -> None:
+    def spied(seeking: search._Seeking) -> list[Tensor]:
         relaxed = ShardingProblem(replace(seeking.free.folded, pricing=seeking.pricing), seeking.pricing, seeking.free.axes)
         found = solve(relaxed.problem(), seconds=5.0)
         seen.append((found.cost, seeking.free.priced(relaxed.tensors(found.chosen), seeking.pricing).total))
+        return relaxed.tensors(found.chosen)
 
     def products(rows: jax.Array, alike: list[jax.Array], other: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         return [rows @ each for each in alike], rows @ other
@@ -98,7 +100,7 @@ def test_what_ops_of_different_frequency_read_is_gathered_as_often_as_by_the_mos
     def matrix(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.float32)
 
-    monkeypatch.setattr(search._Seeking, "from_relaxation", spied)
+    monkeypatch.setattr(search._Seeking, "relaxed", spied)
     arguments = matrix(64, 512), [matrix(512, 4096)] * 3, matrix(512, 8192)
     fixed = {"rows": P("x"), "alike/*": P(None, "x"), "other": P(None, "x"), "result/**": P(None, "x")}
     meshbridge.search(jax.jit(products), *arguments, mesh={"x": 8}, machine="h100", fixed=fixed, seconds=0.1)

@@ -10,7 +10,7 @@ from meshbridge.decide.choice import NO_COMPUTE, Choice, Prices, Pricing
 from meshbridge.decide.graph import Graph, Kind, Tensor
 from meshbridge.decide.kind_choices import KindChoices, Known, has_layout
 from meshbridge.ir.elements import element_bytes
-from meshbridge.ir.sharding import Axes, Sharding, local_shape
+from meshbridge.ir.sharding import Axes, Sharding, Split, local_shape
 from meshbridge.ops.option import sharding_of, with_partial, with_split
 
 
@@ -85,19 +85,33 @@ class KindCosts:
             if kind.kept or has_layout(known):
                 held = zip(known, needs, strict=False)
                 arriving = tuple([self._held(tensor).price(need) if tensor is not None else 0.0 for tensor, need in held])
+            if self._byte:
+                ends = zip(known, needs, arriving, strict=False)
+                own += sum([self.cutting(tensor, need) for tensor, need, sent in ends if tensor is not None and not sent])
         return NodeCost(own, needs, arriving, tuple([place for place, moved in enumerate(arriving) if moved]))
 
     def _waiting(self, choice: Choice, known: Known) -> float:
         """What it costs that its shards are longer under way than what it computes of them."""
         if not self._byte:
             return 0.0
-        mesh, shardings = self.graph.mesh, (*choice.needs, *choice.computed)
+        shardings = (*choice.needs, *choice.computed)
         moved = sum(
-            prod(local_shape(tensor.shape, mesh, sharding.split_axes)) * element_bytes(tensor.dtype)
+            self._shard_bytes(tensor, sharding.split_axes)
             for tensor, sharding in zip(known, shardings, strict=True)
             if tensor is not None
         )
         return max(0.0, self._byte * moved - self._compute.of(choice.share))
+
+    def cutting(self, tensor: Tensor, need: Sharding) -> float:
+        """What it costs that an operand which nobody sends is cut to what a product needs: a kernel of its own reads that part and
+        writes it. Other ops do so on the way."""
+        if not self._byte or need.split_axes == tensor.split:
+            return 0.0
+        part = self._shard_bytes(tensor, need.split_axes)
+        return 2 * self._byte * part if part < self._shard_bytes(tensor, tensor.split) else 0.0
+
+    def _shard_bytes(self, tensor: Tensor, split: Split) -> float:
+        return prod(local_shape(tensor.shape, self.graph.mesh, split)) * element_bytes(tensor.dtype)
 
     def _held(self, tensor: Tensor) -> Prices:
         """Bytes of resharding a tensor as it is decided."""

@@ -7,8 +7,9 @@ split. Splits name axes in the mesh's order: the other orders cost as much.
     %w (splits) ---- reshard to need ---- dot (options) ---- reduce, reshard ---- %y (splits)
 
 Several ops that read one tensor in the same form share its resharding. So the choices of a tensor with several readers are its
-split and one other form in which it is held too, which is paid once, as often as it is made. Where ops need yet other forms, each
-pays its part of what they take. So the cheapest solution costs no more than the cheapest plan of the graph.
+split and one other form in which it is held too, the dearest, which is paid once, as often as it is made. Where ops need yet other
+forms, each pays its part of what they take, and all of it where that is dearer. So the cheapest solution costs no more than the
+cheapest plan of the graph.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshbridge.decide.choice import Choice, Prices, Pricing, disjoint
+from meshbridge.decide.choice import ROUNDING, Choice, Prices, Pricing, disjoint
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.node_costs import KindCosts, costs_of_nodes
 from meshbridge.decide.refine import moved
@@ -33,6 +35,9 @@ from meshbridge.search.problem import Numbers, Problem
 MOST_FORMS = 700
 """Pairs of a split and another form that a tensor may have as choices. Others are taken to be resharded for each reader, who pays
 its part: with two axes these are tensors of five dimensions."""
+
+
+Flags = NDArray[np.bool_]
 
 
 class Reader(NamedTuple):
@@ -174,8 +179,6 @@ class ShardingProblem:
         """The choices of a tensor that several ops read."""
         if len(readers) < 2:
             return []
-        if any(self.graph.nodes[reader.node].is_identity for reader in readers):
-            return []
         made = dict.fromkeys(
             (choice.needs[reader.operand], self._weight(reader), self._is_inside(reader))
             for reader in readers
@@ -217,19 +220,19 @@ class ShardingProblem:
         known, held = self.graph.tensors[tensor], self.splits[tensor]
         kind = (id(self.options[index]), operand, known.gathered, weight, is_inside)
         key = ("operand", id(held), kind, readers, id(forms) if forms else 0)
-        if (found := self._matrices.get(key)) is not None:
-            return found
-        share = weight / readers if forms is None else weight / max(1, readers - 1)
-        table = share * self._table(known, held, needs)
-        if forms is not None:
-            numbers = {need: number for number, need in enumerate(dict.fromkeys(needs))}
-            of_option = np.array([numbers[need] for need in needs])
-            rows = table[[form.split for form in forms]]
-            serve = [form.need if form.runs >= weight and form.is_inside == is_inside else None for form in forms]
-            also = np.array([numbers.get(need, -1) if need is not None else -1 for need in serve])
-            table = np.where(also[:, None] == of_option[None, :], 0.0, rows)
-        self._matrices[key] = table
-        return table
+        if (known_matrix := self._matrices.get(key)) is not None:
+            return known_matrix
+        table = weight * self._table(known, held, needs)
+        cut = weight * np.where(table, 0.0, self._cut(index, known, held, needs))
+        if forms is None:
+            table = table / readers
+        else:
+            table, cut = (each[[form.split for form in forms]] for each in (table, cut))
+            dearer = table > (1 + ROUNDING) * self._of_tensor(tensor)[:, None]
+            table = np.where(dearer, table, table / max(1, readers - 1))
+            table[self._served(forms, needs, weight, is_inside=is_inside)] = 0.0
+        found = self._matrices[key] = np.asarray(table + cut)
+        return found
 
     def _table(self, tensor: Tensor, held: Sequence[Split], needs: Sequence[Sharding]) -> Numbers:
         """What resharding takes, by what a tensor is split along and what is needed of it."""
@@ -238,6 +241,20 @@ class ShardingProblem:
         for split in held:
             prices = self._arriving(tensor.with_split(split))
             rows.append([prices.price(need) for need in distinct])
+        numbers = {need: number for number, need in enumerate(distinct)}
+        return np.array(rows)[:, [numbers[need] for need in needs]]
+
+    def _served(self, forms: Sequence[Form], needs: Sequence[Sharding], weight: int, *, is_inside: bool) -> Flags:
+        """By the form that a tensor is held in and what a reader needs, whether it is that form."""
+        numbers = {need: number for number, need in enumerate(dict.fromkeys(needs))}
+        serve = [form.need if form.runs >= weight and form.is_inside == is_inside else None for form in forms]
+        also = np.array([-1 if need is None else numbers.get(need, -1) for need in serve])
+        return np.asarray(also[:, None] == np.array([numbers[need] for need in needs])[None, :])
+
+    def _cut(self, index: int, tensor: Tensor, held: Sequence[Split], needs: Sequence[Sharding]) -> Numbers:
+        """What it takes an op to cut a tensor that nobody sends, likewise; each does so for itself."""
+        kind, distinct = self._kinds[index], list(dict.fromkeys(needs))
+        rows = [[kind.cutting(tensor.with_split(split), need) for need in distinct] for split in held]
         numbers = {need: number for number, need in enumerate(distinct)}
         return np.array(rows)[:, [numbers[need] for need in needs]]
 
@@ -276,17 +293,18 @@ class ShardingProblem:
         source, target = node.operands[0], node.results[0]
         before, after = self.graph.tensors[source], self.graph.tensors[target]
         ends = (self._forms_of.get(source), self._forms_of.get(target))
+        is_inside = self._is_inside(Reader(index, 0))
         key = ("identity", id(self.splits[source]), id(self.splits[target]), node.kind, before.gathered, readers, *map(id, ends))
         if (found := self._matrices.get(key)) is None:
             rows = []
-            for split in self.splits[source]:
-                held = before.with_split(split)
+            for form in ends[0] or map(Form, range(len(self.splits[source]))):
+                held = before.with_split(self.splits[source][form.split])
                 prices = self._arriving(held)
+                serves = form.need if form.runs >= node.kind.weight and form.is_inside == is_inside else None
                 needs = [self.graph.identity_need(node.kind, held, after.with_split(other)) for other in self.splits[target]]
-                rows.append([prices.price(need) for need in needs])
+                rows.append([0.0 if need == serves else prices.price(need) for need in needs])
             found = node.kind.weight / readers * np.array(rows)
-            for axis, forms in enumerate(ends):
-                if forms is not None:
-                    found = np.take(found, [form.split for form in forms], axis=axis)
+            if ends[1] is not None:
+                found = found[:, [form.split for form in ends[1]]]
             self._matrices[key] = found
         return source, target, found
