@@ -103,8 +103,8 @@ class KindCosts:
         return max(0.0, self._byte * moved - self._compute.of(choice.share))
 
     def cutting(self, tensor: Tensor, need: Sharding) -> float:
-        """What it costs that an operand which nobody sends is cut to what a product needs: a kernel of its own reads that part and
-        writes it. Other ops do so on the way."""
+        """What it costs that an operand which nobody sends is cut to what a product needs: a kernel of its own reads that part
+        and writes it. Other ops do so on the way."""
         if not self._byte or need.split_axes == tensor.split:
             return 0.0
         part = self._shard_bytes(tensor, need.split_axes)

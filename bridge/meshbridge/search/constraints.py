@@ -122,6 +122,12 @@ class _Constraining:
         with legal.context, ir.Location.unknown():
             boundary.annotate(legal)
         self._tried: dict[frozenset[_Group], float] = {}
+        self._slowest = 0.0
+
+    @property
+    def _left(self) -> int:
+        """How many sets can be tried until the time is over."""
+        return max(0, int((self.until - time.monotonic()) / self._slowest))
 
     def found(self, seconds: float, most: int) -> Constraints:
         bare = self._seconds(())
@@ -129,24 +135,25 @@ class _Constraining:
         if bare > EQUAL * seconds:
             every = self._groups()
             if self._seconds(every) < bare:
-                needed = self._fewest(every, EQUAL * max(seconds, self._seconds(every)))
-        if time.monotonic() > self.until:
-            needed = needed[:most]
+                needed = self._fewest(every, EQUAL * max(seconds, self._seconds(every)), most)
+        if self._left < len(needed):
+            needed = needed[: max(1, min(most, self._left))]
         named = sorted(needed, key=lambda group: -self._saves(group, needed))[:most]
         if self._seconds(named) >= bare:
             named = []
         saved = sorted(((self._saves(group, named), group) for group in named), key=itemgetter(0), reverse=True)
         return Constraints(bare, self._seconds(named), tuple(self._constraint(group, saves) for saves, group in saved))
 
-    def _fewest(self, groups: Sequence[_Group], seconds: float) -> list[_Group]:
-        """Groups of which none can be left out, the smallest ones tried first, while a step takes no more than `seconds`."""
+    def _fewest(self, groups: Sequence[_Group], seconds: float, most: int) -> list[_Group]:
+        """Groups of which none can be left out, the smallest ones tried first, while a step takes no more than `seconds`, and
+        time is left to rank `most` of them."""
         kept = list(groups)
         size = max(1, len(kept) // 2)
         while True:
             end = len(kept)
             while end > 0:
                 fewer = kept[: max(0, end - size)] + kept[end:]
-                if time.monotonic() > self.until:
+                if self._left <= min(most, len(kept)) + 1:
                     return kept
                 if self._seconds(fewer) <= seconds:
                     kept = fewer
@@ -164,7 +171,9 @@ class _Constraining:
         without any, than which it is to be better."""
         key = frozenset(groups)
         if key not in self._tried:
+            began = time.monotonic()
             self._tried[key] = self._predicted(key)
+            self._slowest = max(self._slowest, time.monotonic() - began)
         return self._tried[key]
 
     def _predicted(self, groups: Collection[_Group]) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, permutations, product
+from math import prod
+from typing import NamedTuple
 
 from meshbridge.decide.build_graph import identity_rule
 from meshbridge.decide.choice import Pricing
@@ -15,6 +17,7 @@ from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph, Node, Tensor
 from meshbridge.decide.held import held, local_bytes
 from meshbridge.decide.refine import Refiner, moved
+from meshbridge.ir.elements import element_bytes
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.ops.rule import Interface
@@ -30,6 +33,19 @@ width, heads, hidden width, vocabulary and experts."""
 
 MOST_STARTS = 1000
 """Starting points that are priced: with three axes, fewer classes are combined."""
+
+
+KEY_TYPE, KEY_WORDS = "ui32", (2, 4)
+"""The type of a random key as a program has it, and of how many words its last dimension is."""
+
+
+class Neighbour(NamedTuple):
+    """A plan that differs from another one in a dimension class."""
+
+    price: float
+    bytes: float
+    "Of the arguments and results whose dimensions are in the class."
+    tensors: list[Tensor]
 
 
 @dataclass
@@ -58,7 +74,10 @@ class FreeGraph:
             if tensor.boundary:
                 is_kept = index in kept
                 fixed = [is_kept and not data.isdisjoint(along) for along in tensor.split]
-                may = tuple(is_open and not stays for is_open, stays in zip(tensor.open, fixed, strict=True))
+                may = tuple(
+                    is_open and not stays and is_worth
+                    for is_open, stays, is_worth in zip(tensor.open, fixed, _worth_splitting(tensor), strict=True)
+                )
                 graph.describe(index, found=tensor.found | axes if is_kept else axes | data, open=may)
         _hand_on(graph, pairs)
         return cls(graph, *fold_layers(graph))
@@ -124,20 +143,28 @@ class FreeGraph:
         refiner.run(NARROW, HELD, BATCH)
         return refiner
 
-    def neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Iterator[tuple[float, list[Tensor]]]:
-        """Plans in which one dimension class of arguments and results is split otherwise, each with what it costs."""
+    def neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> list[Neighbour]:
+        """Plans in which one dimension class of arguments and results is split otherwise, those first in which it has most bytes,
+        and of these the cheapest: of small tensors the step hardly says anything."""
+        return sorted(self._neighbours(tensors, pricing, memory), key=lambda each: (-each.bytes, each.price))
+
+    def _neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Iterator[Neighbour]:
         folded = replace(self.folded, tensors=list(tensors))
         boundary = {self.standing_for[index] for side in ends(self.graph) for index in side if index >= 0}
         for dimensions in classes_of(folded, (HELD, NARROW)):
             members = _by_tensor(dimensions)
-            if boundary.isdisjoint(members):
+            held = boundary.intersection(members)
+            if not held:
                 continue
+            size_held = sum(
+                prod(tensors[index].shape) * element_bytes(tensors[index].dtype) * self._counts[index] for index in held
+            )
             for axes in self._alternatives:
                 size = self.mesh.group_size(axes)
                 changed = {index: after for index, dims in members.items() if (after := moved(tensors[index], dims, axes, size))}
                 if len(changed) == len(members) and any(after is not tensors[index] for index, after in changed.items()):
                     found = [changed.get(index, tensor) for index, tensor in enumerate(tensors)]
-                    yield self.priced(found, pricing, memory).total, found
+                    yield Neighbour(self.priced(found, pricing, memory).total, size_held, found)
 
     @cached_property
     def _alternatives(self) -> list[Axes]:
@@ -158,6 +185,14 @@ class FreeGraph:
         for index, tensor, part in zip(self.standing_for, graph.tensors, held(graph), strict=True):
             prices[index] += price * (1.0 if tensor.boundary else part)
         return prices
+
+
+def _worth_splitting(tensor: Tensor) -> list[bool]:
+    """Which dimensions of an argument or result it makes sense to split: none of a tensor without elements, none of one element,
+    and not the words of a random key, a dimension that the key does not have for JAX."""
+    last = len(tensor.shape) - 1
+    is_key = tensor.dtype == KEY_TYPE and tensor.shape[-1:] and tensor.shape[last] in KEY_WORDS
+    return [0 not in tensor.shape and size != 1 and not (is_key and dim == last) for dim, size in enumerate(tensor.shape)]
 
 
 def _hand_on(graph: Graph, pairs: Iterable[tuple[int, int]]) -> None:

@@ -69,6 +69,8 @@ class SearchedPlan:
     "Where they were: the step if all but arguments and results is left to propagation."
     constrained_seconds: float | None = None
     "The same with the constraints."
+    unconstrained: str = ""
+    "Why no constraints could be looked for: what keeps propagation alone from partitioning the program."
 
     @property
     def annotated(self) -> Any:
@@ -124,6 +126,8 @@ class SearchedPlan:
         )
 
     def _constraint_lines(self) -> list[str]:
+        if self.unconstrained:
+            return ["", f"no constraints are named, since propagation alone does not partition the program: {self.unconstrained}"]
         if self.propagated_seconds is None or self.constrained_seconds is None:
             return []
         steps = f"by propagation alone a step takes {time_text(self.propagated_seconds)}"
@@ -146,6 +150,7 @@ class SearchedPlan:
                 "propagated_seconds": self.propagated_seconds,
                 "constrained_seconds": self.constrained_seconds,
                 "constraints": [asdict(each) for each in self.constraints],
+                "unconstrained": self.unconstrained,
             },
             indent=2,
         )
@@ -177,6 +182,7 @@ def plan_of(found: Searched, program: Program) -> SearchedPlan:
         constraints=said.all if said is not None else (),
         propagated_seconds=said.propagated_seconds if said is not None else None,
         constrained_seconds=said.seconds if said is not None else None,
+        unconstrained=found.unconstrained,
     )
 
 

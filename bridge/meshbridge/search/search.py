@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import chain, count
-from operator import itemgetter
 from typing import NamedTuple
 
 from meshbridge.cost.objective import objective
@@ -140,6 +139,8 @@ class Searched:
     "The program that plans are made of."
     constraints: Constraints | None = None
     "Those worth writing into the model, if they are asked for."
+    unconstrained: str = ""
+    "Why none could be looked for."
 
 
 OnTrial = Callable[[Trial, int], None]
@@ -169,6 +170,8 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
         return replace(best, constraints=_constraints(best))
     except KeyboardInterrupt:  # the plan is found
         return best
+    except MeshError as error:  # it says what propagation alone cannot do, which the plan does not need
+        return replace(best, unconstrained=str(error))
 
 
 def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None = None) -> Searched:
@@ -294,12 +297,12 @@ class _Seeking:
         centre = None
         while (best := self.fastest) is not centre:
             centre, (tensors, memory) = best, self.plans[best.boundary]
-            found = sorted(self.free.neighbours(tensors, self.pricing, memory), key=itemgetter(0))
             dearest = (1 + EQUAL) * self.free.priced(tensors, self.pricing, memory).total
-            for number, (price, neighbour) in enumerate(found):
-                if self.left < self.slowest or price > dearest or number >= NEIGHBOURS:
+            found = [each for each in self.free.neighbours(tensors, self.pricing, memory) if each.price <= dearest]
+            for neighbour in found[:NEIGHBOURS]:
+                if self.left < self.slowest:
                     break
-                trial = self._try(_Refined(neighbour, memory))
+                trial = self._try(_Refined(neighbour.tensors, memory))
                 if trial is not None and trial.peak_bytes <= self.limit and _speed(trial) < _speed(best):
                     break
 

@@ -7,9 +7,9 @@ split. Splits name axes in the mesh's order: the other orders cost as much.
     %w (splits) ---- reshard to need ---- dot (options) ---- reduce, reshard ---- %y (splits)
 
 Several ops that read one tensor in the same form share its resharding. So the choices of a tensor with several readers are its
-split and one other form in which it is held too, the dearest, which is paid once, as often as it is made. Where ops need yet other
-forms, each pays its part of what they take, and all of it where that is dearer. So the cheapest solution costs no more than the
-cheapest plan of the graph.
+split and one other form in which it is held too, the dearest, which is paid once, as often as it is made. Where ops need yet
+other forms, each pays its part of what they take, and all of it where that is dearer. So the cheapest solution costs no more
+than the cheapest plan of the graph.
 """
 
 from __future__ import annotations
