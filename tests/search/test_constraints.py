@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 import meshbridge
 from meshbridge.cost.step import predict
 from meshbridge.decide.sharding_refinement import ShardingRefinement
-from meshbridge.ir.mlir import context, ir
+from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 
@@ -179,6 +179,24 @@ def test_where_propagation_leads_to_the_plan_no_constraints_are_named(tmp_path: 
     assert "no constraints" in plan.table()
     unasked = replace(plan, propagated_seconds=None, constrained_seconds=None)
     assert "constraints" not in unasked.table()
+
+
+def test_the_plan_stays_where_propagation_alone_fails(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is known of which this is so: the pass is made to refuse."""
+    run_with = ShardingRefinement.run_with
+
+    def refusing(self: ShardingRefinement, module: ir.Module, known: Any) -> Any:
+        if self.moves == 0:
+            raise MeshError("model.py:8: error: 'stablehlo.custom_call' cannot be split")
+        return run_with(self, module, known)
+
+    monkeypatch.setattr(ShardingRefinement, "run_with", refusing)
+    plan = find(model.step)
+    assert plan.in_shardings == model.plan.in_shardings
+    assert (plan.constraints, plan.propagated_seconds) == ((), None)
+    said = "propagation alone does not partition the program: model.py:8: error: 'stablehlo.custom_call' cannot be split"
+    assert said in plan.table()
+    assert json.loads(plan.to_json())["unconstrained"] == plan.unconstrained
 
 
 def test_a_source_that_cannot_be_read_is_named_by_the_op(tmp_path: Path) -> None:

@@ -141,6 +141,23 @@ def test_what_is_fixed_along_an_axis_is_fixed_along_all_its_parts() -> None:
     assert axes_of({name: plan.in_shardings[0][name] for name in ("up", "down")}) == set()
 
 
+def test_a_part_that_the_experts_could_use_is_named() -> None:
+    plan = find_experts(seconds=2.0)
+    said = r"`--sub-axes data=2x4` lets 4 devices share the 4 products of test_reserved_axes.py:\d+, which 8 do not divide"
+    assert re.fullmatch(said, plan.hint)
+    assert f"hint: {plan.hint}" in plan.table()
+    assert json.loads(plan.to_json())["hint"] == plan.hint
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"mesh": {"data": 2, "model": 4}}, {"mesh": {"data": 3}}, {"mesh": "8"}, {"sub_axes": {"data": (2, 4)}}],
+    ids=["an axis divides them", "no part does", "tried", "asked for"],
+)
+def test_no_part_is_named_that_would_not_help(more: Any) -> None:
+    assert find_experts(seconds=2.0, **more).hint == ""
+
+
 @pytest.mark.parametrize(
     ("mesh", "sizes", "said"),
     [

@@ -71,6 +71,8 @@ class SearchedPlan:
     "The same with the constraints."
     unconstrained: str = ""
     "Why no constraints could be looked for: what keeps propagation alone from partitioning the program."
+    hint: str = ""
+    "What else to ask for: parts of an axis, where no axis divides the experts of a mixture."
 
     @property
     def annotated(self) -> Any:
@@ -114,7 +116,7 @@ class SearchedPlan:
         rows = [("", "shape", "sharding")]
         rows += [(leaf.name, _type(leaf), leaf.text) for leaf in (*self.arguments, *self.results)]
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
-        lines = [table(rows, left={0, 1, 2}), *self._constraint_lines()]
+        lines = [table(rows, left={0, 1, 2}), *self._constraint_lines(), *(["", f"hint: {self.hint}"] if self.hint else [])]
         return "\n".join(
             (
                 f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} "
@@ -151,6 +153,7 @@ class SearchedPlan:
                 "constrained_seconds": self.constrained_seconds,
                 "constraints": [asdict(each) for each in self.constraints],
                 "unconstrained": self.unconstrained,
+                "hint": self.hint,
             },
             indent=2,
         )
@@ -183,6 +186,7 @@ def plan_of(found: Searched, program: Program) -> SearchedPlan:
         propagated_seconds=said.propagated_seconds if said is not None else None,
         constrained_seconds=said.seconds if said is not None else None,
         unconstrained=found.unconstrained,
+        hint=found.unused_part.text if found.unused_part is not None else "",
     )
 
 

@@ -39,6 +39,7 @@ from meshbridge.search.asked import Fixed, Leaves, fix, refuse_unused
 from meshbridge.search.boundary import Boundary, boundary_of
 from meshbridge.search.constraints import Constraints, constraints_of
 from meshbridge.search.free_graph import FreeGraph
+from meshbridge.search.parts import Part, unused_part
 from meshbridge.search.shapes import in_parts, with_topology
 from meshbridge.search.sharding_problem import ShardingProblem
 from meshbridge.search.solve import solve
@@ -141,6 +142,8 @@ class Searched:
     "Those worth writing into the model, if they are asked for."
     unconstrained: str = ""
     "Why none could be looked for."
+    unused_part: Part | None = None
+    "Of an axis, which would divide what no axis does."
 
 
 OnTrial = Callable[[Trial, int], None]
@@ -164,6 +167,8 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
         if not found or time.monotonic() + seeking.as_a_whole <= until:
             found.append(seeking.found(until))
     best = min(found, key=lambda each: _speed(each.best))
+    if len(meshes) > 1 or meshes[0] is None:  # parts have been tried, or the mesh is the program's
+        best = replace(best, unused_part=None)
     if not asked.constraints:
         return best
     try:
@@ -334,7 +339,19 @@ class _Seeking:
             bound = best.seconds * self.least_part(best)
             best.boundary.annotate(self.annotated)
             names = names_of(self.annotated)
-        return Searched(self.mesh, self.asked, self.annotated, best, partitioned, len(self.trials), names, bound, self.legal)
+            part = None if self.asked.parts else unused_part(self.free.graph, self.mesh)
+        return Searched(
+            self.mesh,
+            self.asked,
+            self.annotated,
+            best,
+            partitioned,
+            len(self.trials),
+            names,
+            bound,
+            self.legal,
+            unused_part=part,
+        )
 
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
         best = nsmallest(WHOLE, self.fitting, key=_speed)

@@ -1,0 +1,93 @@
+"""A search ends in time, whatever a trial takes: its clock is one that trials advance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import meshbridge
+from meshbridge.search import constraints, search
+
+
+@dataclass
+class Clock:
+    """Seconds that pass where something is tried, and not otherwise."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        return time.perf_counter()
+
+    def taking(self, function: Callable[..., Any], seconds: Callable[..., float]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **more: Any) -> Any:
+            self.now += seconds(*arguments, **more)
+            return function(*arguments, **more)
+
+        return timed
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A trial takes 1 s, a plan as users get it 3 s, and the solver what it is given."""
+    found = Clock()
+    for module in (search, constraints):
+        monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr(search, "attempt", found.taking(search.attempt, lambda *_, whole: 3.0 if whole else 1.0))
+    monkeypatch.setattr(search, "solve", found.taking(search.solve, lambda *_, seconds: seconds))
+    monkeypatch.setattr(constraints, "predict", found.taking(constraints.predict, lambda *_: 1.0))
+    return found
+
+
+def loss(params: list[dict[str, Any]], x: Any) -> Any:
+    for layer in params:
+        scores = (x @ layer["q"]) @ (x @ layer["k"]).T
+        x = x + jax.nn.softmax(scores) @ x
+    return jnp.mean(x**2)
+
+
+def step(params: list[dict[str, Any]], x: Any) -> Any:
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, x))
+
+
+def find(seconds: float, **more: Any) -> meshbridge.SearchedPlan:
+    f32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+    params = [{"q": f32(1024, 1024), "k": f32(1024, 1024)} for _ in range(2)]
+    fixed = {"x": P("data"), "params/**": P("data")}
+    more = {"mesh": {"data": 8}, "machine": "v5p", "fixed": fixed} | more
+    return meshbridge.search(jax.jit(step), params, f32(4096, 1024), seconds=seconds, **more)
+
+
+@pytest.mark.parametrize("seconds", [6.0, 20.0])
+def test_a_search_ends_within_its_seconds(clock: Clock, seconds: float) -> None:
+    plan = find(seconds)
+    assert clock.now <= seconds
+    assert plan.tried > 0
+    assert 0 < plan.bound_seconds <= plan.seconds
+
+
+def test_with_no_time_at_all_there_is_one_plan_as_users_get_it(clock: Clock) -> None:
+    plan = find(0.001)
+    assert plan.tried == 1
+    assert clock.now <= 1 + 3 + 0.001
+
+
+def test_several_meshes_share_the_seconds(clock: Clock) -> None:
+    find(24.0, mesh="8", fixed={})
+    assert clock.now <= 24
+
+
+@pytest.mark.parametrize("most", [1, 20])
+def test_constraints_take_as_long_again_at_most(clock: Clock, most: int) -> None:
+    plan = find(10.0, constraints=most)
+    assert clock.now <= 20
+    assert len(plan.constraints) == 1
