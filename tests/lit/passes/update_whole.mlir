@@ -1,4 +1,5 @@
 // RUN: mesh-opt %s --split-input-file --update-whole | filecheck %s
+// RUN: mesh-opt %s --split-input-file --update-whole=least=1000 | filecheck %s --check-prefix=SMALL
 
 mesh.mesh @m(shape = 2x4)
 
@@ -9,6 +10,7 @@ mesh.mesh @m(shape = 2x4)
 // CHECK:         %[[NEW:.*]] = stablehlo.subtract %arg0, %[[STEP]] : tensor<8x3xf32>
 // CHECK-NOT:     mesh.
 // CHECK:         return %[[NEW]]
+// SMALL:         mesh.all_slice %arg0
 func.func @main(
     %w: tensor<8x3xf32> {tf.aliasing_output = 0 : i32, meshbridge.global = tensor<8x3xf32>, meshbridge.mesh = @m, meshbridge.split_axes = #mesh.axisarray<[[], []]>},
     %g: tensor<2x3xf32>) -> tensor<8x3xf32> {
