@@ -68,6 +68,7 @@ class Planning:
             raise MeshError(f"error: the partitioned program is one for Shardy, which JAX is told not to use\n  hint: {hint}")
         plan = _Plan(self.on(devices), lowerings.module(lowered))
         plan_cache.partition_module(plan.module, plan.options)
+        xla.order_collectives(plan.module, devices)
         return plan
 
     def _with(self, plan: _Plan, lowered: Lowered) -> Lowered:

@@ -14,6 +14,7 @@ from jaxlib import xla_client
 
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.lowering.order_collectives import OrderCollectives
 from meshbridge.machines.machine import OptionValue
 
 
@@ -75,6 +76,12 @@ collective that waits for nothing may start beside a loop of collectives on one 
 devices then wait for each other for ever (docs/devices.md)."""
 
 
+def order_collectives(module: ir.Module, devices: Sequence[Any]) -> None:
+    """Has collectives happen in one order on all of `devices`, where those are virtual ones: XLA:CPU keeps none beside loops."""
+    if len(devices) > 1 and devices[0].client.platform == "cpu":
+        OrderCollectives().run(module)
+
+
 def own_options(device: Any) -> dict[str, OptionValue]:
     """Those of XLA's options that every program is compiled under for devices like this one."""
     own = _AHEAD_OF_TIME if isinstance(device.client, mlir.CompileOnlyClient) else _RUNNING
@@ -106,6 +113,7 @@ def compile_module(
         for name, count in (("replicas", replicas), ("partitions", partitions)):
             module.operation.attributes[f"mhlo.num_{name}"] = ir.Attribute.parse(f"{count} : i32")
     used = tuple(devices)
+    order_collectives(module, used)
     options.env_option_overrides = list({**own_options(used[0]), **compiler_options}.items())
     try:
         return Loaded(_compile(module, used, options), used)
