@@ -30,6 +30,7 @@ PASSES = (
     "hoist-collectives",
     "merge-collectives",
     "mesh-simplifications",
+    "peel-last-microbatch",
     "prefetch-gathers",
     "reduce-scatter-reassociate",
     "reduce-scatter-redirect",

@@ -21,7 +21,7 @@ from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.update_whole import UpdateWhole
-from meshbridge.cost.objective import DEFAULT, combines, copied_bytes, divides, objective, prefetches, shifts
+from meshbridge.cost.objective import DEFAULT, combines, copied_bytes, divides, objective, prefetches, reduces_beside, shifts
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -41,6 +41,7 @@ from meshbridge.machines.layout import place
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
+from meshbridge.overlap.peel_last_microbatch import PeelLastMicrobatch
 from meshbridge.overlap.prefetch_gathers import PrefetchGathers
 from meshbridge.overlap.ring_attention import RingAttention
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
@@ -217,7 +218,9 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     divide = (matmul,) if divides(*under) else ()
-    return (*rings, *divide, *((PrefetchGathers(),) if prefetches(*under) else ()))
+    peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
+    peeled = (peel,) if reduces_beside(*under) else ()
+    return (*rings, *divide, *peeled, *((PrefetchGathers(),) if prefetches(*under) else ()))
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

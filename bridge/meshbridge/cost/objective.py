@@ -107,6 +107,11 @@ def copied_bytes(name: str) -> float:
     return inf if name in UNNAMED else device(name).copied_bytes
 
 
+def reduces_beside(name: str, compiler_options: OptionSet = "default") -> bool:
+    """Whether reductions run beside products on the machine. Raises MeshError as `objective` does."""
+    return name not in UNNAMED and not {"all_reduce", "reduce_scatter"}.isdisjoint(device(name, compiler_options).asynchronous)
+
+
 def forms(name: str, devices: int) -> Forms:
     """The collectives on so many devices that the compiler of the machine keeps. Two for one take a launch more, which those of
     fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""

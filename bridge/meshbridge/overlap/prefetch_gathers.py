@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from meshbridge.analysis.trip_count import Counting, counting
+from meshbridge.analysis.trip_count import Counting
 from meshbridge.collectives.hoist_collectives import LOCAL, carried_unchanged
 from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp
 from meshbridge.ir.builder import Builder, op_of
@@ -14,6 +14,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import CONTRACTIONS
+from meshbridge.overlap.peeled_loops import peel, peelable
 
 
 @register
@@ -90,9 +91,7 @@ class _Loop:
     @staticmethod
     def of(op: ir.Operation, limits: PrefetchGathers) -> _Loop | None:
         """None where nothing is to be gathered ahead."""
-        counted = counting(op)
-        tested = list(op.regions[0].blocks[0].operations)[-1].operands[0]
-        if counted is None or counted.trips < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may stand between
+        if (counted := peelable(op)) is None:
             return None
         taken: list[_Gathered] = []
         left: float = limits.most
@@ -146,12 +145,11 @@ def _pipeline(loop: _Loop) -> None:
     before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
     first = [before.made(value) for value in values]
     wider = _with_carried(loop.op, first)
-    condition, body = (region.blocks[0] for region in wider.regions)
+    body = wider.regions[1].blocks[0]
     count = len(body.arguments) - len(first)
     for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
-    _stop_earlier(condition, loop.counting)
-    last_trip = _append_last_trip(wider)
+    last_trip = peel(wider, loop.counting)
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
     emit = Builder.after(product)
@@ -216,30 +214,6 @@ def _with_carried(loop: ir.Operation, more: Sequence[ir.Value]) -> ir.Operation:
     Builder.before(end).op(end.name, [], handed_on)
     end.erase()
     return wider
-
-
-def _stop_earlier(condition: ir.Block, counted: Counting) -> None:
-    """One trip earlier."""
-    compare = op_of(list(condition.operations)[-1].operands[0])
-    limit = Builder.before(compare).splat(compare.operands[1].type, counted.limit - counted.step)
-    compare.operands[1] = limit
-
-
-def _append_last_trip(loop: ir.Operation) -> list[ir.Operation]:
-    """Behind the loop, once more what its body does; returns the operations."""
-    last = loop.clone(ip=ir.InsertionPoint.after(loop)).operation
-    body = last.regions[1].blocks[0]
-    for result, final in zip(loop.results, last.results, strict=True):
-        result.replace_all_uses_with(final)
-    for argument, result in zip(body.arguments, loop.results, strict=True):
-        argument.replace_all_uses_with(result)
-    *operations, end = [view.operation for view in body.operations]
-    for op in operations:
-        op.move_before(last)
-    for final, value in zip(last.results, end.operands, strict=True):
-        final.replace_all_uses_with(value)
-    last.erase()
-    return operations
 
 
 def _erase_unread(operations: Sequence[ir.Operation]) -> None:
