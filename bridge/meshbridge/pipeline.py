@@ -214,7 +214,9 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     """The passes that hide collectives behind computation on the machine."""
     under = options.machine, options.compiler_options
     limit = 0.0 if options.memory_limit is None else bytes_in(options.memory_limit)
-    rings = (RingAttention(options.machine, options.layout, options.compiler_options, limit),) if shifts(*under) else ()
+    # As a ring a product is divided, too.
+    ring = RingAttention(options.machine, options.layout, options.compiler_options, limit, faster=divides(*under))
+    rings = (ring,) if shifts(*under) else ()
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     divide = (matmul,) if divides(*under) else ()

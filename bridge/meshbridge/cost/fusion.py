@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from meshbridge.ir.builder import shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir, walk
 from meshbridge.ops.composites import CONTRACTIONS
@@ -100,7 +101,8 @@ class Fusion:
                     self._buffers[result] = known
         elif op.name in FREE or op.name in VIEWS or op.name in FUSING:
             read = self.read(op)
-            is_expensive = op.name in _EXPENSIVE or any(operand in self._expensive for operand in op.operands)
+            takes_long = op.name in _EXPENSIVE and bool(shape_of(op.results[0]))  # a number takes no longer than reading it
+            is_expensive = takes_long or any(operand in self._expensive for operand in op.operands)
             for result in op.results:
                 if op.name not in FUSING or self._is_fused(result, op.name, read, is_expensive=is_expensive):
                     self.sources[result] = list(op.operands)

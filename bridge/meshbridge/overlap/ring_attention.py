@@ -66,6 +66,8 @@ class RingAttention(Pass):
     "Under which of XLA's options the step will be compiled there."
     memory: float = 0.0
     "Bytes of memory above which rings are also taken that need less of it; 0 for no such limit."
+    faster: bool = True
+    "Whether rings are taken that make the step shorter; else only those that need less memory where it is short."
     steps: int = 16
     "The largest group whose keys travel, in as many steps as it has devices. Not measured."
 
@@ -87,7 +89,7 @@ class RingAttention(Pass):
     def _take_what_pays(self, module: ir.Module, part: Callable[[ir.Module], list[_Part]]) -> bool:
         """Makes rings of those kinds, layers that look alike together, that make the step shorter, or memory less where it is
         short. Raises MeshError for a machine that is not known."""
-        kinds = dict.fromkeys(each.looks for each in part(module))
+        kinds = dict.fromkeys(each.looks for each in part(module)) if self.faster or self.memory else {}
         if not kinds:
             return False
         chosen = device(self.machine, self.compiler_options)
@@ -101,7 +103,7 @@ class RingAttention(Pass):
             copy = copy_module(module)
             _rewrite([each for each in part(copy) if each.looks == kind])
             after = step_seconds(copy, chosen, target)
-            if after * EQUAL < seconds or self._saves_memory(module, copy):
+            if (self.faster and after * EQUAL < seconds) or self._saves_memory(module, copy):
                 replace_content(module, copy)
                 seconds, changed = after, True
         return changed
