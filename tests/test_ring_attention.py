@@ -230,28 +230,6 @@ def stays(jitted: Any, *arguments: Any) -> None:
     assert str(module) == text
 
 
-def test_gradients_that_are_not_reduce_scattered(mesh: jax.sharding.Mesh) -> None:
-    jitted = sharded(VARIANTS["causal"], mesh, "model")
-    stays(jax.jit(jax.grad(lambda *qkv: jitted(*qkv).sum(), (0, 1, 2))), *drawn())
-
-
-def test_layers_that_are_computed_again(mesh: jax.sharding.Mesh) -> None:
-    """The forward pass is a ring, the backward pass, whose gradients are all-reduced, is not."""
-    jitted, arguments = sharded(VARIANTS["causal"], mesh, "model"), drawn()
-
-    def training(attention: Attention) -> Attention:
-        return jax.value_and_grad(lambda *qkv: (jax.checkpoint(attention)(*qkv) ** 2).sum(), (0, 1, 2))
-
-    tokens = NamedSharding(mesh, P("data", "model"))
-    module = gathered(jax.jit(training(jitted), in_shardings=(tokens,) * 3), *arguments)
-    pipeline.run((RingAttention(),), module)
-    assert counted(module, "mesh.shift") == 6
-    assert counted(module, "mesh.all_gather")
-    right = jax.tree.leaves(training(VARIANTS["causal"])(*arguments))
-    for each, wanted in zip(jax.tree.leaves(meshbridge.compile(module)(*arguments)), right, strict=True):
-        np.testing.assert_allclose(each, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
-
-
 def test_scores_that_something_else_reads(mesh: jax.sharding.Mesh) -> None:
     """Values do not travel alone: all scores would be held."""
     for score in (jax.nn.log_softmax, lambda scores: scores - scores.max()):

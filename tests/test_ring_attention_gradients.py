@@ -42,8 +42,8 @@ def scattered(attention: Attention, mesh: jax.sharding.Mesh, axis: str, again: b
 
 
 def check(module: ir.Module, attention: Attention, arguments: list[jax.Array]) -> None:
-    """Less memory, a loss that rounds once, and gradients about as near to those of float32 as one device's. As many bytes, or those of
-    one more gather of keys and values, where the forward pass held them for the backward pass."""
+    """Less memory, a loss that rounds once, and gradients about as near to those of float32 as one device's. As many bytes, or
+    those of one more gather of keys and values, where the forward pass held them for the backward pass."""
     held = memory(main_function(module)).temporaries
     bytes_, kept = communication(module).wire_bytes, counted(module, "mesh.all_gather") == 2
     gathered_bytes = sum(each.wire_bytes for each in communication(module).collectives if each.kind == "all_gather")
@@ -94,6 +94,25 @@ def test_groups(count: int) -> None:
     module = scattered(VARIANTS["library_causal"], mesh, "sequence", True, arguments)
     check(module, VARIANTS["library_causal"], arguments)
     assert counted(module, "mesh.shift") == 6 * (count - 1)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])
+@pytest.mark.parametrize(
+    ("spec", "behind"),
+    [(P("data"), "mesh.all_gather"), (P("data", None, "model"), "mesh.all_to_all")],
+    ids=["everywhere", "heads"],
+)
+def test_gradients_that_are_wanted_otherwise(spec: PartitionSpec, behind: str, again: bool, mesh: jax.sharding.Mesh) -> None:
+    """All-reduced, or scattered along heads: what the ring gives for the own keys is resharded."""
+    arguments = drawn()
+    tokens, wanted = (NamedSharding(mesh, each) for each in (P("data", "model"), spec))
+    step = training(sharded(VARIANTS["causal"], mesh, "model"), again)
+    module = gathered(jax.jit(step, in_shardings=(tokens,) * 3, out_shardings=(None, (tokens, wanted, wanted))), *arguments)
+    pipeline.run((OptimizeCollectives(0, machine="h100"),), module)
+    assert counted(module, "mesh.all_reduce") == (3 if behind == "mesh.all_gather" else 1)
+    check(module, VARIANTS["causal"], arguments)
+    assert (counted(module, behind), counted(module, "mesh.shift")) == (2, 18)
+    assert counted(module, "mesh.reduce_scatter") == 0
 
 
 def test_largest_scores_with_a_gradient(mesh: jax.sharding.Mesh) -> None:

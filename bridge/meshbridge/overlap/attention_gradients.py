@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import declared_meshes
-from meshbridge.dialect.ops import AllGatherOp, ReduceScatterOp
+from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
@@ -28,20 +28,39 @@ from meshbridge.overlap.online_softmax import (
 )
 from meshbridge.overlap.waiting import waiting
 
+_ADDING = (ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A collective that adds up gradients of all keys over devices, and the dimension that runs over keys."""
+
+    op: ir.Operation
+    keys: int
+
+    def of_own_keys(self, total: ir.Value, mesh: Mesh, axis: int, at: Builder) -> ir.Value:
+        """What the collective gives, of the `total` for the keys of this device."""
+        if self.op.name == AllReduceOp.OPERATION_NAME:
+            return build.all_gather(total, mesh, mesh_axes=[axis], gather_axis=self.keys, at=at)
+        kept = ReduceScatterOp(self.op).scatter_axis
+        if kept == self.keys:
+            return total
+        return build.all_to_all(total, mesh, mesh_axes=[axis], split_axis=kept, concat_axis=self.keys, at=at)
+
 
 @dataclass(frozen=True)
 class Ends:
     """Where what is computed of exponentials along keys leaves them."""
 
-    scattered: tuple[ir.Operation, ...]
-    "Gradients of keys and values: partial sums of all keys, of which each device keeps a shard."
+    partial: tuple[Partial, ...]
+    "Gradients of keys and values."
     sums: tuple[Sum, ...]
     "Gradients of queries: sums over keys."
 
     @property
     def operations(self) -> list[ir.Operation]:
         """All of them."""
-        return [*self.scattered, *(each.op for each in self.sums)]
+        return [each.op for each in (*self.partial, *self.sums)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,8 @@ class AttentionGradients:
     def looks(self) -> object:
         """What backward passes share that cost the same."""
         values = [self.scores, *(op.results[0] for op in (*self.ends.operations, *self.gathers))]
-        return tuple(str(value.type) for value in values), self.axis, str(self.mesh.name)
+        names = tuple(each.op.name for each in self.ends.partial)
+        return names, tuple(str(value.type) for value in values), self.axis, str(self.mesh.name)
 
     def rewrite(self) -> None:
         """Writes the ring in place of the last end, and drops what nothing reads any more."""
@@ -111,8 +131,8 @@ class AttentionGradients:
 
 def _sources(ends: Ends) -> Iterator[tuple[ir.Value, int]]:
     """What the ends read block by block, and along which dimension."""
-    for op in ends.scattered:
-        yield op.operands[0], ReduceScatterOp(op).scatter_axis
+    for each in ends.partial:
+        yield each.op.operands[0], each.keys
     yield from sources_of(ends.sums)
 
 
@@ -155,7 +175,10 @@ class _Ring:
                 shards = [self._shifted(each, op) for each, op in zip(self._until(so_far, shards), self.travelling, strict=True)]
             keeper = emit.elementwise("remainder", emit.add(own, found.count - 1 - step), found.count)
             so_far = self._added(so_far, keeper, shards)
-        return {op: emit.convert(value, element_of(op.results[0])) for op, value in so_far.items()}
+        return {op: emit.convert(value, element_of(op.results[0])) for op, value in so_far.items()} | {
+            each.op: each.of_own_keys(so_far[each.op], found.mesh, found.axis, Builder(each.op.location, emit.ip))
+            for each in found.ends.partial
+        }
 
     def _until(self, so_far: Mapping[ir.Operation, ir.Value], shards: Sequence[ir.Value]) -> Sequence[ir.Value]:
         """`shards`, once what is there so far is: else all could be sent at the beginning, and held."""
@@ -180,9 +203,9 @@ class _Ring:
         given = {(op.results[0], AllGatherOp(op).gather_axis): shard for op, shard in moved}
         blocks = Blocks(emit, found.home, emit.multiply(keeper, size), size, given)
         after = {}
-        for op in found.ends.scattered:
-            part = emit.convert(blocks.of(op.operands[0], ReduceScatterOp(op).scatter_axis), element_of(op.results[0]))
-            after[op] = emit.add(self._shifted(before[op], op), part) if before else part
+        for end in found.ends.partial:
+            part = emit.convert(blocks.of(end.op.operands[0], end.keys), element_of(end.op.results[0]))
+            after[end.op] = emit.add(self._shifted(before[end.op], end.op), part) if before else part
         for each in found.ends.sums:
             part = _part(emit, each, blocks)
             after[each.op] = emit.add(before[each.op], part) if before else part
@@ -203,7 +226,7 @@ def attention_gradients(module: ir.Module, most: int) -> Iterator[AttentionGradi
     """Those over keys that are gathered along one axis of at most so many devices."""
     meshes = declared_meshes(module.body)
     taken: set[ir.Operation] = set()
-    behind = _scattered(module)
+    behind = _added_up(module)
     for op in find(module.operation, [EXP]):
         reached = behind.get(op.block)
         for keys, size in enumerate(shape_of(op.results[0])):
@@ -216,13 +239,14 @@ def attention_gradients(module: ir.Module, most: int) -> Iterator[AttentionGradi
                 break
 
 
-def _scattered(module: ir.Module) -> dict[ir.Block, Reached]:
-    """By block, all that what is reduce-scattered there is computed of block by block: each value is walked once, however many
-    layers stand before it."""
+def _added_up(module: ir.Module) -> dict[ir.Block, Reached]:
+    """By block, all that what is added up over devices there is computed of block by block: each value is walked once, however
+    many layers stand before it."""
     found: dict[ir.Block, Reached] = {}
-    for op in find(module.operation, [ReduceScatterOp.OPERATION_NAME]):
+    for op in find(module.operation, _ADDING):
         reached = found.setdefault(op.block, Reached(op.block, frozenset()))
-        reached.reach(op.operands[0], ReduceScatterOp(op).scatter_axis)
+        for dim in range(len(shape_of(op.operands[0]))):
+            reached.reach(op.operands[0], dim)
     return found
 
 
@@ -231,23 +255,24 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     scores = Reached(home, frozenset())
     if not scores.reach(exponential.results[0], keys) or _compared(scores):
         return None
-    scattered, sums = _leaving(exponential, keys)
-    reached = _reached(home, Ends(scattered, ()))
+    partial, sums = _leaving(exponential, keys)
+    reached = _reached(home, Ends(partial, ()))
     gathers = dict.fromkeys(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
     axes = {gathered_along(op, meshes, most) for op in gathers}
-    if not scattered or len(axes) != 1 or None in axes:
+    if not partial or len(axes) != 1 or None in axes:
         return None
     ((mesh, axis),) = (each for each in axes if each is not None)
-    if any(not _adds(op, mesh, axis) for op in scattered):
+    if any(not _adds(each.op, mesh, axis) for each in partial):
         return None
     products = {op for op, _ in reached.moving if op.name == DOT} - {op for op, _ in scores.moving}
+    added = {each.op for each in partial}
     backward = tuple(
         each
         for each in sums
         if any(op in products for op, _ in _reached(home, Ends((), (each,))).moving)
-        and set(scattered).isdisjoint(waiting([each.op], in_program_order(scattered)[-1]))
+        and added.isdisjoint(waiting([each.op], in_program_order(added)[-1]))
     )
-    ends = Ends(scattered, backward)
+    ends = Ends(partial, backward)
     reached = _reached(home, ends)
     if {op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME} != set(gathers):
         return None
@@ -271,14 +296,14 @@ def _compared(scores: Reached) -> bool:
 
 def _adds(op: ir.Operation, mesh: Mesh, axis: int) -> bool:
     """Whether `op` adds up along that axis alone."""
-    view = ReduceScatterOp(op)
+    view = CollectiveOpView(op)
     along = [each for each in view.mesh_axes if mesh.shape[each] != 1]
     return (view.mesh, along, view.reduction) == (mesh.name, [axis], "sum") and DYNAMIC not in shape_of(op.operands[0])
 
 
-def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[ir.Operation, ...], tuple[Sum, ...]]:
-    """The reduce-scatters along keys, and the sums over keys, of anything that is computed of the exponentials key by key."""
-    scattered: dict[ir.Operation, None] = {}
+def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[Partial, ...], tuple[Sum, ...]]:
+    """What adds up over devices, and the sums over keys, of anything that is computed of the exponentials key by key."""
+    partial: dict[ir.Operation, Partial] = {}
     sums: dict[ir.Operation, Sum] = {}
     seen: set[tuple[ir.Value, int]] = set()
     waiting = [(exponential.results[0], keys)]
@@ -291,10 +316,10 @@ def _leaving(exponential: ir.Operation, keys: int) -> tuple[tuple[ir.Operation, 
             op, side = use.owner.operation, use.operand_number
             if op.block != exponential.block:
                 continue
-            if op.name == ReduceScatterOp.OPERATION_NAME and ReduceScatterOp(op).scatter_axis == dim:
-                scattered[op] = None
+            if op.name in _ADDING:
+                partial[op] = Partial(op, dim)
             elif op.name in (DOT, REDUCE) and adds_up(op, side, dim):
                 sums[op] = Sum(op, side, dim, ())
             elif (made := read_by(op, side, dim)) is not None:
                 waiting.append((op.results[0], made))
-    return tuple(scattered), tuple(sums.values())
+    return tuple(partial.values()), tuple(sums.values())
