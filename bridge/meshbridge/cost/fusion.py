@@ -69,10 +69,16 @@ class Fusion:
     """The operations of one block, those that fill buffers and those that only their readers compute."""
 
     def __init__(
-        self, operations: Sequence[ir.Operation], outside: Known | None = None, *, repeats: bool = False, slices: bool = False
+        self,
+        operations: Sequence[ir.Operation],
+        outside: Known | None = None,
+        *,
+        repeats: bool = False,
+        slices: bool = False,
+        epilogues: bool = False,
     ) -> None:
         """`outside` is what is known of values around the block. By `repeats` several readers compute even what takes long; by
-        `slices` products read slices in place."""
+        `slices` products read slices in place; by `epilogues` they write what elementwise operations make of their result."""
         self._repeats = repeats
         self._reading_slices = _READING | CONTRACTIONS if slices else _READING
         self._readers: dict[ir.Value, dict[ir.Operation, None]] = {}
@@ -84,6 +90,9 @@ class Fusion:
         self._outside: Known = ChainMap() if outside is None else outside
         self._buffers: dict[ir.Value, Buffers] = {}
         "What is known of this block's own."
+        self._epilogues = dict(self._ending(op.results[0]) for op in operations if epilogues and op.name in CONTRACTIONS)
+        "What products write instead of their results, by these."
+        self._ends = set(self._epilogues.values()) - self._epilogues.keys()
         self._expensive: set[ir.Value] = set()
         "Values without a buffer that take long to compute."
         for op in operations:
@@ -99,6 +108,8 @@ class Fusion:
                 self.sources[result] = [operand]
                 if (known := self._known(operand)) is not None:  # else readers wait for the barrier, which hands the buffer on
                     self._buffers[result] = known
+        elif op.name in CONTRACTIONS and self._passes_on(op.results[0]):
+            self._buffers[op.results[0]] = {op.results[0]: 0.0}
         elif op.name in FREE or op.name in VIEWS or op.name in FUSING:
             read = self.read(op)
             takes_long = op.name in _EXPENSIVE and bool(shape_of(op.results[0]))  # a number takes no longer than reading it
@@ -110,6 +121,22 @@ class Fusion:
                     if is_expensive:
                         self._expensive.add(result)
 
+    def _ending(self, product: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The result of a product, and the last that operations one after the other, each the only reader of the one before,
+        compute of it."""
+        value = last = product
+        while len(readers := self._readers.get(value, {})) == 1:
+            (reader,) = readers
+            if reader.name not in FUSING and reader.name not in VIEWS - {BARRIER}:
+                break
+            value = reader.results[0]
+            last = value if reader.name in FUSING else last
+        return product, last
+
+    def _passes_on(self, product: ir.Value) -> bool:
+        """Whether no buffer holds the result of a product, but what is computed of it."""
+        return self._epilogues.get(product, product) != product
+
     def _share(self, value: ir.Value, source: ir.Value) -> None:
         """Notes that `value` is in the buffer of `source`."""
         self.sources[value] = [source]
@@ -117,6 +144,8 @@ class Fusion:
 
     def _is_fused(self, value: ir.Value, name: str, read: Buffers, *, is_expensive: bool) -> bool:
         """Whether each reader computes `value`, which the operation `name` gives, for itself out of what is `read` for that."""
+        if value in self._ends:
+            return False
         readers = self._readers.get(value, {})
         reading = self._reading_slices if name in _WITHIN else _READING
         if not readers or len(read) > _OPERANDS or any(reader.name not in reading for reader in readers):
@@ -152,7 +181,8 @@ class Fusion:
             return tensor_bytes(op.operands[_UPDATING[op.name]])
         if op.name in REGION_OPS:
             return 0.0
-        return sum(tensor_bytes(result) for result in op.results if result not in self.sources)
+        held = (result for result in op.results if result not in self.sources and not self._passes_on(result))
+        return sum(tensor_bytes(result) for result in held)
 
 
 def only_read(op: ir.Operation) -> Iterator[tuple[int, ir.Value]]:

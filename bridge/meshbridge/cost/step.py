@@ -112,10 +112,11 @@ def runs(module: ir.Module, machine: Machine, times: Mapping[ir.Operation, Time]
     return prediction.runs
 
 
-def step_seconds(module: ir.Module, machine: Machine, target: Target | None) -> float:
-    """The seconds of the predicted step, as if all links were alike where no `target` says how devices are connected. Raises
-    MeshError as `predict` does."""
-    return _Prediction(machine, collective_times(module, machine, target)).execution(_body(module)).seconds
+def step_seconds(module: ir.Module, machine: Machine, target: Target | None, *, epilogues: bool = False) -> float:
+    """The seconds of the predicted step, as if all links were alike where no `target` says how devices are connected; by
+    `epilogues` as if products wrote what elementwise operations make of their results. Raises MeshError as `predict` does."""
+    times = collective_times(module, machine, target)
+    return _Prediction(machine, times, epilogues=epilogues).execution(_body(module)).seconds
 
 
 def _body(module: ir.Module) -> ir.Block:
@@ -147,11 +148,12 @@ class _Prediction:
     communication: Mapping[ir.Operation, Time]
     runs: dict[ir.Operation, Run] = field(default_factory=dict)
     "Of the operations of all blocks so far."
+    epilogues: bool = False
 
     def execution(self, block: ir.Block, outside: Known | None = None) -> Execution:
         """One execution of a block, of which `outside` says what `Fusion` knows of values around it."""
         operations = [view.operation for view in block.operations]
-        fusion = Fusion(operations, outside, repeats=self.machine.repeats, slices=self.machine.slices)
+        fusion = Fusion(operations, outside, repeats=self.machine.repeats, slices=self.machine.slices, epilogues=self.epilogues)
         tasks: list[Task] = []
         executions: list[Execution] = []
         of_tasks: list[ir.Operation] = []

@@ -96,13 +96,14 @@ class RingAttention(Pass):
         target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
         changed = False
         try:
-            seconds = step_seconds(module, chosen, target)
+            # Where the largest score is known, products write exponentials instead of scores.
+            seconds = step_seconds(module, chosen, target, epilogues=True)
         except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
             return False
         for kind in kinds:
             copy = copy_module(module)
             _rewrite([each for each in part(copy) if each.looks == kind])
-            after = step_seconds(copy, chosen, target)
+            after = step_seconds(copy, chosen, target, epilogues=True)
             if (self.faster and after * EQUAL < seconds) or self._saves_memory(module, copy):
                 replace_content(module, copy)
                 seconds, changed = after, True
