@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.overlap.ring_attention import RingAttention
-from tests.test_ring_attention import VARIANTS, Attention, counted, drawn, gathered, sharded
+from tests.test_ring_attention import VARIANTS, Attention, causal, counted, drawn, gathered, hand_written, sharded
 from tests.work import lines_run
 
 P = PartitionSpec
@@ -41,7 +42,7 @@ def scattered(attention: Attention, mesh: jax.sharding.Mesh, axis: str, again: b
     return module
 
 
-def check(module: ir.Module, attention: Attention, arguments: list[jax.Array]) -> None:
+def check(module: ir.Module, attention: Attention, arguments: list[jax.Array], *, saves: bool = True) -> None:
     """Less memory, a loss that rounds once, and gradients about as near to those of float32 as one device's. As many bytes, or
     those of one more gather of keys and values, where the forward pass held them for the backward pass."""
     held = memory(main_function(module)).temporaries
@@ -49,7 +50,7 @@ def check(module: ir.Module, attention: Attention, arguments: list[jax.Array]) -
     gathered_bytes = sum(each.wire_bytes for each in communication(module).collectives if each.kind == "all_gather")
     pipeline.run((RingAttention(),), module)
     assert communication(module).wire_bytes == pytest.approx(bytes_ + kept * gathered_bytes)
-    assert memory(main_function(module)).temporaries < held
+    assert memory(main_function(module)).temporaries < held or not saves
     step = jax.jit(training(attention, again=False))
     found, alike = (jax.tree.leaves(run(*arguments)) for run in (meshbridge.compile(module), step))
     exact = jax.tree.leaves(step(*(each.astype(jnp.float32) for each in arguments)))
@@ -74,6 +75,28 @@ def test_variants(name: str, dtype: Any, again: bool, mesh: jax.sharding.Mesh) -
     check(module, VARIANTS[name], arguments)
     assert counted(module, "mesh.reduce_scatter") == 0
     assert (counted(module, "mesh.all_gather"), counted(module, "mesh.shift")) == (0, 18)
+
+
+def dropped(weights: jax.Array) -> jax.Array:
+    """Without a random fifth of the weights."""
+    kept = jax.random.bernoulli(jax.random.key(7), 0.8, weights.shape)
+    return jnp.where(kept, weights / 0.8, 0)
+
+
+def multiplied(weights: jax.Array) -> jax.Array:
+    """The same, as a product."""
+    return weights * (jax.random.bernoulli(jax.random.key(7), 0.8, weights.shape).astype(weights.dtype) / 0.8)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])
+@pytest.mark.parametrize("thin", [dropped, multiplied])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_dropout(dtype: Any, thin: Callable[[jax.Array], jax.Array], again: bool, mesh: jax.sharding.Mesh) -> None:
+    attention = hand_written(causal, lambda scores: thin(jax.nn.softmax(scores)))
+    arguments = drawn(dtype, key_heads=2)
+    module = scattered(attention, mesh, "model", again, arguments)
+    check(module, attention, arguments, saves=False)  # random bits are larger than what is saved
+    assert counted(module, "mesh.shift") == 18
 
 
 @pytest.mark.slow

@@ -455,7 +455,7 @@ def adds_up(op: ir.Operation, side: int, dim: int) -> bool:
     return [each for each, loop in enumerate(product.loops[side]) if product.result_dim(loop) is None] == [dim]
 
 
-def _is_zero(value: ir.Value) -> bool:
+def is_zero(value: ir.Value) -> bool:
     """Whether every element is zero, perhaps an integer that is converted."""
     while not isinstance(value.owner, ir.Block) and value.owner.name in ("stablehlo.convert", BROADCAST):
         value = value.owner.operands[0]
@@ -465,7 +465,7 @@ def _is_zero(value: ir.Value) -> bool:
 def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
     """The dimension of the result that runs over keys, of an operation that is linear in its operand `side`."""
     if op.name == "stablehlo.select":
-        if side != 1 or not _is_zero(op.operands[2]):
+        if side != 1 or not is_zero(op.operands[2]):
             return None
     elif op.name == "stablehlo.convert":
         if not isinstance(element_of(op.results[0]), ir.FloatType):

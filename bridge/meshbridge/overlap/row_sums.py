@@ -2,12 +2,14 @@
 
 weights = exponentials * a;  result = dot_general(weights, v);  gradients = dot_general(g, v)
 sum over keys (exponentials * b * gradients)  =  sum over features (g * result) * b / a
+
+Masks and factors for each key, as dropout has them, must be those of the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
@@ -15,10 +17,10 @@ from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import TRANSPOSE, Blocks, varies
-from meshbridge.overlap.online_softmax import reduces, wider
+from meshbridge.overlap.online_softmax import is_zero, reduces, wider
 from meshbridge.overlap.twins import Twins
 
-_CONVERT, _MULTIPLY, _DIVIDE = "stablehlo.convert", "stablehlo.multiply", "stablehlo.divide"
+_CONVERT, _MULTIPLY, _DIVIDE, _SELECT = (f"stablehlo.{name}" for name in ("convert", "multiply", "divide", "select"))
 _INVERSE = {"multiply": "divide", "divide": "multiply"}
 
 
@@ -27,8 +29,15 @@ class _Product:
     """Factors of a value that has one element for each key."""
 
     by_key: tuple[ir.Value, ...]
-    by_query: tuple[tuple[str, ir.Value], ...]
+    by_query: tuple[tuple[str, ir.Value], ...] = ()
     "What multiplies or divides alike for all keys."
+    masks: tuple[ir.Value, ...] = ()
+    "Where it is not zero."
+
+    def kind(self, twins: Twins, *but: ir.Value) -> object:
+        """What products have in common of which one may stand for the other for all keys, factors `but` aside."""
+        factors = sorted(twins.number(value) for value in self.by_key if value not in but)
+        return factors, {twins.number(mask) for mask in self.masks}
 
 
 @dataclass(frozen=True)
@@ -45,15 +54,15 @@ def row_sum(op: ir.Operation, exponential: ir.Operation, keys: int, twins: Twins
         return None
     product = _product(op.operands[0], keys)
     number = twins.number(exponential.results[0])
-    gradients = [value for value in product.by_key if twins.number(value) != number]
-    if len(gradients) != 1 or len(product.by_key) != 2:
+    if number not in map(twins.number, product.by_key):
         return None
-    for pair in _pairs(_behind(gradients[0]), op, twins, number, keys):
-        order = _order(pair, keys)
-        if order is not None:
-            undone = [(_INVERSE[by], factor) for by, factor in pair.by_query]
-            _widen(gradients[0], pair.gradients)
-            return _written(op, keys, pair, order, [*product.by_query, *undone])
+    for gradients in product.by_key:
+        for pair in _pairs(_behind(gradients), op, twins, product.kind(twins, gradients), keys):
+            order = _order(pair, keys)
+            if order is not None:
+                undone = [(_INVERSE[by], factor) for by, factor in pair.by_query]
+                _widen(gradients, pair.gradients)
+                return _written(op, keys, pair, order, [*product.by_query, *undone])
     return None
 
 
@@ -65,18 +74,22 @@ def _product(value: ir.Value, keys: int) -> _Product:
     op = _owner(value)
     if op is not None and op.name == _CONVERT:
         return _product(op.operands[0], keys)
+    if op is not None and op.name == _SELECT and is_zero(op.operands[2]):
+        inner = _product(op.operands[1], keys)
+        return replace(inner, masks=(op.operands[0], *inner.masks))
     if op is None or op.name not in (_MULTIPLY, _DIVIDE) or (op.name == _DIVIDE and varies(op.operands[1], keys)):
-        return _Product((value,), ())
+        return _Product((value,))
     by = op.name.removeprefix("stablehlo.")
     by_key: tuple[ir.Value, ...] = ()
     by_query: tuple[tuple[str, ir.Value], ...] = ()
+    masks: tuple[ir.Value, ...] = ()
     for side, operand in enumerate(op.operands):
         if varies(operand, keys):
             inner = _product(operand, keys)
-            by_key, by_query = (*by_key, *inner.by_key), (*by_query, *inner.by_query)
+            by_key, by_query, masks = (*by_key, *inner.by_key), (*by_query, *inner.by_query), (*masks, *inner.masks)
         else:
             by_query = (*by_query, (by if side else "multiply", operand))
-    return _Product(by_key, by_query)
+    return _Product(by_key, by_query, masks)
 
 
 def _behind(value: ir.Value) -> _Viewed:
@@ -107,7 +120,7 @@ class _Pair:
     "What the exponentials are multiplied with or divided by to be weights."
 
 
-def _pairs(view: _Viewed, before: ir.Operation, twins: Twins, exponential: int, keys: int) -> Iterator[_Pair]:
+def _pairs(view: _Viewed, before: ir.Operation, twins: Twins, kind: object, keys: int) -> Iterator[_Pair]:
     """The results that stand before an operation, of the same values as the gradients."""
     product = _owner(view.value)
     if product is None or product.name != DOT:
@@ -124,8 +137,8 @@ def _pairs(view: _Viewed, before: ir.Operation, twins: Twins, exponential: int, 
         for side in (0, 1):
             if op.name == DOT and twins.number(op.operands[1 - side]) == wanted:
                 weights = _behind(op.operands[side])
-                factors = _product(weights.value, keys) if len(weights.dims) == len(view.dims) else _Product((), ())
-                if [twins.number(value) for value in factors.by_key] == [exponential]:
+                factors = _product(weights.value, keys) if len(weights.dims) == len(view.dims) else _Product(())
+                if factors.by_key and factors.kind(twins) == kind:
                     yield _Pair(product, view.dims, values, op, weights, side, factors.by_query)
 
 
