@@ -188,11 +188,11 @@ class FreeGraph:
 
 
 def _worth_splitting(tensor: Tensor) -> list[bool]:
-    """Which dimensions of an argument or result it makes sense to split: none of a tensor without elements, none of one element,
-    and not the words of a random key, a dimension that the key does not have for JAX."""
+    """Which dimensions of an argument or result it makes sense to split: none of no elements or one, and not the words of a
+    random key, a dimension that the key does not have for JAX."""
     last = len(tensor.shape) - 1
     is_key = tensor.dtype == KEY_TYPE and tensor.shape[-1:] and tensor.shape[last] in KEY_WORDS
-    return [0 not in tensor.shape and size != 1 and not (is_key and dim == last) for dim, size in enumerate(tensor.shape)]
+    return [size not in (0, 1) and not (is_key and dim == last) for dim, size in enumerate(tensor.shape)]
 
 
 def _hand_on(graph: Graph, pairs: Iterable[tuple[int, int]]) -> None:
