@@ -20,7 +20,7 @@ from itertools import chain, count
 from typing import NamedTuple
 
 from meshbridge.cost.objective import objective
-from meshbridge.cost.ways import FACTORS, bytes_in, does_not_fit
+from meshbridge.cost.ways import FACTORS, Way, bytes_in, does_not_fit
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import build as make
@@ -43,13 +43,13 @@ from meshbridge.search.parts import Part, unused_part
 from meshbridge.search.shapes import in_parts, with_topology
 from meshbridge.search.sharding_problem import ShardingProblem
 from meshbridge.search.solve import solve
-from meshbridge.search.trial import Trial, attempt, planned
+from meshbridge.search.trial import Trial, attempt, planned, ways
 
 REFINED = 5
 """Starting points, the cheapest ones, from which plans are refined under each price of memory."""
 
-WHOLE = 2
-"""Plans, the fastest by prices of links, that are partitioned as users get them; once the time is over, one that can be."""
+WHOLE = 3
+"""Plans, the fastest of those that were tried, that are partitioned as users get them; once the time is over, one that can be."""
 
 PRICES = (0.0, 0.2, *FACTORS)
 """Prices of memory, as many times what the machine says."""
@@ -244,6 +244,8 @@ class _Seeking:
         self.free = FreeGraph.of(self.legal, plain, self.pairs, self.asked.data_axes)
         self.costs = replace(plain, work=_work(target.machine, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)
+        self.ways = ways(self.asked.options)
+        "In which plans are tried: the one that suits the first plan best, once there is one."
 
     @property
     def fitting(self) -> list[Trial]:
@@ -322,15 +324,20 @@ class _Seeking:
         if boundary in self.plans:
             return None
         self.plans[boundary] = plan
-        options, began = replace(self.asked.options, memory_limit=None), time.monotonic()
-        found = attempt(self.legal, boundary, options, whole=False)
-        self.slowest = max(self.slowest, time.monotonic() - began)
-        if found is None:
+        found = [(way, trial) for way in self.ways if (trial := self._attempt(boundary, way)) is not None]
+        if not found:
             return None
-        trial, _ = found
+        way, trial = min(found, key=lambda each: _speed(each[1]))
+        self.ways = (way,)
         self.trials.append(trial)
         self.on_trial(trial, len(self.trials))
         return trial
+
+    def _attempt(self, boundary: Boundary, way: Way) -> Trial | None:
+        began = time.monotonic()
+        found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=None), way)
+        self.slowest = max(self.slowest, time.monotonic() - began)
+        return None if found is None else found[0]
 
     def found(self, until: float) -> Searched:
         """The best plan as users get it: the faster one of `WHOLE`, if there is time for both until then."""
@@ -359,12 +366,12 @@ class _Seeking:
         fastest: tuple[Trial, ir.Module] | None = None
         for boundary in [trial.boundary for trial in best]:
             began = time.monotonic()
-            found = attempt(self.legal, boundary, options, whole=True)
+            found = attempt(self.legal, boundary, options, None)
             if found is not None and (fastest is None or _speed(found[0]) < _speed(fastest[0])):
                 fastest = found
             if fastest is not None and 2 * time.monotonic() - began > until:  # the next takes as long again
                 break
-        return fastest or (best[0], planned(self.legal, best[0].boundary, options, whole=False))
+        return fastest or (best[0], planned(self.legal, best[0].boundary, options, self.ways[0]))
 
     def too_large(self) -> MeshError:
         """What is said where nothing fits."""
@@ -372,7 +379,7 @@ class _Seeking:
             return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
         least = min(self.trials, key=lambda trial: trial.peak_bytes)
         options = replace(self.asked.options, memory_limit=None)
-        return does_not_fit(planned(self.legal, least.boundary, options, whole=False), self.limit)
+        return does_not_fit(planned(self.legal, least.boundary, options, self.ways[0]), self.limit)
 
 
 class _Refined(NamedTuple):

@@ -26,14 +26,19 @@ class Trial:
     peak_bytes: float
 
 
-def attempt(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bool) -> tuple[Trial, ir.Module] | None:
-    """What comes of a legal program with these shardings, and one device's program of it, partitioned as users get it (`whole`),
-    or by prices of links alone, for a third of the time. None where it cannot be partitioned so, or not within the options'
-    limit of memory."""
+def ways(options: Options) -> tuple[Way, ...]:
+    """Ways in which users may get a plan, of which one is better for one program, and another for the next."""
+    assert options.target is not None
+    return Way(options.target.device), Way(options.machine, hides=True)
+
+
+def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> tuple[Trial, ir.Module] | None:
+    """What comes of a legal program with these shardings, and one device's program of it, planned in this way, or, for three
+    times as long, as users get it. None where it cannot be partitioned so, or not within the options' limit of memory."""
     target = options.target
     assert target is not None
     try:
-        module = planned(legal, boundary, options, whole=whole)
+        module = planned(legal, boundary, options, way)
         with module.context, ir.Location.unknown():
             step = predict(module, target)
     except MeshError:
@@ -42,14 +47,14 @@ def attempt(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bo
     return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak), module
 
 
-def planned(legal: ir.Module, boundary: Boundary, options: Options, *, whole: bool) -> ir.Module:
-    """One device's program. Raises MeshError where it cannot be partitioned so."""
+def planned(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> ir.Module:
+    """One device's program, in this way or as users get it. Raises MeshError where it cannot be partitioned so."""
     module = copy_module(legal)
     with module.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a program that nobody has written
         boundary.annotate(module)
-        if whole:
+        if way is None:
             partition_module(module, options)
         else:
-            run(build(options, Way(options.machine)).starting_at("legal").passes, module, verified="none")
+            run(build(options, way).starting_at("legal").passes, module, verified="none")
     return module
