@@ -324,7 +324,11 @@ class _Seeking:
         if boundary in self.plans:
             return None
         self.plans[boundary] = plan
-        found = [(way, trial) for way in self.ways if (trial := self._attempt(boundary, way)) is not None]
+        found = [
+            (way, trial)
+            for way in self.ways
+            if (way is self.ways[0] or self.left >= self.slowest) and (trial := self._attempt(boundary, way)) is not None
+        ]
         if not found:
             return None
         way, trial = min(found, key=lambda each: _speed(each[1]))

@@ -1,0 +1,82 @@
+"""Prices of the search agree with the predicted step where they once did not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import meshbridge
+from meshbridge.decide.graph import Tensor
+from meshbridge.search import search
+from meshbridge.search.boundary import ends
+from meshbridge.search.sharding_problem import ShardingProblem
+from meshbridge.search.solve import Solution, solve
+from testdata.realistic.catalogue import build
+
+
+def f32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def test_a_product_pays_for_cutting_a_weight_that_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as a kernel takes that reads the part and writes it."""
+    seen: list[float] = []
+
+    def spied(seeking: search._Seeking) -> list[Tensor]:
+        free = seeking.free
+        tensors = list(free.folded.tensors)
+        (rows, weight), (result,) = ([free.standing_for[index] for index in side] for side in ends(free.graph))
+        tensors[rows] = tensors[rows].with_split(((), ()))
+        tensors[result] = tensors[result].with_split(((), (0,)))
+        prices = []
+        for split in ((), ()), ((), (0,)):
+            tensors[weight] = tensors[weight].with_split(split)
+            prices.append(free.priced(tensors, seeking.pricing).total)
+        whole, parts = prices
+        work = seeking.costs.work
+        assert work is not None
+        seen.append((whole - parts) / (2 * work.byte * 4 * 1024 * 4096 / 8))
+        return tensors
+
+    monkeypatch.setattr(search._Seeking, "relaxed", spied)
+    meshbridge.search(jax.jit(lambda x, w: x @ w), f32(8, 1024), f32(1024, 4096), mesh={"x": 8}, machine="v5p", seconds=0.1)
+    assert seen == [pytest.approx(1.0)]
+
+
+def test_the_relaxed_problem_of_a_decoding_step_is_solved_by_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residuals have several readers, of which one is another layer's; weights are whole nowhere."""
+    seen: list[tuple[Solution, float]] = []
+
+    def spied(seeking: search._Seeking) -> list[Tensor]:
+        relaxed = ShardingProblem(replace(seeking.free.folded, pricing=seeking.pricing), seeking.pricing, seeking.free.axes)
+        solution = solve(relaxed.problem(), seconds=60.0)
+        tensors = relaxed.tensors(solution.chosen)
+        seen.append((solution, seeking.free.priced(tensors, seeking.pricing).total))
+        return tensors
+
+    monkeypatch.setattr(search._Seeking, "relaxed", spied)
+    exported = build("decode_heads", "constrained", 8).export()
+    meshbridge.search(exported, machine="h100", keep_annotations=False, seconds=0.1)
+    ((solution, priced),) = seen
+    assert solution.cost == pytest.approx(priced)
+    assert solution.gap < 0.01
+
+
+def test_plans_are_tried_in_the_way_that_suits_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+    attempt = search.attempt
+
+    def spied(*arguments: Any) -> Any:
+        tried.append(arguments[-1])
+        return attempt(*arguments)
+
+    monkeypatch.setattr(search, "attempt", spied)
+    meshbridge.search(jax.jit(lambda x, w: jnp.tanh(x @ w)), f32(512, 1024), f32(1024, 4096), mesh="4x2", machine="v5p")
+    first, second, *others = [way for way in tried if way is not None]
+    assert first != second
+    assert set(others) <= {first} or set(others) <= {second}
+    assert None in tried
