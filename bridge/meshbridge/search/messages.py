@@ -4,21 +4,43 @@ Messages move costs between variables and edges, so that the sum for every choic
 gives equal shares of its costs to the chains of edges that pass through it in the order of the variables; a sweep backwards
 solves all chains exactly, and the sum of their minima is the bound (Kolmogorov, Convergent tree-reweighted message passing,
 2006).
+
+Variables are ordered at random, not as the program has them: then a few levels hold them all, no two of a level are neighbours,
+and all edges of a level that have tables of one shape are one array. On IOPDDL's A and U, 28 and 25 levels stand for 1,506, and
+the bound after 24 sweeps is what it is after 20 in the program's order.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from meshbridge.search.problem import Indices, Numbers
 
-Sends = list[tuple[int, Numbers, int, int]]
-"""By edge of a variable: the neighbour, the matrix `[neighbour, variable]`, where the messages to and from the variable stand."""
+SHARED = 4096
+"""Tables of more entries than this are not copied: only edges that share one are taken together."""
+
+ENTRIES = 4_000_000
+"""Entries of all tables that are taken together at most: 32 MB."""
+
+Edge = tuple[int, int, Numbers, int, int]
+"""Sender, receiver, the table `[sender, receiver]`, where the messages to the sender and to the receiver begin."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Edges along which messages are sent at once. The edge is the last dimension of all arrays."""
+
+    tables: Numbers  # [choice of the sender, choice of the receiver, edge]; one edge's stand for all where they share it
+    senders: Indices  # [choice of the sender, edge]: where its costs stand
+    receivers: Indices  # [choice of the receiver, edge]
+    arriving: Indices  # [choice of the sender, edge]: where the message to it stands
+    leaving: Indices  # [choice of the receiver, edge]
 
 
 @final
@@ -27,57 +49,81 @@ class Messages:
 
     def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers]) -> None:
         """`offsets[v]`: where the costs of variable v begin in the costs that the methods take."""
-        self._slices = [slice(first, last) for first, last in pairwise(offsets.tolist())]
-        self._later: dict[int, Sends] = defaultdict(list)
-        self._earlier: dict[int, Sends] = defaultdict(list)
-        self._messages: list[Numbers] = []
+        order = np.random.default_rng(0).permutation(offsets.size - 1)
+        forward: list[Edge] = []
+        size = 0
         for (i, j), matrix in sorted(edges.items(), key=lambda item: item[0]):
-            forward, back = len(self._messages), len(self._messages) + 1
-            self._messages += [np.zeros(matrix.shape[1]), np.zeros(matrix.shape[0])]
-            self._later[i].append((j, matrix.T, back, forward))
-            self._earlier[j].append((i, matrix, forward, back))
-        self.variables = sorted(self._later.keys() | self._earlier.keys())
-        chains = {v: max(len(self._later[v]), len(self._earlier[v])) for v in self.variables}
-        self._shares = {v: 1.0 / count for v, count in chains.items()}
-        self._ends = {v: 1.0 - len(self._earlier[v]) / count for v, count in chains.items()}
+            v, u, table = (i, j, matrix) if order[i] < order[j] else (j, i, matrix.T)
+            forward.append((v, u, table, size, size + table.shape[0]))
+            size += sum(table.shape)
+        self._messages = np.zeros(size)
+        self._forward = list(_batches(offsets, forward, _levels(order, forward)))
+        back = [(u, v, table.T, there, here) for v, u, table, here, there in forward]
+        self._back = list(_batches(offsets, back, _levels(-order, back)))
+        later, earlier = (np.bincount([edge[0] for edge in way], minlength=order.size) for way in (forward, back))
+        self.variables = np.flatnonzero(later + earlier)
+        chains = np.maximum(1, np.maximum(later, earlier))
+        self._shares = np.repeat(1.0 / chains, np.diff(offsets))
+        self._ends = 1.0 - earlier / chains
+        self._firsts = offsets[:-1]
 
     def sweep(self, costs: Numbers) -> float:
         """One sweep forwards and one backwards; the bound on what these variables and the edges cost."""
-        totals = {v: self._total(v, costs) for v in self.variables}
-        self._pass(self.variables, self._later, totals)
-        moved = self._pass(self.variables[::-1], self._earlier, totals)
-        return moved + sum(float(totals[v].min()) * end for v, end in self._ends.items() if end)
+        totals = self.totals(costs)
+        self._pass(self._forward, totals)
+        moved = self._pass(self._back, totals)
+        least = np.minimum.reduceat(totals, self._firsts)[self.variables] if self.variables.size else np.zeros(0)
+        return moved + float(least @ self._ends[self.variables])
 
-    def _total(self, v: int, costs: Numbers) -> Numbers:
-        total = costs[self._slices[v]].copy()
-        for sends in (self._later[v], self._earlier[v]):
-            for _, _, arriving, _ in sends:
-                total += self._messages[arriving]
-        return total
+    def totals(self, costs: Numbers) -> Numbers:
+        """By choice: its costs and all messages to it. The least ones of their variables are likely the best."""
+        totals = costs.copy()
+        for batch in (*self._forward, *self._back):
+            np.add.at(totals, batch.senders, self._messages[batch.arriving])
+        return totals
 
-    def _pass(self, order: list[int], sends: dict[int, Sends], totals: dict[int, Numbers]) -> float:
+    def _pass(self, batches: list[Batch], totals: Numbers) -> float:
         messages = self._messages
         moved = 0.0
-        for v in order:
-            if sends[v]:
-                share = totals[v] * self._shares[v]
-                for u, matrix, arriving, leaving in sends[v]:
-                    least = (matrix + (share - messages[arriving])).min(axis=1)
-                    lowest = float(least.min())
-                    moved += lowest
-                    least -= lowest
-                    totals[u] += least - messages[leaving]
-                    messages[leaving] = least
+        for batch in batches:
+            share = totals[batch.senders] * self._shares[batch.senders] - messages[batch.arriving]
+            least = (batch.tables + share[:, None]).min(axis=0)
+            lowest = least.min(axis=0)
+            moved += float(lowest.sum())
+            least -= lowest
+            np.add.at(totals, batch.receivers, least - messages[batch.leaving])
+            messages[batch.leaving] = least
         return moved
 
-    def decode(self, costs: Numbers, chosen: Indices) -> None:
-        """Writes choices: each variable's best one by what earlier ones took and by the messages of later ones."""
-        taken: dict[int, int] = {}
-        for v in self.variables:
-            total = costs[self._slices[v]].copy()
-            for u, matrix, _, _ in self._earlier[v]:
-                total += matrix[taken[u]]
-            for _, _, arriving, _ in self._later[v]:
-                total += self._messages[arriving]
-            taken[v] = int(total.argmin())
-        chosen[self.variables] = [taken[v] for v in self.variables]
+
+def _levels(order: Indices, edges: list[Edge]) -> Indices:
+    """By variable: the most edges of a way to it, each from a variable to one that is later in the order."""
+    levels = np.zeros(order.size, dtype=np.int64)
+    for v, u, *_ in sorted(edges, key=lambda edge: order[edge[0]]):
+        levels[u] = max(levels[u], levels[v] + 1)
+    return levels
+
+
+def _batches(offsets: Indices, edges: list[Edge], levels: Indices) -> Iterator[Batch]:
+    """The edges by the level of the sender, and those of a level by shape."""
+    groups: dict[tuple[int, tuple[int, int], int], list[Edge]] = defaultdict(list)
+    for edge in edges:
+        table = edge[2]
+        shared = table.ctypes.data if table.size > SHARED else 0
+        groups[int(levels[edge[0]]), (table.shape[0], table.shape[1]), shared].append(edge)
+    for (_, shape, shared), members in sorted(groups.items(), key=lambda item: item[0]):
+        most = max(1, ENTRIES // (shape[0] * shape[1]))
+        for first in range(0, len(members), most):
+            yield _batch(offsets, members[first : first + most], shared=bool(shared))
+
+
+def _batch(offsets: Indices, edges: list[Edge], *, shared: bool) -> Batch:
+    senders, receivers, tables, arriving, leaving = zip(*edges, strict=True)
+    rows, columns = (np.arange(extent)[:, None] for extent in tables[0].shape)
+    return Batch(
+        tables[0][:, :, None] if shared else np.stack(tables, axis=-1),
+        offsets[list(senders)] + rows,
+        offsets[list(receivers)] + columns,
+        np.array(arriving) + rows,
+        np.array(leaving) + columns,
+    )

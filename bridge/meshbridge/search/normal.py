@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -41,6 +42,17 @@ class Steps:
         changes = np.bincount(self.first, held, self.times.size + 1) - np.bincount(self.last, held, self.times.size + 1)
         return np.cumsum(changes)[:-1]
 
+    def highest(self, numbers: Numbers) -> Numbers:
+        """By variable: the highest of the steps' numbers of the steps at which it lives; minus infinity if it lives at none."""
+        result = np.full(self.first.size, -np.inf)
+        spans = self.last - self.first
+        spread, length = numbers, 1  # spread[t]: the highest of `length` steps from t on
+        while spread.size:
+            fits = (length <= spans) & (spans < 2 * length)
+            result[fits] = np.maximum(spread[self.first[fits]], spread[self.last[fits] - length])
+            spread, length = np.maximum(spread[:-length], spread[length:]), 2 * length
+        return result
+
     def prices(self, multipliers: Numbers) -> Numbers:
         """By variable: the sum of the multipliers of the steps at which it lives."""
         sums = np.concatenate(([0.0], np.cumsum(multipliers)))
@@ -72,6 +84,48 @@ class Normal:
 
     def sizes(self) -> Indices:
         return np.diff(self.offsets)
+
+    def cost(self, chosen: Indices) -> tuple[int, float]:
+        """How many edges of the choices are forbidden, and what the choices and all other edges cost."""
+        entries, rows, columns, firsts, seconds = self._tables
+        pairs = entries[rows + chosen[firsts] * columns + chosen[seconds]]
+        allowed = np.isfinite(pairs)
+        alone = float(self.costs[self.offsets[:-1] + chosen].sum())
+        return int(pairs.size - allowed.sum()), alone + float(pairs[allowed].sum())
+
+    @cached_property
+    def forbidding(self) -> float:
+        """A cost above those of all choices together, for what is forbidden."""
+        most = np.maximum.reduceat(self.costs, self.offsets[:-1]).sum() if self.count else 0.0
+        largest = {id(matrix): float(matrix[np.isfinite(matrix)].max(initial=0.0)) for matrix in self.edges.values()}
+        return float(most) + sum(largest[id(matrix)] for matrix in self.edges.values()) + 1e-300
+
+    def cheapest(self, costs: Numbers) -> Indices:
+        """By variable: its first choice of the least cost."""
+        least = np.minimum.reduceat(costs, self.offsets[:-1])
+        places = np.flatnonzero(costs == least[self.owners])
+        first = np.searchsorted(self.owners[places], np.arange(self.count))
+        return np.asarray(places[first] - self.offsets[:-1])
+
+    def usage(self, chosen: Indices) -> Numbers:
+        """By step: the bytes that live there."""
+        return self.steps.usage(self.held[self.offsets[:-1] + chosen])
+
+    @cached_property
+    def _tables(self) -> tuple[Numbers, Indices, Indices, Indices, Indices]:
+        """All tables behind one another; by edge, where its own begins, how many columns it has, and the two variables."""
+        places: dict[int, int] = {}
+        entries: list[Numbers] = []
+        size = 0
+        for matrix in self.edges.values():
+            if id(matrix) not in places:
+                places[id(matrix)] = size
+                entries.append(matrix.ravel())
+                size += matrix.size
+        begins = np.array([places[id(matrix)] for matrix in self.edges.values()], dtype=np.int64)
+        columns = np.array([matrix.shape[1] for matrix in self.edges.values()], dtype=np.int64)
+        pairs = np.array(list(self.edges), dtype=np.int64).reshape(-1, 2)
+        return np.concatenate([*entries, np.zeros(0)]), begins, columns, pairs[:, 0], pairs[:, 1]
 
     def original(self, chosen: Indices) -> tuple[int, ...]:
         """The choices of the problem that those of the normal form stand for."""

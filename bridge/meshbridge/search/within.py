@@ -1,0 +1,98 @@
+"""Choices within the memory limit: those that cost least at a price on each variable's bytes, and prices that follow.
+
+The prices begin as those of the dual. Then the price of a variable rises while it lives at a step that is above the limit, and
+falls while it does not: unlike prices of steps, these do not add up over a long life, so that one that is too high does not make
+all variables that live through its step small.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from meshbridge.search.cutset import CUTSETS
+from meshbridge.search.dual import Dual
+from meshbridge.search.problem import Indices, Numbers
+
+FIRST_SWEEPS = 20
+"""Sweeps of messages before their choices are taken. On IOPDDL's A, what 10 suggest has far more that is forbidden."""
+
+SWEEPS = 8
+"""Sweeps of messages, each time the choices start anew. Not measured against others."""
+
+ANEW = 16
+"""Of so many turns, the choices start anew from messages in one, and go on from what costs less. Not measured against others."""
+
+CHANGE = 0.3
+"""By how much prices change at first, relative to them. Not measured against others."""
+
+SLOWER = 20
+"""After so many turns the changes are half as large. Not measured against others."""
+
+LEAST = 0.01
+"""Of the middle price: what is added to those that rise, so that 0 does not stay. Not measured against others."""
+
+
+@final
+class Within:
+    """Choices that get better from turn to turn, first at given prices, then with prices that follow the limit."""
+
+    def __init__(self, dual: Dual) -> None:
+        self._normal = dual.normal
+        self._dual = dual
+        self._most = dual.normal.forbidding / dual.normal.unit / 100
+        self._prices = dual.normal.steps.prices(dual.prices)
+        self._turn = 0
+        self._changes = 0
+        self._same = 0
+        self.chosen = dual.chosen
+
+    @property
+    def settled(self) -> bool:
+        """No cutset changes the choices any more, and no price does."""
+        return self._same >= CUTSETS and not self._normal.steps.times.size
+
+    def turn(self) -> Indices:
+        """The choices after one more turn, which may be forbidden or above the limit."""
+        costs = self._priced()
+        before = self.chosen
+        self.chosen = self._dual.cutsets.improved(before, costs, self._turn)
+        if self._turn % ANEW == 0:
+            self.chosen = min(self.chosen, self._anew(costs), key=lambda chosen: self._merit(chosen, costs))
+        self._turn += 1
+        self._same = self._same + 1 if np.array_equal(before, self.chosen) else 0
+        if self._turn >= CUTSETS:
+            self._follow()
+        return self.chosen
+
+    def _priced(self) -> Numbers:
+        normal = self._normal
+        return np.asarray(normal.costs + normal.held * self._prices[normal.owners])
+
+    def _anew(self, costs: Numbers) -> Indices:
+        chosen = self._dual.swept(costs, SWEEPS if self._turn else FIRST_SWEEPS)[1]
+        for turn in range(self._turn, self._turn + CUTSETS // 2):
+            chosen = self._dual.cutsets.improved(chosen, costs, turn)
+        return chosen
+
+    def _merit(self, chosen: Indices, costs: Numbers) -> tuple[int, float]:
+        normal = self._normal
+        places = normal.offsets[:-1] + chosen
+        forbidden, cost = normal.cost(chosen)
+        return forbidden, cost + float((costs - normal.costs)[places].sum())
+
+    def _follow(self) -> None:
+        """Prices for what is held too much or too little."""
+        normal = self._normal
+        if not normal.steps.times.size:
+            return
+        excess = normal.steps.highest((normal.usage(self.chosen) - normal.limit) / normal.unit)
+        change = CHANGE / (1 + self._changes / SLOWER)
+        self._changes += 1
+        above = excess > 0
+        paid = self._prices[self._prices > 0]
+        middle = float(np.median(paid)) if paid.size else self._most * 1e-6
+        strength = change * np.minimum(1.0, 0.1 + 3 * np.abs(np.maximum(excess, -1.0)))
+        self._prices *= np.where(above, 1 + strength, 1 - strength)
+        self._prices = np.minimum(self._prices + above * LEAST * change * middle, self._most)
