@@ -1,8 +1,8 @@
 """The dual of a sharding problem: a bound on its best cost, by messages along edges and prices on the bytes of each step.
 
 At any prices of at least 0 for a byte at a step, the least of costs and prices of what is held, less the price of the whole limit
-at all steps, is a bound. Messages bound that least. Prices follow the mean of what is held too much by choices that cost little at
-these prices, from the best prices so far (Barahona and Anbil, The volume algorithm, 2000).
+at all steps, is a bound. Messages bound that least. Prices follow the mean of what is held too much by the choices that the
+messages suggest, from the best prices so far (Barahona and Anbil, The volume algorithm, 2000).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.cutset import Cutsets
 from meshbridge.search.leaves import Leaves
 from meshbridge.search.messages import Messages
 from meshbridge.search.normal import Normal
@@ -29,8 +28,8 @@ FASTER = 1.3
 FIRST_SWEEPS = 20
 """Sweeps before any prices, which go astray if they follow too rough a bound. Not measured against others."""
 
-SWEEPS = 2
-"""Sweeps in each further round. Not measured against others."""
+MOST_SWEEPS = 16
+"""Sweeps in a further round: 1 at first, twice as many after some that did not raise the bound. Not measured against others."""
 
 
 @final
@@ -41,17 +40,14 @@ class Dual:
         self.normal = normal
         self.bound = -np.inf
         self.prices = np.zeros(normal.steps.times.size)
-        self._leaves = Leaves(normal.offsets, normal.edges, range(normal.count))
-        core = set(self._leaves.core)
+        self.leaves = Leaves(normal.offsets, normal.edges, range(normal.count))
+        core = set(self.leaves.core)
         self._messages = Messages(normal.offsets, {pair: m for pair, m in normal.edges.items() if core.issuperset(pair)})
         alone = core - set(self._messages.variables.tolist())
         self._alone = np.array(sorted(alone), dtype=np.int64)
-        self.cutsets = Cutsets(normal, self._leaves)
-        self.chosen = normal.cheapest(normal.costs)
-        self._turn = 0
         self._mean: Numbers | None = None
         self._step = 1.0
-        self._closely = False
+        self._sweeps = 1
         self._failures = 0
 
     def round(self) -> Indices:
@@ -69,8 +65,8 @@ class Dual:
         else:
             self._failures += 1
             if self._failures % 4 == 0:
-                self._step = self._step * 0.66 if self._closely else 1.0
-                self._closely = True
+                self._step *= 0.66
+                self._sweeps = min(MOST_SWEEPS, 2 * self._sweeps)  # perhaps messages lag behind the prices
         self._mean = excess if self._mean is None else (1 - SHARE) * self._mean + SHARE * excess
         return chosen
 
@@ -89,17 +85,15 @@ class Dual:
     def _bound(self, prices: Numbers) -> tuple[float, Indices]:
         normal = self.normal
         costs = normal.costs + normal.held * normal.steps.prices(prices)[normal.owners]
-        bound, suggested = self.swept(costs, FIRST_SWEEPS if self._mean is None else SWEEPS)
-        self.chosen = self.cutsets.improved(self.chosen, costs, self._turn) if self._closely else suggested
-        self._turn += self._closely
-        return (bound - float(prices.sum()) * normal.limit if prices.size else bound), self.chosen
+        bound, chosen = self.swept(costs, FIRST_SWEEPS if self._mean is None else self._sweeps)
+        return (bound - float(prices.sum()) * normal.limit if prices.size else bound), chosen
 
     def swept(self, costs: Numbers, sweeps: int) -> tuple[float, Indices]:
         """A bound on the costs and those of all edges, and choices near it, after more sweeps with these costs."""
         normal = self.normal
-        folded, best = self._leaves.fold(costs)
+        folded, best = self.leaves.fold(costs)
         bound = max(self._messages.sweep(folded) for _ in range(sweeps))
         bound += float(np.minimum.reduceat(folded, normal.offsets[:-1])[self._alone].sum())
         chosen = normal.cheapest(self._messages.totals(folded))
-        self._leaves.unfold(chosen, best)
+        self.leaves.unfold(chosen, best)
         return bound, chosen

@@ -37,11 +37,10 @@ Merit = tuple[float, float, float]
 class Improver:
     """Choices for all variables of a problem, which only get better."""
 
-    def __init__(self, normal: Normal, chosen: Indices, prices: Numbers, high: float) -> None:
-        """`high`: what stands for something forbidden, above any cost that is worth taking."""
+    def __init__(self, normal: Normal, chosen: Indices, prices: Numbers) -> None:
         self.normal = normal
         self.prices = prices
-        self._high = high
+        self._high = high = normal.forbidding
         self._random = np.random.default_rng(0)
         self._costs = np.where(np.isinf(normal.costs), high, normal.costs)
         finite = {id(m): np.where(np.isinf(m), high, m) for m in normal.edges.values()}

@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.cutset import CUTSETS
+from meshbridge.search.cutset import CUTSETS, Cutsets
 from meshbridge.search.dual import Dual
 from meshbridge.search.problem import Indices, Numbers
 
@@ -41,12 +41,13 @@ class Within:
     def __init__(self, dual: Dual) -> None:
         self._normal = dual.normal
         self._dual = dual
+        self._cutsets = Cutsets(dual.normal, dual.leaves)
         self._most = dual.normal.forbidding / dual.normal.unit / 100
         self._prices = dual.normal.steps.prices(dual.prices)
         self._turn = 0
         self._changes = 0
         self._same = 0
-        self.chosen = dual.chosen
+        self.chosen = dual.swept(self._priced(), FIRST_SWEEPS)[1]
 
     @property
     def settled(self) -> bool:
@@ -57,8 +58,8 @@ class Within:
         """The choices after one more turn, which may be forbidden or above the limit."""
         costs = self._priced()
         before = self.chosen
-        self.chosen = self._dual.cutsets.improved(before, costs, self._turn)
-        if self._turn % ANEW == 0:
+        self.chosen = self._cutsets.improved(before, costs, self._turn)
+        if self._turn % ANEW == ANEW - 1:
             self.chosen = min(self.chosen, self._anew(costs), key=lambda chosen: self._merit(chosen, costs))
         self._turn += 1
         self._same = self._same + 1 if np.array_equal(before, self.chosen) else 0
@@ -71,9 +72,9 @@ class Within:
         return np.asarray(normal.costs + normal.held * self._prices[normal.owners])
 
     def _anew(self, costs: Numbers) -> Indices:
-        chosen = self._dual.swept(costs, SWEEPS if self._turn else FIRST_SWEEPS)[1]
+        chosen = self._dual.swept(costs, SWEEPS)[1]
         for turn in range(self._turn, self._turn + CUTSETS // 2):
-            chosen = self._dual.cutsets.improved(chosen, costs, turn)
+            chosen = self._cutsets.improved(chosen, costs, turn)
         return chosen
 
     def _merit(self, chosen: Indices, costs: Numbers) -> tuple[int, float]:
