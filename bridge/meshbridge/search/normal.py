@@ -87,11 +87,19 @@ class Normal:
 
     def cost(self, chosen: Indices) -> tuple[int, float]:
         """How many edges of the choices are forbidden, and what the choices and all other edges cost."""
-        entries, rows, columns, firsts, seconds = self._tables
-        pairs = entries[rows + chosen[firsts] * columns + chosen[seconds]]
+        pairs = self.pairs(chosen)
         allowed = np.isfinite(pairs)
-        alone = float(self.costs[self.offsets[:-1] + chosen].sum())
-        return int(pairs.size - allowed.sum()), alone + float(pairs[allowed].sum())
+        return int(pairs.size - allowed.sum()), float(self.alone(chosen).sum()) + float(pairs[allowed].sum())
+
+    def alone(self, chosen: Indices) -> Numbers:
+        """By variable: what its choice costs alone."""
+        return np.asarray(self.costs[self.offsets[:-1] + chosen])
+
+    def pairs(self, chosen: Indices) -> Numbers:
+        """By edge: what the choices of its variables cost together."""
+        entries, begins, columns = self._tables
+        firsts, seconds = self.ends
+        return np.asarray(entries[begins + chosen[firsts] * columns + chosen[seconds]])
 
     @cached_property
     def forbidding(self) -> float:
@@ -112,8 +120,14 @@ class Normal:
         return self.steps.usage(self.held[self.offsets[:-1] + chosen])
 
     @cached_property
-    def _tables(self) -> tuple[Numbers, Indices, Indices, Indices, Indices]:
-        """All tables behind one another; by edge, where its own begins, how many columns it has, and the two variables."""
+    def ends(self) -> tuple[Indices, Indices]:
+        """By edge: its two variables."""
+        pairs = np.array(list(self.edges), dtype=np.int64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    @cached_property
+    def _tables(self) -> tuple[Numbers, Indices, Indices]:
+        """All tables behind one another; by edge, where its own begins, and how many columns it has."""
         places: dict[int, int] = {}
         entries: list[Numbers] = []
         size = 0
@@ -124,8 +138,7 @@ class Normal:
                 size += matrix.size
         begins = np.array([places[id(matrix)] for matrix in self.edges.values()], dtype=np.int64)
         columns = np.array([matrix.shape[1] for matrix in self.edges.values()], dtype=np.int64)
-        pairs = np.array(list(self.edges), dtype=np.int64).reshape(-1, 2)
-        return np.concatenate([*entries, np.zeros(0)]), begins, columns, pairs[:, 0], pairs[:, 1]
+        return np.concatenate([*entries, np.zeros(0)]), begins, columns
 
     def original(self, chosen: Indices) -> tuple[int, ...]:
         """The choices of the problem that those of the normal form stand for."""
@@ -250,33 +263,47 @@ def _parts(matrix: Numbers) -> tuple[Numbers, Numbers] | None:
 
 
 def _undominated(costs: list[Numbers], held: list[Numbers], edges: dict[tuple[int, int], Numbers], idle: Flags) -> list[Flags]:
-    """By variable: which choices no other one beats, whatever the neighbours take."""
-    least: dict[tuple[int, bool], Numbers | None] = {}
-    excess = [each[:, None] - each[None] for each in costs]
-    compared = [True] * len(costs)
+    """By variable: which choices no other one beats, whatever the neighbours take. Variables of one size are compared at once."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    rows = np.zeros(len(costs), dtype=np.int64)  # by variable: its place in its group
+    for v, each in enumerate(costs):
+        rows[v] = len(groups[each.size])
+        groups[each.size].append(v)
+    excess = {size: _differences([costs[v] for v in group]) for size, group in groups.items()}
+    compared = np.ones(len(costs), dtype=np.bool_)
+    with np.errstate(invalid="ignore"):
+        for matrix, variables in _sides(edges):
+            part = _least_excess(matrix)
+            if part is None:
+                compared[variables] = False
+            else:
+                np.add.at(excess[matrix.shape[0]], rows[variables], part)
+    flags: list[Flags] = [np.ones(each.size, dtype=np.bool_) for each in costs]
+    for size, group in groups.items():
+        if size > 1:
+            beaten = (excess[size] >= 0) & compared[group, None, None]
+            beaten &= (_differences([held[v] for v in group]) >= 0) | idle[group, None, None]
+            both = beaten & beaten.transpose(0, 2, 1)
+            beaten &= ~(both & np.triu(np.ones((size, size), dtype=np.bool_)))  # of two that are alike the first one stays
+            for v, flag in zip(group, ~beaten.any(axis=2), strict=True):
+                if flag.any():
+                    flags[v] = flag
+    return flags
+
+
+def _differences(numbers: list[Numbers]) -> Numbers:
+    """`[variable, a, b]`: by how much its number a is above its number b."""
+    stacked = np.stack(numbers)
+    return np.asarray(stacked[:, :, None] - stacked[:, None, :])
+
+
+def _sides(edges: dict[tuple[int, int], Numbers]) -> list[tuple[Numbers, list[int]]]:
+    """All matrices and transposed ones, each with the variables whose choices its rows are."""
+    sides: dict[tuple[int, bool], tuple[Numbers, list[int]]] = {}
     for pair, matrix in edges.items():
         for v, transposed in zip(pair, (False, True), strict=True):
-            key = (id(matrix), transposed)
-            if key not in least:
-                least[key] = _least_excess(matrix.T if transposed else matrix)
-            part = least[key]
-            if part is None:
-                compared[v] = False
-            else:
-                excess[v] += part
-    flags: list[Flags] = []
-    for v, more in enumerate(excess):
-        if more.size == 1:
-            flags.append(np.ones(1, dtype=np.bool_))
-            continue
-        beaten = (more >= 0) & compared[v]
-        if not idle[v]:
-            beaten &= held[v][:, None] >= held[v][None]
-        both = beaten & beaten.T
-        beaten[both & np.triu(np.ones_like(both))] = False  # of two that are alike the first one stays
-        flag: Flags = np.logical_not(beaten.any(axis=1))
-        flags.append(flag if flag.any() else np.ones(flag.size, dtype=np.bool_))
-    return flags
+            sides.setdefault((id(matrix), transposed), (matrix.T if transposed else matrix, []))[1].append(v)
+    return list(sides.values())
 
 
 def _least_excess(matrix: Numbers) -> Numbers | None:

@@ -177,7 +177,7 @@ class _Search:
 
     def _turns(self, dual: Dual, until: float) -> list[Indices]:
         """All variables but a cutset at once, at prices that follow the limit; the choices of the last few turns."""
-        within = Within(dual)
+        within = Within(dual, None if self.chosen is None else self._known())
         recent: list[Indices] = []
         for _ in range(TURNS):
             if self.proven or within.settled or time.monotonic() > until:

@@ -3,6 +3,9 @@
 The prices begin as those of the dual. Then the price of a variable rises while it lives at a step that is above the limit, and
 falls while it does not: unlike prices of steps, these do not add up over a long life, so that one that is too high does not make
 all variables that live through its step small.
+
+What differs between the best choices so far and those of a turn falls into parts that no edge connects, a layer or a single leaf.
+Each part that costs less and fits is taken over, so that choices above the limit make the best ones better as well.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import final
 
 import numpy as np
 
+from meshbridge.search.combine import combined
 from meshbridge.search.cutset import CUTSETS, Cutsets
 from meshbridge.search.dual import Dual
 from meshbridge.search.problem import Indices, Numbers
@@ -30,6 +34,9 @@ CHANGE = 0.3
 SLOWER = 20
 """After so many turns the changes are half as large. Not measured against others."""
 
+HIGHER, LOWER = 1.7, 0.7
+"""How the factor less 1 changes, by which prices are raised to get within the limit. Not measured against others."""
+
 LEAST = 0.01
 """Of the middle price: what is added to those that rise, so that 0 does not stay. Not measured against others."""
 
@@ -38,12 +45,15 @@ LEAST = 0.01
 class Within:
     """Choices that get better from turn to turn, first at given prices, then with prices that follow the limit."""
 
-    def __init__(self, dual: Dual) -> None:
+    def __init__(self, dual: Dual, best: Indices | None) -> None:
+        """`best`: choices within the limit, if any are known."""
         self._normal = dual.normal
         self._dual = dual
         self._cutsets = Cutsets(dual.normal, dual.leaves)
         self._most = dual.normal.forbidding / dual.normal.unit / 100
         self._prices = dual.normal.steps.prices(dual.prices)
+        self._best = best
+        self._more = 1.1
         self._turn = 0
         self._changes = 0
         self._same = 0
@@ -55,17 +65,38 @@ class Within:
         return self._same >= CUTSETS and not self._normal.steps.times.size
 
     def turn(self) -> Indices:
-        """The choices after one more turn, which may be forbidden or above the limit."""
+        """The best choices after one more turn; while none are within the limit, the ones of the turn."""
         costs = self._priced()
         before = self.chosen
         self.chosen = self._cutsets.improved(before, costs, self._turn)
         if self._turn % ANEW == ANEW - 1:
-            self.chosen = min(self.chosen, self._anew(costs), key=lambda chosen: self._merit(chosen, costs))
+            others = [self.chosen, self._anew(costs), *([] if self._best is None else [self._best])]
+            self.chosen = min(others, key=lambda chosen: self._merit(chosen, costs))
         self._turn += 1
         self._same = self._same + 1 if np.array_equal(before, self.chosen) else 0
         if self._turn >= CUTSETS:
             self._follow()
-        return self.chosen
+        if not self._take(self.chosen):
+            fits = self._take(self._smaller())
+            self._more = 1 + (self._more - 1) * (LOWER if fits else HIGHER)
+        return self.chosen if self._best is None else self._best
+
+    def _take(self, chosen: Indices) -> bool:
+        """Makes the best choices better by these; whether these are within the limit themselves."""
+        normal = self._normal
+        fits = bool(normal.usage(chosen).max(initial=0.0) <= normal.limit)
+        forbidden, cost = normal.cost(chosen)
+        if self._best is not None:
+            self._best = combined(normal, self._best, chosen)
+        if fits and not forbidden and (self._best is None or cost < normal.cost(self._best)[1]):
+            self._best = chosen
+        return fits
+
+    def _smaller(self) -> Indices:
+        """Choices at all prices higher by the same factor, which follows what has been within the limit."""
+        normal = self._normal
+        prices = np.minimum(self._prices * self._more, self._most)
+        return self._cutsets.improved(self.chosen, normal.costs + normal.held * prices[normal.owners], self._turn)
 
     def _priced(self) -> Numbers:
         normal = self._normal
