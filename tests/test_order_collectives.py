@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import meshbridge
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.runtime import xla
@@ -153,6 +154,22 @@ def replicated(value: np.ndarray) -> jax.Array:
     devices = jax.devices()
     sharding = NamedSharding(jax.make_mesh((len(devices),), ("x",)), P())
     return jax.make_array_from_single_device_arrays(value.shape, sharding, [jax.device_put(value, each) for each in devices])
+
+
+def test_jitted_functions(mesh: jax.sharding.Mesh) -> None:
+    """On their own and within others."""
+
+    def each(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+        looped = jax.lax.fori_loop(0, 3, lambda _, x: jnp.tanh(jax.lax.psum(x, "data")), a)
+        return looped, jax.lax.pmax(b, "data")
+
+    along = P("data")
+    step = meshbridge.jit(jax.shard_map(each, mesh=mesh, in_specs=along, out_specs=P(), check_vma=False))
+    arguments = [jax.device_put(jnp.arange(8.0) + k, NamedSharding(mesh, along)) for k in range(2)]
+    assert "stablehlo.minimum" in step.partitioned_text(*arguments)
+    assert "stablehlo.minimum" in jax.jit(lambda a, b: step(a, b)).lower(*arguments).as_text()
+    for found, expected in zip(step(*arguments), jax.jit(step.__wrapped__)(*arguments), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 MANY_RUNS = """

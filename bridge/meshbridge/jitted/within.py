@@ -18,7 +18,7 @@ from meshbridge.ir.mlir import MeshError, context
 from meshbridge.jitted import plan_cache
 from meshbridge.jitted.plans import Planning
 from meshbridge.read import formats
-from meshbridge.runtime import lowerings
+from meshbridge.runtime import lowerings, xla
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Within:
         options = self.planning.on(devices)
         opened = formats.unpack(self.jitted, context(), arguments, named).planned(options)
         plan_cache.partition_module(opened.module, options)
+        xla.order_collectives(opened.module, devices)
         exported: Any = formats.pack(opened)
         sides = exported.in_shardings_jax(None), exported.out_shardings_jax(None)
         return _Part(exported, *([_on(devices, sharding) for sharding in side] for side in sides))
