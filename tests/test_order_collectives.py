@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 
 import jax
@@ -30,23 +31,29 @@ GROUPS = (
 
 
 def reduced(result: str, operand: str, kind: str, combiner: str = "add", groups: str = ALL) -> str:
-    element = kind.split("x")[-1].split("<")[-1].rstrip(">") if "complex" not in kind else "complex<f32>"
     return f"""{result} = "stablehlo.all_reduce"({operand}) <{{replica_groups = dense<{groups}}}> ({{
-      ^bb0(%p: tensor<{element}>, %q: tensor<{element}>):
-        %s = stablehlo.{combiner} %p, %q : tensor<{element}>
-        stablehlo.return %s : tensor<{element}>
+      ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+        %s = stablehlo.{combiner} %p, %q : tensor<f32>
+        stablehlo.return %s : tensor<f32>
     }}) : ({kind}) -> {kind}"""
 
 
-def loop(result: str, operand: str, kind: str = "tensor<4xf32>") -> str:
-    """Three trips, a reduction in each, and an operand that it hands on."""
+def permuted(result: str, operand: str, kind: str) -> str:
+    """What each device has, from itself."""
+    pairs = [[number, number] for number in range(8)]
+    attributes = f"source_target_pairs = dense<{pairs}> : tensor<8x2xi64>"
+    return f'{result} = "stablehlo.collective_permute"({operand}) <{{{attributes}}}> : ({kind}) -> {kind}'
+
+
+def loop(result: str, operand: str, kind: str = "tensor<4xf32>", communicated: Callable[..., str] = reduced) -> str:
+    """Three trips, a collective in each, and an operand that it hands on."""
     return f"""{result}:3 = stablehlo.while(%i = %zero, %x = {operand}, %same = {operand}) : tensor<i32>, {kind}, {kind}
       cond {{
         %more = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
         stablehlo.return %more : tensor<i1>
       }} do {{
         %j = stablehlo.add %i, %one : tensor<i32>
-        {reduced("%y", "%x", kind)}
+        {communicated("%y", "%x", kind)}
         stablehlo.return %j, %y, %same : tensor<i32>, {kind}, {kind}
       }}"""
 
@@ -125,29 +132,42 @@ def all_read(name: str, read: dict[str, list[str]]) -> set[str]:
     return {name}.union(*(all_read(each, read) for each in read.get(name, ())))
 
 
-KINDS = ("float32", "bfloat16", "float16", "float64", "int32", "uint8", "int64", "bool", "complex64", "float8_e4m3fn")
+KINDS = {
+    "bool": "i1",
+    "int4": "i4",
+    "uint8": "ui8",
+    "int32": "i32",
+    "uint64": "ui64",
+    "float8_e4m3fn": "f8E4M3FN",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+    "complex64": "complex<f32>",
+    "complex128": "complex<f64>",
+}
+"""Types as numpy and MLIR call them."""
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("shape", [(), (7,), (2, 3), (0,)])
+@pytest.mark.parametrize("shape", [(), (7,), (0, 3)])
 def test_same_bits(dtype: str, shape: tuple[int, ...]) -> None:
-    """Also of numbers that are none, infinities and zeros with a sign, whatever the loop gives."""
-    name = {"bfloat16": "bf16", "bool": "i1", "complex64": "complex<f32>", "float8_e4m3fn": "f8E4M3FN", "uint8": "ui8"}.get(
-        dtype, dtype.replace("float", "f").replace("uint", "ui").replace("int", "i")
-    )
-    kind = f"tensor<{''.join(f'{size}x' for size in shape)}{name}>"
-    permuted = f"""%r = "stablehlo.collective_permute"(%b) <{{source_target_pairs = dense<{[[k, k] for k in range(8)]}>
-      : tensor<8x2xi64>}}> : ({kind}) -> {kind}"""
+    """Also of numbers that are none, infinities and zeros with a sign, whatever numbers of that type the loop gives."""
+    read, kind = f"tensor<4x{KINDS[dtype]}>", f"tensor<{''.join(f'{size}x' for size in shape)}{KINDS[dtype]}>"
     with jax.enable_x64(True):
-        made = module(loop("%l", "%a") + "\n" + permuted, [("%l#1", KIND), ("%r", kind)], f"%a: {KIND}, %b: {kind}")
+        body = loop("%l", "%a", read, permuted) + "\n" + permuted("%r", "%b", kind)
+        made = module(body, [("%l#1", read), ("%r", kind)], f"%a: {read}, %b: {kind}")
         compiled = xla.compile_module(made, jax.devices())
         numbers = np.array([np.nan, -np.inf, -0.0, 0.0, -1.5, np.inf, 3.0])[: int(np.prod(shape))].reshape(shape)
-        with np.errstate(invalid="ignore"):
-            value = jnp.asarray(np.nan_to_num(numbers) if "int" in dtype else numbers).astype(dtype)
+        value = special(numbers, dtype)
         for seen in (np.full(4, np.nan), np.full(4, -1e30), np.zeros(4), np.ones(4)):
-            arguments = [replicated(np.asarray(each)) for each in (seen.astype(np.float32), value, np.True_)]
+            arguments = [replicated(np.asarray(each)) for each in (special(seen, dtype), value, np.True_)]
             _, result = compiled.run(arguments)
             assert np.asarray(result[3]).tobytes() == np.asarray(value).tobytes()
+
+
+def special(numbers: np.ndarray, dtype: str) -> jax.Array:
+    return jnp.asarray(np.nan_to_num(numbers, posinf=3, neginf=0) if "int" in dtype else numbers).astype(dtype)
 
 
 def replicated(value: np.ndarray) -> jax.Array:
