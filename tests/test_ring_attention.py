@@ -287,6 +287,7 @@ def long_prompt(mesh: jax.sharding.Mesh) -> tuple[Any, list[jax.ShapeDtypeStruct
     [
         ({"machine": "v5e"}, True),
         ({"machine": "v5e:2x4"}, True),
+        ({"machine": "v5p:2x2x2"}, True),
         ({"machine": "v5e:2x4", "collectives": "off"}, False),
         # XLA:GPU runs products of all keys faster.
         ({"machine": "h100"}, False),

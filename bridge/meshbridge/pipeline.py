@@ -21,7 +21,17 @@ from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.update_whole import UpdateWhole
-from meshbridge.cost.objective import DEFAULT, combines, copied_bytes, divides, objective, prefetches, reduces_beside, shifts
+from meshbridge.cost.objective import (
+    DEFAULT,
+    combines,
+    copied_bytes,
+    divides,
+    objective,
+    prefetches,
+    reduces_beside,
+    rings,
+    shifts,
+)
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
@@ -214,15 +224,14 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     """The passes that hide collectives behind computation on the machine."""
     under = options.machine, options.compiler_options
     limit = 0.0 if options.memory_limit is None else bytes_in(options.memory_limit)
-    # As a ring a product is divided, too.
-    ring = RingAttention(options.machine, options.layout, options.compiler_options, limit, faster=divides(*under))
-    rings = (ring,) if shifts(*under) else ()
+    ring = RingAttention(options.machine, options.layout, options.compiler_options, limit, faster=rings(*under))
+    attention = (ring,) if shifts(*under) else ()
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     divide = (matmul,) if divides(*under) else ()
     peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
     peeled = (peel,) if reduces_beside(*under) else ()
-    return (*rings, *divide, *peeled, *((PrefetchGathers(),) if prefetches(*under) else ()))
+    return (*attention, *divide, *peeled, *((PrefetchGathers(),) if prefetches(*under) else ()))
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

@@ -112,6 +112,12 @@ def reduces_beside(name: str, compiler_options: OptionSet = "default") -> bool:
     return name not in UNNAMED and not {"all_reduce", "reduce_scatter"}.isdisjoint(device(name, compiler_options).asynchronous)
 
 
+def rings(name: str, compiler_options: OptionSet = "default") -> bool:
+    """Whether attention may take less time as a ring on the machine: XLA:GPU models products of one shard of keys at more than
+    their share of the whole product's time. Raises MeshError as `objective` does."""
+    return shifts(name, compiler_options) and device(name, compiler_options).platform != "gpu"
+
+
 def forms(name: str, devices: int) -> Forms:
     """The collectives on so many devices that the compiler of the machine keeps. Two for one take a launch more, which those of
     fewer bytes than a device receives meanwhile are not worth. Raises MeshError as `objective` does."""
