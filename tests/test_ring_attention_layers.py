@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
@@ -137,6 +138,16 @@ def test_groups(count: int) -> None:
 @pytest.mark.parametrize("scanned", [True, False], ids=["scanned", "unrolled"])
 def test_variants(name: str, scanned: bool) -> None:
     check(Transformer(VARIANTS[name], scanned=scanned), 4)
+
+
+def named(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return checkpoint_name(VARIANTS["causal"](query, key, value), "mixed")
+
+
+def test_weighted_values_that_are_saved() -> None:
+    """Nothing computes them again, so that sums over keys are taken of gathered keys."""
+    saving = partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names("mixed"))
+    check(Transformer(named, again=saving), 4, gathers=2)
 
 
 def test_work_in_proportion_to_layers() -> None:

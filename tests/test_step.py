@@ -20,7 +20,7 @@ import meshbridge
 from meshbridge.cost.memory import memory
 from meshbridge.cost.schedule import Task, starts
 from meshbridge.cost.seconds import collective_time
-from meshbridge.cost.step import Step, predict
+from meshbridge.cost.step import Step, predict, step_seconds
 from meshbridge.dialect import assembly
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
@@ -265,6 +265,20 @@ def test_what_is_cheap_is_computed_by_every_reader(machine: str, op: str, passes
     """Two readers read the argument instead. XLA:TPU computes an exponential once, writes it, and reads it twice."""
     step = predicted(SHARED.replace("OP", op), f"%a: {TENSOR}", f"{TENSOR}, {TENSOR}", machine)
     assert step.seconds == pytest.approx(moving(passes, kernels, machine))
+
+
+def test_products_may_write_what_is_made_of_their_results() -> None:
+    """Unless two readers want it, of which neither is the last."""
+    sums = "%z = stablehlo.constant dense<0.0> : tensor<bf16>\n%s = stablehlo.reduce(%p init: %z) applies stablehlo.add across"
+    sums += f" dimensions = [1] : ({TENSOR}, tensor<bf16>) -> tensor<{SIZE}xbf16>\n"
+    exponential = product("p", "a", "b") + f"%e = stablehlo.exponential %p : {TENSOR}\n"
+    for body, results, passes in (
+        (exponential + f"return %e : {TENSOR}", TENSOR, 1),
+        (exponential + sums + f"return %e, %s : {TENSOR}, tensor<{SIZE}xbf16>", f"{TENSOR}, tensor<{SIZE}xbf16>", 3),
+    ):
+        module = read(body, f"%a: {TENSOR}, %b: {TENSOR}", results)
+        seconds = step_seconds(module, GPU, of_machine(GPUS), epilogues=True)
+        assert seconds == pytest.approx(PRODUCT + moving(passes, passes // 2 + 1), rel=1e-3)
 
 
 def test_a_normalised_tensor_is_computed_by_every_reader() -> None:
