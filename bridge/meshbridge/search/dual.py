@@ -7,7 +7,7 @@ messages suggest, from the best prices so far (Barahona and Anbil, The volume al
 
 from __future__ import annotations
 
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -32,6 +32,16 @@ MOST_SWEEPS = 16
 """Sweeps in a further round: 1 at first, twice as many after some that did not raise the bound. Not measured against others."""
 
 
+class Swept(NamedTuple):
+    """What sweeps have found."""
+
+    bound: float
+    alone: Indices
+    "Each variable's best choice by the messages."
+    together: Indices
+    "Likewise, but by what variables before it have chosen."
+
+
 @final
 class Dual:
     """Rounds that raise a bound."""
@@ -50,15 +60,17 @@ class Dual:
         self._sweeps = 1
         self._failures = 0
 
-    def round(self) -> Indices:
+    def round(self) -> tuple[Indices, Indices]:
         """One round, which raises the bound, or tries smaller changes from now on; choices near the bound, maybe forbidden."""
         direction = self._direction()
         length = float(direction @ direction)
         ahead = max(abs(self.bound) * (AHEAD - 1), 1e-12) if np.isfinite(self.bound) else 0.0
         scale = self._step * ahead / length / self.normal.unit if length > 0 else 0.0
         prices = np.maximum(0.0, self.prices + scale * direction)
-        bound, chosen = self._bound(prices)
-        excess = self._excess(chosen)
+        costs = self.normal.costs + self.normal.held * self.normal.steps.prices(prices)[self.normal.owners]
+        bound, alone, together = self.swept(costs, FIRST_SWEEPS if self._mean is None else self._sweeps)
+        bound -= float(prices.sum()) * self.normal.limit if prices.size else 0.0
+        excess = self._excess(alone)
         if bound > self.bound:
             self.bound, self.prices, self._failures = bound, prices, 0
             self._step = min(4.0, self._step * FASTER) if float(excess @ direction) > 0 else self._step
@@ -68,7 +80,7 @@ class Dual:
                 self._step *= 0.66
                 self._sweeps = min(MOST_SWEEPS, 2 * self._sweeps)  # perhaps messages lag behind the prices
         self._mean = excess if self._mean is None else (1 - SHARE) * self._mean + SHARE * excess
-        return chosen
+        return alone, together
 
     def _direction(self) -> Numbers:
         if self._mean is None:
@@ -82,18 +94,14 @@ class Dual:
             return np.zeros(0)
         return (normal.usage(chosen) - normal.limit) / normal.unit
 
-    def _bound(self, prices: Numbers) -> tuple[float, Indices]:
-        normal = self.normal
-        costs = normal.costs + normal.held * normal.steps.prices(prices)[normal.owners]
-        bound, chosen = self.swept(costs, FIRST_SWEEPS if self._mean is None else self._sweeps)
-        return (bound - float(prices.sum()) * normal.limit if prices.size else bound), chosen
-
-    def swept(self, costs: Numbers, sweeps: int) -> tuple[float, Indices]:
+    def swept(self, costs: Numbers, sweeps: int) -> Swept:
         """A bound on the costs and those of all edges, and choices near it, after more sweeps with these costs."""
         normal = self.normal
         folded, best = self.leaves.fold(costs)
         bound = max(self._messages.sweep(folded) for _ in range(sweeps))
         bound += float(np.minimum.reduceat(folded, normal.offsets[:-1])[self._alone].sum())
-        chosen = normal.cheapest(self._messages.totals(folded))
-        self.leaves.unfold(chosen, best)
-        return bound, chosen
+        totals = self._messages.totals(folded)
+        alone, together = (normal.cheapest(each) for each in (totals, self._messages.decided(totals)))
+        for chosen in (alone, together):
+            self.leaves.unfold(chosen, best)
+        return Swept(bound, alone, together)

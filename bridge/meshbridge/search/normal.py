@@ -20,6 +20,9 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 DOMINANCE_ENTRIES = 4_000_000
 """Above so many comparisons for one matrix its choices are not compared. Not measured: it keeps the table below 32 MB."""
 
+SMALL = 1000
+"""Tables of fewer entries are added up for many variables at once, which takes longer for each entry. Not measured finely."""
+
 DOMINANCE_ROUNDS = 2
 """How often choices are compared: each round leaves out some that let others be beaten. IOPDDL's U takes 3 s a round."""
 
@@ -276,8 +279,11 @@ def _undominated(costs: list[Numbers], held: list[Numbers], edges: dict[tuple[in
             part = _least_excess(matrix)
             if part is None:
                 compared[variables] = False
-            else:
+            elif part.size < SMALL:
                 np.add.at(excess[matrix.shape[0]], rows[variables], part)
+            else:
+                for row in rows[variables]:
+                    excess[matrix.shape[0]][row] += part
     flags: list[Flags] = [np.ones(each.size, dtype=np.bool_) for each in costs]
     for size, group in groups.items():
         if size > 1:

@@ -73,7 +73,12 @@ class LimitError(MeshError):
 
 
 def solve(
-    problem: Problem, *, seconds: float = 60.0, starts: Sequence[Sequence[int]] = (), progress: Progress | None = None
+    problem: Problem,
+    *,
+    seconds: float = 60.0,
+    starts: Sequence[Sequence[int]] = (),
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Solution:
     """Choices of low cost within the memory limit, with a bound, after about so many seconds or once they are proven best.
 
@@ -83,13 +88,13 @@ def solve(
 
     Raises LimitError if it found no choices within the memory limit, MeshError if none that are allowed together.
     """
-    deadline = time.monotonic() + seconds
+    deadline = clock() + seconds
     for index, start in enumerate(starts):
         _check_start(problem, index, start)
     form = normal(problem)
     if form is None:
         raise MeshError("search: no choices are allowed together: some variable has none that each of its neighbours allows")
-    search = _Search(problem, form, progress)
+    search = _Search(problem, form, progress, clock)
     search.check_least()
     with suppress(KeyboardInterrupt):  # the best so far is the answer
         search.run(deadline, starts)
@@ -106,10 +111,11 @@ def _check_start(problem: Problem, index: int, start: Sequence[int]) -> None:
 class _Search:
     """The best choices so far and the bound."""
 
-    def __init__(self, problem: Problem, form: Normal, progress: Progress | None) -> None:
+    def __init__(self, problem: Problem, form: Normal, progress: Progress | None, clock: Callable[[], float]) -> None:
         self.problem = problem
         self.form = form
         self.progress = progress
+        self.clock = clock
         self.bound = 0.0  # costs are not negative
         self.chosen: tuple[int, ...] | None = None
         self.cost = np.inf
@@ -153,13 +159,13 @@ class _Search:
             self.offer(tuple(int(choice) for choice in start))
         dual = Dual(self.form)
         small = exact.columns(self.form) <= exact.COLUMNS
-        begun = time.monotonic()
+        begun = self.clock()
         spans = [begun + (deadline - begun) * part for part in (SMALL if small else LARGE)]
         candidates = self._rounds(dual, spans[0])
         candidates = [*candidates, *self._turns(dual, spans[1])]
         self._improve(dual, candidates, spans[2])
         if small and not self.proven:
-            chosen, bound = exact.solved(self.form, deadline - time.monotonic(), self.cost if self.chosen else self.bound)
+            chosen, bound = exact.solved(self.form, deadline - self.clock(), self.cost if self.chosen else self.bound)
             if chosen is not None:
                 self.offer(self.form.original(chosen))
             self.raise_bound(bound)
@@ -168,10 +174,11 @@ class _Search:
         """Raises the bound; the choices of the last few rounds."""
         recent: list[Indices] = []
         for _ in range(ROUNDS):
-            recent = [*recent[-3:], dual.round()]
-            self.offer(self.form.original(recent[-1]))
+            recent = [*recent[-2:], *dual.round()]
+            for chosen in recent[-2:]:
+                self.offer(self.form.original(chosen))
             self.raise_bound(dual.bound)
-            if self.proven or time.monotonic() > until:
+            if self.proven or self.clock() > until:
                 break
         return recent
 
@@ -180,7 +187,7 @@ class _Search:
         within = Within(dual, None if self.chosen is None else self._known())
         recent: list[Indices] = []
         for _ in range(TURNS):
-            if self.proven or within.settled or time.monotonic() > until:
+            if self.proven or within.settled or self.clock() > until:
                 break
             recent = [*recent[-3:], within.turn()]
             self.offer(self.form.original(recent[-1]))
@@ -196,10 +203,10 @@ class _Search:
             best = min(best, (improver.merit, chosen), key=lambda entry: entry[0])
         improver.take(best[1])
         for number in range(ATTEMPTS * int((self.form.sizes() > 1).sum())):
-            if self.proven or time.monotonic() > until:
+            if self.proven or self.clock() > until:
                 break
             if number % EXACTLY == EXACTLY - 1:
-                improver.attempt_exactly(min(2.0, until - time.monotonic()))
+                improver.attempt_exactly(min(2.0, until - self.clock()))
             else:
                 improver.attempt(number)
             if number % 50 == 0:

@@ -57,7 +57,7 @@ class Within:
         self._turn = 0
         self._changes = 0
         self._same = 0
-        self.chosen = dual.swept(self._priced(), FIRST_SWEEPS)[1]
+        self.chosen = self._anew(self._priced(), FIRST_SWEEPS)
 
     @property
     def settled(self) -> bool:
@@ -70,7 +70,7 @@ class Within:
         before = self.chosen
         self.chosen = self._cutsets.improved(before, costs, self._turn)
         if self._turn % ANEW == ANEW - 1:
-            others = [self.chosen, self._anew(costs), *([] if self._best is None else [self._best])]
+            others = [self.chosen, self._anew(costs, SWEEPS), *([] if self._best is None else [self._best])]
             self.chosen = min(others, key=lambda chosen: self._merit(chosen, costs))
         self._turn += 1
         self._same = self._same + 1 if np.array_equal(before, self.chosen) else 0
@@ -102,11 +102,15 @@ class Within:
         normal = self._normal
         return np.asarray(normal.costs + normal.held * self._prices[normal.owners])
 
-    def _anew(self, costs: Numbers) -> Indices:
-        chosen = self._dual.swept(costs, SWEEPS)[1]
-        for turn in range(self._turn, self._turn + CUTSETS // 2):
-            chosen = self._cutsets.improved(chosen, costs, turn)
-        return chosen
+    def _anew(self, costs: Numbers, sweeps: int) -> Indices:
+        """Choices that messages suggest, after some turns, whichever cost less then."""
+        swept = self._dual.swept(costs, sweeps)
+        found = []
+        for chosen in (swept.alone, swept.together):
+            for turn in range(self._turn, self._turn + CUTSETS // 2):
+                chosen = self._cutsets.improved(chosen, costs, turn)
+            found.append(chosen)
+        return min(found, key=lambda chosen: self._merit(chosen, costs))
 
     def _merit(self, chosen: Indices, costs: Numbers) -> tuple[int, float]:
         normal = self._normal
