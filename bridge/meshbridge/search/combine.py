@@ -32,8 +32,10 @@ def combined(normal: Normal, best: Indices, other: Indices) -> Indices:
         pairs = normal.pairs(other) - normal.pairs(best)
     touched = changed[firsts] | changed[seconds]
     owners = np.where(changed[firsts], parts[firsts], parts[seconds])
-    saved = -np.bincount(owners[touched], pairs[touched], count)
-    saved -= np.bincount(parts[changed], (normal.alone(other) - normal.alone(best))[changed], count)
+    alone = normal.alone(best) - normal.alone(other)
+    saved = np.zeros(count)
+    np.add.at(saved, owners[touched], -pairs[touched])
+    np.add.at(saved, parts[changed], alone[changed])
     members = np.flatnonzero(changed)
     members = members[np.argsort(parts[members], kind="stable")]
     groups = np.split(members, np.flatnonzero(np.diff(parts[members])) + 1) if members.size else []

@@ -291,7 +291,8 @@ def _undominated(costs: list[Numbers], held: list[Numbers], edges: dict[tuple[in
             beaten &= (_differences([held[v] for v in group]) >= 0) | idle[group, None, None]
             both = beaten & beaten.transpose(0, 2, 1)
             beaten &= ~(both & np.triu(np.ones((size, size), dtype=np.bool_)))  # of two that are alike the first one stays
-            for v, flag in zip(group, ~beaten.any(axis=2), strict=True):
+            left: Flags = np.logical_not(beaten.any(axis=2))
+            for v, flag in zip(group, left, strict=True):
                 if flag.any():
                     flags[v] = flag
     return flags

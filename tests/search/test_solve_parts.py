@@ -1,0 +1,164 @@
+"""The parts of the solver, each against all choices of small problems."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.iopddl import generated
+from meshbridge.search import cutset as cutset_module
+from meshbridge.search.combine import combined
+from meshbridge.search.cutset import Cutsets
+from meshbridge.search.dual import Dual
+from meshbridge.search.leaves import Leaves
+from meshbridge.search.messages import Messages
+from meshbridge.search.normal import Normal, Steps, normal
+from meshbridge.search.problem import Problem
+from meshbridge.search.within import Within
+
+INF = float("inf")
+
+
+def drawn(seed: int, count: int = 6) -> Problem:
+    """Variables of up to 3 choices, most pairs with an edge, and no memory; the last choices are allowed with everything."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(2, 4, count)
+    edges = []
+    for i, j in itertools.combinations(range(count), 2):
+        if random.random() < 0.7:
+            matrix = random.integers(0, 9, (sizes[i], sizes[j])).astype(float)
+            matrix[:-1, :-1][random.random((sizes[i] - 1, sizes[j] - 1)) < 0.3] = INF
+            edges.append((i, j, matrix))
+    return Problem(tuple(random.integers(0, 9, size).astype(float) for size in sizes), tuple(edges))
+
+
+def formed(problem: Problem) -> Normal:
+    form = normal(problem)
+    assert form is not None
+    return form
+
+
+def every(form: Normal) -> list[np.ndarray]:
+    return [np.array(choices, dtype=np.int64) for choices in itertools.product(*(range(size) for size in form.sizes()))]
+
+
+@given(st.integers(0, 10_000))
+def test_costs_in_the_normal_form_are_those_of_the_problem(seed: int) -> None:
+    problem = drawn(seed)
+    form = formed(problem)
+    for chosen in every(form)[:50]:
+        forbidden, cost = form.cost(chosen)
+        expected = problem.cost(form.original(chosen))
+        assert (forbidden > 0) == np.isinf(expected)
+        assert forbidden or cost == pytest.approx(expected)
+        assert cost <= form.forbidding
+
+
+@given(st.integers(0, 10_000), st.sampled_from([4, 30, 100_000]))
+def test_all_variables_but_a_cutset_take_their_best_choices(seed: int, entries: int) -> None:
+    form = formed(drawn(seed))
+    every_one = every(form)
+    best = min(form.cost(chosen) for chosen in every_one)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cutset_module, "ENTRIES", entries)
+        cutsets = Cutsets(form, Leaves(form.offsets, form.edges, range(form.count)))
+        chosen = every_one[seed % len(every_one)]
+        for turn in range(2 * cutset_module.CUTSETS):
+            after = cutsets.improved(chosen, form.costs, turn)
+            assert form.cost(after) <= (form.cost(chosen)[0], form.cost(chosen)[1] + 1e-9)
+            chosen = after
+    if entries == 100_000:  # nothing is held
+        assert form.cost(chosen) == (0, pytest.approx(best[1]))
+
+
+def test_a_cutset_holds_some_variables_and_later_ones_hold_others() -> None:
+    form = formed(drawn(5, count=24))
+    pairs = list(form.edges)
+    times_held, random = np.zeros(form.count), np.random.default_rng(0)
+    variables = sorted({v for pair in pairs for v in pair})
+    first = cutset_module._held(variables, pairs, np.full(form.count, 50), times_held, random)
+    times_held[sorted(first)] += 1
+    second = cutset_module._held(variables, pairs, np.full(form.count, 50), times_held, random)
+    assert first
+    assert second - first
+    assert set(variables) - first
+
+
+@given(st.integers(0, 10_000))
+def test_messages_bound_all_choices_and_decide_trees(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    costs = tuple(random.random(3) for _ in range(7))
+    tree = tuple((int(random.integers(0, v)), v, random.random((3, 3))) for v in range(1, 7))
+    problem = Problem(costs, tree)
+    offsets = np.arange(0, 24, 3)
+    flat = np.concatenate(costs)
+    messages = Messages(offsets, {(i, j): matrix for i, j, matrix in tree})
+    bounds = [messages.sweep(flat) for _ in range(200)]
+    least = min(problem.cost(chosen) for chosen in itertools.product(range(3), repeat=7))
+    assert all(before <= after + 1e-9 for before, after in itertools.pairwise(bounds))
+    assert bounds[-1] == pytest.approx(least)
+    decided = messages.decided(messages.totals(flat)).reshape(7, 3).argmin(axis=1)
+    assert problem.cost(decided.tolist()) == pytest.approx(least)
+
+
+def test_edges_that_share_a_large_table_are_not_copied() -> None:
+    random = np.random.default_rng(1)
+    table = random.random((70, 70))
+    edges = {(0, v): table for v in range(1, 6)}
+    messages = Messages(np.arange(0, 7 * 70, 70), edges)
+    assert all(batch.tables.base is not None and batch.tables.shape == (70, 70, 1) for batch in messages._forward)
+    costs = random.random(6 * 70)
+    least = (costs[:70] + sum((table + costs[70 * v : 70 * v + 70]).min(axis=1) for v in range(1, 6))).min()
+    assert max(messages.sweep(costs) for _ in range(300)) == pytest.approx(least)
+
+
+@given(st.integers(0, 10_000))
+def test_the_highest_of_the_steps_at_which_each_lives(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    numbers = random.integers(-9, 9, int(random.integers(0, 12))).astype(float)
+    first = random.integers(0, numbers.size + 1, 8)
+    last = np.array([random.integers(begin, numbers.size + 1) for begin in first])
+    found = Steps(first, last, np.arange(numbers.size)).highest(numbers)
+    assert found.tolist() == [numbers[a:b].max(initial=-INF) for a, b in zip(first, last, strict=True)]
+
+
+@given(st.integers(0, 10_000))
+def test_parts_that_cost_less_and_fit_are_taken_over(seed: int) -> None:
+    problem = generated(30)
+    form = formed(problem)
+    smallest = np.array([form.held[a:b].argmin() for a, b in itertools.pairwise(form.offsets)])
+    random = np.random.default_rng(seed)
+    changed = random.random(form.count) < 0.3
+    other = np.where(changed, random.integers(0, form.sizes()), smallest)
+    found = combined(form, smallest, other)
+    assert (form.usage(found) <= form.limit).all()
+    assert form.cost(found) <= form.cost(smallest)
+    assert np.isin(found - smallest, [0]).all() or (found == np.where(found == other, other, smallest)).all()
+
+
+def test_of_two_parts_the_one_that_saves_is_taken_alone() -> None:
+    problem = Problem((np.array([5.0, 1.0]), np.array([5.0, 9.0]), np.array([7.0, 1.0])), ((0, 1, np.zeros((2, 2))),))
+    held = (np.array([1.0, 2.0]), np.array([1.0, 1.0]), np.array([1.0, 9.0]))
+    form = formed(replace(problem, bytes=held, lifetimes=((0, 1),) * 3, limit=4.0))
+    first = np.array([0] * 3)
+    other = form.sizes() - 1
+    assert form.original(combined(form, first, other)) == (1, 0, 0)  # the third would not fit
+
+
+def test_prices_follow_until_choices_are_within_the_limit() -> None:
+    form = formed(generated(90))
+    dual = Dual(form)
+    dual.round()  # no prices yet: what costs least is above the limit
+    within = Within(dual, None)
+    costs = []
+    for _ in range(40):
+        chosen = within.turn()
+        if form.usage(chosen).max() <= form.limit and not form.cost(chosen)[0]:
+            costs.append(form.cost(chosen)[1])
+    assert costs
+    assert costs == sorted(costs, reverse=True)
