@@ -60,7 +60,7 @@ class Ends:
     @property
     def operations(self) -> list[ir.Operation]:
         """All of them."""
-        return [each.op for each in (*self.partial, *self.sums)]
+        return [*(each.op for each in self.partial), *(each.op for each in self.sums)]
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class ForwardAgain:
         """Drops the copies."""
         for op, before in self.readers:
             _read(op, before)
-        for copy in reversed(self.copies.values()):
+        for copy in reversed([*self.copies.values()]):
             op_of(copy).erase()
 
 

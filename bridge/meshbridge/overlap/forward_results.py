@@ -30,8 +30,8 @@ def _taken(found: AttentionGradients, twins: Twins) -> set[ir.Operation]:
     reached.reach(found.exponential.results[0], found.keys)
     maxima = {op for op, _ in maxima_over_keys(reached)}
     sums = found.forward_sums()
-    for value, dim in sources_of(sums):
-        reached.reach(value, dim)
+    for source, dim in sources_of(sums):
+        reached.reach(source, dim)
     replaced: set[ir.Operation] = set()
     for op in in_program_order({*maxima, *(each.op for each in sums)}):
         value: ir.Value | None = twins.first(op.results[0])

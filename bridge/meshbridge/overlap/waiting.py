@@ -27,5 +27,7 @@ def waiting(first: Iterable[ir.Operation], last: ir.Operation, but: Container[ir
 def _around(op: ir.Operation, home: ir.Block) -> ir.Operation:
     """The operation of the block `home` that is `op` or around it."""
     while op.block != home:
-        op = op.parent.operation
+        around = op.parent
+        assert around is not None
+        op = around.operation
     return op
