@@ -28,7 +28,7 @@ func.func @heads(%x: tensor<8x16x4xf32>) -> tensor<2x8x4xbf16> {
 }
 
 // CHECK-LABEL: func.func @maxima
-// CHECK-NEXT:    %[[R:.*]] = mesh.reduce_scatter %arg0 on @m mesh_axes = [0] reduction = max scatter_axis = 0 : tensor<4x6xi32> -> tensor<2x6xi32>
+// CHECK-NEXT:    %[[R:.*]] = mesh.reduce_scatter %arg0 on @m mesh_axes = [0] reduction = <max> scatter_axis = 0 : tensor<4x6xi32> -> tensor<2x6xi32>
 // CHECK-NEXT:    return %[[R]]
 func.func @maxima(%x: tensor<4x6xi32>) -> tensor<2x6xi32> {
   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] reduction = max scatter_axis = 1 : tensor<4x6xi32> -> tensor<4x3xi32>
@@ -36,8 +36,8 @@ func.func @maxima(%x: tensor<4x6xi32>) -> tensor<2x6xi32> {
   return %1 : tensor<2x6xi32>
 }
 
-// Another order of axes gives other pieces; another dimension is not the scattered one; what something else reads, or is computed of two
-// values, stays.
+// Another order of axes gives other pieces; another dimension is not the scattered one; what something else reads, or is computed of
+// two values, stays.
 // CHECK-LABEL: func.func @kept
 // CHECK-COUNT-4: mesh.all_to_all
 // CHECK-NOT:     mesh.all_to_all
