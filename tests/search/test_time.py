@@ -81,6 +81,13 @@ def test_with_no_time_at_all_there_is_one_plan_as_users_get_it(clock: Clock) -> 
     assert clock.now <= 1 + 3 + 0.001
 
 
+def test_a_program_of_which_a_trial_takes_most_of_the_time_is_tried_once(clock: Clock) -> None:
+    """A second trial would leave no time for the plan as users get it."""
+    plan = find(4.5)
+    assert plan.tried == 1
+    assert clock.now <= 4.5
+
+
 def test_several_meshes_share_the_seconds(clock: Clock) -> None:
     find(24.0, mesh="8", fixed={})
     assert clock.now <= 24

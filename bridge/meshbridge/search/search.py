@@ -267,6 +267,11 @@ class _Seeking:
         """Seconds in which plans can be looked for, before the best is partitioned as users get it, if there is one."""
         return self.until - time.monotonic() - (self.as_a_whole if self.fitting else 0.0)
 
+    @property
+    def _has_time_beside_the_whole(self) -> bool:
+        """Whether another trial and that partitioning end in time."""
+        return time.monotonic() + self.slowest + self.as_a_whole <= self.until
+
     def run(self) -> None:
         """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
         until one fits; then the neighbours of the fastest."""
@@ -327,7 +332,7 @@ class _Seeking:
         found = [
             (way, trial)
             for way in self.ways
-            if (way is self.ways[0] or self.left >= self.slowest) and (trial := self._attempt(boundary, way)) is not None
+            if (way is self.ways[0] or self._has_time_beside_the_whole) and (trial := self._attempt(boundary, way)) is not None
         ]
         if not found:
             return None
