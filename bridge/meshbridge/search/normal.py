@@ -286,16 +286,19 @@ def _undominated(costs: list[Numbers], held: list[Numbers], edges: dict[tuple[in
                     excess[matrix.shape[0]][row] += part
     flags: list[Flags] = [np.ones(each.size, dtype=np.bool_) for each in costs]
     for size, group in groups.items():
-        if size > 1:
-            beaten = (excess[size] >= 0) & compared[group, None, None]
-            beaten &= (_differences([held[v] for v in group]) >= 0) | idle[group, None, None]
-            both = beaten & beaten.transpose(0, 2, 1)
-            beaten &= ~(both & np.triu(np.ones((size, size), dtype=np.bool_)))  # of two that are alike the first one stays
-            left: Flags = np.logical_not(beaten.any(axis=2))
-            for v, flag in zip(group, left, strict=True):
-                if flag.any():
-                    flags[v] = flag
+        beaten = (excess[size] >= 0) & compared[group, None, None]
+        beaten &= (_differences([held[v] for v in group]) >= 0) | idle[group, None, None]
+        for v, flag in zip(group, _unbeaten(beaten), strict=True):
+            if flag.any():
+                flags[v] = flag
     return flags
+
+
+def _unbeaten(beaten: Flags) -> Flags:
+    """`[variable, a]`: whether no choice beats a; `beaten[variable, a, b]`: whether b does. Of two that are alike the first stays."""
+    both = beaten & beaten.transpose(0, 2, 1)
+    later = np.triu(np.ones(beaten.shape[1:], dtype=np.bool_))
+    return np.logical_not((beaten & ~(both & later)).any(axis=2))
 
 
 def _differences(numbers: list[Numbers]) -> Numbers:
