@@ -35,7 +35,7 @@ def add_options(parser: console.Parser) -> None:
     parser.add_argument("--sub-axes", type=_sub_axes, action="append", default=[], metavar="AXIS=NxM", help=help_)
     help_ = "name at most N constraints that are worth writing into the model; takes as long again at most (default: none)"
     parser.add_argument("--constraints", type=arguments.count, default=0, metavar="N", help=help_)
-    help_ = f"after which nothing more is tried (default: {SECONDS:g}); Ctrl-C ends the search before"
+    help_ = f"what the search is to take (default: {SECONDS:g}); Ctrl-C ends the search before"
     parser.add_argument("--seconds", type=arguments.amount, default=SECONDS, help=help_)
     parser.add_argument("-o", dest="output", metavar="OUT", help="write the program there, partitioned with what was found")
     parser.add_argument("--annotated", metavar="OUT", help="write the program there, sharded so and not partitioned")
