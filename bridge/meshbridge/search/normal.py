@@ -295,7 +295,7 @@ def _undominated(costs: list[Numbers], held: list[Numbers], edges: dict[tuple[in
 
 
 def _unbeaten(beaten: Flags) -> Flags:
-    """`[variable, a]`: whether no choice beats a; `beaten[variable, a, b]`: whether b does. Of two that are alike the first stays."""
+    """`[variable, a]`: whether no choice b beats a, `beaten[variable, a, b]`. Of two that are alike the first one stays."""
     both = beaten & beaten.transpose(0, 2, 1)
     later = np.triu(np.ones(beaten.shape[1:], dtype=np.bool_))
     return np.logical_not((beaten & ~(both & later)).any(axis=2))
