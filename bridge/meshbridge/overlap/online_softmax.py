@@ -157,15 +157,14 @@ class OnlineSoftmax:
         erase_unread({*self.dead, *late})
 
 
-def erase_unread(operations: set[ir.Operation]) -> None:
-    """Those of `operations` that nothing reads, nor what reads them."""
-    left, count = operations, len(operations) + 1
-    while len(left) < count:
+def erase_unread(operations: Iterable[ir.Operation]) -> None:
+    """Erases those of `operations` that nothing reads, nor what reads them."""
+    # By their first results: the hash of an operation changes with its operands, that of a value does not.
+    left, count = {op.results[0]: op for op in operations if op.results}, -1
+    while len(left) != count:
         count = len(left)
-        unread = {op for op in left if op.results and not any(list(result.uses) for result in op.results)}
-        left = left - unread
-        for op in unread:
-            op.erase()
+        for value in [value for value, op in left.items() if not any(list(result.uses) for result in op.results)]:
+            left.pop(value).erase()
 
 
 @dataclass(frozen=True)
