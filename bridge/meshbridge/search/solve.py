@@ -40,8 +40,8 @@ ATTEMPTS = 40
 EXACTLY = 10
 """Of so many regions one is solved as an integer program, which sees the memory limit itself but takes longer."""
 
-EQUAL = 1e-9
-"""Relative differences of bound and cost that are taken for rounding."""
+EQUAL = 1e-7
+"""Relative differences of bound and cost that are taken for none, by HiGHS too: the messages raise a bound no nearer."""
 
 Progress = Callable[[float, float], None]
 """Called with the best cost so far, infinite before there is one, and the bound."""
