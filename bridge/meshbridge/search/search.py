@@ -231,6 +231,10 @@ class _Seeking:
     "What all plans cost at least, by prices."
     plans: dict[Boundary, _Refined] = field(default_factory=dict)
     "By the boundaries that have been met, what they are those of."
+    way: Way | None = None
+    "In which plans are tried: of those that there are, at first the one that suits the first plan best."
+    met: set[Boundary] = field(default_factory=set)
+    "What has been tried in it."
     slowest: float = 0.0
     "Seconds that a trial has taken at most."
 
@@ -245,7 +249,6 @@ class _Seeking:
         self.costs = replace(plain, work=_work(target.machine, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)
         self.ways = ways(self.asked.options)
-        "In which plans are tried: the one that suits the first plan best, once there is one."
 
     @property
     def fitting(self) -> list[Trial]:
@@ -274,10 +277,21 @@ class _Seeking:
 
     def run(self) -> None:
         """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
-        until one fits; then the neighbours of the fastest."""
+        until one fits; then the neighbours of the fastest. All in one way, and with the time that is left in the others."""
         starts = nsmallest(REFINED, self.free.starts(), key=lambda tensors: self.free.priced(tensors, self.pricing).total)
         self._try_refined(starts, 0.0, most=1)  # there is a plan, and it is known how long a trial takes
         starts.append(self.relaxed())
+        self._seek(starts)
+        for other in [way for way in self.ways if way is not self.way]:
+            if self.fitting and self.left >= self.slowest:
+                self.way, self.met = other, set()
+                self._seek(starts)
+
+    def _seek(self, starts: Sequence[Sequence[Tensor]]) -> None:
+        """Does so in one way."""
+        for tensors in starts:  # as they are, too: prices tell nearly equal plans apart less well than trials do
+            if self.left >= self.slowest:
+                self._try(_Refined(tensors, 0.0))
         for number, price in enumerate(PRICES):
             if number < LEAST_PRICES or not self.fitting:
                 self._try_refined(starts, price * self.costs.memory)
@@ -310,11 +324,11 @@ class _Seeking:
         while (best := self.fastest) is not centre:
             centre, (tensors, memory) = best, self.plans[best.boundary]
             dearest = (1 + EQUAL) * self.free.priced(tensors, self.pricing, memory).total
-            found = [each for each in self.free.neighbours(tensors, self.pricing, memory) if each.price <= dearest]
-            for neighbour in found[:NEIGHBOURS]:
-                if self.left < self.slowest:
+            met = len(self.met)
+            for neighbour in self.free.neighbours(tensors, self.pricing, memory):
+                if self.left < self.slowest or len(self.met) - met >= NEIGHBOURS:
                     break
-                trial = self._try(_Refined(neighbour.tensors, memory))
+                trial = self._try(_Refined(neighbour.tensors, memory)) if neighbour.price <= dearest else None
                 if trial is not None and trial.peak_bytes <= self.limit and _speed(trial) < _speed(best):
                     break
 
@@ -324,20 +338,22 @@ class _Seeking:
         return min(1.0, self.bound / cost) if cost else 1.0
 
     def _try(self, plan: _Refined) -> Trial | None:
-        """What comes of a plan, if it has not been met before, and can be partitioned."""
+        """What comes of a plan, if it has not been met before in this way, and can be partitioned."""
         boundary = boundary_of(self.free.graph, self.free.unfolded(plan.tensors), self.pairs)
-        if boundary in self.plans:
+        if boundary in self.met:
             return None
-        self.plans[boundary] = plan
+        self.met.add(boundary)
+        self.plans.setdefault(boundary, plan)
         found = [
             (way, trial)
-            for way in self.ways
-            if (way is self.ways[0] or self._has_time_beside_the_whole) and (trial := self._attempt(boundary, way)) is not None
+            for way in (self.ways if self.way is None else (self.way,))
+            if (self.way is not None or way is self.ways[0] or self._has_time_beside_the_whole)
+            and (trial := self._attempt(boundary, way)) is not None
         ]
         if not found:
             return None
         way, trial = min(found, key=lambda each: _speed(each[1]))
-        self.ways = (way,)
+        self.way = way
         self.trials.append(trial)
         self.on_trial(trial, len(self.trials))
         return trial
@@ -370,7 +386,9 @@ class _Seeking:
         )
 
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
-        best = nsmallest(WHOLE, self.fitting, key=_speed)
+        best = nsmallest(
+            WHOLE, {trial.boundary: trial for trial in sorted(self.fitting, key=_speed, reverse=True)}.values(), key=_speed
+        )
         options = replace(self.asked.options, memory_limit=self.limit)
         fastest: tuple[Trial, ir.Module] | None = None
         for boundary in [trial.boundary for trial in best]:
