@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from meshbridge.ir.mlir import in_program_order, ir
+from meshbridge.ir.mlir import ancestor_in, in_program_order, ir
 
 
 def waiting(first: Iterable[ir.Operation], last: ir.Operation, but: Container[ir.Operation] = ()) -> list[ir.Operation]:
@@ -16,18 +16,9 @@ def waiting(first: Iterable[ir.Operation], last: ir.Operation, but: Container[ir
         op = left.pop()
         for result in op.results:
             for use in result.uses:
-                reader = _around(use.owner.operation, last.block)
-                if reader in found or reader in but or not (reader == last or reader.is_before_in_block(last)):
+                reader = ancestor_in(last.block, use.owner.operation)
+                if reader is None or reader in found or reader in but or not (reader == last or reader.is_before_in_block(last)):
                     continue
                 found[reader] = None
                 left.append(reader)
     return in_program_order(found)
-
-
-def _around(op: ir.Operation, home: ir.Block) -> ir.Operation:
-    """The operation of the block `home` that is `op` or around it."""
-    while op.block != home:
-        around = op.parent
-        assert around is not None
-        op = around.operation
-    return op
