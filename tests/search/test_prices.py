@@ -82,3 +82,23 @@ def test_plans_are_tried_in_one_way_after_the_other(monkeypatch: pytest.MonkeyPa
     assert {*others} == {first, second}
     assert [way for way, _ in groupby(others)] in ([first, second], [second, first])
     assert None in tried
+
+
+def test_a_plan_that_cannot_be_given_as_a_whole_is_given_as_it_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    attempt, planned = search.attempt, search.planned
+
+    def in_the_second_way(*arguments: Any) -> Any:
+        way = arguments[-1]
+        return attempt(*arguments) if way is not None and way.hides else None
+
+    def spied(*arguments: Any) -> Any:
+        given.append(arguments[-1])
+        return planned(*arguments)
+
+    monkeypatch.setattr(search, "attempt", in_the_second_way)
+    monkeypatch.setattr(search, "planned", spied)
+    meshbridge.search(jax.jit(lambda x, w: jnp.tanh(x @ w)), f32(512, 1024), f32(1024, 4096), mesh="4x2", machine="v5p")
+    (way,) = given
+    assert way is not None
+    assert way.hides

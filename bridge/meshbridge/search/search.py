@@ -345,15 +345,14 @@ class _Seeking:
         self.met.add(boundary)
         self.plans.setdefault(boundary, plan)
         found = [
-            (way, trial)
-            for way in (self.ways if self.way is None else (self.way,))
-            if (self.way is not None or way is self.ways[0] or self._has_time_beside_the_whole)
-            and (trial := self._attempt(boundary, way)) is not None
+            trial
+            for number, way in enumerate(self.ways if self.way is None else (self.way,))
+            if (number == 0 or self._has_time_beside_the_whole) and (trial := self._attempt(boundary, way)) is not None
         ]
         if not found:
             return None
-        way, trial = min(found, key=lambda each: _speed(each[1]))
-        self.way = way
+        trial = min(found, key=_speed)
+        self.way = trial.way
         self.trials.append(trial)
         self.on_trial(trial, len(self.trials))
         return trial
@@ -386,19 +385,16 @@ class _Seeking:
         )
 
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
-        best = nsmallest(
-            WHOLE, {trial.boundary: trial for trial in sorted(self.fitting, key=_speed, reverse=True)}.values(), key=_speed
-        )
         options = replace(self.asked.options, memory_limit=self.limit)
         fastest: tuple[Trial, ir.Module] | None = None
-        for boundary in [trial.boundary for trial in best]:
+        for boundary in list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=_speed)))[:WHOLE]:
             began = time.monotonic()
             found = attempt(self.legal, boundary, options, None)
             if found is not None and (fastest is None or _speed(found[0]) < _speed(fastest[0])):
                 fastest = found
             if fastest is not None and 2 * time.monotonic() - began > until:  # the next takes as long again
                 break
-        return fastest or (best[0], planned(self.legal, best[0].boundary, options, self.ways[0]))
+        return fastest or (self.fastest, planned(self.legal, self.fastest.boundary, options, self.fastest.way))
 
     def too_large(self) -> MeshError:
         """What is said where nothing fits."""
@@ -406,7 +402,7 @@ class _Seeking:
             return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
         least = min(self.trials, key=lambda trial: trial.peak_bytes)
         options = replace(self.asked.options, memory_limit=None)
-        return does_not_fit(planned(self.legal, least.boundary, options, self.ways[0]), self.limit)
+        return does_not_fit(planned(self.legal, least.boundary, options, least.way), self.limit)
 
 
 class _Refined(NamedTuple):

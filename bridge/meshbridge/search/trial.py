@@ -24,6 +24,8 @@ class Trial:
     exposed_seconds: float
     wire_bytes: float
     peak_bytes: float
+    way: Way | None
+    "In which it was planned; None as users get it."
 
 
 def ways(options: Options) -> tuple[Way, ...]:
@@ -44,7 +46,7 @@ def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | N
     except MeshError:
         return None
     peak = memory(main_function(module)).peak
-    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak), module
+    return Trial(boundary, step.seconds, step.exposed_seconds, communication(module).wire_bytes, peak, way), module
 
 
 def planned(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> ir.Module:
