@@ -20,12 +20,12 @@ from meshbridge.overlap.online_softmax import (
     EXP,
     Sum,
     adds_up,
-    erase_unread,
     gathered_along,
     sources_of,
     wide,
     wider,
 )
+from meshbridge.overlap.unread import erase_unread
 from meshbridge.overlap.waiting import waiting
 
 _ADDING = (ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME)

@@ -29,6 +29,7 @@ from meshbridge.overlap.key_blocks import (
     read_by,
     varies,
 )
+from meshbridge.overlap.unread import erase_unread
 from meshbridge.overlap.waiting import waiting
 
 EXP, _SUBTRACT = "stablehlo.exponential", "stablehlo.subtract"
@@ -155,16 +156,6 @@ class OnlineSoftmax:
         for each in self.sums:
             each.op.results[0].replace_all_uses_with(_finished(self, each, found))
         erase_unread({*self.dead, *late})
-
-
-def erase_unread(operations: Iterable[ir.Operation]) -> None:
-    """Erases those of `operations` that nothing reads, nor what reads them."""
-    # By their first results: the hash of an operation changes with its operands, that of a value does not.
-    left, count = {op.results[0]: op for op in operations if op.results}, -1
-    while len(left) != count:
-        count = len(left)
-        for value in [value for value, op in left.items() if not any(list(result.uses) for result in op.results)]:
-            left.pop(value).erase()
 
 
 @dataclass(frozen=True)

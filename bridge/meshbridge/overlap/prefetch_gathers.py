@@ -15,6 +15,7 @@ from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.overlap.peeled_loops import peel, peelable
+from meshbridge.overlap.unread import erase_unread
 
 
 @register
@@ -158,8 +159,9 @@ def _pipeline(loop: _Loop) -> None:
     ahead.hold([shard for each in loop.gathered for shard in each.shards], product.results[0])
     for number, value in enumerate(values):
         end.operands[count + number] = ahead.made(value)
-    _erase_unread(last_trip)
-    _erase_unread([view.operation for view in body.operations])
+    # What shards were computed and gathered by where they are gathered ahead.
+    for operations in (last_trip, [view.operation for view in body.operations]):
+        erase_unread(op for op in operations if op.name in _LOCAL | _GATHERING)
 
 
 @dataclass
@@ -214,10 +216,3 @@ def _with_carried(loop: ir.Operation, more: Sequence[ir.Value]) -> ir.Operation:
     Builder.before(end).op(end.name, [], handed_on)
     end.erase()
     return wider
-
-
-def _erase_unread(operations: Sequence[ir.Operation]) -> None:
-    """What shards were computed and gathered by where they are gathered ahead."""
-    for op in reversed(operations):
-        if op.name in _LOCAL | _GATHERING and not any(list(result.uses) for result in op.results):
-            op.erase()
