@@ -203,13 +203,13 @@ def test_files_that_describe_no_device(before: str, after: str, message: str, tm
 def test_a_device_under_its_best_options(tmp_path: Path) -> None:
     """What the file does not say of them is as by default."""
     path = tmp_path / "mine.toml"
-    best = '[step.best]\nasynchronous = ["all_reduce"]\nprefetches = true\n[options.explicit]\nxla_a = 1\n[compiler]'
+    best = '[step.best]\nasynchronous = ["all_reduce"]\nprefetches = "all"\n[options.explicit]\nxla_a = 1\n[compiler]'
     path.write_text(MINE.replace("[compiler]", best, 1))
     found = target.of_machine(f"{path}:1x1x2").machine
     under = target.of_machine(f"{path}:1x1x2", compiler_options="best").machine
-    assert (found.asynchronous, found.prefetches, found.divides) == ({"all_gather"}, False, False)
-    assert (under.asynchronous, under.prefetches, under.divides) == ({"all_reduce"}, True, False)
-    assert replace(under, asynchronous=found.asynchronous, prefetches=False) == found
+    assert (found.asynchronous, found.prefetches, found.divides) == ({"all_gather"}, "none", False)
+    assert (under.asynchronous, under.prefetches, under.divides) == ({"all_reduce"}, "all", False)
+    assert replace(under, asynchronous=found.asynchronous, prefetches="none") == found
     assert machine.named("v5p").under("default") == machine.named("v5p")
 
 

@@ -231,7 +231,9 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     divide = (matmul,) if divides(*under) else ()
     peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
     peeled = (peel,) if reduces_beside(*under) else ()
-    return (*attention, *divide, *peeled, *((PrefetchGathers(),) if prefetches(*under) else ()))
+    ahead = prefetches(*under)
+    prefetch = () if ahead == "none" else (PrefetchGathers(first=ahead == "first"),)
+    return (*attention, *divide, *peeled, *prefetch)
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

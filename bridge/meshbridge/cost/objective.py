@@ -86,9 +86,9 @@ def combines(name: str) -> bool:
     return name not in UNNAMED and device(name).combines
 
 
-def prefetches(name: str, compiler_options: OptionSet = "default") -> bool:
-    """Whether loops are to gather ahead on the machine. Raises MeshError as `objective` does."""
-    return name not in UNNAMED and device(name, compiler_options).prefetches
+def prefetches(name: str, compiler_options: OptionSet = "default") -> str:
+    """What loops are to gather ahead on the machine, of PREFETCHED. Raises MeshError as `objective` does."""
+    return "none" if name in UNNAMED else device(name, compiler_options).prefetches
 
 
 def divides(name: str, compiler_options: OptionSet = "default") -> bool:

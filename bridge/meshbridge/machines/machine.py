@@ -102,8 +102,8 @@ class Machine:
     "Of ISSUED, the collectives that run beside kernels; for others the device waits."
     staged: Mapping[str, str] = field(hash=False)
     "The collectives over all devices of a slice that its compiler replaces by all-reduces, and on which of SLICES."
-    prefetches: bool
-    "Whether loops are to gather what a trip reads first during the trip before."
+    prefetches: str
+    "Of PREFETCHED, what of the gathers that a trip of a loop would wait for is to be made during the trip before."
     slices: bool
     "Whether its products read slices of what a buffer holds where these are, without a copy."
     divides: bool
@@ -175,6 +175,9 @@ ISSUED = (
 SLICES = ("all", "rings", "square")
 """What slices `staged` speaks of: all, those whose every axis is a ring, those of equal sides."""
 
+PREFETCHED = ("none", "first", "all")
+"""What loops gather ahead: nothing; what the first product of a trip reads; what all do that wait for no other product."""
+
 _STEP_KEYS: dict[str, type] = {
     "source": str,
     "launch": float,
@@ -183,11 +186,11 @@ _STEP_KEYS: dict[str, type] = {
     "combines": bool,
     "asynchronous": list,
 }
-_BEST: dict[str, type] = {"asynchronous": list, "prefetches": bool, "divides": bool}
+_BEST: dict[str, type] = {"asynchronous": list, "prefetches": str, "divides": bool}
 """What a step may do otherwise under the best options."""
 _STEP_MAY_LACK: dict[str, type] = {
     "staged": dict,
-    "prefetches": bool,
+    "prefetches": str,
     "slices": bool,
     "divides": bool,
     "copied_bytes": float,
@@ -309,7 +312,7 @@ def load(path: Path) -> Machine:
         step["combines"],
         frozenset(step["asynchronous"]),
         staged,
-        step.get("prefetches", False),
+        _prefetched(path, "step.prefetches", step),
         step.get("slices", False),
         step.get("divides", False),
         step.get("copied_bytes", inf),
@@ -321,12 +324,21 @@ def load(path: Path) -> Machine:
     )
 
 
+def _prefetched(path: Path, key: str, found: Mapping[str, Any]) -> str:
+    """What the section says of PREFETCHED, "none" where it says nothing. Raises MeshError."""
+    prefetched: str = found.get("prefetches", "none")
+    if prefetched not in PREFETCHED:
+        raise MeshError(f"{path}: error: {key}: expected one of {', '.join(PREFETCHED)}, found {prefetched!r}")
+    return prefetched
+
+
 def _best(path: Path, found: Mapping[str, Any], options: Mapping[str, Mapping[str, OptionValue]]) -> Mapping[str, Any]:
     """The section on steps under the best options. Raises MeshError."""
     _check(path, "step.best.", found, {}, _BEST)
     if found and "explicit" not in options:
         raise MeshError(f"{path}: error: options.explicit is missing: step.best says what a step does under these")
     _check_issued(path, "step.best.asynchronous", found.get("asynchronous", ()))
+    _prefetched(path, "step.best.prefetches", found)
     return {key: frozenset(value) if key == "asynchronous" else value for key, value in found.items()}
 
 

@@ -14,6 +14,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, find, ir
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops.composites import CONTRACTIONS
+from meshbridge.overlap.accumulated_sums import COLLECTIVES
 from meshbridge.overlap.peeled_loops import peel, peelable
 from meshbridge.overlap.unread import erase_unread
 
@@ -38,11 +39,26 @@ class PrefetchGathers(Pass):
              }
              the last trip, with %0#2 for %1
 
+    With `first`, where a trip ends in %4 = mesh.all_reduce (stablehlo.dot_general ..., ...):
+             %0:3 = stablehlo.while(%i = 0, %x = %a, %1 = %first) {       // while %i < 8
+               %2 = stablehlo.dot_general %x, %1
+               %next, %_ = stablehlo.optimization_barrier (%shard of trip %i + 1), %2
+               %3 = stablehlo.dot_general (what is computed of %2), ...
+               %sum, %following = stablehlo.optimization_barrier %3, (mesh.all_gather %next ...)
+               %4 = mesh.all_reduce %sum ...
+               stablehlo.return %i + 1, (what is computed of %4), %following
+             }
+
     As many bytes and collectives as before. The barrier has the gather wait for the product that reads its predecessor: from then
     on that one's memory is free, so that nothing is copied, and what the trip computes after it runs meanwhile. So only one
     product may read what is gathered, and it must wait for no other product of its trip: gathers of later ones have those to hide
     behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
     often it runs. The shard waits, not the counter: XLA:GPU evaluates what loops compute of counters, and fails at a barrier.
+
+    With `first`, for compilers that run one gather at a time beside products, as XLA:TPU's: what the first product reads is
+    gathered ahead; later products' gathers have those before them to hide behind. What reads a product behind it waits for the
+    gather, which otherwise ends the trip with nothing beside it. The last trip stays in the loop and gathers the last shard once
+    more: a trip behind the loop has XLA:TPU clear the stacks that the loop fills.
     """
 
     name: ClassVar[str] = "prefetch-gathers"
@@ -50,13 +66,15 @@ class PrefetchGathers(Pass):
     "Bytes of what is gathered from which on it is worth a copy of the loop's body. Not measured."
     most: int = 2**29
     "Bytes that a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."
+    first: bool = False
+    "Whether only what a trip's first product reads is gathered ahead, until another product ends; once more by the last trip."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
             loops = [_Loop.of(op, self) for op in reversed(find(module.operation, ["stablehlo.while"]))]
             for loop in loops:
                 if loop is not None:
-                    _pipeline(loop)
+                    _pipeline(loop, self.first)
             return any(loops)
 
 
@@ -65,6 +83,9 @@ _GATHERING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, P
 
 _LOCAL = LOCAL | {BARRIER, *(f"stablehlo.{name}" for name in ("clamp", "compare", "dynamic_slice", "select"))}
 """What a shard may be computed by."""
+
+_ARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
+"""What gives the same elements elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +104,8 @@ class _Loop:
     op: ir.Operation
     counting: Counting
     gathered: tuple[_Gathered, ...]
+    until: ir.Operation | None = None
+    "The product whose readers wait for them, if any do."
 
     @property
     def body(self) -> ir.Block:
@@ -100,6 +123,9 @@ class _Loop:
             if limits.least <= (size := tensor_bytes(each.value)) <= left:
                 taken.append(each)
                 left -= size
+        if limits.first and taken:
+            until = _until(taken[0].product)
+            return None if until is None else _Loop(op, counted, (taken[0],), until)
         return _Loop(op, counted, tuple(taken)) if taken else None
 
 
@@ -130,6 +156,19 @@ def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
                 gathered[result] = tuple(shard for value in before for shard in gathered[value]) if alone else ()
 
 
+def _until(product: ir.Operation) -> ir.Operation | None:
+    """The first later product of the trip whose result only collectives read, so that nothing is computed in one kernel with it;
+    else the last product; None where `product` is that."""
+    products = [view.operation for view in product.block.operations if view.operation.name in CONTRACTIONS]
+    later = products[products.index(product) + 1 :]
+    return next((op for op in later if _only_communicated(op.results[0])), later[-1] if later else None)
+
+
+def _only_communicated(value: ir.Value) -> bool:
+    readers = [use.owner for use in value.uses]
+    return all(op.name in COLLECTIVES or (op.name in _ARRANGING and _only_communicated(op.results[0])) for op in readers)
+
+
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
     """What the operation that gives `value` computes it of: a barrier hands on each operand as it is."""
     op = op_of(value)
@@ -140,8 +179,8 @@ def _has_one_reader(value: ir.Value) -> bool:
     return len(list(value.uses)) == 1
 
 
-def _pipeline(loop: _Loop) -> None:
-    """Carries what is gathered ahead from trip to trip, and takes the last trip out of the loop."""
+def _pipeline(loop: _Loop, again: bool) -> None:
+    """Carries what is gathered ahead from trip to trip; the last trip gathers once `again` or is taken out of the loop."""
     values = [each.value for each in loop.gathered]
     before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
     first = [before.made(value) for value in values]
@@ -150,18 +189,29 @@ def _pipeline(loop: _Loop) -> None:
     count = len(body.arguments) - len(first)
     for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
-    last_trip = peel(wider, loop.counting)
+    last_trip = [] if again else peel(wider, loop.counting)
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
     emit = Builder.after(product)
     counter = emit.add(body.arguments[loop.counting.counter], loop.counting.step)
     ahead = _Ahead(body, {loop.counting.counter: counter}, emit)
     ahead.hold([shard for each in loop.gathered for shard in each.shards], product.results[0])
-    for number, value in enumerate(values):
-        end.operands[count + number] = ahead.made(value)
+    made = [ahead.made(value) for value in values]
+    for number, value in enumerate(made if loop.until is None else _awaited(made, loop.until)):
+        end.operands[count + number] = value
     # What shards were computed and gathered by where they are gathered ahead.
     for operations in (last_trip, [view.operation for view in body.operations]):
         erase_unread(op for op in operations if op.name in _LOCAL | _GATHERING)
+
+
+def _awaited(values: Sequence[ir.Value], until: ir.Operation) -> list[ir.Value]:
+    """`values`, for which whatever reads the result of `until` waits."""
+    result = until.results[0]
+    uses = list(result.uses)
+    barrier = Builder.after(until).op(BARRIER, [value.type for value in (result, *values)], [result, *values])
+    for use in uses:
+        use.owner.operands[use.operand_number] = barrier.results[0]
+    return list(barrier.results)[1:]
 
 
 @dataclass

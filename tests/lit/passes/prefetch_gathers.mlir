@@ -1,6 +1,7 @@
 // RUN: mesh-opt %s --prefetch-gathers='least=0' | filecheck %s
 // RUN: mesh-opt %s --prefetch-gathers='least=0 most=128' | filecheck %s --check-prefix=SMALL
 // RUN: mesh-opt %s --prefetch-gathers | filecheck %s --check-prefix=SMALL
+// RUN: mesh-opt %s --prefetch-gathers='least=0 first=true' | filecheck %s --check-prefix=ONE
 
 mesh.mesh @m(shape = 2x4)
 
@@ -26,6 +27,20 @@ mesh.mesh @m(shape = 2x4)
 // CHECK:         mesh.all_gather
 // CHECK:         stablehlo.dot_general
 // CHECK:         return
+//
+// The first alone, until the second product ends; the loop runs as often as before, and its last trip gathers again.
+// ONE-LABEL: func.func @layers
+// ONE:         %[[FIRST:.*]] = mesh.all_gather
+// ONE:         stablehlo.while({{.*}} = %[[FIRST]])
+// ONE:           %[[LIMIT:.*]] = stablehlo.constant dense<4>
+// ONE:           stablehlo.compare LT, %{{.*}}, %[[LIMIT]]
+// ONE:           %[[P:.*]] = stablehlo.dot_general %{{.*}}, %[[CARRIED:iterArg_[0-9]+]],
+// ONE:           %[[HELD:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[P]]
+// ONE:           %[[NEXT:.*]] = mesh.all_gather %[[HELD]]#0
+// ONE:           %[[Q:.*]] = stablehlo.dot_general %[[P]]
+// ONE:           %[[ENDED:.*]]:2 = stablehlo.optimization_barrier %[[Q]], %[[NEXT]]
+// ONE:           stablehlo.return {{.*}}, %[[ENDED]]#0, %[[ENDED]]#1
+// ONE:         return
 func.func @layers(%w: tensor<4x2x8xf32>, %v: tensor<4x2x8xf32>, %x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %0:4 = stablehlo.while(%i = %zero, %a = %w, %b = %v, %y = %x) : tensor<i32>, tensor<4x2x8xf32>, tensor<4x2x8xf32>, tensor<4x8xf32>
@@ -61,6 +76,12 @@ func.func @layers(%w: tensor<4x2x8xf32>, %v: tensor<4x2x8xf32>, %x: tensor<4x8xf
 // CHECK:           %[[NEXT:.*]] = mesh.all_gather %[[HELD]]#0 on @m mesh_axes = [0]
 // CHECK:           mesh.all_gather %[[NEXT]] on @m mesh_axes = [1]
 // CHECK:         return
+//
+// Its one product has no other behind it to hide a gather.
+// ONE-LABEL: func.func @backwards
+// ONE:         stablehlo.optimization_barrier
+// ONE-NOT:     stablehlo.optimization_barrier
+// ONE:         return
 func.func @backwards(%w: tensor<3x1x8xf32>, %x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %0:3 = stablehlo.while(%i = %zero, %a = %w, %y = %x) : tensor<i32>, tensor<3x1x8xf32>, tensor<4x8xf32>
