@@ -226,14 +226,14 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     limit = 0.0 if options.memory_limit is None else bytes_in(options.memory_limit)
     ring = RingAttention(options.machine, options.layout, options.compiler_options, limit, faster=rings(*under))
     attention = (ring,) if shifts(*under) else ()
-    whole = options.compiler_options == "best"
-    matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
-    divide = (matmul,) if divides(*under) else ()
     peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
     peeled = (peel,) if reduces_beside(*under) else ()
     ahead = prefetches(*under)
     prefetch = () if ahead == "none" else (PrefetchGathers(first=ahead == "first"),)
-    return (*attention, *divide, *peeled, *prefetch)
+    whole = options.compiler_options == "best"
+    matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
+    divide = (matmul,) if divides(*under) else ()  # what is gathered ahead need not be divided
+    return (*attention, *peeled, *prefetch, *divide)
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

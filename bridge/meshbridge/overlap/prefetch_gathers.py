@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar
 
 from meshbridge.analysis.trip_count import Counting
@@ -104,8 +105,8 @@ class _Loop:
     op: ir.Operation
     counting: Counting
     gathered: tuple[_Gathered, ...]
-    until: ir.Operation | None = None
-    "The product whose readers wait for them, if any do."
+    until: ir.Value | None = None
+    "The value whose readers wait for them, if any do."
 
     @property
     def body(self) -> ir.Block:
@@ -156,17 +157,33 @@ def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
                 gathered[result] = tuple(shard for value in before for shard in gathered[value]) if alone else ()
 
 
-def _until(product: ir.Operation) -> ir.Operation | None:
-    """The first later product of the trip whose result only collectives read, so that nothing is computed in one kernel with it;
-    else the last product; None where `product` is that."""
+def _until(product: ir.Operation) -> ir.Value | None:
+    """The value of a trip whose readers are to wait for what is gathered behind `product`, so that another product hides it.
+
+    One that stands in memory anyway, so that no kernel is taken apart: the first result of a later product that only collectives
+    read, else the first value behind a later product that several products read. Else what the last product gives, and None
+    where `product` is that.
+    """
     products = [view.operation for view in product.block.operations if view.operation.name in CONTRACTIONS]
     later = products[products.index(product) + 1 :]
-    return next((op for op in later if _only_communicated(op.results[0])), later[-1] if later else None)
+    sent = (op.results[0] for op in later if _only_communicated(op.results[0]))
+    return next(chain(sent, _shared(later), (op.results[0] for op in reversed(later))), None)
 
 
 def _only_communicated(value: ir.Value) -> bool:
     readers = [use.owner for use in value.uses]
-    return all(op.name in COLLECTIVES or (op.name in _ARRANGING and _only_communicated(op.results[0])) for op in readers)
+    return bool(readers) and all(
+        op.name in COLLECTIVES or (op.name in _ARRANGING and _only_communicated(op.results[0])) for op in readers
+    )
+
+
+def _shared(products: Sequence[ir.Operation]) -> Iterator[ir.Value]:
+    """What is computed behind the first of `products`, in their block, and read by several."""
+    for value in (operand for op in products[1:] for operand in op.operands):
+        if isinstance(value.owner, ir.Block) or (op := value.owner.operation).block != products[0].block:
+            continue
+        if products[0].is_before_in_block(op) and sum(use.owner.name in CONTRACTIONS for use in value.uses) > 1:
+            yield value
 
 
 def _sources(value: ir.Value) -> Sequence[ir.Value]:
@@ -204,11 +221,10 @@ def _pipeline(loop: _Loop, again: bool) -> None:
         erase_unread(op for op in operations if op.name in _LOCAL | _GATHERING)
 
 
-def _awaited(values: Sequence[ir.Value], until: ir.Operation) -> list[ir.Value]:
-    """`values`, for which whatever reads the result of `until` waits."""
-    result = until.results[0]
-    uses = list(result.uses)
-    barrier = Builder.after(until).op(BARRIER, [value.type for value in (result, *values)], [result, *values])
+def _awaited(values: Sequence[ir.Value], until: ir.Value) -> list[ir.Value]:
+    """`values`, for which whatever reads `until` waits."""
+    uses = list(until.uses)
+    barrier = Builder.after(op_of(until)).op(BARRIER, [value.type for value in (until, *values)], [until, *values])
     for use in uses:
         use.owner.operands[use.operand_number] = barrier.results[0]
     return list(barrier.results)[1:]
