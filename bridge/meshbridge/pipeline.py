@@ -52,7 +52,7 @@ from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.peel_last_microbatch import PeelLastMicrobatch
-from meshbridge.overlap.prefetch_gathers import PrefetchGathers
+from meshbridge.overlap.prefetch_gathers import WORTH_A_WINDOW, PrefetchGathers
 from meshbridge.overlap.ring_attention import RingAttention
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
@@ -228,8 +228,8 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     attention = (ring,) if shifts(*under) else ()
     peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
     peeled = (peel,) if reduces_beside(*under) else ()
-    ahead = prefetches(*under)
-    prefetch = () if ahead == "none" else (PrefetchGathers(first=ahead == "first"),)
+    ahead = {"none": (), "all": (PrefetchGathers(),), "first": (PrefetchGathers(least=WORTH_A_WINDOW, first=True),)}
+    prefetch = ahead[prefetches(*under)]
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     divide = (matmul,) if divides(*under) else ()  # what is gathered ahead need not be divided

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.targets
 LAYERS, WIDTH, TOKENS = 16, 2048, 8192
 
 
-def forward(platform: str) -> jax.export.Exported:
+def forward(platform: str, width: int = WIDTH, tokens: int = TOKENS) -> jax.export.Exported:
     """Layers under scan, of parameters that are sharded over 8 devices."""
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     sharded, batch = (NamedSharding(mesh, spec) for spec in (P(None, "data"), P("data")))
@@ -31,7 +31,7 @@ def forward(platform: str) -> jax.export.Exported:
     def run(weights: Any, x: Any) -> Any:
         return jax.lax.scan(layer, x, weights)[0]
 
-    shapes = [(LAYERS, WIDTH, 4 * WIDTH), (LAYERS, 4 * WIDTH, WIDTH), (TOKENS, WIDTH)]
+    shapes = [(LAYERS, width, 4 * width), (LAYERS, 4 * width, width), (tokens, width)]
     first, second, x = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
     jitted = jax.jit(run, in_shardings=((sharded, sharded), batch), out_shardings=batch)
     return jax.export.export(jitted, platforms=(platform,))((first, second), x)
@@ -49,7 +49,7 @@ def test_less_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_less_exposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exported = forward("tpu")
+    exported = forward("tpu", 2 * WIDTH, 8 * TOKENS)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     ahead, before = figures_with_and_without("prefetches", exported, "tpu:v5p:2x2x2", tmp_path, under="best")
     # Of each trip the first one of two gathers; then that of the first trip alone.
