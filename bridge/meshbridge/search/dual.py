@@ -54,13 +54,15 @@ class Dual:
         alone = core - set(self._messages.variables.tolist())
         self._alone = np.array(sorted(alone), dtype=np.int64)
         self._mean: Numbers | None = None
+        self._square = 0.0  # the mean of the squared lengths of what the mean is of
         self._step = 1.0
         self._failures = 0
 
     def round(self) -> tuple[Indices, Indices]:
         """One round, which raises the bound, or tries smaller changes from now on; choices near the bound, maybe forbidden."""
-        direction = self._direction()
-        length = float(direction @ direction)
+        direction = np.zeros_like(self.prices) if self._mean is None else self._changeable(self._mean)
+        # Where what is held swings, its mean is short: by its own length alone, prices would change most where least is known.
+        length = max(float(direction @ direction), self._square)
         ahead = max(abs(self.bound) * (AHEAD - 1), 1e-12) if np.isfinite(self.bound) else 0.0
         scale = self._step * ahead / length / self.normal.unit if length > 0 else 0.0
         prices = np.maximum(0.0, self.prices + scale * direction)
@@ -75,13 +77,15 @@ class Dual:
             self._failures += 1
             if self._failures % 4 == 0:
                 self._step *= 0.66
-        self._mean = excess if self._mean is None else (1 - SHARE) * self._mean + SHARE * excess
+        share = SHARE if self._mean is not None else 1.0
+        self._mean = excess if self._mean is None else (1 - share) * self._mean + share * excess
+        free = self._changeable(excess)
+        self._square = (1 - share) * self._square + share * float(free @ free)
         return alone, together
 
-    def _direction(self) -> Numbers:
-        if self._mean is None:
-            return np.zeros_like(self.prices)
-        return np.where((self._mean > 0) | (self.prices > 0), self._mean, 0.0)
+    def _changeable(self, excess: Numbers) -> Numbers:
+        """The excess where a price may follow it: one of 0 only rises, and only where the mean is above the limit."""
+        return np.where((self._mean > 0) | (self.prices > 0), excess, 0.0)
 
     def _excess(self, chosen: Indices) -> Numbers:
         """By step: the bytes above the limit, in the unit."""
