@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.iopddl import generated
 from meshbridge.search import cutset as cutset_module
+from meshbridge.search import dual as dual_module
 from meshbridge.search.combine import combined
 from meshbridge.search.cutset import Cutsets
 from meshbridge.search.dual import Dual
@@ -102,8 +103,45 @@ def test_messages_bound_all_choices_and_decide_trees(seed: int) -> None:
     least = min(problem.cost(chosen) for chosen in itertools.product(range(3), repeat=7))
     assert all(before <= after + 1e-9 for before, after in itertools.pairwise(bounds))
     assert bounds[-1] == pytest.approx(least)
-    decided = messages.decided(messages.totals(flat)).reshape(7, 3).argmin(axis=1)
-    assert problem.cost(decided.tolist()) == pytest.approx(least)
+    totals = messages.totals(flat)
+    assert problem.cost(totals.reshape(7, 3).argmin(axis=1).tolist()) == pytest.approx(least)
+
+
+@given(st.integers(0, 10_000))
+def test_what_messages_leave_of_costs_and_tables_sums_up_as_they_do(seed: int) -> None:
+    form = formed(drawn(seed))
+    messages = Messages(form.offsets, form.edges)
+    for _ in range(3):
+        messages.sweep(form.costs)
+    left = replace(form, costs=messages.totals(form.costs), edges=messages.tables())
+    for chosen in every(form)[:50]:
+        forbidden, cost = form.cost(chosen)
+        assert left.cost(chosen) == (forbidden, pytest.approx(cost)) or forbidden
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 6, 1000]))
+def test_elimination_of_what_messages_leave_is_exact_or_a_bound(seed: int, entries: int) -> None:
+    form = formed(drawn(seed))
+    least = min(cost for forbidden, cost in map(form.cost, every(form)) if not forbidden)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dual_module, "ENTRIES", entries)
+        dual = Dual(form)
+        for _ in range(3):
+            dual.round()
+        bound, chosen = dual.decided(form.costs)
+    assert bound <= least + 1e-9 * (1 + least)
+    if entries == 1000:  # all tables fit
+        assert bound == pytest.approx(least)
+        assert form.cost(chosen) == (0, pytest.approx(least))
+
+
+def test_the_bound_rises_while_what_is_held_swings() -> None:
+    dual = Dual(formed(generated(300)))
+    dual.round()
+    first = dual.bound
+    for _ in range(10):
+        dual.round()
+    assert dual.bound > 1.05 * first
 
 
 def test_edges_that_share_a_large_table_are_not_copied() -> None:

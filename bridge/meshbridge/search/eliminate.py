@@ -57,6 +57,7 @@ class Elimination:
         self.sizes = np.diff(offsets)
         self.buckets: list[Bucket] = []
         self.tables: list[Numbers] = []
+        self._pairs: list[tuple[int, int]] = []
         self._count = 0
         self.leaves = Leaves(offsets, edges, variables)
         self._order(self.leaves.core, edges, entries)
@@ -73,6 +74,7 @@ class Elimination:
             if i in at and j in at:
                 at[i][len(self.tables)] = at[j][len(self.tables)] = (i, j)
                 self.tables.append(matrix)
+                self._pairs.append((i, j))
         self._count = len(self.tables)
 
         def size(v: int) -> int:
@@ -111,19 +113,20 @@ class Elimination:
         self._count += result >= 0
         return Group(shapes, scope, tuple(sizes[u] for u in scope), scope.index(v), result)
 
-    def run(self, costs: Numbers) -> tuple[float, Indices]:
+    def run(self, costs: Numbers, edges: Mapping[tuple[int, int], Numbers] | None = None) -> tuple[float, Indices]:
         """The bound for these costs, which are not changed, and choices that follow it; -1 for what is no variable here.
 
-        The bound is the least cost, and the choices have it, if the elimination is exact.
+        The bound is the least cost, and the choices have it, if the elimination is exact. `edges` stand for those of the order,
+        if given, except for those of leaves.
         """
         theta, best = self.leaves.fold(costs)
-        bound, records = self._forward(theta)
+        bound, records = self._forward(theta, self.tables if edges is None else [edges[pair] for pair in self._pairs])
         chosen = self._back(records)
         self.leaves.unfold(chosen, best)
         return bound, chosen
 
-    def _forward(self, theta: Numbers) -> tuple[float, list[Record]]:
-        tables = dict(enumerate(self.tables))
+    def _forward(self, theta: Numbers, given: list[Numbers]) -> tuple[float, list[Record]]:
+        tables = dict(enumerate(given))
         offsets = self.offsets.tolist()
         bound = 0.0
         records: list[Record] = []

@@ -60,6 +60,7 @@ class Messages:
             v, u, table = (i, j, matrix) if order[i] < order[j] else (j, i, matrix.T)
             forward.append((v, u, table, size, size + table.shape[0]))
             size += sum(table.shape)
+        self._edges = forward
         self._messages = np.zeros(size)
         self._forward = list(_batches(offsets, forward, _levels(order, forward)))
         back = [(u, v, table.T, there, here) for v, u, table, here, there in forward]
@@ -86,15 +87,14 @@ class Messages:
             np.add.at(totals, batch.senders, self._messages[batch.arriving])
         return totals
 
-    def decided(self, totals: Numbers) -> Numbers:
-        """Totals for choosing level by level, each variable by what earlier ones have chosen instead of by their messages."""
-        result = totals.copy()
-        for batch in self._forward:
-            choices = result[batch.senders].argmin(axis=0)
-            edges = np.arange(choices.size) if batch.tables.shape[2] > 1 else 0
-            rows = batch.tables[choices, :, edges].T
-            np.add.at(result, batch.receivers, rows - self._messages[batch.leaving])
-        return result
+    def tables(self) -> dict[tuple[int, int], Numbers]:
+        """By edge, i < j: its table less the messages along it. These and the totals sum up as the edges and the costs do."""
+        messages = self._messages
+        left = {}
+        for v, u, table, here, there in self._edges:
+            rest = table - messages[here:there, None] - messages[there : there + table.shape[1]]
+            left[min(v, u), max(v, u)] = rest if v < u else rest.T
+        return left
 
     def _pass(self, batches: list[Batch], totals: Numbers) -> float:
         messages = self._messages

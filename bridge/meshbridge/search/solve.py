@@ -174,9 +174,8 @@ class _Search:
         """Raises the bound; the choices of the last few rounds."""
         recent: list[Indices] = []
         for _ in range(ROUNDS):
-            recent = [*recent[-2:], *dual.round()]
-            for chosen in recent[-2:]:
-                self.offer(self.form.original(chosen))
+            recent = [*recent[-2:], dual.round()]
+            self.offer(self.form.original(recent[-1]))
             self.raise_bound(dual.bound)
             if self.proven or self.clock() > until:
                 break

@@ -20,7 +20,7 @@ from meshbridge.search.dual import Dual
 from meshbridge.search.problem import Indices, Numbers
 
 FIRST_SWEEPS = 20
-"""Sweeps of messages before their choices are taken. On IOPDDL's A, what 10 suggest has far more that is forbidden."""
+"""Sweeps of messages before the first choices are taken. Not measured against others."""
 
 SWEEPS = 8
 """Sweeps of messages, each time the choices start anew. Not measured against others."""
@@ -28,14 +28,20 @@ SWEEPS = 8
 ANEW = 16
 """Of so many turns, the choices start anew from messages in one, and go on from what costs less. Not measured against others."""
 
+SWEEPS_WITHOUT = 2
+"""Sweeps in each turn while no choices within the limit are known. Not measured against others."""
+
 CHANGE = 0.3
 """By how much prices change at first, relative to them. Not measured against others."""
 
 SLOWER = 20
 """After so many turns the changes are half as large. Not measured against others."""
 
-HIGHER, LOWER = 1.7, 0.7
+HIGHER, LOWER = 2.0, 0.7
 """How the factor less 1 changes, by which prices are raised to get within the limit. Not measured against others."""
+
+FACTOR = 1.5
+"""The factor at first. Not measured against others."""
 
 LEAST = 0.01
 """Of the middle price: what is added to those that rise, so that 0 does not stay. Not measured against others."""
@@ -53,7 +59,7 @@ class Within:
         self._most = dual.normal.forbidding / dual.normal.unit / 100
         self._prices = dual.normal.steps.prices(dual.prices)
         self._best = best
-        self._more = 1.1
+        self._more = FACTOR
         self._turn = 0
         self._changes = 0
         self._same = 0
@@ -93,24 +99,30 @@ class Within:
         return fits
 
     def _smaller(self) -> Indices:
-        """Choices at all prices higher by the same factor, which follows what has been within the limit."""
+        """Choices at all prices higher by the same factor, which follows what has been within the limit.
+
+        While none within it are known they start anew: what all cutsets hold together may be too large at any prices.
+        """
         normal = self._normal
         prices = np.minimum(self._prices * self._more, self._most)
-        return self._cutsets.improved(self.chosen, normal.costs + normal.held * prices[normal.owners], self._turn)
+        costs = normal.costs + normal.held * prices[normal.owners]
+        if self._best is None:
+            return self._anew(costs, SWEEPS_WITHOUT)
+        return self._cutsets.improved(self.chosen, costs, self._turn)
 
     def _priced(self) -> Numbers:
         normal = self._normal
         return np.asarray(normal.costs + normal.held * self._prices[normal.owners])
 
     def _anew(self, costs: Numbers, sweeps: int) -> Indices:
-        """Choices that messages suggest, after some turns, whichever cost less then."""
-        swept = self._dual.swept(costs, sweeps)
-        found = []
-        for chosen in (swept.alone, swept.together):
-            for turn in range(self._turn, self._turn + CUTSETS // 2):
-                chosen = self._cutsets.improved(chosen, costs, turn)
-            found.append(chosen)
-        return min(found, key=lambda chosen: self._merit(chosen, costs))
+        """Choices that follow messages at these costs, with turns to free them of what is forbidden."""
+        self._dual.swept(costs, sweeps)
+        chosen = self._dual.decided(costs)[1]
+        for turn in range(self._turn, self._turn + CUTSETS):
+            if not self._normal.cost(chosen)[0]:
+                break
+            chosen = self._cutsets.improved(chosen, costs, turn)
+        return chosen
 
     def _merit(self, chosen: Indices, costs: Numbers) -> tuple[int, float]:
         normal = self._normal
