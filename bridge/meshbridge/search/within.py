@@ -115,9 +115,12 @@ class Within:
         return np.asarray(normal.costs + normal.held * self._prices[normal.owners])
 
     def _anew(self, costs: Numbers, sweeps: int) -> Indices:
-        """Choices that follow messages at these costs, with turns to free them of what is forbidden."""
-        self._dual.swept(costs, sweeps)
-        chosen = self._dual.decided(costs)[1]
+        """Choices by messages, each by itself or by elimination, whichever cost less after turns against what is forbidden."""
+        _, alone = self._dual.swept(costs, sweeps)
+        _, decided = self._dual.decided(costs)
+        return min((self._freed(each, costs) for each in (decided, alone)), key=lambda chosen: self._merit(chosen, costs))
+
+    def _freed(self, chosen: Indices, costs: Numbers) -> Indices:
         for turn in range(self._turn, self._turn + CUTSETS):
             if not self._normal.cost(chosen)[0]:
                 break
