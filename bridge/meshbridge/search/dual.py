@@ -57,7 +57,7 @@ class Dual:
 
     def round(self) -> Indices:
         """One round, which raises the bound, or tries smaller changes from now on; choices near the bound, maybe forbidden."""
-        direction = np.zeros_like(self.prices) if self._mean is None else self._changeable(self._mean)
+        direction = np.zeros_like(self.prices) if self._mean is None else self._changeable(self._mean, self._mean)
         # Where what is held swings, its mean is short: by its own length alone, prices would change most where least is known.
         length = max(float(direction @ direction), self._square)
         ahead = max(abs(self.bound) * (AHEAD - 1), 1e-12) if np.isfinite(self.bound) else 0.0
@@ -74,15 +74,15 @@ class Dual:
             self._failures += 1
             if self._failures % 4 == 0:
                 self._step *= 0.66
-        share = SHARE if self._mean is not None else 1.0
-        self._mean = excess if self._mean is None else (1 - share) * self._mean + share * excess
-        free = self._changeable(excess)
+        share = 1.0 if self._mean is None else SHARE
+        self._mean = mean = excess if self._mean is None else (1 - share) * self._mean + share * excess
+        free = self._changeable(excess, mean)
         self._square = (1 - share) * self._square + share * float(free @ free)
         return chosen
 
-    def _changeable(self, excess: Numbers) -> Numbers:
+    def _changeable(self, excess: Numbers, mean: Numbers) -> Numbers:
         """The excess where a price may follow it: one of 0 only rises, and only where the mean is above the limit."""
-        return np.where((self._mean > 0) | (self.prices > 0), excess, 0.0)
+        return np.where((mean > 0) | (self.prices > 0), excess, 0.0)
 
     def _excess(self, chosen: Indices) -> Numbers:
         """By step: the bytes above the limit, in the unit."""

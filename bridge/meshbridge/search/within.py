@@ -28,8 +28,9 @@ SWEEPS = 8
 ANEW = 16
 """Of so many turns, the choices start anew from messages in one, and go on from what costs less. Not measured against others."""
 
-SWEEPS_WITHOUT = 2
-"""Sweeps in each turn while no choices within the limit are known. Not measured against others."""
+ANEW_WITHOUT, SWEEPS_WITHOUT = 4, 2
+"""Of so many turns while no choices within the limit are known, one starts anew at higher prices too, and after how many sweeps.
+With 1 in place of 4, and a factor that rises faster, IOPDDL's K ends 14 % above the best published cost."""
 
 CHANGE = 0.3
 """By how much prices change at first, relative to them. Not measured against others."""
@@ -37,10 +38,10 @@ CHANGE = 0.3
 SLOWER = 20
 """After so many turns the changes are half as large. Not measured against others."""
 
-HIGHER, LOWER = 2.0, 0.7
+HIGHER, LOWER = 1.7, 0.7
 """How the factor less 1 changes, by which prices are raised to get within the limit. Not measured against others."""
 
-FACTOR = 1.5
+FACTOR = 1.1
 """The factor at first. Not measured against others."""
 
 LEAST = 0.01
@@ -101,12 +102,12 @@ class Within:
     def _smaller(self) -> Indices:
         """Choices at all prices higher by the same factor, which follows what has been within the limit.
 
-        While none within it are known they start anew: what all cutsets hold together may be too large at any prices.
+        While none within it are known, they start anew at times: what all cutsets hold may be too large at any prices.
         """
         normal = self._normal
         prices = np.minimum(self._prices * self._more, self._most)
         costs = normal.costs + normal.held * prices[normal.owners]
-        if self._best is None:
+        if self._best is None and self._turn % ANEW_WITHOUT == 0:
             return self._anew(costs, SWEEPS_WITHOUT)
         return self._cutsets.improved(self.chosen, costs, self._turn)
 
