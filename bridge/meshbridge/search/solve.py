@@ -34,6 +34,10 @@ LARGE = (0.4, 0.85, 1.0)
 SMALL = (0.2, 0.4, 0.6)
 """The same of small problems, which HiGHS has the rest for. Not measured against others."""
 
+REPAIRING = 0.75
+"""The share of the time for regions in which choices above the limit are brought within it, where others are known already.
+Not measured against others."""
+
 ATTEMPTS = 40
 """Regions for each variable that has several choices, at most: with enough seconds, the same ones in each run."""
 
@@ -162,8 +166,12 @@ class _Search:
         begun = self.clock()
         spans = [begun + (deadline - begun) * part for part in (SMALL if small else LARGE)]
         candidates = self._rounds(dual, spans[0])
-        candidates = [*candidates, *self._turns(dual, spans[1])]
-        self._improve(dual, candidates, spans[2])
+        turned, last = self._turns(dual, spans[1])
+        if self.chosen is not None:
+            if self.form.usage(last).max(initial=0.0) > self.form.limit:
+                self._improve(dual, [last], spans[1] + REPAIRING * (spans[2] - spans[1]))
+            turned = [*turned, self._known()]
+        self._improve(dual, [*candidates, *turned], spans[2])
         if small and not self.proven:
             chosen, bound = exact.solved(self.form, deadline - self.clock(), self.cost if self.chosen else self.bound)
             if chosen is not None:
@@ -181,8 +189,11 @@ class _Search:
                 break
         return recent
 
-    def _turns(self, dual: Dual, until: float) -> list[Indices]:
-        """All variables but a cutset at once, at prices that follow the limit; the choices of the last few turns."""
+    def _turns(self, dual: Dual, until: float) -> tuple[list[Indices], Indices]:
+        """All variables but a cutset at once, at prices that follow the limit; the best choices after each of the last few turns.
+
+        The others are those of the last turn at its prices, maybe above the limit.
+        """
         within = Within(dual, None if self.chosen is None else self._known())
         recent: list[Indices] = []
         for _ in range(TURNS):
@@ -191,13 +202,13 @@ class _Search:
             recent = [*recent[-3:], within.turn()]
             self.offer(self.form.original(recent[-1]))
             self.raise_bound(self.bound)
-        return recent
+        return recent, within.chosen
 
     def _improve(self, dual: Dual, candidates: list[Indices], until: float) -> None:
         """Repairs and improves, from the best start, region by region."""
         improver = Improver(self.form, candidates[-1], dual.prices)
         best = improver.merit, candidates[-1]
-        for chosen in [*candidates[:-1], *([] if self.chosen is None else [self._known()])]:
+        for chosen in candidates[:-1]:
             improver.take(chosen)
             best = min(best, (improver.merit, chosen), key=lambda entry: entry[0])
         improver.take(best[1])
