@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +86,22 @@ def test_on_a_machine_steps_are_compared(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "step" in report.table().splitlines()[-1]
 
 
-def test_a_constraint_to_take_out() -> None:
+@pytest.mark.parametrize("traced", [lambda layer: layer, jax.jit], ids=["in place", "as a function"])
+def test_a_constraint_to_take_out(traced: Callable[..., Any]) -> None:
     """A constraint in the way is found by its line, wherever that was traced; all that stand there are taken out."""
     mesh = device_mesh((2, 4))
     rows, whole = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("b",), ()))
 
+    @traced
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), rows)  # as it should be
+        return x, jax.lax.with_sharding_constraint(x, whole)  # in the way
+
     def f(x: jax.Array, w: jax.Array) -> list[jax.Array]:
         kept = []
         for _ in range(2):
-            x = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), rows)  # as it should be
-            kept.append(jax.lax.with_sharding_constraint(x, whole))  # in the way
+            x, held = layer(x, w)
+            kept.append(held)
         return kept
 
     jitted = jax.jit(f, in_shardings=(rows, whole))

@@ -118,7 +118,6 @@ def test_parameters_are_split_where_memory_is_short() -> None:
             x = x + jax.nn.gelu(x @ layer["up"]) @ layer["down"]
         return x
 
-    f32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
     arguments = [{"up": f32(1024, 4096), "down": f32(4096, 1024)} for _ in range(8)], f32(32768, 1024)
     free = find(infer, arguments)
     assert set(specs(free.in_shardings[0])) == {P()}
@@ -153,6 +152,55 @@ def test_what_is_annotated_stays_unless_the_user_says_otherwise() -> None:
     plan = meshbridge.search(jax.jit(step), given[0], batch, machine="h100", seconds=2.0)
     assert plan.in_shardings[0]["params"]["layers"][0]["up"] == P(None, "model")
     assert plan.in_shardings[1] == {"x": P("data"), "y": P("data")}
+
+
+def test_annotations_of_the_functions_that_a_program_calls_are_ignored_too() -> None:
+    """Where a layer is computed again in the backward pass, its constraints are in a function of its own."""
+    given = [scanned(constrained=constrained) for constrained in (True, False)]
+    assert "closed_call" in given[0].as_text()
+    plans = [meshbridge.search(each, machine="h100", keep_annotations=False, seconds=UNLIMITED) for each in given]
+    assert len({(repr(plan.in_shardings), plan.seconds) for plan in plans}) == 1
+
+
+def scanned(*, constrained: bool) -> Any:
+    mesh = mesh_of(4, 2)
+
+    @jax.checkpoint
+    def block(x: Any, weight: Any) -> Any:
+        hidden = jnp.tanh(x @ weight)
+        return jax.lax.with_sharding_constraint(hidden, P()) if constrained else hidden
+
+    def total(weights: Any, x: Any) -> Any:
+        return jnp.sum(jax.lax.scan(lambda x, weight: (block(x, weight), None), x, weights)[0])
+
+    with jax.set_mesh(mesh):
+        held = NamedSharding(mesh, P("data"))
+        return jax.jit(jax.grad(total), in_shardings=(None, held)).lower(f32(3, 256, 256), f32(4096, 256))
+
+
+def mesh_of(data: int, model: int) -> Any:
+    return jax.make_mesh((data, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+def f32(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def test_annotations_of_functions_that_a_manual_computation_calls_stay() -> None:
+    mesh = mesh_of(4, 2)
+
+    @jax.jit
+    def called(x: Any, weight: Any) -> Any:
+        return jax.lax.with_sharding_constraint(jnp.tanh(x @ weight), P(None, "model"))
+
+    def local(x: Any, weight: Any) -> Any:
+        return jax.lax.psum(called(called(x, weight), weight), "data")
+
+    manual = jax.shard_map(local, mesh=mesh, in_specs=(P("data"), P()), out_specs=P(), axis_names={"data"}, check_vma=False)
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(manual, in_shardings=(NamedSharding(mesh, P("data")), None)).lower(f32(512, 256), f32(256, 256))
+    plan = meshbridge.search(lowered, machine="h100", keep_annotations=False, seconds=UNLIMITED)
+    assert '[{}, {"model"}]' in str(plan.program.module).partition("func.func private @called")[2]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +254,6 @@ def test_keys_unused_arguments_and_arguments_by_name_have_their_places() -> None
     def noisy(key: Any, x: Any, unused: Any, *, scale: Any) -> Any:
         return x + scale * jax.random.normal(key, x.shape)
 
-    f32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
     plan = find(noisy, (jax.eval_shape(jax.random.key, 0), f32(1024, 1024), f32(3)), kwargs={"scale": f32()})
     assert len(plan.in_shardings) == 3
     assert plan.in_shardings[2] == P()

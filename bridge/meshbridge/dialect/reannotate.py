@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import SOURCE, UNSAID, ShardOp
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import ir, main_function, terminator, walk
+from meshbridge.ir.mlir import ir, terminator, walk_all
 from meshbridge.ir.sharding import Sharding
 
 
 def constraints(module: ir.Module) -> list[ir.Operation]:
-    """The annotations that came from an operation of the program, which gives its operand back otherwise sharded."""
-    found = [op for op in walk(main_function(module)) if op.name == ShardOp.OPERATION_NAME]
+    """The annotations that came from an operation of the program, which gives its operand back otherwise sharded; those of the
+    functions that it calls, too."""
+    found = [op for op in walk_all(module) if op.name == ShardOp.OPERATION_NAME]
     return [op for op in found if _is_constraint(op)]
 
 

@@ -13,7 +13,7 @@ All axes are chosen at once: one after the other ends in data parallelism along 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import chain, count
@@ -29,8 +29,9 @@ from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_ops, 
 from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.ops import ShardOp
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, walk, walk_all
+from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, named_functions, walk, walk_all
 from meshbridge.ir.sharding import Mesh
+from meshbridge.legalize.inline_calls import CALLEE, callee
 from meshbridge.machines.machine import Machine
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
@@ -428,7 +429,7 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
         own = find_mesh(module)
         is_sharded = own is not None and own.size > 1
         if not (asked.keeps and is_sharded):  # on one device, nobody has said anything
-            reannotate.drop(_written(main_function(module)))
+            reannotate.drop(_written(module))
         if mesh is None and not is_sharded:
             raise MeshError("error: the program names no mesh to search on: name one, as in 16x16 or data=4,model=2")
         if mesh is not None and is_sharded and own is not None and mesh.named_axes != own.named_axes:
@@ -450,14 +451,32 @@ def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.M
     return module, used
 
 
-def _written(main: ir.Operation) -> list[ir.Operation]:
-    """The annotations of a function but those of manual computations, which say what a device holds there."""
-    inner = {op for manual in walk(main) if manual.name == MANUAL for op in walk(manual)}
-    held = {operand.owner for manual in walk(main) if manual.name == MANUAL for operand in manual.operands}
-    used = {
-        use.owner.operation for manual in walk(main) if manual.name == MANUAL for result in manual.results for use in result.uses
+def _written(module: ir.Module) -> list[ir.Operation]:
+    """The annotations of a program but those of manual computations, of what these call too, which say what a device holds
+    there."""
+    kept: set[ir.Operation] = set()
+    for manual in [op for op in walk_all(module) if op.name == MANUAL]:
+        kept |= {*_below(manual, module)}
+        kept |= {operand.owner.operation for operand in manual.operands if not isinstance(operand.owner, ir.Block)}
+        kept |= {use.owner.operation for result in manual.results for use in result.uses}
+    return [op for op in walk_all(module) if op.name == ShardOp.OPERATION_NAME and op not in kept]
+
+
+def _below(op: ir.Operation, module: ir.Module) -> Iterator[ir.Operation]:
+    """What an op holds, and the functions that are called there, each once."""
+    functions = {
+        ir.StringAttr(each.attributes["sym_name"]).value: each.operation
+        for each in module.body.operations
+        if "sym_name" in each.attributes
     }
-    return [op for op in walk(main) if op.name == ShardOp.OPERATION_NAME and op not in inner | held | used]
+    waiting, met = [op], {op}
+    while waiting:
+        for each in walk(waiting.pop()):
+            yield each
+            called = [callee(each)] if each.name in CALLEE else named_functions(each)
+            found = [functions[name] for name in called if functions[name] not in met]
+            waiting += found
+            met |= {*found}
 
 
 def _work(machine: Machine, graph: Graph) -> Work:
