@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError
+from meshbridge.search.trial import Trial
 from testdata.catalogue import build as small
 from testdata.realistic.catalogue import build as realistic
 
@@ -201,6 +202,28 @@ def test_annotations_of_functions_that_a_manual_computation_calls_stay() -> None
         lowered = jax.jit(manual, in_shardings=(NamedSharding(mesh, P("data")), None)).lower(f32(512, 256), f32(256, 256))
     plan = meshbridge.search(lowered, machine="h100", keep_annotations=False, seconds=UNLIMITED)
     assert '[{}, {"model"}]' in str(plan.program.module).partition("func.func private @called")[2]
+
+
+@pytest.mark.parametrize("side", ["in_shardings", "out_shardings"])
+def test_what_a_step_hands_on_is_sharded_as_the_user_says_of_one_side(side: str) -> None:
+    mesh = mesh_of(4, 2)
+    held, rows = ({"w": NamedSharding(mesh, P(None, "model"))}, NamedSharding(mesh, P("data")))
+    said = {"in_shardings": (None, rows), "out_shardings": None} | {side: (held, rows) if side == "in_shardings" else held}
+    descend = jax.grad(lambda params, x: jnp.sum(jnp.tanh(x @ params["w"]) ** 2))
+    plan = meshbridge.search(jax.jit(descend, **said), {"w": f32(256, 256)}, f32(65536, 256), machine="v5p", seconds=UNLIMITED)
+    assert plan.in_shardings[0] == plan.out_shardings == {"w": P(None, "model")}
+
+
+def test_what_annotations_lead_to_is_tried_first() -> None:
+    """Even where no time is left to look for others: a search makes no annotated program slower."""
+    held = NamedSharding(mesh_of(4, 2), P("data"))
+    program = jax.jit(step, in_shardings=(None, {"x": held, "y": held})).lower(*shapes(8))
+    tried: list[Trial] = []
+    plan = meshbridge.search(program, machine="v5p", seconds=0.0, on_trial=lambda trial, number: tried.append(trial))
+    params, batch = slice(0, -2), slice(-2, None)
+    own = [trial for trial in tried if not any(map(any, trial.boundary.arguments[params]))]
+    assert [trial.boundary.arguments[batch] for trial in own] == [(None, None)]
+    assert plan.seconds <= 1.0001 * own[0].seconds
 
 
 @pytest.mark.parametrize(

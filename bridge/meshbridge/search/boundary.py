@@ -72,17 +72,24 @@ def ends(graph: Graph) -> tuple[list[int], list[int]]:
 
 
 def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tuple[int, int]]) -> Boundary:
-    """What `tensors` of the graph say, in equal shards and along whole axes. The results of `kept_alike`, pairs of an argument
-    and a result by their places, are sharded as the arguments."""
-
-    def split(index: int) -> Named | None:
-        if index < 0 or tensors[index].user:
-            return None
-        tensor = tensors[index]
-        return named_axes(graph.mesh, even_split(tensor.shape, graph.mesh, tensor.split))
-
-    arguments, results = ([split(index) for index in side] for side in ends(graph))
+    """What `tensors` of the graph say, in equal shards and along whole axes. Of `kept_alike`, pairs of an argument and a result
+    by their places, the result is sharded as the argument, or as the user says of one of the two."""
+    sides = ends(graph)
+    is_said = [[index < 0 or tensors[index].user for index in side] for side in sides]
+    arguments, results = ([_named(graph.mesh, tensors[index]) if index >= 0 else () for index in side] for side in sides)
     for argument, result in kept_alike:
-        if results[result] is not None and arguments[argument] is not None:
+        if min(sides[0][argument], sides[1][result]) < 0:
+            continue
+        if is_said[1][result] and not is_said[0][argument]:
+            arguments[argument] = results[result]
+        else:
             results[result] = arguments[argument]
-    return Boundary(tuple(arguments), tuple(results))
+    found = (
+        tuple(None if stays else named for stays, named in zip(said, side, strict=True))
+        for said, side in zip(is_said, (arguments, results), strict=True)
+    )
+    return Boundary(*found)
+
+
+def _named(mesh: Mesh, tensor: Tensor) -> Named:
+    return named_axes(mesh, even_split(tensor.shape, mesh, tensor.split))

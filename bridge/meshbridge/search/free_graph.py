@@ -87,6 +87,11 @@ class FreeGraph:
         """The devices."""
         return self.graph.mesh
 
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the user has said anything: `folded` is split as that propagates."""
+        return any(tensor.user for tensor in self.folded.tensors)
+
     @cached_property
     def axes(self) -> list[int]:
         """Those of more than one device."""

@@ -280,6 +280,11 @@ class _Seeking:
         """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
         until one fits; then the neighbours of the fastest. All in one way, and with the time that is left in the others."""
         starts = nsmallest(REFINED, self.free.starts(), key=lambda tensors: self.free.priced(tensors, self.pricing).total)
+        if self.free.is_annotated:  # then it is a plan as it is, than which none that is found is to be slower
+            own = self.free.folded.tensors
+            starts.insert(0, own)
+            self._try_refined([own], 0.0)
+            self._try(_Refined(own, 0.0))
         self._try_refined(starts, 0.0, most=1)  # there is a plan, and it is known how long a trial takes
         starts.append(self.relaxed())
         self._seek(starts)
@@ -340,7 +345,7 @@ class _Seeking:
 
     def _try(self, plan: _Refined) -> Trial | None:
         """What comes of a plan, if it has not been met before in this way, and can be partitioned."""
-        boundary = boundary_of(self.free.graph, self.free.unfolded(plan.tensors), self.pairs)
+        boundary = self._boundary(plan.tensors)
         if boundary in self.met:
             return None
         self.met.add(boundary)
@@ -357,6 +362,9 @@ class _Seeking:
         self.trials.append(trial)
         self.on_trial(trial, len(self.trials))
         return trial
+
+    def _boundary(self, tensors: Sequence[Tensor]) -> Boundary:
+        return boundary_of(self.free.graph, self.free.unfolded(tensors), self.pairs)
 
     def _attempt(self, boundary: Boundary, way: Way) -> Trial | None:
         began = time.monotonic()
@@ -388,7 +396,9 @@ class _Seeking:
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
         options = replace(self.asked.options, memory_limit=self.limit)
         fastest: tuple[Trial, ir.Module] | None = None
-        for boundary in list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=_speed)))[:WHOLE]:
+        order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=_speed)))
+        own = [each for each in order if self.free.is_annotated and each == self._boundary(self.free.folded.tensors)]
+        for boundary in dict.fromkeys((*order[:1], *own, *order[1:WHOLE])):
             began = time.monotonic()
             found = attempt(self.legal, boundary, options, None)
             if found is not None and (fastest is None or _speed(found[0]) < _speed(fastest[0])):
