@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from meshbridge.dialect.module_mesh import mesh_or_single
@@ -71,6 +71,8 @@ class SearchedPlan:
     "The same with the constraints."
     unconstrained: str = ""
     "Why no constraints could be looked for: what keeps propagation alone from partitioning the program."
+    solving_seconds: float = field(default=0.0, compare=False)
+    "Of the search, those in which the relaxed problem was made and solved."
     hint: str = ""
     "What else to ask for: parts of an axis, where no axis divides the experts of a mixture."
 
@@ -186,6 +188,7 @@ def plan_of(found: Searched, program: Program) -> SearchedPlan:
         propagated_seconds=said.propagated_seconds if said is not None else None,
         constrained_seconds=said.seconds if said is not None else None,
         unconstrained=found.unconstrained,
+        solving_seconds=found.solving_seconds,
         hint=found.unused_part.text if found.unused_part is not None else "",
     )
 

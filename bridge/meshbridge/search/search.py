@@ -96,6 +96,8 @@ class Asked:
     "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
     parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
+    clock: Callable[[], float] = time.monotonic
+    "What the seconds are of, `time.process_time` for those of the processor; but those for constraints are of the wall."
 
     def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
         """The meshes to search on, that of the program if none is given: where some axes are in parts, and as they are; and what
@@ -137,6 +139,8 @@ class Searched:
     names: Names
     bound: float
     "Seconds: the step, less what prices say that another plan could save at most."
+    solving_seconds: float
+    "That it took to make the relaxed problem and to solve it."
     legal: ir.Module
     "The program that plans are made of."
     constraints: Constraints | None = None
@@ -152,11 +156,11 @@ OnTrial = Callable[[Trial, int], None]
 
 def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_trial: OnTrial | None = None) -> Searched:
     """The best plan of those on each of the meshes, which share the time. Raises MeshError where `search` does for all."""
-    until = time.monotonic() + asked.seconds
+    until = asked.clock() + asked.seconds
     sought: list[_Seeking] = []
     refused: list[MeshError] = []
     for number, mesh in enumerate(meshes):
-        left = max(0.0, until - time.monotonic())
+        left = max(0.0, until - asked.clock())
         try:
             sought.append(_sought(module, mesh, replace(asked, seconds=left / (len(meshes) - number)), on_trial))
         except MeshError as error:
@@ -165,7 +169,7 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
         raise refused[0]
     found: list[Searched] = []
     for seeking in sorted(sought, key=lambda each: _speed(each.fastest)):
-        if not found or time.monotonic() + seeking.as_a_whole <= until:
+        if not found or asked.clock() + seeking.as_a_whole <= until:
             found.append(seeking.found(until))
     best = min(found, key=lambda each: _speed(each.best))
     if len(meshes) > 1 or meshes[0] is None:  # parts have been tried, or the mesh is the program's
@@ -193,7 +197,7 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
 
 def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None) -> _Seeking:
     """The search on a mesh, once it has ended with a plan. Raises MeshError as `search` does."""
-    until = time.monotonic() + asked.seconds
+    until = asked.clock() + asked.seconds
     annotated, mesh = _annotated(module, mesh, asked)
     asked = replace(asked.for_mesh(mesh), machine=with_topology(asked.machine, mesh))
     with annotated.context, ir.Location.unknown():
@@ -225,11 +229,12 @@ class _Seeking:
     mesh: Mesh
     asked: Asked
     until: float
-    "On the monotonic clock."
+    "On the clock that is asked for."
     on_trial: OnTrial
     trials: list[Trial] = field(default_factory=list)
     bound: float = 0.0
     "What all plans cost at least, by prices."
+    solving_seconds: float = 0.0
     plans: dict[Boundary, _Refined] = field(default_factory=dict)
     "By the boundaries that have been met, what they are those of."
     way: Way | None = None
@@ -269,12 +274,12 @@ class _Seeking:
     @property
     def left(self) -> float:
         """Seconds in which plans can be looked for, before the best is partitioned as users get it, if there is one."""
-        return self.until - time.monotonic() - (self.as_a_whole if self.fitting else 0.0)
+        return self.until - self.asked.clock() - (self.as_a_whole if self.fitting else 0.0)
 
     @property
     def _has_time_beside_the_whole(self) -> bool:
         """Whether another trial and that partitioning end in time."""
-        return time.monotonic() + self.slowest + self.as_a_whole <= self.until
+        return self.asked.clock() + self.slowest + self.as_a_whole <= self.until
 
     def run(self) -> None:
         """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
@@ -316,11 +321,12 @@ class _Seeking:
     def relaxed(self) -> list[Tensor]:
         """The starting point that the relaxed problem leads to. Its bound holds for all plans in which repeated layers are
         alike."""
+        began = self.asked.clock()
         relaxed = ShardingProblem(replace(self.free.folded, pricing=self.pricing), self.pricing, self.free.axes)
         problem = relaxed.problem()
         seconds = min(MOST_SECONDS, max(LEAST_PART * self.asked.seconds, PART * self.left))
-        solution = solve(problem, seconds=seconds)
-        self.bound = solution.bound
+        solution = solve(problem, seconds=seconds, clock=self.asked.clock)
+        self.bound, self.solving_seconds = solution.bound, self.asked.clock() - began
         return relaxed.tensors(solution.chosen)
 
     def from_neighbours(self) -> None:
@@ -367,9 +373,9 @@ class _Seeking:
         return boundary_of(self.free.graph, self.free.unfolded(tensors), self.pairs)
 
     def _attempt(self, boundary: Boundary, way: Way) -> Trial | None:
-        began = time.monotonic()
+        began = self.asked.clock()
         found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=None), way)
-        self.slowest = max(self.slowest, time.monotonic() - began)
+        self.slowest = max(self.slowest, self.asked.clock() - began)
         return None if found is None else found[0]
 
     def found(self, until: float) -> Searched:
@@ -389,6 +395,7 @@ class _Seeking:
             len(self.trials),
             names,
             bound,
+            self.solving_seconds,
             self.legal,
             unused_part=part,
         )
@@ -399,11 +406,11 @@ class _Seeking:
         order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=_speed)))
         own = [each for each in order if self.free.is_annotated and each == self._boundary(self.free.folded.tensors)]
         for boundary in dict.fromkeys((*order[:1], *own, *order[1:WHOLE])):
-            began = time.monotonic()
+            began = self.asked.clock()
             found = attempt(self.legal, boundary, options, None)
             if found is not None and (fastest is None or _speed(found[0]) < _speed(fastest[0])):
                 fastest = found
-            if fastest is not None and 2 * time.monotonic() - began > until:  # the next takes as long again
+            if fastest is not None and 2 * self.asked.clock() - began > until:  # the next takes as long again
                 break
         return fastest or (self.fastest, planned(self.legal, self.fastest.boundary, options, self.fastest.way))
 
