@@ -29,6 +29,11 @@ def test_no_plan_costs_less_than_the_bound(name: str, monkeypatch: pytest.Monkey
         free, pricing = seeking.free, seeking.pricing
         prices = [free.priced(plan.tensors, pricing).total for plan in seeking.plans.values()]
         prices += [free.priced(start, pricing).total for start in free.starts()]
+        for boundary, plan in seeking.plans.items():
+            inside = free.refined_inside(plan.tensors, pricing)
+            assert seeking._boundary(inside.graph.tensors) == boundary
+            assert inside.total <= (1 + 1e-9) * free.priced(plan.tensors, pricing).total
+            prices.append(inside.total)
         seen.append((seeking.bound, min(prices)))
         return least_part(seeking, best)
 

@@ -98,6 +98,11 @@ class FreeGraph:
         return [axis for axis, size in enumerate(self.mesh.shape) if size > 1]
 
     @cached_property
+    def _boundary(self) -> set[int]:
+        """The tensors of the folded graph that stand for arguments and results."""
+        return {self.standing_for[index] for side in ends(self.graph) for index in side if index >= 0}
+
+    @cached_property
     def _counts(self) -> list[int]:
         counts = [0] * len(self.folded.tensors)
         for index in self.standing_for:
@@ -148,6 +153,13 @@ class FreeGraph:
         refiner.run(NARROW, HELD, BATCH)
         return refiner
 
+    def refined_inside(self, tensors: Sequence[Tensor], pricing: Pricing) -> Refiner:
+        """The best plan that leads on from there with the same arguments and results."""
+        graph = replace(self.folded, tensors=list(tensors))
+        for index in self._boundary:
+            graph.describe(index, open=(False,) * len(graph.tensors[index].shape))
+        return self.refined(graph.tensors, pricing, 0.0)
+
     def neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> list[Neighbour]:
         """Plans in which one dimension class of arguments and results is split otherwise, those first in which it has most bytes,
         and of these the cheapest: of small tensors the step hardly says anything."""
@@ -155,10 +167,9 @@ class FreeGraph:
 
     def _neighbours(self, tensors: Sequence[Tensor], pricing: Pricing, memory: float) -> Iterator[Neighbour]:
         folded = replace(self.folded, tensors=list(tensors))
-        boundary = {self.standing_for[index] for side in ends(self.graph) for index in side if index >= 0}
         for dimensions in classes_of(folded, (HELD, NARROW)):
             members = _by_tensor(dimensions)
-            held = boundary.intersection(members)
+            held = self._boundary.intersection(members)
             if not held:
                 continue
             size_held = sum(

@@ -345,8 +345,10 @@ class _Seeking:
                     break
 
     def least_part(self, best: Trial) -> float:
-        """The part of what a plan costs by prices that any other costs at least; none where that is not known."""
-        cost = self.free.priced(self.plans[best.boundary].tensors, self.pricing).total
+        """The part of what a plan costs by prices that any other costs at least; all of it where that is not known. Of a
+        starting point that was tried as it is, the inside costs what is best with its arguments and results."""
+        tensors = self.plans[best.boundary].tensors
+        cost = min(self.free.priced(tensors, self.pricing).total, self.free.refined_inside(tensors, self.pricing).total)
         return min(1.0, self.bound / cost) if cost else 1.0
 
     def _try(self, plan: _Refined) -> Trial | None:
