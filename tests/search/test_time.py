@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (search, constraints):
         monkeypatch.setattr(module, "time", found)
     monkeypatch.setattr(search, "attempt", found.taking(search.attempt, lambda *arguments: 1.0 if arguments[-1] else 3.0))
-    monkeypatch.setattr(search, "solve", found.taking(search.solve, lambda *_, seconds: seconds))
+    monkeypatch.setattr(search, "solve", found.taking(search.solve, lambda *_, seconds, **__: seconds))
     monkeypatch.setattr(constraints, "predict", found.taking(constraints.predict, lambda *_: 1.0))
     return found
 

@@ -96,7 +96,7 @@ class Asked:
     "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
     parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = field(default_factory=lambda: time.monotonic)
     "What the seconds are of, `time.process_time` for those of the processor; but those for constraints are of the wall."
 
     def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
@@ -285,12 +285,12 @@ class _Seeking:
         """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
         until one fits; then the neighbours of the fastest. All in one way, and with the time that is left in the others."""
         starts = nsmallest(REFINED, self.free.starts(), key=lambda tensors: self.free.priced(tensors, self.pricing).total)
-        if self.free.is_annotated:  # then it is a plan as it is, than which none that is found is to be slower
-            own = self.free.folded.tensors
+        own = self.free.folded.tensors
+        if self.free.is_annotated:
             starts.insert(0, own)
-            self._try_refined([own], 0.0)
-            self._try(_Refined(own, 0.0))
         self._try_refined(starts, 0.0, most=1)  # there is a plan, and it is known how long a trial takes
+        if self.free.is_annotated and self.left >= self.slowest:  # none that is found is to be slower
+            self._try(_Refined(own, 0.0))
         starts.append(self.relaxed())
         self._seek(starts)
         for other in [way for way in self.ways if way is not self.way]:
