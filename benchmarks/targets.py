@@ -337,8 +337,9 @@ def _cases(targets: Iterable[str], annotations: Iterable[str], names: Iterable[s
 
 
 def _text(found: Found, cases: Sequence[Case]) -> str:
-    """The tables, and what of the cases they lack."""
-    return "\n\n".join([tables(found), *_left_out([case for case in cases if case not in found])])
+    """The tables, and what of the cases they lack on the targets that they are of."""
+    measured = {case.target for case in found}
+    return "\n\n".join([tables(found), *_left_out([case for case in cases if case.target in measured and case not in found])])
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
