@@ -43,7 +43,7 @@ def state_of(make: Any, scale: int = 1) -> tuple[Tree, Tree]:
     width, hidden, rows = WIDTH * scale, HIDDEN * scale, ROWS * scale
 
     def weights() -> Tree:
-        layers = [{"up": make(width, hidden), "down": make(hidden, width)} for _ in range(3)]
+        layers = [{"up": make(width, hidden), "down": make(hidden, width)} for _ in range(2)]
         return {"layers": layers, "head": make(width, 64)}
 
     return {"params": weights(), "momenta": weights()}, {"x": make(rows, width), "y": make(rows, 64)}
