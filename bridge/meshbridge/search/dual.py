@@ -40,8 +40,10 @@ FIRST_SWEEPS = 20
 class Dual:
     """Rounds that raise a bound."""
 
-    def __init__(self, normal: Normal) -> None:
+    def __init__(self, normal: Normal, caution: float = 1.0) -> None:
+        """`caution`: how much of the squared length of what is held counts beside that of its mean: what makes steps small."""
         self.normal = normal
+        self._caution = caution
         self.bound = -np.inf
         self.prices = np.zeros(normal.steps.times.size)
         self.leaves = Leaves(normal.offsets, normal.edges, range(normal.count))
@@ -59,7 +61,7 @@ class Dual:
         """One round, which raises the bound, or tries smaller changes from now on; choices near the bound, maybe forbidden."""
         direction = np.zeros_like(self.prices) if self._mean is None else self._changeable(self._mean, self._mean)
         # Where what is held swings, its mean is short: by its own length alone, prices would change most where least is known.
-        length = max(float(direction @ direction), self._square)
+        length = max(float(direction @ direction), self._caution * self._square)
         ahead = max(abs(self.bound) * (AHEAD - 1), 1e-12) if np.isfinite(self.bound) else 0.0
         scale = self._step * ahead / length / self.normal.unit if length > 0 else 0.0
         prices = np.maximum(0.0, self.prices + scale * direction)
