@@ -79,7 +79,7 @@ class PrefetchGathers(Pass):
             loops = [_Loop.of(op, self) for op in reversed(find(module.operation, ["stablehlo.while"]))]
             for loop in loops:
                 if loop is not None:
-                    _pipeline(loop, self.first)
+                    _pipeline(loop)
             return any(loops)
 
 
@@ -200,8 +200,8 @@ def _has_one_reader(value: ir.Value) -> bool:
     return len(list(value.uses)) == 1
 
 
-def _pipeline(loop: _Loop, again: bool) -> None:
-    """Carries what is gathered ahead from trip to trip; the last trip gathers once `again` or is taken out of the loop."""
+def _pipeline(loop: _Loop) -> None:
+    """Carries what is gathered ahead from trip to trip. The last trip gathers again if readers wait, else it goes behind the loop."""
     values = [each.value for each in loop.gathered]
     before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
     first = [before.made(value) for value in values]
@@ -210,7 +210,7 @@ def _pipeline(loop: _Loop, again: bool) -> None:
     count = len(body.arguments) - len(first)
     for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
-    last_trip = [] if again else peel(wider, loop.counting)
+    last_trip = peel(wider, loop.counting) if loop.until is None else []
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
     emit = Builder.after(product)
