@@ -483,17 +483,13 @@ def _written(module: ir.Module) -> list[ir.Operation]:
 
 def _below(op: ir.Operation, module: ir.Module) -> Iterator[ir.Operation]:
     """What an op holds, and the functions that are called there, each once."""
-    functions = {
-        ir.StringAttr(each.attributes["sym_name"]).value: each.operation
-        for each in module.body.operations
-        if "sym_name" in each.attributes
-    }
+    functions = ir.SymbolTable(module.operation)
     waiting, met = [op], {op}
     while waiting:
         for each in walk(waiting.pop()):
             yield each
             called = [callee(each)] if each.name in CALLEE else named_functions(each)
-            found = [functions[name] for name in called if functions[name] not in met]
+            found = [function for name in called if (function := functions[name].operation) not in met]
             waiting += found
             met |= {*found}
 
