@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ def main() -> None:
     options = parser.parse_args()
     data, model = map(int, options.mesh.split("x"))
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={prod((data, model))}"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={data * model}"
     beside = options.output.with_suffix(".partly")
     beside.write_bytes(exported((data, model), options.layers, options.platform).serialize())
     beside.replace(options.output)
