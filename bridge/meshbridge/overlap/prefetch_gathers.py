@@ -201,7 +201,7 @@ def _has_one_reader(value: ir.Value) -> bool:
 
 
 def _pipeline(loop: _Loop) -> None:
-    """Carries what is gathered ahead from trip to trip. The last trip gathers again if readers wait, else it goes behind the loop."""
+    """Carries what is gathered ahead from trip to trip. The last trip gathers again if readers wait, else stands behind it."""
     values = [each.value for each in loop.gathered]
     before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
     first = [before.made(value) for value in values]
