@@ -164,7 +164,8 @@ def test_a_device_waits_for_what_its_compiler_makes_synchronous(machine: str, hi
         ("v5e:2x4", "all_reduce", ("best",)),
         ("7x:2x2x1", "all_gather", ("default", "best")),
         ("h100:1x1x8", "all_gather", ("default", "best")),
-        ("v5p:2x2x2", "all_to_all", ()),
+        ("v5p:2x2x2", "all_to_all", ("best",)),
+        ("v6e:2x4", "all_to_all", ("best",)),
     ],
 )
 def test_under_its_best_options_a_device_waits_for_less(machine: str, collective: str, hidden: tuple[str, ...]) -> None:
@@ -182,6 +183,22 @@ def test_under_its_best_options_a_device_waits_for_less(machine: str, collective
             max(step.communication_seconds - step.compute_seconds, 0) if under in hidden else step.communication_seconds
         )
         assert step.exposed_seconds == pytest.approx(communication)
+
+
+@pytest.mark.parametrize(("split", "concat", "copies"), [(0, 0, 0), (1, 0, 1), (0, 1, 1), (1, 1, 2)])
+def test_pieces_of_an_all_to_all_are_brought_in_order(split: int, concat: int, copies: int) -> None:
+    """By kernels, which nothing hides: where they are not of the first dimension, on a machine that says how long it takes."""
+    result = f"tensor<{SIZE if split == concat else SIZE // 8 if split == 0 else SIZE * 8}x{{}}xbf16>"
+    result = result.format(SIZE if split == concat else SIZE * 8 if split == 0 else SIZE // 8)
+    axes = f"mesh_axes = [0] split_axis = {split} concat_axis = {concat}"
+    body = f"%w = mesh.all_to_all %b on @m {axes} : {TENSOR} -> {result}\nreturn %w : {result}"
+    module = read(body, f"%b: {TENSOR}", result)
+    for under in get_args(OptionSet):
+        target = of_machine("v5p:2x2x2", compiler_options=under)
+        step = predict(module, target)
+        assert step.compute_seconds == pytest.approx(copies * 2 * BYTES / target.machine.arranged)
+        assert step.exposed_seconds == pytest.approx(step.communication_seconds)
+    assert predict(module, of_machine("v5e:2x4")).compute_seconds == 0
 
 
 LOOP = f"""

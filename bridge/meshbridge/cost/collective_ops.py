@@ -11,7 +11,7 @@ import numpy as np
 from meshbridge.cost.communication import device_table, positions_of
 from meshbridge.cost.permutes import permute_time, shift_time
 from meshbridge.cost.seconds import Time, collective_time
-from meshbridge.dialect.ops import PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.dialect.ops import AllToAllOp, PermuteOp, ShiftOp, UpdateHaloOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh
@@ -96,3 +96,13 @@ def issued_kind(op: ir.Operation) -> str:
     """The kind of a collective that a compiler issues for `op`, by StableHLO's name."""
     kind = op.name.partition(".")[2]
     return "collective_permute" if kind in _PERMUTES else _LOWERED.get(kind, kind)
+
+
+def arranged_bytes(op: ir.Operation) -> float:
+    """What copies move that bring the pieces of an all-to-all one after the other before they are sent, and in their places once
+    they are received: those of the first dimension are so already. Other collectives are not copied, as far as is known here."""
+    if op.name != AllToAllOp.OPERATION_NAME:
+        return 0.0
+    view, shape = AllToAllOp(op), ir.RankedTensorType(op.operands[0].type).shape
+    copies = sum(prod(shape[:dim]) > 1 for dim in (view.split_axis, view.concat_axis))
+    return 2.0 * copies * tensor_bytes(op.operands[0])

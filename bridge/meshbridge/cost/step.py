@@ -16,7 +16,7 @@ from typing import NamedTuple
 from meshbridge.analysis.executions import BRANCHING
 from meshbridge.analysis.known_values import branch
 from meshbridge.analysis.trip_count import trip_count
-from meshbridge.cost.collective_ops import alike_time, issued_kind, time_of
+from meshbridge.cost.collective_ops import alike_time, arranged_bytes, issued_kind, time_of
 from meshbridge.cost.communication import communicating
 from meshbridge.cost.flops import products
 from meshbridge.cost.fusion import Buffers, Fusion, Known
@@ -216,10 +216,15 @@ class _Prediction:
 
     def _collective(self, op: ir.Operation, time: Time) -> tuple[Execution, Mapping[str, float]]:
         busy = {link: time.latency + seconds for link, seconds in time.busy.items()}
-        slices = tuple(Slice(link, op.name, op.location, 0.0, seconds, 1) for link, seconds in busy.items())
+        copying = arranged_bytes(op) / self.machine.arranged
+        parts = (*busy.items(), *(((COMPUTE, copying),) if copying else ()))
+        slices = tuple(Slice(resource, op.name, op.location, 0.0, seconds, 1) for resource, seconds in parts)
+        seconds = copying + time.seconds
         if issued_kind(op) not in self.machine.asynchronous:
-            busy |= {COMPUTE: time.seconds}
-        return Execution(time.seconds, 0.0, time.seconds, slices), busy
+            busy |= {COMPUTE: seconds}
+        elif copying:
+            busy |= {COMPUTE: copying}
+        return Execution(seconds, copying, time.seconds, slices), busy
 
     def _kernel(self, op: ir.Operation, moved: float) -> tuple[Execution, Mapping[str, float]]:
         """An operation that computes, and with it what it computes of its operands on the way; it moves so many bytes. Arithmetic

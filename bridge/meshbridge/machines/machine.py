@@ -108,6 +108,8 @@ class Machine:
     "Whether its products read slices of what a buffer holds where these are, without a copy."
     divides: bool
     "Whether products are to be divided, and the collectives beside them, so that one hides the other."
+    arranged: float
+    "Bytes per second that the copies move which bring in order what its all-to-alls send, and what they receive."
     copied_bytes: float
     "From how many bytes on its compiler copies an all-gather that is written over an argument, and the argument before the step."
     network: Link | None = None
@@ -193,6 +195,7 @@ _STEP_MAY_LACK: dict[str, type] = {
     "prefetches": str,
     "slices": bool,
     "divides": bool,
+    "arranged": float,
     "copied_bytes": float,
     "best": dict,
 }
@@ -315,6 +318,7 @@ def load(path: Path) -> Machine:
         _prefetched(path, "step.prefetches", step),
         step.get("slices", False),
         step.get("divides", False),
+        step.get("arranged", inf),
         step.get("copied_bytes", inf),
         links.get("network"),
         links.get("chip"),
