@@ -18,8 +18,14 @@ from tests.targets.installed import target
 
 pytestmark = pytest.mark.targets
 
-GRADIENTS = {"rows": ((1024, 512), P("x")), "heads": ((3, 16, 128, 64), P(None, "x")), "columns": ((1024, 1024), P(None, "x"))}
-"""Their shapes, and how they are scattered over 8 chips: along the first dimension, one before the last two, in single tiles."""
+GRADIENTS = {
+    "rows": ((1024, 512), P("x")),
+    "parts of tiles": ((1056, 512), P("x")),
+    "heads": ((3, 16, 128, 64), P(None, "x")),
+    "columns": ((1024, 1024), P(None, "x")),
+}
+"""Their shapes, and how they are scattered over 8 chips: along the first dimension, in whole tiles or not, along one before the last
+two, in single tiles."""
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

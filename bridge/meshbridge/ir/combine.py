@@ -88,10 +88,11 @@ def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int]
 
 def _is_kept(piece: Sequence[int], dim: int) -> bool:
     """Whether XLA:TPU (libtpu 0.0.42) makes no all-reduce of a reduce-scatter into such pieces along `dim`, of an even number of
-    tiles, or makes one of every form of it, into parts of a tile."""
+    tiles, or makes one of every form of it, into parts of a tile. Rows that tiles do not divide it pads, unless pieces are first:
+    of [2112, 4096] over 16 devices it sends 22.7 MB, of [16, 132, 4096] 16.2."""
     inner, size = len(piece) - 1 - dim, piece[dim]
     if prod(piece[:dim]) == 1:
-        return inner == 0 or (inner == 1 and size % TILE[1] != 0)
+        return inner == 0 or (inner == 1 and size < TILE[1])
     return inner < 2 and (size % (2 * TILE[inner]) == 0 or size < TILE[inner])
 
 

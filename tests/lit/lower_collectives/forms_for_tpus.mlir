@@ -7,7 +7,7 @@
 
 mesh.mesh @m(shape = 16x4)
 
-// PLAIN-COUNT-4: "stablehlo.reduce_scatter"(%arg0)
+// PLAIN-COUNT-5: "stablehlo.reduce_scatter"(%arg0)
 
 // CHECK-LABEL: @rows
 // CHECK: %[[PIECES:.*]] = stablehlo.reshape %arg0 : (tensor<2048x512xbf16>) -> tensor<4x512x512xbf16>
@@ -16,6 +16,15 @@ mesh.mesh @m(shape = 16x4)
 func.func @rows(%x: tensor<2048x512xbf16>) -> tensor<512x512xbf16> {
   %0 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 0 : tensor<2048x512xbf16> -> tensor<512x512xbf16>
   return %0 : tensor<512x512xbf16>
+}
+
+// CHECK-LABEL: @parts_of_tiles
+// CHECK: %[[PIECES:.*]] = stablehlo.reshape %arg0 : (tensor<2112x512xbf16>) -> tensor<16x132x512xbf16>
+// CHECK: "stablehlo.reduce_scatter"(%[[PIECES]]) <{{.*}}scatter_dimension = 0
+// CHECK: (tensor<16x132x512xbf16>) -> tensor<1x132x512xbf16>
+func.func @parts_of_tiles(%x: tensor<2112x512xbf16>) -> tensor<132x512xbf16> {
+  %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<2112x512xbf16> -> tensor<132x512xbf16>
+  return %0 : tensor<132x512xbf16>
 }
 
 // CHECK-LABEL: @even_tiles
