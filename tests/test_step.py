@@ -193,12 +193,11 @@ def test_pieces_of_an_all_to_all_are_brought_in_order(split: int, concat: int, c
     axes = f"mesh_axes = [0] split_axis = {split} concat_axis = {concat}"
     body = f"%w = mesh.all_to_all %b on @m {axes} : {TENSOR} -> {result}\nreturn %w : {result}"
     module = read(body, f"%b: {TENSOR}", result)
-    for under in get_args(OptionSet):
-        target = of_machine("v5p:2x2x2", compiler_options=under)
-        step = predict(module, target)
-        assert step.compute_seconds == pytest.approx(copies * 2 * BYTES / target.machine.arranged)
-        assert step.exposed_seconds == pytest.approx(step.communication_seconds)
-    assert predict(module, of_machine("v5e:2x4")).compute_seconds == 0
+    target = of_machine("v5p:2x2x2", compiler_options="best")
+    step = predict(module, target)
+    assert step.compute_seconds == pytest.approx(copies * 2 * BYTES / target.machine.arranged)
+    assert step.exposed_seconds == pytest.approx(step.communication_seconds)
+    assert predict(module, of_machine("v5p:2x2x2")).compute_seconds == 0
 
 
 LOOP = f"""

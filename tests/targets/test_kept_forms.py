@@ -24,8 +24,8 @@ GRADIENTS = {
     "heads": ((3, 16, 128, 64), P(None, "x")),
     "columns": ((1024, 1024), P(None, "x")),
 }
-"""Their shapes, and how they are scattered over 8 chips: along the first dimension, in whole tiles or not, along one before the last
-two, in single tiles."""
+"""Their shapes, and how they are scattered over 8 chips: along the first dimension, in whole tiles or not, along one before the
+last two, in single tiles."""
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
