@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from meshbridge.runtime.compiler_options import Given
     from meshbridge.runtime.pjrt import Executable
     from meshbridge.search.plan import SearchedPlan
-    from meshbridge.search.search import OnTrial
+    from meshbridge.search.seeking import OnTrial
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
     Named: TypeAlias = Mapping[str, Any] | None
@@ -240,9 +240,9 @@ def search(
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
     from meshbridge.search import shapes
-    from meshbridge.search.asked import Fixed
+    from meshbridge.search.asked import Asked, Fixed
     from meshbridge.search.plan import plan_of
-    from meshbridge.search.search import Asked, best_of
+    from meshbridge.search.search import best_of
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     name = implied(opened.platforms).name if machine is None else machine

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge.search import constraints, search
+from meshbridge.search import asked, constraints, search, seeking
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A trial takes 1 s, a plan as users get it 3 s, and the solver what it is given."""
     found = Clock()
-    for module in (search, constraints):
+    for module in (asked, search, constraints):
         monkeypatch.setattr(module, "time", found)
-    monkeypatch.setattr(search, "attempt", found.taking(search.attempt, lambda *arguments: 1.0 if arguments[-1] else 3.0))
-    monkeypatch.setattr(search, "solve", found.taking(search.solve, lambda *_, seconds, **__: seconds))
+    monkeypatch.setattr(seeking, "attempt", found.taking(seeking.attempt, lambda *arguments: 1.0 if arguments[-1] else 3.0))
+    monkeypatch.setattr(seeking, "solve", found.taking(seeking.solve, lambda *_, seconds, **__: seconds))
     monkeypatch.setattr(constraints, "predict", found.taking(constraints.predict, lambda *_: 1.0))
     return found
 

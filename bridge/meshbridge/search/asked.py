@@ -4,8 +4,9 @@ arguments of the next step."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from meshbridge.dialect.ops import ShardingOp
 from meshbridge.dialect.patterns import keys_of, matches
 from meshbridge.ir.mlir import MeshError, function_type, ir, main_function, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split
+from meshbridge.pipeline import Options
+from meshbridge.search.shapes import in_parts
 
 _ENTRY = re.compile(r"\s*(\(([^()]*)\)|[^,()]+)\s*(?:,|$)")
 
@@ -62,6 +65,53 @@ def _entries(text: str, whole: str) -> list[str]:
 def _axes(entry: str) -> tuple[str, ...]:
     names = (part.strip().strip("'\"") for part in entry.split(","))
     return tuple(name for name in names if name and name != "None")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a search is asked for. Raises MeshError for a machine of which no time is known, and for a limit that is none."""
+
+    machine: str
+    "One of which time is known; without a topology, one of as many devices as the mesh is taken."
+    layout: str = ""
+    memory_limit: float | str | None = None
+    "By default what the machine has."
+    fixed: tuple[Fixed, ...] = ()
+    keeps: bool = True
+    "Whether the annotations of the program stay."
+    seconds: float = 60.0
+    "After which no further plan is tried."
+    data_axes: tuple[str, ...] = ()
+    "Axes along which arguments are split as the user's shardings of others propagate, and not otherwise."
+    constraints: int = 0
+    "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
+    clock: Callable[[], float] = field(default_factory=lambda: time.monotonic)
+    "What the seconds are of, `time.process_time` for those of the processor; but those for constraints are of the wall."
+
+    def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
+        """The meshes to search on, that of the program if none is given: where some axes are in parts, and as they are; and what
+        is asked there. Raises MeshError where the parts do not fit."""
+        if not sub_axes:
+            return meshes or [None], self
+        if not meshes:
+            raise MeshError("error: sub-axes have no effect on the mesh that a program is sharded on: name the mesh")
+        cut, parts = in_parts(meshes, sub_axes)
+        return [*cut, *meshes], replace(self, parts=parts)
+
+    def for_mesh(self, mesh: Mesh) -> Asked:
+        """The same in names of its axes: those that are in parts on it are the parts."""
+        parts = {name: found for name, found in self.parts.items() if name not in mesh.runs}
+        fixed = tuple(each.in_parts(parts) for each in self.fixed)
+        return replace(
+            self, fixed=fixed, data_axes=tuple(chain.from_iterable(parts.get(name, (name,)) for name in self.data_axes))
+        )
+
+    @property
+    def options(self) -> Options:
+        """How plans are partitioned."""
+        return Options(emit="mesh", machine=self.machine, layout=self.layout, memory_limit=self.memory_limit)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from meshbridge.read.formats import Program, pack
 from meshbridge.reports.report import held
 from meshbridge.search.boundary import partition_spec, pasted
 from meshbridge.search.constraints import Constraint
-from meshbridge.search.search import Searched
+from meshbridge.search.seeking import Searched
 from meshbridge.text import size_text, table, time_text
 
 if TYPE_CHECKING:

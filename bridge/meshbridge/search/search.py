@@ -13,151 +13,30 @@ All axes are chosen at once: one after the other ends in data parallelism along 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from heapq import nsmallest
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, count
-from typing import NamedTuple
 
-from meshbridge.cost.objective import objective
-from meshbridge.cost.ways import FACTORS, Way, bytes_in, does_not_fit
-from meshbridge.decide.choice import pricing_of
-from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_ops, named_meshes
-from meshbridge.dialect.names import Names, names_of
 from meshbridge.dialect.ops import ShardOp
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, MeshError, ir, main_function, named_functions, walk, walk_all
+from meshbridge.ir.mlir import MANUAL, MeshError, ir, named_functions, walk, walk_all
 from meshbridge.ir.sharding import Mesh
 from meshbridge.legalize.inline_calls import CALLEE, callee
-from meshbridge.machines.machine import Machine
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
-from meshbridge.resharding import Work
-from meshbridge.search.asked import Fixed, Leaves, fix, refuse_unused
-from meshbridge.search.boundary import Boundary, boundary_of
+from meshbridge.search.asked import Asked, fix, refuse_unused
 from meshbridge.search.constraints import Constraints, constraints_of
-from meshbridge.search.free_graph import FreeGraph
-from meshbridge.search.parts import Part, unused_part
-from meshbridge.search.shapes import in_parts, with_topology
-from meshbridge.search.sharding_problem import ShardingProblem
-from meshbridge.search.solve import solve
-from meshbridge.search.trial import Trial, attempt, planned, ways
-
-REFINED = 5
-"""Starting points, the cheapest ones, from which plans are refined under each price of memory."""
-
-WHOLE = 3
-"""Plans, the fastest of those that were tried, that are partitioned as users get them; once the time is over, one that can be."""
-
-PRICES = (0.0, 0.2, *FACTORS)
-"""Prices of memory, as many times what the machine says."""
-
-LEAST_PRICES = 3
-"""Prices of memory that are tried in any case: plans that hold less are often no slower, and they read less."""
-
-NEIGHBOURS = 12
-"""Plans beside the fastest one that are tried before it is taken to be the best."""
-
-PART, MOST_SECONDS = 0.4, 20.0
-"""Of the time that is left, the part in which the relaxed problem is solved, and the most seconds. Measured: in 20 s on a loaded
-machine, the gap of a llama step on 64 devices falls to 3 %, and those of smaller programs to less."""
-
-LEAST_PART = 0.1
-"""Of all the time, the part that the relaxed problem gets in any case: without its bound, nothing is known of other plans."""
-
-AS_A_WHOLE = 3.0
-"""How many times as long as a trial it takes to partition a plan as users get it: that much of the time is kept for it.
-Measured: 2.1 for a GPT of 80 layers, 3.2 for `adam_zero1`."""
-
-EQUAL = 0.01
-"""The part by which prices of plans differ that may be equally fast."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a search is asked for. Raises MeshError for a machine of which no time is known, and for a limit that is none."""
-
-    machine: str
-    "One of which time is known; without a topology, one of as many devices as the mesh is taken."
-    layout: str = ""
-    memory_limit: float | str | None = None
-    "By default what the machine has."
-    fixed: tuple[Fixed, ...] = ()
-    keeps: bool = True
-    "Whether the annotations of the program stay."
-    seconds: float = 60.0
-    "After which no further plan is tried."
-    data_axes: tuple[str, ...] = ()
-    "Axes along which arguments are split as the user's shardings of others propagate, and not otherwise."
-    constraints: int = 0
-    "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
-    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
-    clock: Callable[[], float] = field(default_factory=lambda: time.monotonic)
-    "What the seconds are of, `time.process_time` for those of the processor; but those for constraints are of the wall."
-
-    def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
-        """The meshes to search on, that of the program if none is given: where some axes are in parts, and as they are; and what
-        is asked there. Raises MeshError where the parts do not fit."""
-        if not sub_axes:
-            return meshes or [None], self
-        if not meshes:
-            raise MeshError("error: sub-axes have no effect on the mesh that a program is sharded on: name the mesh")
-        cut, parts = in_parts(meshes, sub_axes)
-        return [*cut, *meshes], replace(self, parts=parts)
-
-    def for_mesh(self, mesh: Mesh) -> Asked:
-        """The same in names of its axes: those that are in parts on it are the parts."""
-        parts = {name: found for name, found in self.parts.items() if name not in mesh.runs}
-        fixed = tuple(each.in_parts(parts) for each in self.fixed)
-        return replace(
-            self, fixed=fixed, data_axes=tuple(chain.from_iterable(parts.get(name, (name,)) for name in self.data_axes))
-        )
-
-    @property
-    def options(self) -> Options:
-        """How plans are partitioned."""
-        return Options(emit="mesh", machine=self.machine, layout=self.layout, memory_limit=self.memory_limit)
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The best plan on one mesh."""
-
-    mesh: Mesh
-    asked: Asked
-    annotated: ir.Module
-    "The program on the mesh dialect, annotated with the shardings that were found."
-    best: Trial
-    partitioned: ir.Module
-    "One device's program of that plan."
-    tried: int
-    "Plans that were partitioned."
-    names: Names
-    bound: float
-    "Seconds: the step, less what prices say that another plan could save at most."
-    solving_seconds: float
-    "That it took to make the relaxed problem and to solve it."
-    legal: ir.Module
-    "The program that plans are made of."
-    constraints: Constraints | None = None
-    "Those worth writing into the model, if they are asked for."
-    unconstrained: str = ""
-    "Why none could be looked for."
-    unused_part: Part | None = None
-    "Of an axis, which would divide what no axis does."
-
-
-OnTrial = Callable[[Trial, int], None]
+from meshbridge.search.seeking import OnTrial, Searched, Seeking, speed
+from meshbridge.search.shapes import with_topology
 
 
 def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_trial: OnTrial | None = None) -> Searched:
     """The best plan of those on each of the meshes, which share the time. Raises MeshError where `search` does for all."""
     until = asked.clock() + asked.seconds
-    sought: list[_Seeking] = []
+    sought: list[Seeking] = []
     refused: list[MeshError] = []
     for number, mesh in enumerate(meshes):
         left = max(0.0, until - asked.clock())
@@ -168,10 +47,10 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
     if not sought:
         raise refused[0]
     found: list[Searched] = []
-    for seeking in sorted(sought, key=lambda each: _speed(each.fastest)):
+    for seeking in sorted(sought, key=lambda each: speed(each.fastest)):
         if not found or asked.clock() + seeking.as_a_whole <= until:
             found.append(seeking.found(until))
-    best = min(found, key=lambda each: _speed(each.best))
+    best = min(found, key=lambda each: speed(each.best))
     if len(meshes) > 1 or meshes[0] is None:  # parts have been tried, or the mesh is the program's
         best = replace(best, unused_part=None)
     if not asked.constraints:
@@ -195,7 +74,7 @@ def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial
     return seeking.found(seeking.until)
 
 
-def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None) -> _Seeking:
+def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None) -> Seeking:
     """The search on a mesh, once it has ended with a plan. Raises MeshError as `search` does."""
     until = asked.clock() + asked.seconds
     annotated, mesh = _annotated(module, mesh, asked)
@@ -203,7 +82,7 @@ def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTria
     with annotated.context, ir.Location.unknown():
         legal = copy_module(annotated)
         run(build(asked.options).until("legal").starting_at("annotated").passes, legal, verified="none")
-        seeking = _Seeking(annotated, legal, mesh, asked, until, on_trial or (lambda trial, number: None))
+        seeking = Seeking(annotated, legal, mesh, asked, until, on_trial or (lambda trial, number: None))
         try:
             seeking.run()
         except KeyboardInterrupt:
@@ -218,224 +97,6 @@ def _constraints(found: Searched) -> Constraints:
     asked = found.asked
     options, until = replace(asked.options, memory_limit=None), time.monotonic() + asked.seconds
     return constraints_of(found.legal, found.best.boundary, options, found.best.seconds, asked.constraints, until)
-
-
-@dataclass
-class _Seeking:
-    """A search on one mesh, under way."""
-
-    annotated: ir.Module
-    legal: ir.Module
-    mesh: Mesh
-    asked: Asked
-    until: float
-    "On the clock that is asked for."
-    on_trial: OnTrial
-    trials: list[Trial] = field(default_factory=list)
-    bound: float = 0.0
-    "What all plans cost at least, by prices."
-    solving_seconds: float = 0.0
-    plans: dict[Boundary, _Refined] = field(default_factory=dict)
-    "By the boundaries that have been met, what they are those of."
-    way: Way | None = None
-    "In which plans are tried: of those that there are, at first the one that suits the first plan best."
-    met: set[Boundary] = field(default_factory=set)
-    "What has been tried in it."
-    slowest: float = 0.0
-    "Seconds that a trial has taken at most."
-
-    def __post_init__(self) -> None:
-        target = self.asked.options.target
-        assert target is not None
-        given = self.asked.memory_limit
-        self.limit = float(target.machine.memory_bytes) if given is None else bytes_in(given)
-        plain = objective(self.asked.machine, self.mesh, self.asked.layout, hides=True)
-        self.pairs = Leaves.of(main_function(self.legal)).alike()
-        self.free = FreeGraph.of(self.legal, plain, self.pairs, self.asked.data_axes)
-        self.costs = replace(plain, work=_work(target.machine, self.free.graph))
-        self.pricing = pricing_of(self.free.mesh, self.costs)
-        self.ways = ways(self.asked.options)
-
-    @property
-    def fitting(self) -> list[Trial]:
-        """What was tried and fits in memory."""
-        return [trial for trial in self.trials if trial.peak_bytes <= self.limit]
-
-    @property
-    def fastest(self) -> Trial:
-        """The fastest of these."""
-        return min(self.fitting, key=_speed)
-
-    @property
-    def as_a_whole(self) -> float:
-        """Seconds that it takes about to partition a plan as users get it."""
-        return AS_A_WHOLE * self.slowest
-
-    @property
-    def left(self) -> float:
-        """Seconds in which plans can be looked for, before the best is partitioned as users get it, if there is one."""
-        return self.until - self.asked.clock() - (self.as_a_whole if self.fitting else 0.0)
-
-    @property
-    def _has_time_beside_the_whole(self) -> bool:
-        """Whether another trial and that partitioning end in time."""
-        return self.asked.clock() + self.slowest + self.as_a_whole <= self.until
-
-    def run(self) -> None:
-        """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
-        until one fits; then the neighbours of the fastest. All in one way, and with the time that is left in the others."""
-        starts = nsmallest(REFINED, self.free.starts(), key=lambda tensors: self.free.priced(tensors, self.pricing).total)
-        own = self.free.folded.tensors
-        if self.free.is_annotated:
-            starts.insert(0, own)
-        self._try_refined(starts, 0.0, most=1)  # there is a plan, and it is known how long a trial takes
-        if self.free.is_annotated and self.left >= self.slowest:  # none that is found is to be slower
-            self._try(_Refined(own, 0.0))
-        starts.append(self.relaxed())
-        self._seek(starts)
-        for other in [way for way in self.ways if way is not self.way]:
-            if self.fitting and self.left >= self.slowest:
-                self.way, self.met = other, set()
-                self._seek(starts)
-
-    def _seek(self, starts: Sequence[Sequence[Tensor]]) -> None:
-        """Does so in one way."""
-        for tensors in starts:  # as they are, too: prices tell nearly equal plans apart less well than trials do
-            if self.left >= self.slowest:
-                self._try(_Refined(tensors, 0.0))
-        for number, price in enumerate(PRICES):
-            if number < LEAST_PRICES or not self.fitting:
-                self._try_refined(starts, price * self.costs.memory)
-        if self.fitting:
-            self.from_neighbours()
-
-    def _try_refined(self, starts: Sequence[Sequence[Tensor]], memory: float, most: int | None = None) -> None:
-        """Tries what starting points lead to at a price of memory, the cheapest `most` of them, while there is time."""
-        if self.trials and self.left < self.slowest:
-            return
-        plans = [self.free.refined(tensors, self.pricing, memory) for tensors in starts]
-        for plan in sorted(plans, key=lambda plan: plan.total)[:most]:
-            if not self.trials or self.left >= self.slowest:
-                self._try(_Refined(plan.graph.tensors, memory))
-
-    def relaxed(self) -> list[Tensor]:
-        """The starting point that the relaxed problem leads to. Its bound holds for all plans in which repeated layers are
-        alike."""
-        began = self.asked.clock()
-        relaxed = ShardingProblem(replace(self.free.folded, pricing=self.pricing), self.pricing, self.free.axes)
-        problem = relaxed.problem()
-        seconds = min(MOST_SECONDS, max(LEAST_PART * self.asked.seconds, PART * self.left))
-        solution = solve(problem, seconds=seconds, clock=self.asked.clock)
-        self.bound, self.solving_seconds = solution.bound, self.asked.clock() - began
-        return relaxed.tensors(solution.chosen)
-
-    def from_neighbours(self) -> None:
-        """Goes on from the fastest plan to the fastest that differs from it in one dimension class, as long as there is a faster
-        one: what prices say of nearly equal plans is not exact."""
-        centre = None
-        while (best := self.fastest) is not centre:
-            centre, (tensors, memory) = best, self.plans[best.boundary]
-            dearest = (1 + EQUAL) * self.free.priced(tensors, self.pricing, memory).total
-            met = len(self.met)
-            for neighbour in self.free.neighbours(tensors, self.pricing, memory):
-                if self.left < self.slowest or len(self.met) - met >= NEIGHBOURS:
-                    break
-                trial = self._try(_Refined(neighbour.tensors, memory)) if neighbour.price <= dearest else None
-                if trial is not None and trial.peak_bytes <= self.limit and _speed(trial) < _speed(best):
-                    break
-
-    def least_part(self, best: Trial) -> float:
-        """The part of what a plan costs by prices that any other costs at least; all of it where that is not known. Of a
-        starting point that was tried as it is, the inside costs what is best with its arguments and results."""
-        tensors = self.plans[best.boundary].tensors
-        cost = min(self.free.priced(tensors, self.pricing).total, self.free.refined_inside(tensors, self.pricing).total)
-        return min(1.0, self.bound / cost) if cost else 1.0
-
-    def _try(self, plan: _Refined) -> Trial | None:
-        """What comes of a plan, if it has not been met before in this way, and can be partitioned."""
-        boundary = self._boundary(plan.tensors)
-        if boundary in self.met:
-            return None
-        self.met.add(boundary)
-        self.plans.setdefault(boundary, plan)
-        found = [
-            trial
-            for number, way in enumerate(self.ways if self.way is None else (self.way,))
-            if (number == 0 or self._has_time_beside_the_whole) and (trial := self._attempt(boundary, way)) is not None
-        ]
-        if not found:
-            return None
-        trial = min(found, key=_speed)
-        self.way = trial.way
-        self.trials.append(trial)
-        self.on_trial(trial, len(self.trials))
-        return trial
-
-    def _boundary(self, tensors: Sequence[Tensor]) -> Boundary:
-        return boundary_of(self.free.graph, self.free.unfolded(tensors), self.pairs)
-
-    def _attempt(self, boundary: Boundary, way: Way) -> Trial | None:
-        began = self.asked.clock()
-        found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=None), way)
-        self.slowest = max(self.slowest, self.asked.clock() - began)
-        return None if found is None else found[0]
-
-    def found(self, until: float) -> Searched:
-        """The best plan as users get it: the faster one of `WHOLE`, if there is time for both until then."""
-        with self.annotated.context, ir.Location.unknown():
-            best, partitioned = self._best_as_a_whole(until)
-            bound = best.seconds * self.least_part(best)
-            best.boundary.annotate(self.annotated)
-            names = names_of(self.annotated)
-            part = None if self.asked.parts else unused_part(self.free.graph, self.mesh)
-        return Searched(
-            self.mesh,
-            self.asked,
-            self.annotated,
-            best,
-            partitioned,
-            len(self.trials),
-            names,
-            bound,
-            self.solving_seconds,
-            self.legal,
-            unused_part=part,
-        )
-
-    def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
-        options = replace(self.asked.options, memory_limit=self.limit)
-        fastest: tuple[Trial, ir.Module] | None = None
-        order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=_speed)))
-        own = [each for each in order if self.free.is_annotated and each == self._boundary(self.free.folded.tensors)]
-        for boundary in dict.fromkeys((*order[:1], *own, *order[1:WHOLE])):
-            began = self.asked.clock()
-            found = attempt(self.legal, boundary, options, None)
-            if found is not None and (fastest is None or _speed(found[0]) < _speed(fastest[0])):
-                fastest = found
-            if fastest is not None and 2 * self.asked.clock() - began > until:  # the next takes as long again
-                break
-        return fastest or (self.fastest, planned(self.legal, self.fastest.boundary, options, self.fastest.way))
-
-    def too_large(self) -> MeshError:
-        """What is said where nothing fits."""
-        if not self.trials:
-            return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
-        least = min(self.trials, key=lambda trial: trial.peak_bytes)
-        options = replace(self.asked.options, memory_limit=None)
-        return does_not_fit(planned(self.legal, least.boundary, options, least.way), self.limit)
-
-
-class _Refined(NamedTuple):
-    """A plan by prices."""
-
-    tensors: Sequence[Tensor]
-    "Those of the folded graph."
-    memory: float
-    "The price of a byte under which it was found."
-
-
-def _speed(trial: Trial) -> tuple[float, float]:
-    return trial.seconds, trial.peak_bytes
 
 
 def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.Module, Mesh]:
@@ -492,16 +153,3 @@ def _below(op: ir.Operation, module: ir.Module) -> Iterator[ir.Operation]:
             found = [function for name in called if (function := functions[name].operation) not in met]
             waiting += found
             met |= {*found}
-
-
-def _work(machine: Machine, graph: Graph) -> Work:
-    """What arithmetic takes on the machine, in bytes of its links: of products of the type that computes most."""
-    flops: dict[str, float] = {}
-    for node in graph.nodes:
-        if node.rule.is_contraction:
-            dtype = graph.tensors[node.operands[0]].dtype
-            flops[dtype] = flops.get(dtype, 0.0) + node.kind.weight * graph.pricing.computed(node.rule)
-    dtype = max(flops, key=lambda name: flops[name], default="f32")
-    wire = machine.link.ports * machine.link.rate / machine.efficiency
-    byte = wire / machine.memory_bandwidth
-    return Work(2 * wire / machine.peak(dtype), byte, byte)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from meshbridge import conversion, pipeline
 from meshbridge.read import files, formats
 from meshbridge.search import shapes
-from meshbridge.search.asked import Fixed
+from meshbridge.search.asked import Asked, Fixed
 from meshbridge.search.plan import plan_of
-from meshbridge.search.search import Asked, best_of
+from meshbridge.search.search import best_of
 from meshbridge.tools import arguments, console, progress
 
 SECONDS = 60.0
