@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect import reannotate
+from meshbridge.dialect.boundary import read_boundary
 from meshbridge.dialect.module_mesh import mesh_or_single
-from meshbridge.ir.mlir import ir, main_function
+from meshbridge.ir.mlir import entries, function_type, ir, main_function
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split
 from meshbridge.ir.subaxes import whole_split
 from meshbridge.text import spec_text
@@ -63,6 +64,10 @@ class Boundary:
                     annotate(main, index, Sharding(mesh.name, split_along(mesh, named)))
 
 
+LEFT_OPEN = Boundary((), ())
+"""What leaves all that nobody has sharded to `partition`."""
+
+
 def ends(graph: Graph) -> tuple[list[int], list[int]]:
     """The tensors of a function's arguments and results, in order; -1 for what is none."""
     block = graph.function.regions[0].blocks[0]
@@ -89,6 +94,20 @@ def boundary_of(graph: Graph, tensors: Sequence[Tensor], kept_alike: Sequence[tu
         for said, side in zip(is_said, (arguments, results), strict=True)
     )
     return Boundary(*found)
+
+
+def sharded_as(partitioned: ir.Module, graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`tensors` of a graph with arguments and results as those of its program, which is `partitioned`, in equal shards and along
+    whole axes; what the user has sharded stays."""
+    mesh, main, found = mesh_or_single(partitioned), main_function(partitioned), list(tensors)
+    kind = function_type(main)
+    for indices, types, side in zip(ends(graph), (kind.inputs, kind.results), ("arg_attrs", "res_attrs"), strict=True):
+        for index, type_, entry in zip(indices, types, entries(main, side), strict=True):
+            if index >= 0 and not found[index].user:
+                said = read_boundary(entry, ir.RankedTensorType(type_))
+                named = named_axes(mesh, even_split(said.shape, mesh, said.split))
+                found[index] = found[index].with_split(split_along(graph.mesh, named))
+    return found
 
 
 def _named(mesh: Mesh, tensor: Tensor) -> Named:

@@ -191,6 +191,13 @@ class FreeGraph:
         """The tensors of the graph, of those of the folded one."""
         return [tensors[index] for index in self.standing_for]
 
+    def folded_as(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of the folded graph, of those of the graph: of repeated layers the last one counts."""
+        found = list(self.folded.tensors)
+        for index, tensor in zip(self.standing_for, tensors, strict=True):
+            found[index] = found[index].with_split(tensor.split)
+        return found
+
     def _memory_prices(self, tensors: Sequence[Tensor], price: float) -> list[float]:
         """Per tensor of the folded graph, what it costs to hold a byte of it: the caller holds arguments and results
         throughout."""

@@ -96,7 +96,7 @@ def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTria
 def _constraints(found: Searched) -> Constraints:
     asked = found.asked
     options, until = replace(asked.options, memory_limit=None), time.monotonic() + asked.seconds
-    return constraints_of(found.legal, found.best.boundary, options, found.best.seconds, asked.constraints, until)
+    return constraints_of(found.legal, found.boundary, options, found.best.seconds, asked.constraints, until)
 
 
 def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.Module, Mesh]:

@@ -17,7 +17,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.machines.machine import Machine
 from meshbridge.resharding import Work
 from meshbridge.search.asked import Asked, Leaves
-from meshbridge.search.boundary import Boundary, boundary_of
+from meshbridge.search.boundary import LEFT_OPEN, Boundary, boundary_of, sharded_as
 from meshbridge.search.constraints import Constraints
 from meshbridge.search.free_graph import FreeGraph
 from meshbridge.search.parts import Part, unused_part
@@ -75,6 +75,8 @@ class Searched:
     "That it took to make the relaxed problem and to solve it."
     legal: ir.Module
     "The program that plans are made of."
+    boundary: Boundary
+    "How the plan shards arguments and results, also where that is left to `partition`."
     constraints: Constraints | None = None
     "Those worth writing into the model, if they are asked for."
     unconstrained: str = ""
@@ -109,6 +111,10 @@ class Seeking:
     "What has been tried in it."
     slowest: float = 0.0
     "Seconds that a trial has taken at most."
+    own: Boundary | None = None
+    "What the annotations alone lead to, if there are any."
+    wholes: dict[Boundary, tuple[Trial, ir.Module]] = field(default_factory=dict)
+    "Plans that are partitioned already as users get them."
 
     def __post_init__(self) -> None:
         target = self.asked.options.target
@@ -150,19 +156,40 @@ class Seeking:
     def run(self) -> None:
         """Tries the plans that starting points and the relaxed problem lead to, under each price of memory, under high ones only
         until one fits; then the neighbours of the fastest. All in one way, and with the time that is left in the others."""
+        if self.free.is_annotated:  # whatever time there is: none that is found is to be slower
+            self._take_annotated()
         starts = nsmallest(REFINED, self.free.starts(), key=lambda tensors: self.free.priced(tensors, self.pricing).total)
-        own = self.free.folded.tensors
         if self.free.is_annotated:
-            starts.insert(0, own)
+            starts.insert(0, self.free.folded.tensors)
         self._try_refined(starts, 0.0, most=1)  # there is a plan, and it is known how long a trial takes
-        if self.free.is_annotated and self.left >= self.slowest:  # none that is found is to be slower
-            self._try(_Refined(own, 0.0))
         starts.append(self.relaxed())
         self._seek(starts)
         for other in [way for way in self.ways if way is not self.way]:
             if self.fitting and self.left >= self.slowest:
                 self.way, self.met = other, set()
                 self._seek(starts)
+
+    def _take_annotated(self) -> None:
+        """Takes what the annotations alone lead to, as users get it: all else left to `partition`, if what a step hands on is
+        sharded alike then, and otherwise with that."""
+        left_open = None if self.asked.data_axes else self._partitioned(LEFT_OPEN)  # which keeps no axis for data
+        tensors = self.free.unfolded(self.free.folded.tensors)
+        if left_open is not None:
+            tensors = sharded_as(left_open[1], self.free.graph, tensors)
+        self.own = boundary_of(self.free.graph, tensors, self.pairs)
+        is_alike = left_open is not None and self.own == boundary_of(self.free.graph, tensors, ())
+        boundary, found = (LEFT_OPEN, left_open) if is_alike else (self.own, self._partitioned(self.own))
+        if found is not None:
+            self.plans[boundary] = _Refined(self.free.folded_as(tensors), 0.0)
+            self._take(found[0])
+            self.wholes[boundary] = found
+
+    def _partitioned(self, boundary: Boundary) -> tuple[Trial, ir.Module] | None:
+        """A plan as users get it who set no limit of memory; None where it cannot be partitioned."""
+        began = self.asked.clock()
+        found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=None), None)
+        self.slowest = max(self.slowest, (self.asked.clock() - began) / AS_A_WHOLE)
+        return found
 
     def _seek(self, starts: Sequence[Sequence[Tensor]]) -> None:
         """Does so in one way."""
@@ -233,9 +260,12 @@ class Seeking:
             return None
         trial = min(found, key=speed)
         self.way = trial.way
+        self._take(trial)
+        return trial
+
+    def _take(self, trial: Trial) -> None:
         self.trials.append(trial)
         self.on_trial(trial, len(self.trials))
-        return trial
 
     def _boundary(self, tensors: Sequence[Tensor]) -> Boundary:
         return boundary_of(self.free.graph, self.free.unfolded(tensors), self.pairs)
@@ -252,6 +282,7 @@ class Seeking:
             best, partitioned = self._best_as_a_whole(until)
             bound = best.seconds * self.least_part(best)
             best.boundary.annotate(self.annotated)
+            written = self.own if self.own is not None and best.boundary == LEFT_OPEN else best.boundary
             names = names_of(self.annotated)
             part = None if self.asked.parts else unused_part(self.free.graph, self.mesh)
         return Searched(
@@ -265,21 +296,26 @@ class Seeking:
             bound,
             self.solving_seconds,
             self.legal,
+            written,
             unused_part=part,
         )
 
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
+        """Of what the annotations alone lead to, and the fastest others for which there is time. Where the former is as fast
+        with all of its shardings written, they are."""
         options = replace(self.asked.options, memory_limit=self.limit)
-        fastest: tuple[Trial, ir.Module] | None = None
+        known = [found for found in self.wholes.values() if found[0].peak_bytes <= self.limit]
+        fastest = min(known, key=lambda found: speed(found[0]), default=None)
         order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=speed)))
-        own = [each for each in order if self.free.is_annotated and each == self._boundary(self.free.folded.tensors)]
+        own = [self.own] if self.own is not None and not {self.own, LEFT_OPEN}.isdisjoint(order) else []
         for boundary in dict.fromkeys((*order[:1], *own, *order[1:WHOLE])):
-            began = self.asked.clock()
-            found = attempt(self.legal, boundary, options, None)
-            if found is not None and (fastest is None or speed(found[0]) < speed(fastest[0])):
-                fastest = found
-            if fastest is not None and 2 * self.asked.clock() - began > until:  # the next takes as long again
+            if boundary in self.wholes:
+                continue
+            if fastest is not None and self.asked.clock() + self.as_a_whole > until:
                 break
+            found = attempt(self.legal, boundary, options, None)
+            if found is not None and (fastest is None or _is_better(found[0], fastest[0])):
+                fastest = found
         return fastest or (self.fastest, planned(self.legal, self.fastest.boundary, options, self.fastest.way))
 
     def too_large(self) -> MeshError:
@@ -298,6 +334,11 @@ class _Refined(NamedTuple):
     "Those of the folded graph."
     memory: float
     "The price of a byte under which it was found."
+
+
+def _is_better(trial: Trial, other: Trial) -> bool:
+    """Whether it is faster, or as fast with all shardings written."""
+    return speed(trial) < speed(other) or (speed(trial) == speed(other) and other.boundary == LEFT_OPEN)
 
 
 def speed(trial: Trial) -> tuple[float, float]:
