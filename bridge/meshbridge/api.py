@@ -230,8 +230,10 @@ def search(
 
     Along the `data_axis` arguments are split as what is fixed or annotated propagates, and not otherwise: no parameter is.
     `sub_axes`, `{"data": (2, 4)}`, are parts of axes, `data_0` and `data_1`, each of which may split a dimension alone, such as
-    the experts of a mixture. At most so many `constraints` are named that are worth writing into the model; looking for them may
-    take as long again.
+    the experts of a mixture. Left out, parts are tried where no axis divides such a dimension and there is time: a faster plan
+    along them is on a mesh that has these as axes (`plan.mesh`); `{}` keeps to the axes as they are.
+
+    At most so many `constraints` are named that are worth writing into the model; looking for them may take as long again.
 
     It takes what `partition` takes, and leaves it as it is. Raises MeshError, also where nothing fits in memory.
     """
@@ -255,6 +257,7 @@ def search(
         seconds,
         () if data_axis is None else (data_axis,),
         constraints,
+        divides=sub_axes is None,
     )
     meshes, asked = asked.on(shapes.meshes(mesh) if mesh is not None else [], sub_axes or {})
     found = best_of(opened.module, meshes, asked, on_trial)

@@ -21,6 +21,10 @@ from meshbridge.tools import cli
 Tree = Any
 
 
+UNLIMITED = 3600.0
+"""Seconds in which a search ends by itself."""
+
+
 def f32(*shape: int) -> Any:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
@@ -141,8 +145,26 @@ def test_what_is_fixed_along_an_axis_is_fixed_along_all_its_parts() -> None:
     assert axes_of({name: plan.in_shardings[0][name] for name in ("up", "down")}) == set()
 
 
-def test_a_part_that_the_experts_could_use_is_named() -> None:
-    plan = find_experts(seconds=2.0)
+def test_a_part_that_the_experts_could_use_is_tried() -> None:
+    """Without being asked for, and taken since it is faster: the weights of four experts are read by four devices each."""
+    whole = find_experts(sub_axes={})
+    plan = find_experts(seconds=UNLIMITED)
+    assert whole.mesh == {"data": 8}
+    assert plan.mesh == {"data_0": 2, "data_1": 4}
+    assert plan.in_shardings[0]["up"][0] == "data_1"
+    assert plan.seconds < 0.99 * whole.seconds
+    said = (
+        r"axis 'data' is in parts, data=2x4, which lets 4 devices share the 4 products of test_reserved_axes.py:\d+, which 8 do "
+        r"not divide; along whole axes a step takes .* us, and `--whole-axes` keeps to these"
+    )
+    assert re.fullmatch(said, plan.divided)
+    assert plan.divided in plan.table()
+    assert json.loads(plan.to_json())["divided"] == plan.divided
+    assert plan.hint == whole.divided == ""
+
+
+def test_a_part_for_which_there_is_no_time_is_named() -> None:
+    plan = find_experts(seconds=0.001)
     said = r"`--sub-axes data=2x4` lets 4 devices share the 4 products of test_reserved_axes.py:\d+, which 8 do not divide"
     assert re.fullmatch(said, plan.hint)
     assert f"hint: {plan.hint}" in plan.table()
@@ -155,7 +177,8 @@ def test_a_part_that_the_experts_could_use_is_named() -> None:
     ids=["an axis divides them", "no part does", "tried", "asked for"],
 )
 def test_no_part_is_named_that_would_not_help(more: Any) -> None:
-    assert find_experts(seconds=2.0, **more).hint == ""
+    plan = find_experts(seconds=0.001, **more)
+    assert plan.hint == plan.divided == ""
 
 
 @pytest.mark.parametrize(

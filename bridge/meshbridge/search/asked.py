@@ -87,6 +87,8 @@ class Asked:
     "How many constraints to name at most; none are looked for otherwise. That takes as many seconds again at most."
     parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
+    divides: bool = True
+    "Whether an axis may be in parts that nobody has named, where products are as many as only a part of it divides."
     clock: Callable[[], float] = field(default_factory=lambda: time.monotonic)
     "What the seconds are of, `time.process_time` for those of the processor; but those for constraints are of the wall."
 

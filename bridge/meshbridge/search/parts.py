@@ -10,6 +10,7 @@ from meshbridge.decide.graph import Graph, Node
 from meshbridge.ir.locations import user_line
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
+from meshbridge.text import time_text
 
 
 class Part(NamedTuple):
@@ -28,9 +29,21 @@ class Part(NamedTuple):
     @property
     def text(self) -> str:
         """What to ask for, and why."""
-        asked = f"--sub-axes {self.axis}={self.devices // self.part}x{self.part}"
+        return f"`--sub-axes {self._sizes}` lets {self._why}"
+
+    def divided(self, seconds: float) -> str:
+        """What was done without being asked for, and why; along whole axes a step takes so many `seconds`."""
+        step = f"along whole axes a step takes {time_text(seconds)}"
+        return f"axis '{self.axis}' is in parts, {self._sizes}, which lets {self._why}; {step}, and `--whole-axes` keeps to these"
+
+    @property
+    def _sizes(self) -> str:
+        return f"{self.axis}={self.devices // self.part}x{self.part}"
+
+    @property
+    def _why(self) -> str:
         where = user_line(self.location).short
-        return f"`{asked}` lets {self.part} devices share the {self.size} products of {where}, which {self.devices} do not divide"
+        return f"{self.part} devices share the {self.size} products of {where}, which {self.devices} do not divide"
 
 
 def unused_part(graph: Graph, mesh: Mesh) -> Part | None:

@@ -75,6 +75,8 @@ class SearchedPlan:
     "Of the search, those in which the relaxed problem was made and solved."
     hint: str = ""
     "What else to ask for: parts of an axis, where no axis divides the experts of a mixture."
+    divided: str = ""
+    "Which axis is in parts though nobody has asked for that, and why: where that makes the step shorter."
 
     @property
     def annotated(self) -> Any:
@@ -119,11 +121,13 @@ class SearchedPlan:
         rows += [(leaf.name, _type(leaf), leaf.text) for leaf in (*self.arguments, *self.results)]
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
         lines = [table(rows, left={0, 1, 2}), *self._constraint_lines(), *(["", f"hint: {self.hint}"] if self.hint else [])]
+        divided = [self.divided] if self.divided else []
         return "\n".join(
             (
                 f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} "
                 f"wait for communication; {size_text(self.wire_bytes)} sent and {size_text(self.peak_bytes)} needed by a device",
                 f"by prices no plan takes less than {time_text(self.bound_seconds)}, a gap of {self.gap:.1%}; {self.tried} tried",
+                *divided,
                 "",
                 *lines,
             )
@@ -156,6 +160,7 @@ class SearchedPlan:
                 "constraints": [asdict(each) for each in self.constraints],
                 "unconstrained": self.unconstrained,
                 "hint": self.hint,
+                "divided": self.divided,
             },
             indent=2,
         )
@@ -189,7 +194,8 @@ def plan_of(found: Searched, program: Program) -> SearchedPlan:
         constrained_seconds=said.seconds if said is not None else None,
         unconstrained=found.unconstrained,
         solving_seconds=found.solving_seconds,
-        hint=found.unused_part.text if found.unused_part is not None else "",
+        hint=found.hint,
+        divided=found.divided,
     )
 
 

@@ -29,12 +29,18 @@ from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import copy_module
 from meshbridge.search.asked import Asked, fix, refuse_unused
 from meshbridge.search.constraints import Constraints, constraints_of
-from meshbridge.search.seeking import OnTrial, Searched, Seeking, speed
-from meshbridge.search.shapes import with_topology
+from meshbridge.search.parts import Part
+from meshbridge.search.seeking import EQUAL, OnTrial, Searched, Seeking, speed
+from meshbridge.search.shapes import in_parts, with_topology
 
 
 def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_trial: OnTrial | None = None) -> Searched:
-    """The best plan of those on each of the meshes, which share the time. Raises MeshError where `search` does for all."""
+    """The best plan of a program on the meshes, which share the time; None is the mesh that it is sharded on.
+
+    Of the same program and options it is the same, unless the time is over before all plans are tried; who interrupts it gets the
+    best so far. Raises MeshError where a program is sharded on another mesh, or on none and none is given; where what is fixed
+    cannot be; and where nothing that was tried fits in memory: by how much, and what takes it.
+    """
     until = asked.clock() + asked.seconds
     sought: list[Seeking] = []
     refused: list[MeshError] = []
@@ -44,15 +50,23 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
             sought.append(_sought(module, mesh, replace(asked, seconds=left / (len(meshes) - number)), on_trial))
         except MeshError as error:
             refused.append(error)
+        except KeyboardInterrupt:  # before there is a plan on this mesh
+            if not sought:
+                raise
+            break
+        if sought and sought[-1].is_interrupted:
+            break
     if not sought:
         raise refused[0]
-    found: list[Searched] = []
-    for seeking in sorted(sought, key=lambda each: speed(each.fastest)):
-        if not found or asked.clock() + seeking.as_a_whole <= until:
-            found.append(seeking.found(until))
-    best = min(found, key=lambda each: speed(each.best))
-    if len(meshes) > 1 or meshes[0] is None:  # parts have been tried, or the mesh is the program's
-        best = replace(best, unused_part=None)
+    hint, divided = "", ""
+    if len(meshes) == 1 and meshes[0] is not None and not asked.parts and (part := sought[0].unused_part) is not None:
+        along_parts = _along_parts(module, sought[0], part, replace(asked, seconds=until - asked.clock()), on_trial)
+        if along_parts is None:
+            hint = part.text
+        elif along_parts.fastest.seconds < (1 - EQUAL) * sought[0].fastest.seconds:
+            divided = part.divided(sought[0].fastest.seconds)
+            sought = [along_parts]
+    best = replace(_best_as_a_whole(sought, asked, until), hint=hint, divided=divided)
     if not asked.constraints:
         return best
     try:
@@ -63,19 +77,27 @@ def best_of(module: ir.Module, meshes: Sequence[Mesh | None], asked: Asked, on_t
         return replace(best, unconstrained=str(error))
 
 
-def search(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None = None) -> Searched:
-    """The best plan of a program on a mesh, by default the one that it is sharded on.
+def _best_as_a_whole(sought: Sequence[Seeking], asked: Asked, until: float) -> Searched:
+    found: list[Searched] = []
+    for seeking in sorted(sought, key=lambda each: speed(each.fastest)):
+        if not found or (asked.clock() + seeking.as_a_whole <= until and not seeking.is_interrupted):
+            found.append(seeking.found(until))
+    return min(found, key=lambda each: speed(each.best))
 
-    Of the same program and options it is the same, unless the time is over before all plans are tried; who interrupts it gets the
-    best so far. Raises MeshError where a program is sharded on another mesh, or on none and none is given; where what is fixed
-    cannot be; and where nothing that was tried fits in memory: by how much, and what takes it.
-    """
-    seeking = _sought(module, mesh, asked, on_trial)
-    return seeking.found(seeking.until)
+
+def _along_parts(module: ir.Module, sought: Seeking, part: Part, asked: Asked, on_trial: OnTrial | None) -> Seeking | None:
+    """The search where the part of an axis is one of its own; None where there is no time for it, or no plan."""
+    if sought.is_interrupted or not asked.divides or asked.seconds < 2 * sought.as_a_whole:
+        return None
+    try:
+        (mesh,), parts = in_parts([sought.mesh], {part.axis: (part.devices // part.part, part.part)})
+        return _sought(module, mesh, replace(asked, parts=parts), on_trial)
+    except (MeshError, KeyboardInterrupt):  # there is the plan along whole axes
+        return None
 
 
 def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTrial | None) -> Seeking:
-    """The search on a mesh, once it has ended with a plan. Raises MeshError as `search` does."""
+    """The search on a mesh, once it has ended with a plan. Raises MeshError as `best_of` does."""
     until = asked.clock() + asked.seconds
     annotated, mesh = _annotated(module, mesh, asked)
     asked = replace(asked.for_mesh(mesh), machine=with_topology(asked.machine, mesh))
@@ -86,6 +108,7 @@ def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTria
         try:
             seeking.run()
         except KeyboardInterrupt:
+            seeking.is_interrupted = True
             if not seeking.fitting:
                 raise
         if not seeking.fitting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -81,8 +82,10 @@ class Searched:
     "Those worth writing into the model, if they are asked for."
     unconstrained: str = ""
     "Why none could be looked for."
-    unused_part: Part | None = None
-    "Of an axis, which would divide what no axis does."
+    hint: str = ""
+    "What else to ask for."
+    divided: str = ""
+    "Which axis is in parts, though nobody has asked for that, and why."
 
 
 OnTrial = Callable[[Trial, int], None]
@@ -113,6 +116,8 @@ class Seeking:
     "Seconds that a trial has taken at most."
     own: Boundary | None = None
     "What the annotations alone lead to, if there are any."
+    is_interrupted: bool = False
+    "Whether the user has ended it."
     wholes: dict[Boundary, tuple[Trial, ir.Module]] = field(default_factory=dict)
     "Plans that are partitioned already as users get them."
 
@@ -127,6 +132,11 @@ class Seeking:
         self.costs = replace(plain, work=_work(target.machine, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)
         self.ways = ways(self.asked.options)
+
+    @cached_property
+    def unused_part(self) -> Part | None:
+        """Of an axis, which would divide what no axis does."""
+        return unused_part(self.free.graph, self.mesh)
 
     @property
     def fitting(self) -> list[Trial]:
@@ -284,7 +294,6 @@ class Seeking:
             best.boundary.annotate(self.annotated)
             written = self.own if self.own is not None and best.boundary == LEFT_OPEN else best.boundary
             names = names_of(self.annotated)
-            part = None if self.asked.parts else unused_part(self.free.graph, self.mesh)
         return Searched(
             self.mesh,
             self.asked,
@@ -297,7 +306,6 @@ class Seeking:
             self.solving_seconds,
             self.legal,
             written,
-            unused_part=part,
         )
 
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
@@ -313,7 +321,10 @@ class Seeking:
                 continue
             if fastest is not None and self.asked.clock() + self.as_a_whole > until:
                 break
-            found = attempt(self.legal, boundary, options, None)
+            try:
+                found = attempt(self.legal, boundary, options, None)
+            except KeyboardInterrupt:  # the best so far is the answer
+                break
             if found is not None and (fastest is None or _is_better(found[0], fastest[0])):
                 fastest = found
         return fastest or (self.fastest, planned(self.legal, self.fastest.boundary, options, self.fastest.way))

@@ -32,7 +32,10 @@ def add_options(parser: console.Parser) -> None:
     help_ = "an axis along which arguments are split as those that are fixed or annotated imply: the batch, and no parameter"
     parser.add_argument("--data-axis", metavar="AXIS", help=help_)
     help_ = "parts of an axis, as in data=2x4, each of which may split a dimension alone; may be given several times"
-    parser.add_argument("--sub-axes", type=_sub_axes, action="append", default=[], metavar="AXIS=NxM", help=help_)
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--sub-axes", type=_sub_axes, action="append", default=[], metavar="AXIS=NxM", help=help_)
+    help_ = "keep to the axes as they are, also where a part of one divides what they do not"
+    parts.add_argument("--whole-axes", action="store_true", help=help_)
     help_ = "name at most N constraints that are worth writing into the model; takes as long again at most (default: none)"
     parser.add_argument("--constraints", type=arguments.count, default=0, metavar="N", help=help_)
     help_ = f"what the search is to take (default: {SECONDS:g}); Ctrl-C ends the search before"
@@ -81,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
         options.seconds,
         () if options.data_axis is None else (options.data_axis,),
         options.constraints,
+        divides=not options.whole_axes,
     )
     with progress.shown((_READING, _SEARCHING, _WRITING), quiet=options.quiet) as steps, files.about(name):
         program = console.read_program(options.input, options.dims)
