@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from benchmarks import scaling_book
 from meshbridge.cost.permutes import permute_time
 from meshbridge.cost.seconds import Time, collective_time, op_time
 from meshbridge.ir.sharding import Mesh
@@ -369,3 +370,18 @@ def test_a_gpu_s_switch_in_practice() -> None:
     assert h100.rate == pytest.approx(370e9, rel=0.01)
     assert 1e10 * 2 * 7 / 8 / time.seconds == pytest.approx(480e9, rel=0.01)
     assert time != Time()
+
+
+def test_the_book_s_tensor_parallelism_of_a_llama_of_70_billion_parameters() -> None:
+    """1,618 ways of FSDP on 8,960 chips, which it rounds so that 4 are left for tensor parallelism; on fewer chips as many."""
+    book = scaling_book.derived(8960, 4.19e6, 28672)
+    assert 8960 / book == pytest.approx(1618, rel=0.001)
+    ours = scaling_book.derived(scaling_book.CHIPS, scaling_book.CHIPS * scaling_book.TOKENS, scaling_book.SIZE.hidden)
+    assert scaling_book.rounded(book) == scaling_book.rounded(ours) == 4
+
+
+@pytest.mark.slow
+def test_a_search_chooses_the_book_s_tensor_parallelism() -> None:
+    found = {row.tensor: row.found.best.seconds for row in scaling_book.rows((1, 2, 4, 8), seconds=1.0)}
+    assert min(found, key=lambda tensor: found[tensor]) == 4
+    assert all(seconds > 1.05 * found[4] for tensor, seconds in found.items() if tensor != 4)

@@ -11,31 +11,42 @@ from jax.sharding import PartitionSpec as P
 from testdata.program import Argument, Program, Tree
 from testdata.realistic import layers as common
 from testdata.realistic.layers import LENGTH, Pins, Style, pinned, scale, weight
-from testdata.scaled import SIZES, normalise, rotated
+from testdata.scaled import SIZES, Sizes, normalise, rotated
 
 SIZE = SIZES["llama"]
 TOKENS = 2 * LENGTH
 """Tokens of each device."""
 
 
-def llama(style: str, devices: int, *, layers: int, scan: bool, annotated: bool) -> Program:
-    """value_and_grad and gradient descent in one of the parallelisms of `layers.STYLES`."""
+def llama(
+    style: str,
+    devices: int,
+    *,
+    layers: int,
+    scan: bool,
+    annotated: bool,
+    size: Sizes = SIZE,
+    tokens: int = TOKENS,
+    length: int = LENGTH,
+) -> Program:
+    """value_and_grad and gradient descent in one of the parallelisms of `layers.STYLES`, on so many `tokens` of each device, in
+    sequences of that `length`."""
     chosen = common.STYLES[style]
-    weights = _parameters(chosen, layers, scan=scan)
-    batch = Argument((devices * TOKENS // LENGTH, LENGTH), P("data", None), below=SIZE.vocabulary)
+    weights = _parameters(chosen, layers, size, scan=scan)
+    batch = Argument((devices * tokens // length, length), P("data", None), below=size.vocabulary)
     return Program(
         name=f"llama{layers}_{'scan_' if scan else ''}{style}",
         axes=common.grid(devices, chosen.model),
-        function=partial(common.descended, partial(_loss, pins=chosen.pins if annotated else {})),
+        function=partial(common.descended, partial(_loss, size=size, pins=chosen.pins if annotated else {})),
         arguments=(weights, batch, batch),
         out_specs=(P(), common.specs(weights)),
         donated=(0,),
     )
 
 
-def _parameters(style: Style, layers: int, *, scan: bool) -> Tree:
-    into, out_of, width = style.into, style.out_of, SIZE.width
-    inner = width // SIZE.heads * SIZE.key_heads
+def _parameters(style: Style, layers: int, size: Sizes, *, scan: bool) -> Tree:
+    into, out_of, width = style.into, style.out_of, size.width
+    inner = width // size.heads * size.key_heads
     layer = {
         "attention_scale": scale(width),
         "query": weight(width, width, spec=into),
@@ -43,21 +54,21 @@ def _parameters(style: Style, layers: int, *, scan: bool) -> Tree:
         "value": weight(width, inner, spec=into),
         "attention_out": weight(width, width, spec=out_of),
         "mlp_scale": scale(width),
-        "gate": weight(width, SIZE.hidden, spec=into),
-        "up": weight(width, SIZE.hidden, spec=into),
-        "down": weight(SIZE.hidden, width, spec=out_of),
+        "gate": weight(width, size.hidden, spec=into),
+        "up": weight(width, size.hidden, spec=into),
+        "down": weight(size.hidden, width, spec=out_of),
     }
     return {
-        "embedding": weight(SIZE.vocabulary, width, spec=out_of),
+        "embedding": weight(size.vocabulary, width, spec=out_of),
         "layers": common.stacked(layer, layers, scan=scan),
         "final_scale": scale(width),
-        "output": weight(width, SIZE.vocabulary, spec=into),
+        "output": weight(width, size.vocabulary, spec=into),
     }
 
 
-def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, pins: Pins) -> jax.Array:
+def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, size: Sizes, pins: Pins) -> jax.Array:
     def block(x: jax.Array, layer: Tree) -> jax.Array:
-        x = pinned(x + _attention(layer, normalise(x, layer["attention_scale"]), pins), "residual", pins)
+        x = pinned(x + _attention(layer, normalise(x, layer["attention_scale"]), size, pins), "residual", pins)
         normal = normalise(x, layer["mlp_scale"])
         hidden = pinned(jax.nn.silu(normal @ layer["gate"]) * (normal @ layer["up"]), "hidden", pins)
         return pinned(x + hidden @ layer["down"], "residual", pins)
@@ -68,11 +79,11 @@ def _loss(parameters: Tree, tokens: jax.Array, targets: jax.Array, *, pins: Pins
     return common.cross_entropy(pinned(logits, "logits", pins), targets)
 
 
-def _attention(layer: Tree, x: jax.Array, pins: Pins) -> jax.Array:
+def _attention(layer: Tree, x: jax.Array, size: Sizes, pins: Pins) -> jax.Array:
     batch, length, _ = x.shape
     query, key, value = (
         pinned((x @ layer[name]).reshape(batch, length, heads, -1), "heads", pins)
-        for name, heads in (("query", SIZE.heads), ("key", SIZE.key_heads), ("value", SIZE.key_heads))
+        for name, heads in (("query", size.heads), ("key", size.key_heads), ("value", size.key_heads))
     )
     mixed = pinned(common.causal_attention(rotated(query), rotated(key), value), "heads", pins)
     return mixed.reshape(batch, length, -1) @ layer["attention_out"]
