@@ -3,11 +3,11 @@ book "How To Scale Your Model" (https://jax-ml.github.io/scaling-book) derives.
 
     python -m benchmarks.scaling_book --seconds 6
 
-The book shards weights along X devices and activations along the other N / X. Communication is shortest where X is the square
-root of 2 B N / F, for B tokens of a batch and an MLP of width F. For LLaMA 3-70B, 4 million tokens and 8,960 chips that is 1,618. The
-book rounds it to 2,048, with tensor parallelism of 4. Here there are 4,096 chips, of which powers of two make up meshes, and 512
-tokens of each, where the book has 468. Sequences are of 512 tokens, so that the batch has one for each chip: attention is not in
-the formula.
+The book shards weights along X devices and activations along the other N / X. Communication is shortest where X is the
+square root of 2 B N / F, for B tokens of a batch and an MLP of width F. For LLaMA 3-70B, 4 million tokens and 8,960 chips
+that is 1,618. The book rounds it to 2,048, with tensor parallelism of 4. Here there are 4,096 chips, of which powers of two
+make up meshes, and 512 tokens of each, where the book has 468. Sequences are of 512 tokens, so that the batch has one for
+each chip: attention is not in the formula.
 
 Each mesh of data x model is searched by itself, as if nothing were sharded: along which axes the batch and the parameters are
 split is the search's choice. The seconds are those of the processor.
