@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError
-from meshbridge.tools import cli
+from meshbridge.tools import cli, search_command
 
 Tree = Any
 
@@ -213,3 +213,26 @@ def test_the_command_takes_parts_of_axes_an_axis_for_data_and_constraints(
     assert found["constrained_seconds"] <= found["propagated_seconds"]
     assert cli.main([*command, "--sub-axes", "2x4"]) == 2
     assert "expected an axis and the sizes of its parts, as in data=2x4, found '2x4'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outputs", "status", "said"),
+    [
+        (["-o", "missing/out.mlir"], 1, "missing/out.mlir: error: No such file or directory"),
+        (["--annotated", "."], 1, ".: error: Is a directory"),
+        (["-o", "out.mlir", "--annotated", "out.mlir"], 2, "-o and --annotated name the same file, 'out.mlir'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_search(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    outputs: list[str],
+    status: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("experts.jax_export").write_bytes(jax.export.export(jax.jit(experts))(*of_experts(f32)).serialize())
+    monkeypatch.setattr(search_command, "best_of", lambda *_: pytest.fail("searched"))
+    assert cli.main(["search", "experts.jax_export", "--mesh", "8", "--machine", "v5p", *outputs]) == status
+    assert said in capsys.readouterr().err

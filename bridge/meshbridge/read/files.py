@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 import tempfile
 import warnings
@@ -111,6 +113,24 @@ def write_bytes(path: str, data: bytes) -> None:
         except BaseException:
             os.unlink(beside)
             raise
+
+
+def refuse_unwritable(path: str) -> None:
+    """Raises MeshError as `write_bytes` would, before there is anything to write; what is no plain file is left to that."""
+    target = Path(path)
+    with _writing(path):
+        if target.is_dir():
+            raise _os_error(errno.EISDIR)
+        if target.exists() and not target.is_file():
+            return
+        if not stat.S_ISDIR(os.stat(target.parent).st_mode):
+            raise _os_error(errno.ENOTDIR)
+        if not os.access(target.parent, os.W_OK):
+            raise _os_error(errno.EACCES)
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
 def _umask() -> int:

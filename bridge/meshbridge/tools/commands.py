@@ -281,7 +281,7 @@ def run(options: argparse.Namespace) -> int:
     """`meshbridge run IN`."""
     useless = {} if options.check else {"--tolerance": "without --check"}
     console.refuse_ignored("meshbridge run", useless, {"--tolerance": options.tolerance is not None})
-    console.refuse_standard_output("meshbridge run", {"--outputs": options.outputs})
+    console.refuse_outputs("meshbridge run", {"--outputs": options.outputs})
     arguments.set_defaults(options, seed=0, tolerance=TOLERANCE, devices=arguments.DEVICES)
     arguments.make_devices(options.devices)
     program = arguments.read_for_cpu(options)
@@ -370,7 +370,7 @@ def report(options: argparse.Namespace) -> int:
     useless |= _without_device(options.machine)
     console.refuse_ignored("meshbridge report", useless, _given(options) | given | {"--by": options.by})
     written = {flag: getattr(options, flag.strip("-").replace("-", "_")) for flag in ("--perfetto", "--html", "--model-explorer")}
-    console.refuse_standard_output("meshbridge report", written)
+    console.refuse_outputs("meshbridge report", written)
     names = ("resharding", "machine", "memory_limit", "layout", "collectives", "compiler_options")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     trying = () if options.suggest is None else (_TRYING,)

@@ -88,7 +88,7 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 def compare(options: argparse.Namespace) -> int:
     """`meshbridge compare IN`: fails if our own partitioner does."""
-    console.refuse_standard_output("meshbridge compare", {"--html": options.html})
+    console.refuse_outputs("meshbridge compare", {"--html": options.html})
     if options.targets:
         return _compare_for_targets(options)
     names = ("--without", "--compiler-options", "--compiler-option")

@@ -107,11 +107,21 @@ def refuse_ignored(command: str, useless: Mapping[str, str], given: Mapping[str,
             raise UsageError(f"{command}: error: {option} has no effect {why}")
 
 
-def refuse_standard_output(command: str, given: Mapping[str, str | None]) -> None:
-    """Raises UsageError for the options, beside what is printed, whose file is standard output."""
+def refuse_outputs(command: str, given: Mapping[str, str | None]) -> None:
+    """Raises UsageError for the options, beside what is printed, whose file is standard output, or that of another one, and
+    MeshError for a file that cannot be written: before work is done whose result would be lost."""
+    from meshbridge.read import files
+
+    taken: dict[str, str] = {}
     for option, path in given.items():
+        if path is None:
+            continue
         if path == "-":
             raise UsageError(f"{command}: error: {option} needs a file: what is printed goes to standard output")
+        if path in taken:
+            raise UsageError(f"{command}: error: {taken[path]} and {option} name the same file, '{path}'")
+        taken[path] = option
+        files.refuse_unwritable(path)
 
 
 def write_page(path: str, page: str) -> None:

@@ -73,7 +73,7 @@ _READING, _SEARCHING, _WRITING = "reading", "searching", "writing"
 def run(options: argparse.Namespace) -> int:
     """`meshbridge search IN`."""
     written = {"-o": options.output, "--annotated": options.annotated}
-    console.refuse_standard_output("meshbridge search", written)
+    console.refuse_outputs("meshbridge search", written)
     name = files.display_name(options.input)
     asked = Asked(
         options.machine,
