@@ -88,6 +88,15 @@ def test_a_program_of_which_a_trial_takes_most_of_the_time_is_tried_once(clock: 
     assert clock.now <= 4.5
 
 
+def test_the_fastest_plan_is_given_though_its_trial_took_all_the_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what the annotations alone give, which is partitioned as users get it before."""
+    tried: list[float] = []
+    monkeypatch.setattr(seeking, "attempt", clock.taking(seeking.attempt, lambda *arguments: 30.0 if arguments[-1] else 0.0))
+    plan = find(20.0, fixed={"params/*/q": P()}, on_trial=lambda trial, number: tried.append(trial.seconds))
+    assert clock.now > 20
+    assert plan.seconds < 0.9 * tried[0]
+
+
 def test_several_meshes_share_the_seconds(clock: Clock) -> None:
     find(24.0, mesh="8", fixed={})
     assert clock.now <= 24

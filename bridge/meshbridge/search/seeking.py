@@ -309,25 +309,29 @@ class Seeking:
         )
 
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
-        """Of what the annotations alone lead to, and the fastest others for which there is time. Where the former is as fast
-        with all of its shardings written, they are."""
+        """Of what the annotations alone lead to, the fastest plan, and further ones for which there is time. Where the former is
+        as fast with all of its shardings written, they are."""
         options = replace(self.asked.options, memory_limit=self.limit)
         known = [found for found in self.wholes.values() if found[0].peak_bytes <= self.limit]
-        fastest = min(known, key=lambda found: speed(found[0]), default=None)
+        best = min(known, key=lambda found: speed(found[0]), default=None)
         order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=speed)))
         own = [self.own] if self.own is not None and not {self.own, LEFT_OPEN}.isdisjoint(order) else []
         for boundary in dict.fromkeys((*order[:1], *own, *order[1:WHOLE])):
             if boundary in self.wholes:
                 continue
-            if fastest is not None and self.asked.clock() + self.as_a_whole > until:
+            if boundary != order[0] and best is not None and self.asked.clock() + self.as_a_whole > until:
                 break
             try:
                 found = attempt(self.legal, boundary, options, None)
             except KeyboardInterrupt:  # the best so far is the answer
                 break
-            if found is not None and (fastest is None or _is_better(found[0], fastest[0])):
-                fastest = found
-        return fastest or (self.fastest, planned(self.legal, self.fastest.boundary, options, self.fastest.way))
+            if found is not None:
+                self.wholes[boundary] = found
+                best = found if best is None or _is_better(found[0], best[0]) else best
+        fastest = self.fastest
+        if best is None or (fastest.boundary not in self.wholes and speed(fastest) < speed(best[0])):
+            return fastest, planned(self.legal, fastest.boundary, options, fastest.way)
+        return best
 
     def too_large(self) -> MeshError:
         """What is said where nothing fits."""
