@@ -16,15 +16,8 @@ from meshbridge.overlap.alike import differs
 from meshbridge.overlap.einsum import DOT
 from meshbridge.overlap.forward_again import ForwardAgain
 from meshbridge.overlap.key_blocks import REDUCE, Blocks, Reached, producer, read_by
-from meshbridge.overlap.online_softmax import (
-    EXP,
-    Sum,
-    adds_up,
-    gathered_along,
-    sources_of,
-    wide,
-    wider,
-)
+from meshbridge.overlap.linear_sums import Sum, adds_up, sources_of
+from meshbridge.overlap.online_softmax import EXP, gathered_along, wide, wider
 from meshbridge.overlap.unread import erase_unread
 from meshbridge.overlap.waiting import waiting
 

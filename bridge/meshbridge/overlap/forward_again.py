@@ -10,7 +10,8 @@ from meshbridge.ir.builder import op_of
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.overlap.key_blocks import Reached
-from meshbridge.overlap.online_softmax import OnlineSoftmax, Sum, maxima_over_keys, online_softmax, sources_of
+from meshbridge.overlap.linear_sums import Sum, sources_of
+from meshbridge.overlap.online_softmax import OnlineSoftmax, maxima_over_keys, online_softmax
 
 
 @dataclass(frozen=True)

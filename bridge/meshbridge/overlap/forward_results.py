@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.overlap.attention_gradients import AttentionGradients
 from meshbridge.overlap.key_blocks import REDUCE, Reached
-from meshbridge.overlap.online_softmax import maxima_over_keys, sources_of
+from meshbridge.overlap.linear_sums import sources_of
+from meshbridge.overlap.online_softmax import maxima_over_keys
 from meshbridge.overlap.row_sums import row_sum
 from meshbridge.overlap.twins import Twins
 from meshbridge.overlap.unread import erase_unread

@@ -2,91 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect import build
-from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
-from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import (
-    BROADCAST,
-    REDUCE,
-    RESHAPE,
-    TRANSPOSE,
     Blocks,
     Reached,
     producer,
     read_along,
-    read_by,
     varies,
 )
+from meshbridge.overlap.linear_sums import Sum, lifted, linear_sums, reduces
 from meshbridge.overlap.unread import erase_unread
 from meshbridge.overlap.waiting import waiting
 
 EXP, _SUBTRACT = "stablehlo.exponential", "stablehlo.subtract"
-_VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
 _HELD = 4
 """How many shards of keys a device may hold at once beside its own: two each way, one that is read and the next. Not measured."""
-
-_SCALES = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,)}
-"""Ops that are linear in one operand, and which it may be."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """An operation on the way from the exponentials to a sum, which reads its operand `side` along dimension `read`, and gives
-    dimension `made` of its result."""
-
-    op: ir.Operation
-    side: int
-    read: int
-    made: int
-
-    @property
-    def factor(self) -> ir.Value | None:
-        """What multiplies or divides, and is the same for all keys."""
-        if self.op.name not in _SCALES:
-            return None
-        other: ir.Value = self.op.operands[1 - self.side]
-        return None if varies(other, self.made) else other
-
-
-@dataclass(frozen=True)
-class Sum:
-    """A sum over keys of what is linear in the exponentials: a `reduce`, or a product that contracts the keys."""
-
-    op: ir.Operation
-    side: int
-    read: int
-    "The dimension of the operand `side` that runs over keys."
-    steps: tuple[Step, ...]
-
-    @property
-    def other(self) -> tuple[ir.Value, int] | None:
-        """The other operand of a product, and its dimension that runs over keys."""
-        if self.op.name != DOT:
-            return None
-        product = Einsum(self.op)
-        along = product.dim(1 - self.side, product.loops[self.side][self.read])
-        assert along is not None
-        return self.op.operands[1 - self.side], along
-
-
-def sources_of(sums: Iterable[Sum]) -> Iterator[tuple[ir.Value, int]]:
-    """What sums read key by key, and the dimension that runs over keys."""
-    for each in sums:
-        yield each.op.operands[each.side], each.read
-        if each.other is not None:
-            yield each.other
 
 
 @dataclass(frozen=True)
@@ -262,26 +204,7 @@ class _Ring:
 
 def _scaled(emit: Builder, each: Sum, total: ir.Value, factor: ir.Value, first: int = 0, by: str = "multiply") -> ir.Value:
     """`total` by a `factor` that has one number for each query, in the shape of what step number `first` reads."""
-    return emit.elementwise(by, total, emit.convert(_lifted(emit, each, first, factor), element_of(total)))
-
-
-def _lifted(emit: Builder, each: Sum, first: int, value: ir.Value) -> ir.Value:
-    """`value`, one number for each query, from the shape of what step number `first` reads to that of the sum."""
-    for step in each.steps[first:]:
-        if step.op.name in _VIEWS:
-            shape = shape_of(step.op.results[0])
-            shape[step.made] = 1
-            value = emit.again(step.op, tensor(shape, element_of(value)), [value])
-    shape = shape_of(value)
-    kept = [dim for dim in range(len(shape)) if dim != each.read]
-    value = emit.reshape(value, [shape[dim] for dim in kept])
-    if each.other is None:
-        return value
-    product = Einsum(each.op)
-    placed = [product.result_loops.index(product.loops[each.side][dim]) for dim in kept]
-    order = sorted(range(len(kept)), key=placed.__getitem__)
-    value = value if order == sorted(order) else emit.transpose(value, order)
-    return emit.broadcast(value, shape_of(each.op.results[0]), sorted(placed))
+    return emit.elementwise(by, total, emit.convert(lifted(emit, each, first, factor), element_of(total)))
 
 
 def _finished(softmax: OnlineSoftmax, each: Sum, found: _SoFar) -> ir.Value:
@@ -332,7 +255,7 @@ def online_softmaxes(module: ir.Module, most: int) -> Iterator[OnlineSoftmax]:
 
 def online_softmax(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], most: int) -> OnlineSoftmax | None:
     """That of `exponential` over its dimension `keys`, where they are gathered along one axis of at most so many devices."""
-    sums = _sums(exponential, keys)
+    sums = linear_sums(exponential, keys)
     if sums is None or not any(each.other for each in sums):
         return None
     scores, subtracted = _scores(exponential, keys)
@@ -405,61 +328,3 @@ def maxima_over_keys(reached: Reached) -> tuple[tuple[ir.Operation, int], ...]:
             if use.operand_number == 0 and reduces(reader, dim, "stablehlo.maximum") and reader.block == reached.home:
                 found[reader] = dim
     return tuple(found.items())
-
-
-def reduces(op: ir.Operation, dim: int, by: str) -> bool:
-    """Whether `op` joins the elements along `dim` alone by the operation `by`."""
-    if op.name != REDUCE or len(op.results) != 1 or list(integers(op.attributes["dimensions"])) != [dim]:
-        return False
-    body = op.regions[0].blocks[0]
-    first, *rest = (view.operation for view in body.operations)
-    return first.name == by and len(rest) == 1 and list(first.operands) in (list(body.arguments), list(body.arguments)[::-1])
-
-
-def _sums(exponential: ir.Operation, keys: int) -> tuple[Sum, ...] | None:
-    """The sums over keys that alone read the exponentials, in program order; None where something else does."""
-    found: dict[ir.Operation, Sum] = {}
-    seen: set[ir.Operation] = set()
-    waiting: list[tuple[ir.Value, int, tuple[Step, ...]]] = [(exponential.results[0], keys, ())]
-    while waiting:
-        value, dim, steps = waiting.pop()
-        for use in value.uses:
-            op, side = use.owner.operation, use.operand_number
-            if op in seen or op.block != exponential.block:
-                return None
-            seen.add(op)
-            if adds_up(op, side, dim):
-                found[op] = Sum(op, side, dim, steps)
-            elif (made := _linear(op, side, dim)) is not None:
-                waiting.append((op.results[0], made, (*steps, Step(op, side, dim, made))))
-            else:
-                return None
-    return tuple(found[op] for op in in_program_order(found))
-
-
-def adds_up(op: ir.Operation, side: int, dim: int) -> bool:
-    """Whether `op` adds up its operand `side` along `dim`, which runs over keys, and contracts nothing else of it."""
-    if op.name != DOT:
-        return side == 0 and reduces(op, dim, "stablehlo.add") and is_splat(op.operands[1], 0)
-    product = Einsum(op)
-    return [each for each, loop in enumerate(product.loops[side]) if product.result_dim(loop) is None] == [dim]
-
-
-def is_zero(value: ir.Value) -> bool:
-    """Whether every element is zero, perhaps an integer that is converted."""
-    while not isinstance(value.owner, ir.Block) and value.owner.name in ("stablehlo.convert", BROADCAST):
-        value = value.owner.operands[0]
-    return is_splat(value, 0)
-
-
-def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
-    """The dimension of the result that runs over keys, of an operation that is linear in its operand `side`."""
-    if op.name == "stablehlo.select":
-        if side != 1 or not is_zero(op.operands[2]):
-            return None
-    elif op.name == "stablehlo.convert":
-        if not isinstance(element_of(op.results[0]), ir.FloatType):
-            return None
-    elif op.name not in (*_VIEWS, "stablehlo.negate") and side not in _SCALES.get(op.name, ()):
-        return None
-    return read_by(op, side, dim)

@@ -17,7 +17,8 @@ from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import TRANSPOSE, Blocks, varies
-from meshbridge.overlap.online_softmax import is_zero, reduces, wider
+from meshbridge.overlap.linear_sums import is_zero, reduces
+from meshbridge.overlap.online_softmax import wider
 from meshbridge.overlap.twins import Twins
 
 _CONVERT, _MULTIPLY, _DIVIDE, _SELECT = (f"stablehlo.{name}" for name in ("convert", "multiply", "divide", "select"))
