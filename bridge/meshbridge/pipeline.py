@@ -51,6 +51,7 @@ from meshbridge.machines.layout import place
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
+from meshbridge.overlap.delay_scaling import DelayScaling
 from meshbridge.overlap.peel_last_microbatch import PeelLastMicrobatch
 from meshbridge.overlap.prefetch_gathers import WORTH_A_WINDOW, PrefetchGathers
 from meshbridge.overlap.ring_attention import RingAttention
@@ -233,7 +234,8 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     divide = (matmul,) if divides(*under) else ()  # what is gathered ahead need not be divided
-    return (*attention, *peeled, *prefetch, *divide)
+    together = (DelayScaling(*under),) if combines(options.machine) else ()
+    return (*together, *attention, *peeled, *prefetch, *divide)
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

@@ -14,7 +14,7 @@ from meshbridge.overlap.key_blocks import BROADCAST, REDUCE, RESHAPE, TRANSPOSE,
 
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
 
-_SCALES = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,)}
+SCALES = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,)}
 """Ops that are linear in one operand, and which it may be."""
 
 
@@ -31,7 +31,7 @@ class Step:
     @property
     def factor(self) -> ir.Value | None:
         """What multiplies or divides, and is the same for all keys."""
-        if self.op.name not in _SCALES:
+        if self.op.name not in SCALES:
             return None
         other: ir.Value = self.op.operands[1 - self.side]
         return None if varies(other, self.made) else other
@@ -110,7 +110,7 @@ def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
     elif op.name == "stablehlo.convert":
         if not isinstance(element_of(op.results[0]), ir.FloatType):
             return None
-    elif op.name not in (*_VIEWS, "stablehlo.negate") and side not in _SCALES.get(op.name, ()):
+    elif op.name not in (*_VIEWS, "stablehlo.negate") and side not in SCALES.get(op.name, ()):
         return None
     return read_by(op, side, dim)
 
