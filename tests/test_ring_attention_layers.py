@@ -104,12 +104,12 @@ def drawn(model: Transformer, dtype: Any = jnp.float32) -> tuple[dict[str, jax.A
     return model.weights(dtype), jax.random.normal(jax.random.key(1), (8, LENGTH, WIDTH), dtype)
 
 
-def check(model: Transformer, count: int, dtype: Any = jnp.float32, gathers: int = 0) -> None:
+def check(model: Transformer, count: int, dtype: Any = jnp.float32, gathers: int = 0, *, balance: bool = False) -> None:
     """Less memory, no gathered keys, and gradients about as near to those of float32 as one device's."""
     arguments = drawn(model, dtype)
     module = step(model, grid(count), arguments)
     before = memory(main_function(module)).temporaries
-    pipeline.run((RingAttention(),), module)
+    pipeline.run((RingAttention(balance=balance),), module)
     assert (counted(module, "mesh.all_gather"), counted(module, "mesh.reduce_scatter")) == (gathers, 0)
     assert memory(main_function(module)).temporaries < before
     alike = jax.tree.leaves(jax.jit(jax.value_and_grad(model.loss))(*arguments))

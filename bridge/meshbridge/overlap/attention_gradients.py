@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshbridge.dialect import build
@@ -13,6 +13,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.overlap.alike import differs
+from meshbridge.overlap.balanced_ring import ring_of as forward_ring_of
 from meshbridge.overlap.einsum import DOT
 from meshbridge.overlap.forward_again import ForwardAgain
 from meshbridge.overlap.key_blocks import REDUCE, Blocks, Reached, producer, read_by
@@ -90,20 +91,21 @@ class AttentionGradients:
         names = tuple(each.op.name for each in self.ends.partial)
         return names, tuple(str(value.type) for value in values), self.axis, str(self.mesh.name)
 
-    def rewrite(self) -> None:
-        """Writes the ring in place of the last end, and drops what nothing reads any more."""
-        self._part_forward_pass()
+    def rewrite(self, ring_of: Callable[[AttentionGradients], type[GradientRing]], *, balance: bool) -> None:
+        """Writes the ring of that kind in place of the last end, and drops what nothing reads any more. A forward pass that
+        becomes a ring of its own is a balanced one, if that is asked for and can be."""
+        self._part_forward_pass(balance=balance)
         late = waiting(self.ends.operations, in_program_order(self.ends.operations)[-1])
         reached, travelling = _travelling(self)
         last = late[-1]
-        found = _Ring(self, travelling, Builder.before(last)).run()
+        found = ring_of(self)(self, travelling, Builder.before(last)).run()
         for op in late[:-1]:
             op.move_before(last)
         for end, value in found.items():
             end.results[0].replace_all_uses_with(value)
         erase_unread({*late, *(op for op, _ in reached.moving)})
 
-    def _part_forward_pass(self) -> None:
+    def _part_forward_pass(self, *, balance: bool) -> None:
         """Makes a ring of its own of a forward pass that is computed again right before the gradients, as in the body of a loop
         over layers, if it can be one."""
         sums = self.forward_sums()
@@ -112,7 +114,7 @@ class AttentionGradients:
         apart = ForwardAgain.of(self.exponential, self.keys, sums)
         found = apart.softmax(self.exponential, self.keys, self.mesh)
         if found is not None and differs(found):
-            found.rewrite()
+            found.rewrite(forward_ring_of(found, balance=balance))
         else:
             apart.undo()
 
@@ -129,7 +131,7 @@ def _sources(ends: Ends) -> Iterator[tuple[ir.Value, int]]:
     yield from sources_of(ends.sums)
 
 
-def _reached(home: ir.Block, ends: Ends, whole: frozenset[ir.Operation] = frozenset()) -> Reached:
+def reached_from(home: ir.Block, ends: Ends, whole: frozenset[ir.Operation] = frozenset()) -> Reached:
     reached = Reached(home, whole)
     for value, dim in _sources(ends):
         reached.reach(value, dim)
@@ -138,7 +140,7 @@ def _reached(home: ir.Block, ends: Ends, whole: frozenset[ir.Operation] = frozen
 
 def _travelling(found: AttentionGradients) -> tuple[Reached, tuple[ir.Operation, ...]]:
     """What blocks are computed of, and the gathers that nothing else needs, whose shards travel; of others a block is a slice."""
-    reached = _reached(found.home, found.ends)
+    reached = reached_from(found.home, found.ends)
     inner = {op for op, _ in reached.moving} | set(found.ends.operations)
     held: frozenset[ir.Operation] = frozenset()
     for (op, _), needed in reached.moving.items():
@@ -147,7 +149,7 @@ def _travelling(found: AttentionGradients) -> tuple[Reached, tuple[ir.Operation,
     return reached, tuple(op for op in found.gathers if op not in held)
 
 
-class _Ring:
+class GradientRing:
     """The steps of one backward pass: gradients of the keys before come first, those of the own keys last, so that they are at
     home once all devices have added to them."""
 
@@ -165,7 +167,7 @@ class _Ring:
             if step == found.count - 1:
                 shards = home
             else:
-                shards = [self._shifted(each, op) for each, op in zip(self._until(so_far, shards), self.travelling, strict=True)]
+                shards = [self.shifted(each, op) for each, op in zip(self.until(so_far, shards), self.travelling, strict=True)]
             keeper = emit.elementwise("remainder", emit.add(own, found.count - 1 - step), found.count)
             so_far = self._added(so_far, keeper, shards)
         return {op: emit.convert(value, element_of(op.results[0])) for op, value in so_far.items()} | {
@@ -173,14 +175,14 @@ class _Ring:
             for each in found.ends.partial
         }
 
-    def _until(self, so_far: Mapping[ir.Operation, ir.Value], shards: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    def until(self, so_far: Mapping[ir.Operation, ir.Value], shards: Sequence[ir.Value]) -> Sequence[ir.Value]:
         """`shards`, once what is there so far is: else all could be sent at the beginning, and held."""
         if not so_far or not shards:
             return shards
         held = [*shards, min(so_far.values(), key=tensor_bytes)]
         return list(self.emit.op(BARRIER, [value.type for value in held], held).results)[:-1]
 
-    def _shifted(self, value: ir.Value, replaced: ir.Operation) -> ir.Value:
+    def shifted(self, value: ir.Value, replaced: ir.Operation) -> ir.Value:
         """What the device before holds, at the location of the collective in whose place it is sent."""
         mesh, axis = self.found.mesh, self.found.axis
         at = Builder(replaced.location, self.emit.ip)
@@ -198,14 +200,14 @@ class _Ring:
         after = {}
         for end in found.ends.partial:
             part = emit.convert(blocks.of(end.op.operands[0], end.keys), element_of(end.op.results[0]))
-            after[end.op] = emit.add(self._shifted(before[end.op], end.op), part) if before else part
+            after[end.op] = emit.add(self.shifted(before[end.op], end.op), part) if before else part
         for each in found.ends.sums:
-            part = _part(emit, each, blocks)
+            part = part_of(emit, each, blocks)
             after[each.op] = emit.add(before[each.op], part) if before else part
         return after
 
 
-def _part(emit: Builder, each: Sum, blocks: Blocks) -> ir.Value:
+def part_of(emit: Builder, each: Sum, blocks: Blocks) -> ir.Value:
     """A sum over one block of keys."""
     block = blocks.of(each.op.operands[each.side], each.read)
     if each.other is None:
@@ -249,7 +251,7 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     if not scores.reach(exponential.results[0], keys) or _compared(scores):
         return None
     partial, sums = _leaving(exponential, keys)
-    reached = _reached(home, Ends(partial, ()))
+    reached = reached_from(home, Ends(partial, ()))
     gathers = dict.fromkeys(op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME)
     axes = {gathered_along(op, meshes, most) for op in gathers}
     if not partial or len(axes) != 1 or None in axes:
@@ -262,11 +264,11 @@ def _matched(exponential: ir.Operation, keys: int, meshes: Mapping[str, Mesh], m
     backward = tuple(
         each
         for each in sums
-        if any(op in products for op, _ in _reached(home, Ends((), (each,))).moving)
+        if any(op in products for op, _ in reached_from(home, Ends((), (each,))).moving)
         and added.isdisjoint(waiting([each.op], in_program_order(added)[-1]))
     )
     ends = Ends(partial, backward)
-    reached = _reached(home, ends)
+    reached = reached_from(home, ends)
     if {op for op, _ in reached.moving if op.name == AllGatherOp.OPERATION_NAME} != set(gathers):
         return None
     late = set(waiting(ends.operations, in_program_order(ends.operations)[-1]))

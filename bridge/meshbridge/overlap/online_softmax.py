@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -60,7 +60,7 @@ class OnlineSoftmax:
     @property
     def scores(self) -> ir.Value:
         """What is exponentiated, before the largest one is subtracted."""
-        return _scores(self.exponential, self.keys)[0]
+        return scores_of(self.exponential, self.keys)[0]
 
     @property
     def looks(self) -> object:
@@ -76,21 +76,21 @@ class OnlineSoftmax:
         ]
 
     @cached_property
-    def _late(self) -> list[ir.Operation]:
+    def late(self) -> list[ir.Operation]:
         """What stands before the last sum and waits for any of the sums and maxima, these included, in program order."""
         ends = in_program_order({*(each.op for each in self.sums), *(op for op, _ in self.largest)})
         return waiting(ends, ends[-1], self.dead)
 
     def waits_for(self, values: set[ir.Value]) -> bool:
         """Whether any of `values` is computed of the sums."""
-        late = set(self._late)
+        late = set(self.late)
         return any(producer(value, self.home) in late for value in values)
 
-    def rewrite(self) -> None:
+    def rewrite(self, ring: type[Ring]) -> None:
         """Writes the steps of the ring, and drops what they replace."""
-        late = self._late
+        late = self.late
         last = late[-1]
-        found = _Ring(self, Builder.before(last)).run()
+        found = ring(self, Builder.before(last)).run()
         for op in late[:-1]:
             op.move_before(last)
         for op, _ in self.largest:
@@ -101,7 +101,7 @@ class OnlineSoftmax:
 
 
 @dataclass(frozen=True)
-class _SoFar:
+class SoFar:
     """What the steps until now have found."""
 
     largest: ir.Value
@@ -113,32 +113,43 @@ class _SoFar:
     "The sums of exponentials of scores from which `centre` is subtracted, without factors; in float32 if not in float64."
 
 
-class _Ring:
+class Ring:
     """The steps of one softmax."""
 
     def __init__(self, softmax: OnlineSoftmax, emit: Builder) -> None:
         self.softmax, self.emit = softmax, emit
 
-    def run(self) -> _SoFar:
+    def run(self) -> SoFar:
         """All steps: first the own keys, then those of the devices before and behind, by turns, as they come."""
-        softmax, emit = self.softmax, self.emit
-        index = build.all_slice(emit.iota([softmax.count], 0), softmax.mesh, mesh_axes=[softmax.axis], slice_axis=0, at=emit)
-        own = emit.reshape(index, [])
-        shards = [op.operands[0] for op in softmax.gathers]
-        here = {1: shards, -1: shards}
-        found = [self._added(None, own, shards)]
-        for step in range(1, softmax.count):
-            offset = 1 if step % 2 else -1
-            held = here[offset] if step <= _HELD - 2 else self._until(found[step - (_HELD - 1)], here[offset])
-            here[offset] = [self._shifted(each, offset, gather) for each, gather in zip(held, softmax.gathers, strict=True)]
-            position = emit.add(own, -offset * ((step + 1) // 2) % softmax.count)
-            keeper = emit.elementwise("remainder", position, softmax.count)
-            found.append(self._added(found[-1], keeper, here[offset]))
+        own, size = self.own(), shape_of(self.softmax.scores)[self.softmax.keys] // self.softmax.count
+        found: list[SoFar] = []
+        for keeper, shards in self.visits(own, [op.operands[0] for op in self.softmax.gathers], lambda step: found[step].totals):
+            found.append(self.added(found[-1] if found else None, self.emit.multiply(keeper, size), size, shards))
         return found[-1]
 
-    def _until(self, done: _SoFar, shards: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """`shards`, once a step is done: else all could be sent at the beginning, and held."""
-        least = min(done.totals.values(), key=tensor_bytes)
+    def own(self) -> ir.Value:
+        """The position of this device."""
+        softmax, emit = self.softmax, self.emit
+        index = build.all_slice(emit.iota([softmax.count], 0), softmax.mesh, mesh_axes=[softmax.axis], slice_axis=0, at=emit)
+        return emit.reshape(index, [])
+
+    def visits(
+        self, own: ir.Value, shards: Sequence[ir.Value], totals: Callable[[int], Mapping[ir.Operation, ir.Value]]
+    ) -> Iterator[tuple[ir.Value, Sequence[ir.Value]]]:
+        """The shards of each device in the order in which they come, beside its position; `totals` are those of a step."""
+        softmax, emit = self.softmax, self.emit
+        yield own, shards
+        here = {1: shards, -1: shards}
+        for step in range(1, softmax.count):
+            offset = 1 if step % 2 else -1
+            held = here[offset] if step <= _HELD - 2 else self._until(totals(step - (_HELD - 1)), here[offset])
+            here[offset] = [self._shifted(each, offset, gather) for each, gather in zip(held, softmax.gathers, strict=True)]
+            position = emit.add(own, -offset * ((step + 1) // 2) % softmax.count)
+            yield emit.elementwise("remainder", position, softmax.count), here[offset]
+
+    def _until(self, totals: Mapping[ir.Operation, ir.Value], shards: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        """`shards`, once a step has these `totals`: else all could be sent at the beginning, and held."""
+        least = min(totals.values(), key=tensor_bytes)
         held = [*shards, least]
         return list(self.emit.op(BARRIER, [value.type for value in held], held).results)[:-1]
 
@@ -148,13 +159,12 @@ class _Ring:
         at = Builder(gather.location, self.emit.ip)
         return build.shift(value, mesh, mesh_axes=[axis], shift_axis=axis, offset=offset, rotate=True, at=at)
 
-    def _added(self, before: _SoFar | None, keeper: ir.Value, shards: Sequence[ir.Value]) -> _SoFar:
-        """With what the keys contribute that the device of position `keeper` keeps."""
+    def added(self, before: SoFar | None, start: ir.Value, size: int, shards: Sequence[ir.Value]) -> SoFar:
+        """With what `size` keys from `start` on contribute, of which the gathers would have the `shards`."""
         softmax, emit = self.softmax, self.emit
-        size = shape_of(softmax.scores)[softmax.keys] // softmax.count
         moved = zip(softmax.gathers, shards, strict=True)
         given = {(op.results[0], AllGatherOp(op).gather_axis): shard for op, shard in moved}
-        blocks = Blocks(emit, softmax.home, emit.multiply(keeper, size), size, given)
+        blocks = Blocks(emit, softmax.home, start, size, given)
         scores = blocks.of(softmax.scores, softmax.keys)
         maxima = {
             op: emit.reduce(blocks.of(op.operands[0], dim), op.operands[1], [dim], "maximum") for op, dim in softmax.largest
@@ -176,7 +186,7 @@ class _Ring:
             for each in softmax.sums:
                 kept = _scaled(emit, each, before.totals[each.op], smaller)
                 totals[each.op] = emit.add(kept, totals[each.op])
-        return _SoFar(largest, centre, maxima, totals)
+        return SoFar(largest, centre, maxima, totals)
 
     def _one_key(self) -> list[int]:
         shape = shape_of(self.softmax.scores)
@@ -207,11 +217,11 @@ def _scaled(emit: Builder, each: Sum, total: ir.Value, factor: ir.Value, first: 
     return emit.elementwise(by, total, emit.convert(lifted(emit, each, first, factor), element_of(total)))
 
 
-def _finished(softmax: OnlineSoftmax, each: Sum, found: _SoFar) -> ir.Value:
+def _finished(softmax: OnlineSoftmax, each: Sum, found: SoFar) -> ir.Value:
     """The sum over all keys of what the program exponentiates, with its factors."""
     emit = Builder.before(each.op)
     missing = found.centre
-    subtracted = _scores(softmax.exponential, softmax.keys)[1]
+    subtracted = scores_of(softmax.exponential, softmax.keys)[1]
     if subtracted is not None:
         missing = emit.subtract(missing, Blocks(emit, softmax.home, 0, 1, {}).of(subtracted, softmax.keys))
     total = _scaled(emit, each, found.totals[each.op], emit.elementwise("exponential", missing))
@@ -231,7 +241,7 @@ def wide(emit: Builder, value: ir.Value) -> ir.Value:
     return emit.convert(value, wider(element_of(value)))
 
 
-def _scores(exponential: ir.Operation, keys: int) -> tuple[ir.Value, ir.Value | None]:
+def scores_of(exponential: ir.Operation, keys: int) -> tuple[ir.Value, ir.Value | None]:
     """The scores, and what is subtracted from all of a query before they are exponentiated."""
     argument = exponential.operands[0]
     op = producer(argument, exponential.block)
@@ -258,7 +268,7 @@ def online_softmax(exponential: ir.Operation, keys: int, meshes: Mapping[str, Me
     sums = linear_sums(exponential, keys)
     if sums is None or not any(each.other for each in sums):
         return None
-    scores, subtracted = _scores(exponential, keys)
+    scores, subtracted = scores_of(exponential, keys)
     if not Reached(exponential.block, frozenset(), until=sums[-1].op).reach(scores, keys):  # found without all earlier layers
         return None
     on_the_way = {exponential, *(each.op for each in sums), *(step.op for each in sums for step in each.steps)}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.cost.memory import memory
 from meshbridge.cost.objective import device
 from meshbridge.cost.step import step_seconds
@@ -16,6 +18,8 @@ from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import has_topology, of_machine
 from meshbridge.overlap.alike import differs
 from meshbridge.overlap.attention_gradients import AttentionGradients, attention_gradients
+from meshbridge.overlap.balanced_gradients import causal_gradients, gradient_ring_of
+from meshbridge.overlap.balanced_ring import causal_queries, ring_of
 from meshbridge.overlap.forward_results import take_forward_results
 from meshbridge.overlap.online_softmax import OnlineSoftmax, online_softmaxes
 from meshbridge.read.formats import copy_module, replace_content
@@ -70,12 +74,14 @@ class RingAttention(Pass):
     "Whether rings are taken that make the step shorter; else only those that need less memory where it is short."
     steps: int = 16
     "The largest group whose keys travel, in as many steps as it has devices. Not measured."
+    balance: bool = False
+    "Without a machine: whether rings are balanced that a causal mask lets be."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
             # First what reads the weights, so that a forward pass can do without them.
             changed = [
-                self._take_what_pays(module, part) if self.machine else _rewrite(part(module))
+                self._take_what_pays(module, part) if self.machine else _rewrite(module, part(module), balance=self.balance)
                 for part in (self._backward, self._forward)
             ]
             return any(changed)
@@ -101,13 +107,29 @@ class RingAttention(Pass):
         except MeshError:  # nothing says what pays; the report says what its prediction stumbles over
             return False
         for kind in kinds:
-            copy = copy_module(module)
-            _rewrite([each for each in part(copy) if each.looks == kind])
-            after = step_seconds(copy, chosen, target, epilogues=True)
-            if (self.faster and after * EQUAL < seconds) or self._saves_memory(module, copy):
+            rings = [self._in_rings(module, part, kind, balance=balance) for balance in (False, True)]
+            timed = [(step_seconds(copy, chosen, target, epilogues=True), copy) for copy in rings if copy is not None]
+            paying = [
+                (after, copy)
+                for after, copy in timed
+                if (self.faster and after * EQUAL < seconds) or self._saves_memory(module, copy)
+            ]
+            if paying:
+                seconds, copy = min(paying, key=lambda each: each[0])
                 replace_content(module, copy)
-                seconds, changed = after, True
+                changed = True
         return changed
+
+    def _in_rings(
+        self, module: ir.Module, part: Callable[[ir.Module], list[_Part]], kind: object, *, balance: bool
+    ) -> ir.Module | None:
+        """A copy of `module` in which those of a kind are rings; None where none can be balanced that is to be."""
+        copy = copy_module(module)
+        found = [each for each in part(copy) if each.looks == kind]
+        if balance and not any(map(_is_causal, found)):
+            return None
+        _rewrite(copy, found, balance=balance)
+        return copy
 
     def _saves_memory(self, module: ir.Module, copy: ir.Module) -> bool:
         if not self.memory:
@@ -116,8 +138,18 @@ class RingAttention(Pass):
         return before > self.memory and after < before
 
 
-def _rewrite(found: Sequence[_Part]) -> bool:
+def _is_causal(part: _Part) -> bool:
+    return causal_gradients(part) is not None if isinstance(part, AttentionGradients) else causal_queries(part) is not None
+
+
+def _rewrite(module: ir.Module, found: Sequence[_Part], *, balance: bool) -> bool:
+    """Makes rings of what was found in `module`, balanced ones where they can be, if that is asked for."""
     take_forward_results(each for each in found if isinstance(each, AttentionGradients))
     for each in found:
-        each.rewrite()
+        if isinstance(each, AttentionGradients):
+            each.rewrite(partial(gradient_ring_of, balance=balance), balance=balance)
+        else:
+            each.rewrite(ring_of(each, balance=balance))
+    if balance and found:
+        Simplify().run(module)  # what halves are computed of is written for each of them
     return bool(found)

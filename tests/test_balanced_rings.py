@@ -1,0 +1,162 @@
+"""Rings of causal attention, balanced: numbers of one device, half of the products, and what has no such ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import meshbridge
+from meshbridge import pipeline
+from meshbridge.ir.builder import shape_of
+from meshbridge.ir.mlir import find, ir
+from meshbridge.overlap.einsum import DOT, Einsum
+from meshbridge.overlap.ring_attention import RingAttention
+from tests.test_ring_attention import VARIANTS, Attention, causal, counted, drawn, gathered, hand_written, sharded
+from tests.test_ring_attention_gradients import distance, scattered, training
+from tests.test_ring_attention_layers import Transformer
+from tests.test_ring_attention_layers import check as check_layers
+
+CAUSAL = [
+    "library_causal",
+    "causal",
+    "wide",
+    "masked_rows",
+    "masked_rows_guarded",
+    "window",
+    "thinned",
+    "rotated",
+]
+
+
+def multiplied(module: ir.Module) -> int:
+    """Multiplications of all products."""
+    total = 0
+    for op in find(module.operation, [DOT]):
+        product = Einsum(op)
+        sizes = dict(
+            zip((*product.loops[0], *product.loops[1]), [*shape_of(op.operands[0]), *shape_of(op.operands[1])], strict=True)
+        )
+        total += prod(sizes.values())
+    return total
+
+
+def check(attention: Attention, jitted: Any, arguments: list[jax.Array], count: int) -> None:
+    module = gathered(jitted, *arguments)
+    before = multiplied(module)
+    pipeline.run((RingAttention(balance=True),), module)
+    assert multiplied(module) * 4 * count == before * (2 * count + 1)
+    found = np.asarray(jax.tree.leaves(meshbridge.compile(module)(*arguments))[0])
+    right = np.asarray(jax.jit(attention)(*arguments))
+    assert found.dtype == right.dtype
+    found, right = found.astype(np.float32), right.astype(np.float32)
+    coarse = 1e-5 if arguments[0].dtype == jnp.float32 else 4 * float(jnp.finfo(arguments[0].dtype).eps)
+    np.testing.assert_allclose(found, right, rtol=0, atol=coarse * np.nanmax(np.abs(right)))
+
+
+def check_gradients(
+    attention: Attention, mesh: jax.sharding.Mesh, axis: str, count: int, again: bool, arguments: list[jax.Array]
+) -> None:
+    """Seven products, of which two are those of the forward pass, and gradients about as near to those of float32 as one
+    device's."""
+    forward = multiplied(gathered(sharded(attention, mesh, axis), *arguments))
+    module = scattered(attention, mesh, axis, again, arguments)
+    pipeline.run((RingAttention(balance=True),), module)
+    assert multiplied(module) * 4 * count == 7 * forward // 2 * (2 * count + 1)
+    step = jax.jit(training(attention, again=False))
+    found, alike = (jax.tree.leaves(run(*arguments)) for run in (meshbridge.compile(module), step))
+    exact = jax.tree.leaves(step(*(each.astype(jnp.float32) for each in arguments)))
+    assert [(each.dtype, each.shape) for each in found] == [(each.dtype, each.shape) for each in alike]
+    np.testing.assert_allclose(found[0], exact[0], rtol=float(jnp.finfo(arguments[0].dtype).eps) / 4 + 1e-5)
+    for each, one, wanted in zip(found[1:], alike[1:], exact[1:], strict=True):
+        assert distance(each, wanted) <= 2 * distance(one, wanted) + 1e-5 * distance(wanted, 0)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_variants(name: str, dtype: Any, mesh: jax.sharding.Mesh) -> None:
+    check(VARIANTS[name], sharded(VARIANTS[name], mesh, "model"), drawn(dtype, key_heads=2), 4)
+
+
+@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_groups(name: str, count: int) -> None:
+    mesh = jax.make_mesh((count, 8 // count), ("sequence", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    check(VARIANTS[name], sharded(VARIANTS[name], mesh, "sequence"), drawn(jnp.float16), count)
+
+
+def test_an_odd_number_of_devices() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:3]).reshape(3, 1), ("sequence", "rest"))
+    check(VARIANTS["causal"], sharded(VARIANTS["causal"], mesh, "sequence"), drawn(length=48), 3)
+
+
+def unmasked_rows(scores: jax.Array) -> jax.Array:
+    """Rows that hide all keys give all of them a weight."""
+    return causal(scores, 3, -1e9)
+
+
+def padded(scores: jax.Array) -> jax.Array:
+    """So do those whose keys are hidden by what is added."""
+    return causal(scores + jnp.where(jnp.arange(scores.shape[-1]) < 9, -1e9, 0), fill=-1e9)
+
+
+def later(scores: jax.Array) -> jax.Array:
+    """One key of the future."""
+    return causal(scores, -1)
+
+
+def unnumbered(scores: jax.Array) -> jax.Array:
+    """Positions that nothing is known of."""
+    length = scores.shape[-1]
+    order = jnp.sort(jnp.arange(length) * 7 % length)
+    return jnp.where(order[:, None] >= order, scores, -jnp.inf)
+
+
+@pytest.mark.parametrize("score", [lambda scores: scores, unmasked_rows, padded, later, unnumbered, partial(causal, fill=-1e4)])
+def test_rings_that_stay_as_they_are(score: Callable[[jax.Array], jax.Array], mesh: jax.sharding.Mesh) -> None:
+    """They are right, and have all products."""
+    attention = hand_written(score)
+    jitted, arguments = sharded(attention, mesh, "model"), drawn()
+    module = gathered(jitted, *arguments)
+    before = multiplied(module)
+    pipeline.run((RingAttention(balance=True),), module)
+    assert counted(module, "mesh.shift") == 6
+    assert multiplied(module) == before
+
+
+@pytest.mark.parametrize(("score", "halved"), [(causal, True), (lambda scores: scores, False)], ids=["causal", "unmasked"])
+def test_a_shorter_step_chooses(score: Callable[[jax.Array], jax.Array], halved: bool, mesh: jax.sharding.Mesh) -> None:
+    """Of long sequences products count more than the permutes by which the halves are dealt."""
+    structs = [
+        jax.ShapeDtypeStruct((2, 16384, heads, 64), jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec("data", "model")))
+        for heads in (4, 2, 2)
+    ]
+    module = gathered(sharded(hand_written(score), mesh, "model"), *structs)
+    before = multiplied(module)
+    pipeline.run((RingAttention("v5e:2x4"),), module)
+    assert multiplied(module) == (before * 9 // 16 if halved else before)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])
+@pytest.mark.parametrize("name", ["library_causal", "causal", "wide"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_gradients(name: str, dtype: Any, again: bool, mesh: jax.sharding.Mesh) -> None:
+    check_gradients(VARIANTS[name], mesh, "model", 4, again, drawn(dtype, key_heads=2))
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_gradients_in_groups(count: int) -> None:
+    mesh = jax.make_mesh((count, 8 // count), ("sequence", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    check_gradients(VARIANTS["library_causal"], mesh, "sequence", count, True, drawn())
+
+
+@pytest.mark.parametrize("scanned", [True, False], ids=["scanned", "unrolled"])
+def test_layers_that_are_computed_again(scanned: bool) -> None:
+    check_layers(Transformer(VARIANTS["library_causal"], scanned=scanned), 4, jnp.bfloat16, balance=True)
