@@ -59,6 +59,17 @@ class RingAttention(Pass):
     Output:  part of the keys that the device before keeps
              %1 = mesh.shift (that) on @m mesh_axes = [0] shift_axis = 0 offset = 1 rotate;  %1 + part of the keys before those
              and so on, until the own keys' comes home, to which all devices have added
+
+    A balanced ring, where a causal mask hides from each half of a device's queries all keys of later halves:
+
+    Input:   %s = stablehlo.select (position of the query >= position of the key), (scores), -inf
+    Output:  %q0, %k0, %v0, %q1, %k1, %v1 = halves number i and 2n - 1 - i of the sequence on device i of n, of which each had its
+               own two, by stablehlo.collective_permute
+             for the halves that device j had, which travel as above: scores, exponentials and sums of
+               (%q1, %k0), and of (%q0, %k0) where j < i, (%q1, %k1) where j > i, both where j = i
+             what is found for queries back to where they were, by stablehlo.collective_permute
+
+    Half of the products and 1/2n more on every device, and the bytes of the permutes. A backward pass becomes one likewise.
     """
 
     name: ClassVar[str] = "ring-attention"
