@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from meshbridge.dialect.ops import AllGatherOp
@@ -125,22 +125,22 @@ class BalancedRing(Ring):
         return self._either(before, found, early), self._either(before, late, found)
 
     def _either(self, condition: ir.Value, first: SoFar, last: SoFar) -> SoFar:
-        select = self.emit.select
-        return self._joined(first, last, lambda one, other, _: select(condition, one, other))
-
-    def _returned(self, early: SoFar, late: SoFar) -> SoFar:
-        """What was found for the queries of this device."""
-        return self._joined(early, late, self.halves.returned)
-
-    def _joined(self, first: SoFar, last: SoFar, join: Callable[[ir.Value, ir.Value, int], ir.Value]) -> SoFar:
-        """What `join` makes of all that both have found, along the dimension that runs over queries."""
-        dims = self.queries.dims
-        row = dims[self.softmax.exponential.results[0]]
         maxima, totals = (
-            {op: join(value, there[op], dims[op.results[0]]) for op, value in here.items()}
+            {op: self.emit.select(condition, value, there[op]) for op, value in here.items()}
             for here, there in ((first.maxima, last.maxima), (first.totals, last.totals))
         )
-        return SoFar(join(first.largest, last.largest, row), join(first.centre, last.centre, row), maxima, totals)
+        largest, centre = (
+            self.emit.select(condition, *each) for each in ((first.largest, last.largest), (first.centre, last.centre))
+        )
+        return SoFar(largest, centre, maxima, totals)
+
+    def _returned(self, early: SoFar, late: SoFar) -> SoFar:
+        """What was found for the queries of this device. All maxima are those of scores."""
+        dims = self.queries.dims
+        largest = self.halves.returned(early.largest, late.largest, dims[self.softmax.exponential.results[0]])
+        maxima = {op: self.emit.reshape(largest, shape_of(op.results[0])) for op in early.maxima}
+        totals = {op: self.halves.returned(value, late.totals[op], dims[op.results[0]]) for op, value in early.totals.items()}
+        return SoFar(largest, self.centred(largest), maxima, totals)
 
     def _with(self, before: SoFar | None, queries: Half, keys: Half) -> SoFar:
         """With what half of a shard of keys contributes to half of the queries."""

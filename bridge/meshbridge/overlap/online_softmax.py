@@ -175,7 +175,7 @@ class Ring:
         if before is not None:
             maxima = {op: emit.elementwise("maximum", before.maxima[op], each) for op, each in maxima.items()}
             largest = emit.elementwise("maximum", before.largest, largest)
-        centre = emit.select(emit.compare("EQ", largest, -inf), emit.splat(largest.type, 0), largest)
+        centre = self.centred(largest)
         shape = shape_of(scores)
         centred = emit.subtract(scores, emit.broadcast(centre, shape, range(len(shape))))
         exponentials = emit.again(softmax.exponential, centred.type, [centred])
@@ -187,6 +187,11 @@ class Ring:
                 kept = _scaled(emit, each, before.totals[each.op], smaller)
                 totals[each.op] = emit.add(kept, totals[each.op])
         return SoFar(largest, centre, maxima, totals)
+
+    def centred(self, largest: ir.Value) -> ir.Value:
+        """What is subtracted from scores of which that is the largest."""
+        emit = self.emit
+        return emit.select(emit.compare("EQ", largest, -inf), emit.splat(largest.type, 0), largest)
 
     def _one_key(self) -> list[int]:
         shape = shape_of(self.softmax.scores)
