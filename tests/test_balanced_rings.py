@@ -170,3 +170,38 @@ def test_gradients_in_groups(count: int) -> None:
 @pytest.mark.parametrize("scanned", [True, False], ids=["scanned", "unrolled"])
 def test_layers_that_are_computed_again(scanned: bool) -> None:
     check_layers(Transformer(VARIANTS["library_causal"], scanned=scanned), 4, jnp.bfloat16, balance=True)
+
+
+def by_blocks(query: jax.Array, key: jax.Array, value: jax.Array, scale: jax.Array) -> jax.Array:
+    """Of blocks of queries, one on each device, with a number for each, which is an argument or that of the block."""
+    blocks, length = query.shape[:2]
+    key, value = (each.reshape(-1, each.shape[-1]) for each in (key, value))
+    scores = jnp.einsum("nqd,kd->nqk", query, key) * scale[:, None, None]
+    position = jnp.arange(blocks)[:, None] * length + jnp.arange(length)
+    weights = jax.nn.softmax(jnp.where(position[:, :, None] >= jnp.arange(blocks * length), scores, -jnp.inf))
+    return jnp.einsum("nqk,kd->nqd", weights, value)
+
+
+def by_numbered_blocks(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return by_blocks(query, key, value, 1.0 + jnp.arange(len(query), dtype=query.dtype))
+
+
+@pytest.mark.parametrize("attention", [by_blocks, by_numbered_blocks])
+def test_what_devices_have_for_all_queries(attention: Attention) -> None:
+    """It is not that of another device, whose queries would be dealt to this one."""
+    mesh = jax.make_mesh((4,), ("sequence",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+    blocks, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("sequence",), ()))
+
+    def function(query: jax.Array, key: jax.Array, value: jax.Array, *rest: jax.Array) -> jax.Array:
+        key, value = (jax.lax.with_sharding_constraint(each, whole) for each in (key, value))
+        return jax.lax.with_sharding_constraint(attention(query, key, value, *rest), blocks)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    arguments = [jax.random.normal(key, (4, 16, 8)) for key in keys] + ([jnp.arange(1.0, 5.0)] if attention is by_blocks else [])
+    jitted = jax.jit(function, in_shardings=blocks, out_shardings=blocks)
+    module = gathered(jitted, *arguments)
+    before = multiplied(module)
+    pipeline.run((RingAttention(balance=True),), module)
+    assert multiplied(module) == before
+    found = np.asarray(jax.tree.leaves(meshbridge.compile(module)(*arguments))[0])
+    np.testing.assert_allclose(found, jax.jit(attention)(*arguments), rtol=0, atol=1e-5)

@@ -62,7 +62,8 @@ def _queries(found: AttentionGradients, dim: int) -> Queries | None:
     rows_of_sums: dict[ir.Operation, int] = {}
     contractions: dict[ir.Operation, _Contraction] = {}
     reached = reached_from(found.home, found.ends)
-    rows = Rows(found.home, {result for op, _ in reached.moving for result in op.results})
+    inside = {result for op, _ in reached.moving for result in op.results}
+    rows = Rows(found.home, found.mesh.name, found.axis, inside)
     seen: set[tuple[ir.Value, int, int]] = set()
     waiting = [(found.exponential.results[0], dim, found.keys)]
     while waiting:

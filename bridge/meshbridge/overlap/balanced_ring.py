@@ -70,7 +70,7 @@ def _queries(softmax: OnlineSoftmax, dim: int) -> Queries | None:
     # By results: the hash of an operation changes with its operands.
     ends = {op.results[0] for op in (*(op for op, _ in softmax.largest), *(each.op for each in softmax.sums))}
     inside = {result for op in (*softmax.dead, *softmax.late) for result in op.results}
-    rows = Rows(softmax.home, inside, ends)
+    rows = Rows(softmax.home, softmax.mesh.name, softmax.axis, inside, ends)
     return Queries(dims, tuple(rows.sources)) if all(rows.reach(*place) for place in places) else None
 
 

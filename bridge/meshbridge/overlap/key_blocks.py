@@ -207,6 +207,10 @@ class Blocks:
             self._made[key] = self._make(value, dim)
         return self._made[key]
 
+    def whole(self, value: ir.Value) -> ir.Value:
+        """What a block reads of `value` that no dimension of the block runs along: all of it."""
+        return value
+
     def _make(self, value: ir.Value, dim: int) -> ir.Value:
         op = producer(value, self.home)
         along = None if op is None else read_along(op, dim)
@@ -217,7 +221,8 @@ class Blocks:
         type_ = tensor(shape, element_of(value))
         if not along:
             return self._known(op, type_, dim)
-        operands = [operand if each is None else self.of(operand, each) for operand, each in zip(op.operands, along, strict=True)]
+        sides = zip(op.operands, along, strict=True)
+        operands = [self.whole(operand) if each is None else self.of(operand, each) for operand, each in sides]
         if op.name == _SLICE:
             starts, limits, strides = (list(integers(op.attributes[each])) for each in _SLICED)
             limits[dim] = self.size

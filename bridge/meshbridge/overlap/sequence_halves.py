@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshbridge.collectives.rewriter import is_replicated_argument
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import AllSliceOp
-from meshbridge.ir.builder import Builder, shape_of
+from meshbridge.dialect.ops import OPERATION_NAMES, AllGatherOp, AllReduceOp, AllSliceOp, CollectiveOpView
+from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.digits import axis_digits
 from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
@@ -17,6 +18,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Place, producer, read_along
 
+_OF_DEVICES = ("stablehlo.partition_id", "stablehlo.replica_id")
 _POSITIONAL = frozenset((*ELEMENTWISE, BROADCAST, RESHAPE, TRANSPOSE, "stablehlo.iota", "stablehlo.constant"))
 """What positions are computed by."""
 
@@ -26,6 +28,9 @@ class Rows:
     """What rows of some values are computed of: one for each query."""
 
     home: ir.Block
+    mesh: str
+    axis: int
+    "Along which devices share the queries."
     inside: Collection[ir.Value]
     "What depends on keys, and is computed row by row."
     ends: Collection[ir.Value] = ()
@@ -42,7 +47,7 @@ class Rows:
         self._seen.add((value, row, column))
         op = producer(value, self.home)
         if value not in self.inside:
-            if _is_positional(value, self.home):
+            if _is_positional(value, self.home, self.axis):
                 return True
             if column is None:
                 self.sources[value, row] = None
@@ -52,24 +57,86 @@ class Rows:
         if op is None or along is None or keys is None:
             return False
         sides = zip(op.operands, along, keys, strict=bool(along) and bool(keys))
-        return all(self.reach(operand, each, key) for operand, each, key in sides if each is not None)
+        return all(self._shares(operand) if each is None else self.reach(operand, each, key) for operand, each, key in sides)
+
+    def _shares(self, value: ir.Value) -> bool:
+        """Whether any device can compute `value`, which has nothing for each query, as another one has it."""
+        return _is_positional(value, self.home, self.axis) or self._is_alike(value)
+
+    def _is_alike(self, value: ir.Value) -> bool:
+        """Whether all devices surely have the same."""
+        waiting, seen = [value], set[ir.Value]()
+        while waiting:
+            value = waiting.pop()
+            op = producer(value, self.home)
+            if value in seen or (op is not None and self._spreads(op)):
+                continue
+            seen.add(value)
+            if op is None and not (isinstance(value.owner, ir.Block) and is_replicated_argument(value, self.mesh, (self.axis,))):
+                return False
+            if op is not None and (op.name in OPERATION_NAMES or "replica_groups" in op.attributes or op.name in _OF_DEVICES):
+                return False
+            waiting += op.operands if op is not None else ()
+        return True
+
+    def _spreads(self, op: ir.Operation) -> bool:
+        if op.name not in (AllGatherOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME):
+            return False
+        view = CollectiveOpView(op)
+        return view.mesh == self.mesh and self.axis in view.mesh_axes
 
 
-def _is_positional(value: ir.Value, home: ir.Block) -> bool:
-    """Whether `value` is computed of the positions of its elements, and of the device's."""
+def _is_positional(value: ir.Value, home: ir.Block, axis: int) -> bool:
+    """Whether `value` is computed of the positions of its elements, and of the device's number along an axis of the mesh."""
     waiting, seen = [value], set[ir.Value]()
     while waiting:
         value = waiting.pop()
         op = producer(value, home)
         if op is None:
             return False
-        if value in seen or (op.name == AllSliceOp.OPERATION_NAME and shape_of(value) == [1]):
+        if value in seen or _is_device_number(op, axis):
             continue
         if op.name not in _POSITIONAL:
             return False
         seen.add(value)
         waiting += op.operands
     return True
+
+
+def _is_device_number(op: ir.Operation, axis: int) -> bool:
+    """Whether `op` is the slice, of one number, of all numbers along an axis of the mesh."""
+    if op.name != AllSliceOp.OPERATION_NAME or shape_of(op.results[0]) != [1]:
+        return False
+    operand = op.operands[0]
+    counted = not isinstance(operand.owner, ir.Block) and operand.owner.name == "stablehlo.iota"
+    return counted and list(AllSliceOp(op).mesh_axes) == [axis]
+
+
+@dataclass(frozen=True)
+class _RowBlocks(Blocks):
+    """Rows that another device had, as that device computes them."""
+
+    axis: int = 0
+    "Along which devices share the rows."
+    device: ir.Value | None = None
+    "The number of that device."
+    _elsewhere: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def whole(self, value: ir.Value) -> ir.Value:
+        """The numbers that positions are computed of are those of the other device."""
+        if value not in self._elsewhere:
+            self._elsewhere[value] = self._there(value)
+        return self._elsewhere[value]
+
+    def _there(self, value: ir.Value) -> ir.Value:
+        op = producer(value, self.home)
+        if op is None or not _is_positional(value, self.home, self.axis):
+            return value
+        if _is_device_number(op, self.axis):
+            assert self.device is not None
+            return self.emit.convert(self.emit.reshape(self.device, [1]), element_of(value))
+        operands = [self.whole(operand) for operand in op.operands]
+        return value if operands == list(op.operands) else self.emit.again(op, value.type, operands)
 
 
 @dataclass(frozen=True)
@@ -127,9 +194,11 @@ class Halves:
 
     def rows(self, home: ir.Block, sources: Sequence[Place], queries: Half) -> Blocks:
         """Writes for half of the queries what is computed of the `sources`, for as many keys as before."""
-        shift = self.emit.subtract(queries.number, self.emit.multiply(self.device, 2))
+        emit = self.emit
+        start = emit.multiply(emit.elementwise("remainder", queries.number, 2), self.size)
         given = dict(zip(sources, queries.parts, strict=True))
-        return Blocks(self.emit, home, self.emit.multiply(shift, self.size), self.size, given)
+        device = emit.elementwise("divide", queries.number, 2)
+        return _RowBlocks(emit, home, start, self.size, given, axis=self.axis, device=device)
 
     def start(self, keys: Half) -> ir.Value:
         """Where keys begin among all."""
