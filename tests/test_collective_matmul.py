@@ -124,6 +124,38 @@ def test_what_prices_choose(machine: str, sizes: tuple[int, int, int], expected:
     assert (found["mesh.all_gather"] > 1, found["mesh.shift"] > 0) == expected
 
 
+def weight_gradient(operand: str, by: int = 1) -> ir.Module:
+    """A product that is reduce-scattered over 2 devices, along dimension `by` of its first operand."""
+    x, whole, part = "tensor<2048x8192xbf16>", "tensor<2048x2048xbf16>", "tensor<1024x2048xbf16>"
+    left = x if by == 0 else "tensor<8192x2048xbf16>"
+    text = f"""
+mesh.mesh @m(shape = 2x4)
+func.func @main(%x: {left}, %y: {x}) -> {part} {{
+  %0 = stablehlo.multiply %x, %x : {left}
+  %1 = stablehlo.dot_general {operand}, %y, contracting_dims = [{1 - by}] x [1] : ({left}, {x}) -> {whole}
+  %2 = mesh.reduce_scatter %1 on @m mesh_axes = [0] scatter_axis = 0 : {whole} -> {part}
+  return %2 : {part}
+}}"""
+    return read(text, "gradient.mlir", context())
+
+
+@pytest.mark.parametrize(
+    ("operand", "by", "pays"),
+    [
+        ("%x", 0, True),
+        # The product computes it on the way. For pieces, which read parts, it is written first.
+        ("%0", 0, False),
+        # Is copied to a layout in which parts along its last dimension can be read.
+        ("%x", 1, False),
+    ],
+)
+def test_what_pieces_read_in_parts(operand: str, by: int, pays: bool) -> None:
+    """To write or copy it takes longer than the reduce-scatter of a small group."""
+    module = weight_gradient(operand, by)
+    pipeline.run((CollectiveMatmul("v5e"),), module)
+    assert (counted(module, "mesh.shift").total() > 0) == pays
+
+
 @pytest.mark.parametrize("machine", ["v5p", "v5p:2x2x2"])
 @pytest.mark.parametrize(("sizes", "expected"), [((8192, 4096, 2816), True), ((8192, 512, 8192), False)])
 def test_what_prices_choose_under_the_best_options(machine: str, sizes: tuple[int, int, int], expected: bool) -> None:

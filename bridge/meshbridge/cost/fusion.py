@@ -76,11 +76,14 @@ class Fusion:
         repeats: bool = False,
         slices: bool = False,
         epilogues: bool = False,
+        operands: bool = False,
     ) -> None:
         """`outside` is what is known of values around the block. By `repeats` several readers compute even what takes long; by
-        `slices` products read slices in place; by `epilogues` they write what elementwise operations make of their result."""
+        `slices` products read slices in place; by `epilogues` they write what elementwise operations make of their result; by
+        `operands` they compute operands on the way."""
         self._repeats = repeats
-        self._reading_slices = _READING | CONTRACTIONS if slices else _READING
+        self._reading = _READING | CONTRACTIONS if operands else _READING
+        self._reading_slices = _READING | CONTRACTIONS if slices else self._reading
         self._readers: dict[ir.Value, dict[ir.Operation, None]] = {}
         for op in operations:
             for value in read_by(op):
@@ -147,7 +150,7 @@ class Fusion:
         if value in self._ends:
             return False
         readers = self._readers.get(value, {})
-        reading = self._reading_slices if name in _WITHIN else _READING
+        reading = self._reading_slices if name in _WITHIN else self._reading
         if not readers or len(read) > _OPERANDS or any(reader.name not in reading for reader in readers):
             return False
         return len(readers) == 1 or ((self._repeats or not is_expensive) and sum(read.values()) <= _ENOUGH * tensor_bytes(value))

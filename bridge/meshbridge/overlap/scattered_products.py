@@ -66,7 +66,16 @@ class ScatteredProducts:
         # Two halves in each step, of which all but the first are added to what has come: two are read and one is written.
         launches = 2 * (len(self.products) + 1) * self.count * prices.kernel_launch
         adding = (3 * (self.count - 1) + 2) * block + launches
-        return prices.scattered_in_steps(self.scatter, computing, step, self.count) - adding
+        made = sum(map(prices.making, dict.fromkeys(value for op in self.operations for value in op.operands)))
+        copied = sum(map(prices.copying, dict.fromkeys(self._cut_along_last())))
+        return prices.scattered_in_steps(self.scatter, computing, step, self.count) - adding - made - copied
+
+    def _cut_along_last(self) -> Iterator[ir.Value]:
+        """The operands of which blocks are taken along their last dimension."""
+        for product in self.products:
+            for side, operand in enumerate(product.op.operands):
+                if product.dim(side, product.result_loops[self.dim]) == len(shape_of(operand)) - 1:
+                    yield operand
 
     def _read(self, product: Einsum, side: int, prices: Prices) -> float:
         """Seconds in which both halves of a step read an operand: a block of it where it has blocks, once where it has halves."""
