@@ -19,6 +19,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, ir
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
+from meshbridge.ops.composites import CONTRACTIONS
 from meshbridge.ops.elementwise import ELEMENTWISE
 
 SUMMED = 0.6
@@ -80,7 +81,8 @@ class Prices:
 
     def making(self, value: ir.Value) -> float:
         """That it takes to write `value` to memory, of which pieces of a product read their parts, where the whole product
-        computes it on the way, as XLA:TPU's do with elementwise operations."""
+        computes it on the way, as XLA:TPU's do with elementwise operations. Another product writes it beside its work, if it is
+        computed of what that one gives."""
         while not isinstance(value.owner, ir.Block) and value.owner.name in _ARRANGED:
             value = value.owner.operands[0]
         if isinstance(value.owner, ir.Block) or value.owner.name not in ELEMENTWISE:
@@ -89,7 +91,9 @@ class Prices:
         fusion = self._fusion(op.block)
         if value not in fusion.sources:
             return 0.0
-        return self.kernel_launch + self._moving(sum(fusion.read(op).values()) + tensor_bytes(value))
+        read = fusion.read(op)
+        beside = any(not isinstance(buffer.owner, ir.Block) and buffer.owner.name in CONTRACTIONS for buffer in read)
+        return self.memory(value) if beside else self.kernel_launch + self._moving(sum(read.values()) + tensor_bytes(value))
 
     def copying(self, value: ir.Value) -> float:
         """That it takes to copy `value` to another layout before parts along its last dimension are read whose place the device
