@@ -153,7 +153,39 @@ def test_what_pieces_read_in_parts(operand: str, by: int, pays: bool) -> None:
     """To write or copy it takes longer than the reduce-scatter of a small group."""
     module = weight_gradient(operand, by)
     pipeline.run((CollectiveMatmul("v5e"),), module)
-    assert (counted(module, "mesh.shift").total() > 0) == pays
+    assert (counted(module, "stablehlo.dot_general").total() > 1) == pays
+
+
+@pytest.mark.parametrize(
+    ("machine", "reads", "travels"),
+    [
+        ("v5e", "%y", True),
+        ("v5e:2x4", "%y", True),
+        # Waits for the sum: nothing is computed beside it.
+        ("v5e", "%2", False),
+        # Reduce-scatters are asynchronous there.
+        ("h100", "%y", False),
+    ],
+)
+def test_sums_travel_beside_what_does_not_wait_for_them(machine: str, reads: str, travels: bool) -> None:
+    x, whole, part = "tensor<8192x2048xbf16>", "tensor<2048x2048xbf16>", "tensor<1024x2048xbf16>"
+    text = f"""
+mesh.mesh @m(shape = 2x4)
+func.func @main(%x: {x}, %y: {part}, %w: {whole}) -> ({part}, {part}) {{
+  %0 = stablehlo.multiply %x, %x : {x}
+  %1 = stablehlo.dot_general %0, %x, contracting_dims = [0] x [0] : ({x}, {x}) -> {whole}
+  %2 = mesh.reduce_scatter %1 on @m mesh_axes = [0] scatter_axis = 0 : {whole} -> {part}
+  %3 = stablehlo.dot_general {reads}, %w, contracting_dims = [1] x [0] : ({part}, {whole}) -> {part}
+  %4 = stablehlo.dot_general %3, %w, contracting_dims = [1] x [0] : ({part}, {whole}) -> {part}
+  %5 = stablehlo.dot_general %4, %w, contracting_dims = [1] x [0] : ({part}, {whole}) -> {part}
+  return %2, %5 : {part}, {part}
+}}"""
+    module, before = (read(text, "beside.mlir", context()) for _ in range(2))
+    pipeline.run((CollectiveMatmul(machine),), module)
+    found = counted(module, "mesh.shift", "stablehlo.dot_general")
+    assert (found["mesh.shift"], found["stablehlo.dot_general"]) == (int(travels), 4)
+    target = of_machine(f"{machine.partition(':')[0]}:{'1x1x8' if machine == 'h100' else '2x4'}")
+    assert (predict(module, target).seconds < predict(before, target).seconds) == travels
 
 
 @pytest.mark.parametrize("machine", ["v5p", "v5p:2x2x2"])

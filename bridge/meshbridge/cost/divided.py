@@ -16,7 +16,7 @@ from meshbridge.cost.step import Run, collective_times, runs
 from meshbridge.cost.ways import EQUAL
 from meshbridge.ir.builder import op_of
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import BARRIER, ir
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, ir
 from meshbridge.machines.machine import Machine
 from meshbridge.machines.target import Target
 from meshbridge.ops.composites import CONTRACTIONS
@@ -113,7 +113,7 @@ class Prices:
 
     def follows(self, op: ir.Operation, first: ir.Operation) -> bool:
         """Whether `op`, which reads what `first` reads, starts no later than `first` ends: it waits for nothing else."""
-        return self.start(op) <= (self.start(first) + self.seconds(first)) * (1 + 1e-9)
+        return self.start(op) <= self._end(first) * (1 + 1e-9)
 
     def moved_in_pieces(self, collective: ir.Operation, first: ir.Operation, computing: float, pieces: int) -> float:
         """What is saved where pieces of a collective hide behind products that take `computing` together, the `first` of which
@@ -136,3 +136,37 @@ class Prices:
         time = self.times[scatter]
         travel = 2 * time.latency + sum(time.busy.values()) / (count - 1)
         return (time.seconds + computing) / EQUAL - (step + (count - 1) * max(step, travel))
+
+    def scattered_beside(self, scatter: ir.Operation, count: int, ways: int, behind: Iterable[ir.Operation]) -> float:
+        """What is saved where the sums of `count` blocks travel, in so many ways, instead of a reduce-scatter, while the device
+        computes what need not wait for them, as that does which is `behind`, and hides no other collective."""
+        if issued_kind(scatter) in self.machine.asynchronous or "collective_permute" not in self.machine.asynchronous:
+            return 0.0
+        time, reduced = self.times[scatter], self._kernels(scatter.operands)
+        began = max((self._end(op) for op in self._kernels(value for op in reduced for value in op.operands)), default=0.0)
+        travel = (count - 1) * ways * time.latency + sum(time.busy.values())
+        around = {scatter, *reduced, *behind}
+        block = (view.operation for view in scatter.block.operations if view.operation.name not in REGION_OPS)
+        beside = [op for op in block if op in self.runs and op not in around and self.start(op) >= began]
+        computing, sending = (sum(self.seconds(op) for op in beside if (op in self.times) == sends) for sends in (False, True))
+        return time.seconds / EQUAL - max(travel - max(computing - sending, 0.0), 0.0)
+
+    def _end(self, op: ir.Operation) -> float:
+        return self.start(op) + self.seconds(op)
+
+    def _kernels(self, values: Iterable[ir.Value]) -> set[ir.Operation]:
+        """What the step runs last for `values`, in their blocks: what others compute on the way is none."""
+        found: set[ir.Operation] = set()
+        seen: set[ir.Value] = set()
+        left = list(values)
+        while left:
+            value = left.pop()
+            if value in seen or isinstance(value.owner, ir.Block):
+                continue
+            seen.add(value)
+            op = op_of(value)
+            if op in self.runs:
+                found.add(op)
+            else:
+                left += op.operands
+        return found

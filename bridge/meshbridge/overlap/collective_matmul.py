@@ -16,16 +16,17 @@ from meshbridge.machines.machine import Machine, OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.gathered_products import GatheredProducts, gathered_products
 from meshbridge.overlap.scattered_products import ScatteredProducts, scattered_products
+from meshbridge.overlap.travelling_sums import TravellingSums, scatters
 from meshbridge.read.formats import copy_module, replace_content
 
-Divided = ScatteredProducts | GatheredProducts
+Divided = ScatteredProducts | TravellingSums | GatheredProducts
 """What is divided."""
 
 
 @register
 @dataclass(frozen=True)
 class CollectiveMatmul(Pass):
-    """Gathers what a product reads in pieces, and sums what it leaves partial block by block, beside its parts.
+    """Gathers what a product reads in pieces, and sums what it leaves partial block by block, beside its parts or beside others.
 
     Input:   %0 = mesh.all_gather %x on @m mesh_axes = [0] gather_axis = 0 : tensor<2x8xf32> -> tensor<4x8xf32>
              %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0]
@@ -43,6 +44,9 @@ class CollectiveMatmul(Pass):
              %3 = mesh.shift %2 on @m mesh_axes = [0] shift_axis = 0 offset = 1 rotate
              %4 = stablehlo.dot_general (the rows of %x that this device keeps), (the half of %w)
              %5 = stablehlo.add %3, %4
+
+    A reduce-scatter whose products are not divided goes around in the same way, with parts of the whole result, if enough is
+    computed that does not wait for it: little in a backward pass waits for the gradients of weights.
 
     What is divided is a dimension that the first product contracts, of shards where the shards are put together along it.
     Other products of the same value that have it as a free or batch dimension give parts of their results, which are joined.
@@ -84,11 +88,10 @@ class CollectiveMatmul(Pass):
 
     def _divide(self, module: ir.Module) -> bool:
         """Divides what is to save time by itself; whether there is anything. Raises MeshError for a machine that is not known."""
-        scattered = [*scattered_products(module, self.steps, self.least)]
-        gathered = [*gathered_products(module, self.pieces, self.least)]
-        if not scattered and not gathered:
-            return False
-        chosen = self._chosen(module, scattered, gathered)
+        reduced = [*scatters(module, self.steps)]
+        products = [[found] for scatter in reduced if (found := scattered_products(scatter, self.least)) is not None]
+        gathered = gathered_products(module, self.pieces, self.least)
+        chosen = self._chosen(module, [*products, *([TravellingSums(scatter)] for scatter in reduced), *gathered])
         for each in chosen:
             each.rewrite()
         return bool(chosen)
@@ -107,15 +110,12 @@ class CollectiveMatmul(Pass):
         target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
         return device(self.machine, self.compiler_options), target
 
-    def _chosen(
-        self, module: ir.Module, scattered: Sequence[ScatteredProducts], gathered: Sequence[Sequence[GatheredProducts]]
-    ) -> list[Divided]:
-        """What is to be divided, no product twice: the best way of each that makes the step shorter.
+    def _chosen(self, module: ir.Module, candidates: Sequence[Sequence[Divided]]) -> list[Divided]:
+        """What is to be divided, nothing twice, the first candidates first: the best way of each that makes the step shorter.
 
         Raises MeshError for a machine that is not known.
         """
-        candidates: list[Sequence[Divided]] = [*([each] for each in scattered), *gathered]
-        if not self.machine:
+        if not candidates or not self.machine:
             return _apart(ways[0] for ways in candidates)
         machine, target = self._where
         try:
@@ -131,7 +131,7 @@ class CollectiveMatmul(Pass):
 
 
 def _apart(chosen: Iterable[Divided]) -> list[Divided]:
-    """Those that divide no product which one before them divides."""
+    """Those that divide nothing which one before them divides."""
     taken: set[ir.Operation] = set()
     found: list[Divided] = []
     for each in chosen:

@@ -1,7 +1,7 @@
 // RUN: mesh-opt %s --collective-matmul='least=1' | filecheck %s
 // RUN: mesh-opt %s --collective-matmul='least=1 steps=2' | filecheck %s --check-prefix=SMALL
 // RUN: mesh-opt %s --collective-matmul | filecheck %s --check-prefix=KEPT
-// RUN: mesh-opt %s --collective-matmul='machine=v5e least=1' | filecheck %s --check-prefix=KEPT
+// RUN: mesh-opt %s --collective-matmul='machine=v5e least=1' | filecheck %s --check-prefix=PRICED
 
 mesh.mesh @m(shape = 2x4)
 
@@ -17,6 +17,8 @@ mesh.mesh @m(shape = 2x4)
 // CHECK-NOT:     mesh.all_gather
 // KEPT-LABEL: func.func @summed
 // KEPT:         mesh.all_gather %arg0 on @m mesh_axes = [1] gather_axis = 0 : tensor<2x8xbf16> -> tensor<8x8xbf16>
+// PRICED-LABEL: func.func @summed
+// PRICED:         mesh.all_gather %arg0 on @m mesh_axes = [1] gather_axis = 0 : tensor<2x8xbf16> -> tensor<8x8xbf16>
 func.func @summed(%x: tensor<2x8xbf16>, %w: tensor<8x5xbf16>) -> tensor<8x5xbf16> {
   %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2x8xbf16> -> tensor<8x8xbf16>
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0] : (tensor<8x8xbf16>, tensor<8x5xbf16>) -> tensor<8x5xbf16>
@@ -71,8 +73,8 @@ func.func @experts(%x: tensor<4x2x6xf32>, %w: tensor<1x6x5xf32>) -> tensor<1x8x5
 // A sum over four devices: three shifts one way and three the other way. The rows are those of the block that the sum is of.
 // SMALL-LABEL: func.func @scattered
 // SMALL:         mesh.reduce_scatter
-// KEPT-LABEL: func.func @scattered
-// KEPT:         mesh.reduce_scatter
+// PRICED-LABEL: func.func @scattered
+// PRICED:         mesh.reduce_scatter
 // CHECK-LABEL: func.func @scattered
 // CHECK:         %[[OWN:.*]] = stablehlo.reshape
 // CHECK:         %[[ROWS:.*]] = stablehlo.dynamic_slice %arg0, {{.*}} sizes = [2, 3]
@@ -102,11 +104,31 @@ func.func @both(%x: tensor<2x3xbf16>, %y: tensor<2x3xbf16>, %w: tensor<4x3x8xbf1
   return %4 : tensor<4x2x4xbf16>
 }
 
-// Somebody else reads what is gathered or reduced, nothing divides evenly, or what is reduced is not a sum along one axis.
+// What is no product is computed whole, and parts of it are added up: halves of what else divides evenly, or all of them one way.
+// CHECK-LABEL: func.func @whole
+// CHECK:         %[[X:.*]] = stablehlo.tanh %arg0
+// CHECK:         stablehlo.dynamic_slice %[[X]], {{.*}} sizes = [3, 1]
+// CHECK-COUNT-3: mesh.shift {{.*}} offset = 1 rotate : tensor<3x1xf32> -> tensor<3x1xf32>
+// CHECK:         stablehlo.dynamic_slice %arg1, {{.*}} sizes = [3, 1]
+// CHECK:         mesh.shift {{.*}} offset = 1 rotate : tensor<3x1xf32> -> tensor<3x1xf32>
+// CHECK:         stablehlo.dynamic_slice %arg2, {{.*}} sizes = [1, 4]
+// CHECK:         stablehlo.slice {{.*}} [0:1, 0:2]
+// CHECK-COUNT-3: mesh.shift {{.*}} offset = 1 rotate : tensor<1x2xf32> -> tensor<1x2xf32>
+// CHECK-COUNT-3: mesh.shift {{.*}} offset = -1 rotate : tensor<1x2xf32> -> tensor<1x2xf32>
+// CHECK-NOT:     mesh.reduce_scatter
+func.func @whole(%x: tensor<3x4xf32>, %y: tensor<3x2xf32>, %z: tensor<4x4xf32>) -> (tensor<3x1xf32>, tensor<3x1xf32>, tensor<1x4xf32>) {
+  %0 = stablehlo.tanh %x : tensor<3x4xf32>
+  %1 = mesh.reduce_scatter %0 on @m mesh_axes = [1] scatter_axis = 1 : tensor<3x4xf32> -> tensor<3x1xf32>
+  %2 = mesh.reduce_scatter %y on @m mesh_axes = [0] scatter_axis = 1 : tensor<3x2xf32> -> tensor<3x1xf32>
+  %3 = mesh.reduce_scatter %z on @m mesh_axes = [1] scatter_axis = 0 : tensor<4x4xf32> -> tensor<1x4xf32>
+  return %1, %2, %3 : tensor<3x1xf32>, tensor<3x1xf32>, tensor<1x4xf32>
+}
+
+// Somebody else reads what is gathered, nothing divides evenly, or what is reduced is not a sum along one axis.
 // CHECK-LABEL: func.func @kept
 // CHECK-COUNT-2: mesh.all_gather
 // CHECK-NOT:     mesh.all_gather
-// CHECK-COUNT-3: mesh.reduce_scatter
+// CHECK-COUNT-2: mesh.reduce_scatter
 // CHECK:         return
 func.func @kept(%x: tensor<2x4xf32>, %w: tensor<4x6xf32>, %y: tensor<3x5xf32>, %z: tensor<5x4xf32>) -> (tensor<8x6xf32>, tensor<8x4xf32>, tensor<12x4xf32>, tensor<2x6xf32>, tensor<2x6xf32>, tensor<1x6xf32>) {
   %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2x4xf32> -> tensor<8x4xf32>
