@@ -188,6 +188,33 @@ func.func @main(%x: {x}, %y: {part}, %w: {whole}) -> ({part}, {part}) {{
     assert (predict(module, target).seconds < predict(before, target).seconds) == travels
 
 
+@pytest.mark.parametrize(
+    ("machine", "options", "pays"),
+    [
+        ("v5e:2x4", "default", True),
+        # All-reduces run beside kernels then, and on an H100.
+        ("v5e:2x4", "best", False),
+        ("h100:1x1x8", "default", False),
+    ],
+)
+def test_all_reduces_of_products_are_divided_where_they_are_waited_for(machine: str, options: Any, pays: bool) -> None:
+    x, w, whole = "tensor<4x2048x2048xbf16>", "tensor<2048x2048xbf16>", "tensor<4x2048x2048xbf16>"
+    text = f"""
+mesh.mesh @m(shape = 2x4)
+func.func @main(%x: {x}, %w: {w}) -> {whole} {{
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [2] x [0] : ({x}, {w}) -> {whole}
+  %1 = mesh.all_reduce %0 on @m mesh_axes = [1] : {whole} -> {whole}
+  return %1 : {whole}
+}}"""
+    module, before = (read(text, "reduced.mlir", context()) for _ in range(2))
+    pipeline.run((CollectiveMatmul(machine, compiler_options=options),), module)
+    found = counted(module, "mesh.shift", "mesh.all_gather", "mesh.all_reduce")
+    assert (found["mesh.shift"], found["mesh.all_gather"], found["mesh.all_reduce"]) == ((6, 1, 0) if pays else (0, 0, 1))
+    assert communication(module).wire_bytes == communication(before).wire_bytes
+    target = of_machine(machine, compiler_options=options)
+    assert (predict(module, target).seconds < predict(before, target).seconds) == pays
+
+
 @pytest.mark.parametrize("machine", ["v5p", "v5p:2x2x2"])
 @pytest.mark.parametrize(("sizes", "expected"), [((8192, 4096, 2816), True), ((8192, 512, 8192), False)])
 def test_what_prices_choose_under_the_best_options(machine: str, sizes: tuple[int, int, int], expected: bool) -> None:

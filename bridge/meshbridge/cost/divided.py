@@ -129,13 +129,14 @@ class Prices:
         return (waited + computing) / EQUAL - after
 
     def scattered_in_steps(self, scatter: ir.Operation, computing: float, step: float, count: int) -> float:
-        """What is saved where a reduce-scatter of products that take `computing` becomes `count` steps: each computes a block,
-        which takes `step`, while the sum of another one travels, half of it each way."""
-        if issued_kind(scatter) in self.machine.asynchronous or "collective_permute" not in self.machine.asynchronous:
+        """What is saved where a reduce-scatter of products that take `computing`, or that half of an all-reduce, becomes `count`
+        steps: each computes a block, which takes `step`, while the sum of another one travels, half of it each way."""
+        kind = issued_kind(scatter)
+        if kind in self.machine.asynchronous or "collective_permute" not in self.machine.asynchronous:
             return 0.0
-        time = self.times[scatter]
-        travel = 2 * time.latency + sum(time.busy.values()) / (count - 1)
-        return (time.seconds + computing) / EQUAL - (step + (count - 1) * max(step, travel))
+        time, part = self.times[scatter], 0.5 if kind == "all_reduce" else 1.0
+        travel = 2 * time.latency + part * sum(time.busy.values()) / (count - 1)
+        return (part * time.seconds + computing) / EQUAL - (step + (count - 1) * max(step, travel))
 
     def scattered_beside(self, scatter: ir.Operation, count: int, ways: int, behind: Iterable[ir.Operation]) -> float:
         """What is saved where the sums of `count` blocks travel, in so many ways, instead of a reduce-scatter, while the device

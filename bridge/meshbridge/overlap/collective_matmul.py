@@ -45,8 +45,9 @@ class CollectiveMatmul(Pass):
              %4 = stablehlo.dot_general (the rows of %x that this device keeps), (the half of %w)
              %5 = stablehlo.add %3, %4
 
-    A reduce-scatter whose products are not divided goes around in the same way, with parts of the whole result, if enough is
-    computed that does not wait for it: little in a backward pass waits for the gradients of weights.
+    So is an all-reduce, whose blocks are gathered behind. A reduce-scatter whose products are not divided goes around in the same
+    way, with parts of the whole result, if enough is computed that does not wait for it: little in a backward pass waits for the
+    gradients of weights.
 
     What is divided is a dimension that the first product contracts, of shards where the shards are put together along it.
     Other products of the same value that have it as a free or batch dimension give parts of their results, which are joined.
@@ -91,7 +92,8 @@ class CollectiveMatmul(Pass):
         reduced = [*scatters(module, self.steps)]
         products = [[found] for scatter in reduced if (found := scattered_products(scatter, self.least)) is not None]
         gathered = gathered_products(module, self.pieces, self.least)
-        chosen = self._chosen(module, [*products, *([TravellingSums(scatter)] for scatter in reduced), *gathered])
+        whole = [[TravellingSums(scatter)] for scatter in reduced if not scatter.is_gathered]
+        chosen = self._chosen(module, [*products, *whole, *gathered])
         for each in chosen:
             each.rewrite()
         return bool(chosen)

@@ -1,4 +1,4 @@
-"""Products whose partial results are reduce-scattered: each block of the result is computed while the sum of another travels."""
+"""Products whose partial results are added up: each block of the result is computed while the sum of another travels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshbridge.overlap.travelling_sums import Cut, Scatter
 
 @dataclass(frozen=True)
 class ScatteredProducts:
-    """A reduce-scatter of a product, or of a sum of products, along one axis of a mesh."""
+    """A reduce-scatter or all-reduce of a product, or of a sum of products, along one axis of a mesh."""
 
     scatter: Scatter
     halved: int
@@ -36,7 +36,7 @@ class ScatteredProducts:
         """Predicted seconds by which the step becomes shorter."""
         count = self.scatter.count
         computing = sum(prices.seconds(product.op) for product in self.products)
-        block = prices.memory(self.scatter.block)
+        block = prices.memory(self.scatter.partial) / count
         read = sum(self._read(product, side, prices) for product in self.products for side in (0, 1))
         step = max(computing / count, read + block)
         # Two halves in each step, of which all but the first are added to what has come: two are read and one is written.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from meshbridge.cost.divided import Prices
 from meshbridge.dialect import build
 from meshbridge.dialect.module_mesh import declared_meshes
-from meshbridge.dialect.ops import ReduceScatterOp
+from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
@@ -31,11 +31,13 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Scatter:
-    """A reduce-scatter that adds up along one axis of a mesh."""
+    """A reduce-scatter that adds up along one axis of a mesh, or an all-reduce, which is one and an all-gather."""
 
     op: ir.Operation
     mesh: Mesh
     axis: int
+    dim: int
+    "Along which the blocks stand."
 
     @property
     def count(self) -> int:
@@ -43,9 +45,9 @@ class Scatter:
         return self.mesh.shape[self.axis]
 
     @property
-    def dim(self) -> int:
-        """Along which the blocks stand."""
-        return ReduceScatterOp(self.op).scatter_axis
+    def is_gathered(self) -> bool:
+        """Whether each device gets all blocks."""
+        return self.op.name == AllReduceOp.OPERATION_NAME
 
     @property
     def partial(self) -> ir.Value:
@@ -54,18 +56,18 @@ class Scatter:
         return value
 
     @property
-    def block(self) -> ir.Value:
-        """What a device gets."""
-        value: ir.Value = self.op.results[0]
-        return value
+    def block(self) -> list[int]:
+        """The shape of a block."""
+        shape = shape_of(self.partial)
+        shape[self.dim] //= self.count
+        return shape
 
     def halves(self, least: int) -> list[int]:
         """The dimensions of a block of which one half of at least so many elements can travel each way."""
-        shape = shape_of(self.block)
-        return [dim for dim, size in enumerate(shape) if dim != self.dim and not size % 2 and size // 2 >= least]
+        return [dim for dim, size in enumerate(self.block) if dim != self.dim and not size % 2 and size // 2 >= least]
 
     def travel(self, halved: int | None, part: Part) -> None:
-        """Writes the steps instead of the reduce-scatter: one half of a block, along the dimension `halved`, travels each way, or
+        """Writes the steps instead of the collective: one half of a block, along the dimension `halved`, travels each way, or
         all of it one way. Devices add a `part` of what is reduced to what has come."""
         emit = Builder.before(self.op)
         own = emit.reshape(
@@ -75,15 +77,17 @@ class Scatter:
         if halved is None:
             total = self._sum(emit, own, ways[0], {}, part)
         else:
-            half = shape_of(self.block)[halved] // 2
+            half = self.block[halved] // 2
             sums = [self._sum(emit, own, way, {halved: (number * half, half)}, part) for number, way in enumerate(ways)]
             total = emit.concatenate(sums, halved)
-        self.block.replace_all_uses_with(total)
+        if self.is_gathered:
+            total = build.all_gather(total, self.mesh, mesh_axes=[self.axis], gather_axis=self.dim, at=emit)
+        self.op.results[0].replace_all_uses_with(total)
         self.op.erase()
 
     def _sum(self, emit: Builder, own: ir.Value, way: _Way, wanted: Cut, part: Part) -> ir.Value:
         """The sum of this device's block, of which what is `wanted` travels one way."""
-        rows = shape_of(self.block)[self.dim]
+        rows = self.block[self.dim]
         total: ir.Value | None = None
         for step in range(self.count):
             number = emit.elementwise("remainder", emit.add(own, (way.first - way.offset * step) % self.count), self.count)
@@ -121,9 +125,9 @@ class TravellingSums:
         """Predicted seconds by which the step becomes shorter."""
         op, count = self.scatter.op, self.scatter.count
         ways = 1 if self.halved is None else 2
-        adding = (3 * (count - 1) + 1) * prices.memory(self.scatter.block) + ways * count * prices.kernel_launch
+        adding = (3 * (count - 1) + 1) * prices.memory(self.scatter.partial) / count + ways * count * prices.kernel_launch
         *_, end = op.block.operations
-        behind = waiting([use.owner.operation for use in self.scatter.block.uses], end.operation)
+        behind = waiting([use.owner.operation for use in op.results[0].uses], end.operation)
         return prices.scattered_beside(op, count, ways, behind) - adding
 
     def rewrite(self) -> None:
@@ -138,13 +142,19 @@ def _part(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
 
 
 def scatters(module: ir.Module, most: int) -> Iterator[Scatter]:
-    """Those along one axis of at most so many devices, of static shapes, that convert nothing."""
+    """Those along one axis of at most so many devices, of static shapes, that convert nothing; of all-reduces, those of which a
+    dimension divides evenly, the first one."""
     meshes = declared_meshes(module.body)
-    for op in find(module.operation, [ReduceScatterOp.OPERATION_NAME]):
-        view = ReduceScatterOp(op)
-        mesh = meshes[view.mesh]
+    for op in find(module.operation, [ReduceScatterOp.OPERATION_NAME, AllReduceOp.OPERATION_NAME]):
+        view = ReduceScatterOp(op) if op.name == ReduceScatterOp.OPERATION_NAME else AllReduceOp(op)
+        mesh, shape = meshes[view.mesh], shape_of(op.operands[0])
         axes = [axis for axis in view.mesh_axes if mesh.shape[axis] != 1]
         if view.reduction != "sum" or element_of(op.operands[0]) != element_of(op.results[0]) or len(axes) != 1:
             continue
-        if DYNAMIC not in (*shape_of(op.operands[0]), *mesh.shape) and mesh.shape[axes[0]] <= most:
-            yield Scatter(op, mesh, axes[0])
+        count = mesh.shape[axes[0]]
+        if DYNAMIC in (*shape, *mesh.shape) or count > most:
+            continue
+        even = (dim for dim, size in enumerate(shape) if size % count == 0)
+        dim = view.scatter_axis if isinstance(view, ReduceScatterOp) else next(even, None)
+        if dim is not None:
+            yield Scatter(op, mesh, axes[0], dim)

@@ -124,6 +124,31 @@ func.func @whole(%x: tensor<3x4xf32>, %y: tensor<3x2xf32>, %z: tensor<4x4xf32>) 
   return %1, %2, %3 : tensor<3x1xf32>, tensor<3x1xf32>, tensor<1x4xf32>
 }
 
+// The sum that all devices get is gathered once it has travelled, along the first dimension that divides evenly.
+// CHECK-LABEL: func.func @everywhere
+// CHECK-NOT:     mesh.all_reduce
+// CHECK:         mesh.shift {{.*}} : tensor<3x2x2xf32> -> tensor<3x2x2xf32>
+// CHECK:         %[[SUM:.*]] = stablehlo.concatenate {{.*}}, dim = 2 : (tensor<3x2x2xf32>, tensor<3x2x2xf32>) -> tensor<3x2x4xf32>
+// CHECK:         mesh.all_gather %[[SUM]] on @m mesh_axes = [1] gather_axis = 1 : tensor<3x2x4xf32> -> tensor<3x8x4xf32>
+func.func @everywhere(%x: tensor<3x8x5xf32>, %w: tensor<5x4xf32>) -> tensor<3x8x4xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [2] x [0] : (tensor<3x8x5xf32>, tensor<5x4xf32>) -> tensor<3x8x4xf32>
+  %1 = mesh.all_reduce %0 on @m mesh_axes = [1] : tensor<3x8x4xf32> -> tensor<3x8x4xf32>
+  return %1 : tensor<3x8x4xf32>
+}
+
+// An all-reduce of what is no product, along two axes, or where nothing divides evenly.
+// CHECK-LABEL: func.func @reduced
+// CHECK-COUNT-3: mesh.all_reduce
+// CHECK:         return
+func.func @reduced(%x: tensor<8x4xf32>, %y: tensor<3x5xf32>) -> (tensor<8x4xf32>, tensor<8x8xf32>, tensor<3x3xf32>) {
+  %0 = mesh.all_reduce %x on @m mesh_axes = [1] : tensor<8x4xf32> -> tensor<8x4xf32>
+  %1 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x8xf32>
+  %2 = mesh.all_reduce %1 on @m mesh_axes = [0, 1] : tensor<8x8xf32> -> tensor<8x8xf32>
+  %3 = stablehlo.dot_general %y, %y, contracting_dims = [1] x [1] : (tensor<3x5xf32>, tensor<3x5xf32>) -> tensor<3x3xf32>
+  %4 = mesh.all_reduce %3 on @m mesh_axes = [1] : tensor<3x3xf32> -> tensor<3x3xf32>
+  return %0, %2, %4 : tensor<8x4xf32>, tensor<8x8xf32>, tensor<3x3xf32>
+}
+
 // Somebody else reads what is gathered, nothing divides evenly, or what is reduced is not a sum along one axis.
 // CHECK-LABEL: func.func @kept
 // CHECK-COUNT-2: mesh.all_gather
