@@ -297,6 +297,18 @@ def test_products_may_write_what_is_made_of_their_results() -> None:
         assert seconds == pytest.approx(PRODUCT + moving(passes, passes // 2 + 1), rel=1e-3)
 
 
+def test_products_are_scaled_as_they_are_written() -> None:
+    """By a constant, transposed or not, unless something else reads them as they are."""
+    rate = f"%rate = stablehlo.constant dense<0.1> : {TENSOR}\n"
+    turned = f"%t = stablehlo.transpose %p, dims = [1, 0] : ({TENSOR}) -> {TENSOR}\n"
+    body = rate + product("p", "x", "x") + turned + f"%s = stablehlo.multiply %rate, %t : {TENSOR}\n"
+    assert predicted(f"{body}return %s : {TENSOR}", f"%x: {TENSOR}", TENSOR).seconds == pytest.approx(PRODUCT)
+    both = predicted(f"{body}return %s, %p : {TENSOR}, {TENSOR}", f"%x: {TENSOR}", f"{TENSOR}, {TENSOR}")
+    assert both.seconds == pytest.approx(PRODUCT + moving(2))
+    other = predicted(f"{body.replace('%rate, %t', '%x, %t')}return %s : {TENSOR}", f"%x: {TENSOR}", TENSOR)
+    assert other.seconds == pytest.approx(PRODUCT + moving(3))
+
+
 def test_a_normalised_tensor_is_computed_by_every_reader() -> None:
     """Out of one of its size and a vector: four passes, and two of a row, in place of five and one."""
     row = f"tensor<{SIZE}xbf16>"

@@ -54,6 +54,9 @@ _SLICING = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice", "stablehlo.g
 _WITHIN = frozenset({"stablehlo.slice", "stablehlo.dynamic_slice"})
 """Are a part of their first operand, where it stands."""
 
+_TURNING = frozenset({"stablehlo.reshape", "stablehlo.transpose"})
+"""Products are written so, instead of turned."""
+
 _UPDATING = {"stablehlo.dynamic_update_slice": 1, "stablehlo.scatter": -1}
 """Write into their first operand, by the number of the operand that says how much."""
 
@@ -113,6 +116,8 @@ class Fusion:
                     self._buffers[result] = known
         elif op.name in CONTRACTIONS and self._passes_on(op.results[0]):
             self._buffers[op.results[0]] = {op.results[0]: 0.0}
+        elif (product := self._scaled(op)) is not None:
+            self._share(op.results[0], product)
         elif op.name in FREE or op.name in VIEWS or op.name in FUSING:
             read = self.read(op)
             takes_long = op.name in _EXPENSIVE and bool(shape_of(op.results[0]))  # a number takes no longer than reading it
@@ -139,6 +144,26 @@ class Fusion:
     def _passes_on(self, product: ir.Value) -> bool:
         """Whether no buffer holds the result of a product, but what is computed of it."""
         return self._epilogues.get(product, product) != product
+
+    def _scaled(self, op: ir.Operation) -> ir.Value | None:
+        """What `op` multiplies by a constant if that is a product, perhaps transposed, which nothing else reads: products are
+        scaled before they are written."""
+        if op.name != "stablehlo.multiply" or self._epilogues:
+            return None
+        for value, factor in (tuple(op.operands), tuple(op.operands)[::-1]):
+            if _is_splat(factor) and self._is_product(value):
+                return value
+        return None
+
+    def _is_product(self, value: ir.Value) -> bool:
+        while len(self._readers.get(value, {})) == 1 and not isinstance(value.owner, ir.Block):
+            op = value.owner.operation
+            if op.name in CONTRACTIONS:
+                return True
+            if op.name not in _TURNING:
+                return False
+            value = op.operands[0]
+        return False
 
     def _share(self, value: ir.Value, source: ir.Value) -> None:
         """Notes that `value` is in the buffer of `source`."""
@@ -195,6 +220,16 @@ def only_read(op: ir.Operation) -> Iterator[tuple[int, ir.Value]]:
     for number, (argument, value) in enumerate(zip(body.arguments, yielded, strict=True)):
         if argument == value:
             yield number, argument
+
+
+def _is_splat(value: ir.Value) -> bool:
+    """Whether all elements are one constant."""
+    if isinstance(value.owner, ir.Block):
+        return False
+    op = value.owner.operation
+    if op.name == "stablehlo.broadcast_in_dim":
+        return _is_splat(op.operands[0])
+    return op.name == "stablehlo.constant" and ir.DenseElementsAttr(op.attributes["value"]).is_splat
 
 
 def _share(op: ir.Operation, number: int) -> float:
