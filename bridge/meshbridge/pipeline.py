@@ -28,6 +28,7 @@ from meshbridge.cost.objective import (
     divides,
     objective,
     prefetches,
+    puts_off,
     reduces_beside,
     rings,
     shifts,
@@ -52,6 +53,7 @@ from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import Target, has_topology, of_machine
 from meshbridge.overlap.collective_matmul import CollectiveMatmul
 from meshbridge.overlap.delay_scaling import DelayScaling
+from meshbridge.overlap.keep_schedule import KeepSchedule
 from meshbridge.overlap.peel_last_microbatch import PeelLastMicrobatch
 from meshbridge.overlap.prefetch_gathers import WORTH_A_WINDOW, PrefetchGathers
 from meshbridge.overlap.ring_attention import RingAttention
@@ -235,7 +237,8 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     divide = (matmul,) if divides(*under) else ()  # what is gathered ahead need not be divided
     together = (DelayScaling(*under),) if combines(options.machine) else ()
-    return (*together, *attention, *peeled, *prefetch, *divide)
+    keep = (KeepSchedule(options.machine, options.layout, options.compiler_options),) if puts_off(*under) else ()
+    return (*together, *attention, *peeled, *prefetch, *divide, *keep)
 
 
 def _finish(options: Options) -> tuple[Pass, ...]:

@@ -112,6 +112,12 @@ def reduces_beside(name: str, compiler_options: OptionSet = "default") -> bool:
     return name not in UNNAMED and not {"all_reduce", "reduce_scatter"}.isdisjoint(device(name, compiler_options).asynchronous)
 
 
+def puts_off(name: str, compiler_options: OptionSet = "default") -> bool:
+    """Whether the compiler of the machine begins reductions that no product waits for as late as it can, as XLA:GPU does. Raises
+    MeshError as `objective` does."""
+    return reduces_beside(name, compiler_options) and device(name, compiler_options).platform == "gpu"
+
+
 def rings(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether attention may take less time as a ring on the machine: XLA:GPU models products of one shard of keys at more than
     their share of the whole product's time. Raises MeshError as `objective` does."""

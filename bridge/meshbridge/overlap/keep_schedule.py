@@ -1,0 +1,272 @@
+"""`keep-schedule`: what the predicted schedule begins early the compiler does not put off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+from meshbridge.cost.collective_ops import issued_kind
+from meshbridge.cost.fusion import FUSING, VIEWS
+from meshbridge.cost.objective import JOINED, device
+from meshbridge.cost.step import Run, collective_times, runs
+from meshbridge.ir.builder import Builder, op_of
+from meshbridge.ir.elements import tensor_bytes
+from meshbridge.ir.mlir import BARRIER, REGION_OPS, MeshError, ancestor_in, ir, walk
+from meshbridge.ir.passes import Pass, register
+from meshbridge.machines.machine import OptionSet
+from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.ops.composites import CONTRACTIONS
+
+
+@register
+@dataclass(frozen=True)
+class KeepSchedule(Pass):
+    """Lets what the predicted schedule begins after a reduction of gradients wait for it, and what reads an awaited reduction for
+    the gradients' products that run beside it.
+
+    Input:   %1 = stablehlo.dot_general %cotangent, %w                    // the layer before waits for it
+             %2 = mesh.all_reduce %1 on @m mesh_axes = [0]
+             %3 = stablehlo.dot_general %x, %cotangent                    // nothing but the update waits for it
+             %4 = mesh.all_reduce %3 on @m mesh_axes = [1]
+    Output:  %1 = stablehlo.dot_general %cotangent, %w
+             %3 = stablehlo.dot_general %x, %cotangent
+             %4 = mesh.all_reduce %3 on @m mesh_axes = [1]
+             %begun, %_ = stablehlo.optimization_barrier %1, %4           // where the schedule begins %4 before %2
+             %2 = mesh.all_reduce %begun on @m mesh_axes = [0]
+
+    or       %2 = mesh.all_reduce %1 on @m mesh_axes = [0]
+             %awaited, %_ = stablehlo.optimization_barrier %2, %3         // where it runs %3 beside %2
+             %4 = mesh.all_reduce %3 on @m mesh_axes = [1]
+
+    XLA:GPU schedules backwards from the end, so that it begins as late as it can what no product waits for, *late* collectives,
+    and runs late products, those of gradients, beside whichever of these comes last. Gathers of what no product computes, *early*
+    ones, are best begun so, and stay free. Within loops only late collectives wait, for one another: what a trip awaits XLA:GPU
+    runs beside what it moves there from another trip. What is tied has a size at which no compiler joins it with another.
+    """
+
+    name: ClassVar[str] = "keep-schedule"
+    machine: str = ""
+    "Whose schedule is predicted, perhaps with a topology; without one nothing is."
+    layout: str = ""
+    "Where the axes of the mesh are on it, as in data=dcn,model=ici."
+    compiler_options: OptionSet = "default"
+    "Under which of XLA's options the step will be compiled there."
+    least: int = int(JOINED / 2)
+    "Bytes of the smallest collective that is tied: compilers join smaller ones, which must not need one another."
+
+    def run(self, module: ir.Module) -> bool:
+        if not self.machine:
+            return False
+        with module.context:
+            target = of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
+            machine = device(self.machine, self.compiler_options)
+            try:
+                times = collective_times(module, machine, target)
+                scheduled = runs(module, machine, times)
+            except MeshError:  # nothing says when what runs; the report says what its prediction stumbles over
+                return False
+            large: dict[ir.Block, list[ir.Operation]] = {}
+            for op in times:
+                if op in scheduled and issued_kind(op) in machine.asynchronous and _size(op) >= self.least:
+                    large.setdefault(op.block, []).append(op)
+            blocks = [_Block(block, scheduled, found) for block, found in large.items()]
+            return sum(block.tie() for block in blocks) > 0
+
+
+def _size(collective: ir.Operation) -> float:
+    return max(map(tensor_bytes, (*collective.operands, *collective.results)))
+
+
+@dataclass(frozen=True)
+class _Tie:
+    """Uses of a value that are to wait for another one."""
+
+    uses: tuple[tuple[ir.Operation, int], ...]
+    "Operations, and the numbers of their operands."
+    awaited: ir.Value
+
+
+class _Block:
+    """The operations of a block, what waits for what among them, and when they run."""
+
+    def __init__(
+        self,
+        block: ir.Block,
+        scheduled: Mapping[ir.Operation, Run],
+        large: Sequence[ir.Operation],
+    ) -> None:
+        self.block = block
+        self._is_body = block.owner.operation.name == "stablehlo.while"
+        self.operations = [view.operation for view in block.operations]
+        self.runs = {op: scheduled[op] for op in self.operations if op in scheduled and op.name != BARRIER}
+        self.large = sorted(large, key=lambda op: self.runs[op].start)
+        self._number = {op: number for number, op in enumerate(self.operations)}
+        self._before = [0] * len(self.operations)
+        "By an operation's number, those that it waits for, a bit for each, itself included."
+        self._running = sum(1 << self._number[op] for op in self.runs)
+        for number, op in enumerate(self.operations):
+            self._before[number] = 1 << number
+            for source in self._sources(op):
+                self._before[number] |= self._before[source]
+        self._awaited = self._awaited_by_products()
+        self._behind_products = self._computed_behind_products()
+        self._late_products = [op for op in self.runs if op.name in CONTRACTIONS and self._late(op)]
+
+    def tie(self) -> int:
+        """Puts in the barriers, and says how many."""
+        ties = [*self._in_order(), *self._beside()]
+        for tie in ties:
+            (first, number), *_ = tie.uses
+            value = first.operands[number]
+            barrier = Builder.after(op_of(tie.awaited)).op(BARRIER, [value.type, tie.awaited.type], [value, tie.awaited])
+            for user, place in tie.uses:
+                user.operands[place] = barrier.results[0]
+        if ties:
+            _sort(self.block)
+        return len(ties)
+
+    def _in_order(self) -> Iterator[_Tie]:
+        """Collectives that wait for a late one before them: another late one, or one that could not begin before that ends."""
+        ready = self._ready()
+        first: ir.Operation | None = None
+        for second in self.large:
+            if first is not None and not self._early(second) and not self._waits(second, first):
+                is_free = not self._is_body and _span(self.runs[first])[1] <= ready[second]
+                if is_free or self._late(second):
+                    yield _Tie(((second, 0),), first.results[0])
+            if self._late(second):
+                first = second
+
+    def _beside(self) -> Iterator[_Tie]:
+        """Readers of collectives, neither late nor early, that wait for late products beside them."""
+        needed = self._needed()
+        for op in self.large if not self._is_body else ():
+            if self._late(op) or self._early(op):
+                continue
+            uses: dict[ir.Operation, list[tuple[ir.Operation, int]]] = {}
+            for use in op.results[0].uses:
+                reader = ancestor_in(self.block, use.owner.operation)
+                until = inf if reader is None else needed[reader]
+                product = self._last_beside(op, until) if until < inf else None
+                if reader is not None and product is not None and not self._waits(reader, product):
+                    uses.setdefault(product, []).append((use.owner.operation, use.operand_number))
+            yield from (_Tie(tuple(found), self._end(product)) for product, found in uses.items())
+
+    def _ready(self) -> dict[ir.Operation, float]:
+        """When all is there that each operation reads."""
+        found: dict[ir.Operation, float] = {}
+        for op in self.operations:
+            makers = (self.operations[number] for number in self._sources(op))
+            found[op] = max((_span(self.runs[each])[1] if each in self.runs else found[each] for each in makers), default=0.0)
+        return found
+
+    def _needed(self) -> dict[ir.Operation, float]:
+        """When each operation is to have run: when it starts, or of those that readers compute on the way, these."""
+        found: dict[ir.Operation, float] = {}
+        for op in reversed(self.operations):
+            readers = (ancestor_in(self.block, use.owner.operation) for result in op.results for use in result.uses)
+            run = self.runs.get(op)
+            found[op] = min((found[each] for each in readers if each is not None), default=inf) if run is None else run.start
+        return found
+
+    def _last_beside(self, collective: ir.Operation, until: float) -> ir.Operation | None:
+        """The last of the late products that run beside a collective and end before something starts."""
+        begin, end = _span(self.runs[collective])
+        beside = (
+            op
+            for op in self._late_products
+            if self.runs[op].start < end and begin < (ended := _span(self.runs[op])[1]) and ended <= until
+        )
+        return max(beside, key=lambda op: self.runs[op].start, default=None)
+
+    def _end(self, product: ir.Operation) -> ir.Value:
+        """What a product gives, or what is computed of that and of what is there before it: compilers may compute it with the
+        product."""
+        value: ir.Value = product.results[0]
+        there = self._before[self._number[product]]
+        while len(users := {use.owner.operation for use in value.uses}) == 1:
+            (user,) = users
+            if user.name not in FUSING | VIEWS - {BARRIER} or user.block != self.block:
+                break
+            there |= 1 << self._number[user]
+            if self._before[self._number[user]] & self._running & ~there:
+                break
+            value = user.results[0]
+        return value
+
+    def _waits(self, op: ir.Operation, other: ir.Operation) -> bool:
+        return bool(self._before[self._number[op]] >> self._number[other] & 1)
+
+    def _awaited_by_products(self) -> set[ir.Operation]:
+        """The operations whose results products wait for, in a loop those of the next trip, too."""
+        found: set[ir.Operation] = set()
+        carried: set[int] = set()
+        "The numbers of what a loop carries that products wait for."
+        while True:
+            known = len(carried)
+            for op in reversed(self.operations):
+                ends = self._is_body and op == self.operations[-1]
+                values = [op.operands[number] for number in carried] if ends else _read(op)
+                for value in values if ends or _is_product(op) or op in found else ():
+                    if not isinstance(value.owner, ir.Block):
+                        found.add(value.owner.operation)
+                    elif self._is_body and value.owner == self.block:
+                        carried.add(ir.BlockArgument(value).arg_number)
+            if len(carried) == known:
+                return found
+
+    def _computed_behind_products(self) -> set[ir.Value]:
+        """What is computed of results of products: a barrier hands on each operand as it is, as a checkpoint's a parameter."""
+        found: set[ir.Value] = set()
+        for op in self.operations:
+            if op.name == BARRIER:
+                found.update(result for result, operand in zip(op.results, op.operands, strict=True) if operand in found)
+            elif _is_product(op) or not found.isdisjoint(_read(op)):
+                found.update(op.results)
+        return found
+
+    def _late(self, op: ir.Operation) -> bool:
+        return op not in self._awaited
+
+    def _early(self, op: ir.Operation) -> bool:
+        return self._behind_products.isdisjoint(op.operands)
+
+    def _sources(self, op: ir.Operation) -> Iterable[int]:
+        """The numbers of the operations of the block that `op` reads."""
+        return [self._number[maker] for maker in _makers(op) if maker in self._number]
+
+
+def _is_product(op: ir.Operation) -> bool:
+    return op.name in CONTRACTIONS or op.name in REGION_OPS
+
+
+def _span(run: Run) -> tuple[float, float]:
+    return run.start, run.start + run.seconds
+
+
+def _read(op: ir.Operation) -> Iterable[ir.Value]:
+    return (value for inner in walk(op) for value in inner.operands) if len(op.regions) else op.operands
+
+
+def _sort(block: ir.Block) -> None:
+    """Moves operations behind what they read, and no further up than that takes."""
+    *operations, end = [view.operation for view in block.operations]
+    waiting = set(operations)
+    for root in operations:
+        stack = [root]
+        while stack:
+            op = stack[-1]
+            missing = [each for each in _makers(op) if each in waiting and each != op] if op in waiting else []
+            stack += reversed(missing)
+            if not missing:
+                stack.pop()
+                if op in waiting:
+                    waiting.remove(op)
+                    op.move_before(end)
+
+
+def _makers(op: ir.Operation) -> list[ir.Operation]:
+    """The operations that give what `op` reads."""
+    return [value.owner.operation for value in _read(op) if not isinstance(value.owner, ir.Block)]

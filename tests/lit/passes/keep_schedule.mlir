@@ -1,0 +1,68 @@
+// RUN: mesh-opt %s --split-input-file --keep-schedule='machine=h100 least=0' | filecheck %s
+// RUN: mesh-opt %s --split-input-file --keep-schedule='least=0' | filecheck %s --check-prefix=FREE
+// RUN: mesh-opt %s --split-input-file --keep-schedule='machine=h100 least=1000000000000' | filecheck %s --check-prefix=FREE
+
+// FREE-NOT: optimization_barrier
+
+mesh.mesh @m(shape = 2x4)
+
+// The gradient's product runs beside the reduction that the next product waits for, not beside its own.
+// CHECK-LABEL: func.func @beside
+// CHECK:         %[[BACK:.*]] = stablehlo.dot_general %arg0, %arg1
+// CHECK:         %[[SUM:.*]] = mesh.all_reduce %[[BACK]]
+// CHECK:         %[[GRADIENT:.*]] = stablehlo.dot_general %arg2, %arg0
+// CHECK:         %[[HELD:.*]]:2 = stablehlo.optimization_barrier %[[SUM]], %[[GRADIENT]]
+// CHECK:         %[[REDUCED:.*]] = mesh.all_reduce %[[GRADIENT]]
+// CHECK:         stablehlo.dot_general %[[HELD]]#0, %arg1
+// CHECK:         return %[[REDUCED]]
+func.func @beside(%cotangent: tensor<512x512xf32>, %w: tensor<512x512xf32>, %x: tensor<512x512xf32>)
+    -> (tensor<512x512xf32>, tensor<512x512xf32>) {
+  %0 = stablehlo.dot_general %cotangent, %w, contracting_dims = [1] x [1] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %1 = mesh.all_reduce %0 on @m mesh_axes = [0] : tensor<512x512xf32> -> tensor<512x512xf32>
+  %2 = stablehlo.dot_general %x, %cotangent, contracting_dims = [0] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %3 = mesh.all_reduce %2 on @m mesh_axes = [1] : tensor<512x512xf32> -> tensor<512x512xf32>
+  %4 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [1] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  return %3, %4 : tensor<512x512xf32>, tensor<512x512xf32>
+}
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+
+// The reduction of a large gradient is begun first, and moves up; what is reduced for the layer before waits for it. The gradient
+// is scaled as its product writes it.
+// CHECK-LABEL: func.func @in_order
+// CHECK:         %[[BACK:.*]] = stablehlo.dot_general %arg0, %arg1
+// CHECK:         %[[GRADIENT:.*]] = stablehlo.dot_general %arg2, %arg0
+// CHECK:         %[[SCALED:.*]] = stablehlo.multiply %{{.*}}, %[[GRADIENT]]
+// CHECK:         %[[REDUCED:.*]] = mesh.all_reduce %[[SCALED]]
+// CHECK:         %[[HELD:.*]]:2 = stablehlo.optimization_barrier %[[BACK]], %[[REDUCED]]
+// CHECK:         %[[SUM:.*]] = mesh.all_reduce %[[HELD]]#0
+// CHECK:         stablehlo.dot_general %[[SUM]]
+// CHECK:         return %[[REDUCED]]
+func.func @in_order(%cotangent: tensor<8192x16384xf32>, %w: tensor<4096x16384xf32>, %x: tensor<8192x4096xf32>, %v: tensor<4096x16xf32>)
+    -> (tensor<4096x16384xf32>, tensor<8192x16xf32>) {
+  %rate = stablehlo.constant dense<0.1> : tensor<4096x16384xf32>
+  %0 = stablehlo.dot_general %cotangent, %w, contracting_dims = [1] x [1] : (tensor<8192x16384xf32>, tensor<4096x16384xf32>) -> tensor<8192x4096xf32>
+  %1 = mesh.all_reduce %0 on @m mesh_axes = [0] : tensor<8192x4096xf32> -> tensor<8192x4096xf32>
+  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x16xf32>) -> tensor<8192x16xf32>
+  %3 = stablehlo.dot_general %x, %cotangent, contracting_dims = [0] x [0] : (tensor<8192x4096xf32>, tensor<8192x16384xf32>) -> tensor<4096x16384xf32>
+  %4 = stablehlo.multiply %rate, %3 : tensor<4096x16384xf32>
+  %5 = mesh.all_reduce %4 on @m mesh_axes = [1] : tensor<4096x16384xf32> -> tensor<4096x16384xf32>
+  return %5, %2 : tensor<4096x16384xf32>, tensor<8192x16xf32>
+}
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+
+// Gathers that wait for no product stay free, and so does what the compiler may join with another.
+// CHECK-LABEL: func.func @early
+// CHECK-NOT:     optimization_barrier
+func.func @early(%x: tensor<512x512xf32>, %v: tensor<256x512xf32>, %w: tensor<128x512xf32>) -> tensor<512x512xf32> {
+  %0 = mesh.all_gather %v on @m mesh_axes = [0] gather_axis = 0 : tensor<256x512xf32> -> tensor<512x512xf32>
+  %1 = mesh.all_gather %w on @m mesh_axes = [1] gather_axis = 0 : tensor<128x512xf32> -> tensor<512x512xf32>
+  %2 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %3 = stablehlo.dot_general %2, %1, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  return %3 : tensor<512x512xf32>
+}
