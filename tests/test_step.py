@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +22,7 @@ from meshbridge.cost.memory import memory
 from meshbridge.cost.schedule import Task, starts
 from meshbridge.cost.seconds import collective_time
 from meshbridge.cost.step import Step, predict, step_seconds
+from meshbridge.cost.ways import Way, best_plan
 from meshbridge.dialect import assembly
 from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
@@ -217,6 +219,28 @@ LOOP = f"""
   }}
   return %0#1 : {TENSOR}
 """
+
+
+def test_of_plans_that_take_as_long_one_that_hides_more_may_send_more() -> None:
+    """What the device waits for counts as sent once more; of plans that hide as much, the one that sends least is taken."""
+    rows = f"tensor<64x{SIZE}xbf16>", f"tensor<512x{SIZE}xbf16>"
+    more = f"%m = mesh.all_gather %b on @m mesh_axes = [0] gather_axis = 0 : {rows[0]} -> {rows[1]}\n"
+    last = 100  # products, beside which a gather takes less than a percent
+
+    def chained(first: str) -> str:
+        return product("p0", "x", first) + "".join(product(f"p{n + 1}", f"p{n}", "x") for n in range(last))
+
+    hidden = f"{gather('g', 'a')}{chained('x')}%s = stablehlo.add %p{last}, %g : {TENSOR}\n"
+    waiting = gather("g", "a") + chained("g") + f"%s = stablehlo.add %p{last}, %x : {TENSOR}\n"
+    arguments, results = f"%x: {TENSOR}, %a: {SHARD}, %b: {rows[0]}", f"{TENSOR}, {rows[1]}"
+    zeros = f"%m = stablehlo.constant dense<0.0> : {rows[1]}\n"
+    end = f"return %s, %m : {TENSOR}, {rows[1]}"
+    bodies = {Way("waits"): waiting + zeros, Way("hides"): more + hidden, Way("hides and sends less"): hidden + zeros}
+    planned = {way: read(body + end, arguments, results) for way, body in bodies.items()}
+    target = of_machine(GPUS)
+    waits, hides, least = planned
+    assert best_plan([waits, hides], target, math.inf, planned.__getitem__).way == hides
+    assert best_plan([waits, hides, least], target, math.inf, planned.__getitem__).way == least
 
 
 def test_a_loop_is_scheduled_once_and_counted_often() -> None:
