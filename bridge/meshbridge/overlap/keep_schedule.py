@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -102,17 +103,13 @@ class _Block:
         self.operations = [view.operation for view in block.operations]
         self.runs = {op: scheduled[op] for op in self.operations if op in scheduled and op.name != BARRIER}
         self.large = sorted(large, key=lambda op: self.runs[op].start)
-        self._number = {op: number for number, op in enumerate(self.operations)}
-        self._before = [0] * len(self.operations)
-        "By an operation's number, those that it waits for, a bit for each, itself included."
-        self._running = sum(1 << self._number[op] for op in self.runs)
-        for number, op in enumerate(self.operations):
-            self._before[number] = 1 << number
-            for source in self._sources(op):
-                self._before[number] |= self._before[source]
         self._awaited = self._awaited_by_products()
         self._behind_products = self._computed_behind_products()
-        self._late_products = [op for op in self.runs if op.name in CONTRACTIONS and self._late(op)]
+        late = (op for op in self.runs if op.name in CONTRACTIONS and self._late(op))
+        self._late_products = sorted(late, key=lambda op: self.runs[op].start)
+        self._bits = {op: 1 << number for number, op in enumerate((*self.large, *self._late_products))}
+        self._before = self._awaited_by_each()
+        self._ready = self._all_is_there()
 
     def tie(self) -> int:
         """Puts in the barriers, and says how many."""
@@ -129,11 +126,10 @@ class _Block:
 
     def _in_order(self) -> Iterator[_Tie]:
         """Collectives that wait for a late one before them: another late one, or one that could not begin before that ends."""
-        ready = self._ready()
         first: ir.Operation | None = None
         for second in self.large:
             if first is not None and not self._early(second) and not self._waits(second, first):
-                is_free = not self._is_body and _span(self.runs[first])[1] <= ready[second]
+                is_free = not self._is_body and _span(self.runs[first])[1] <= self._ready[second]
                 if is_free or self._late(second):
                     yield _Tie(((second, 0),), first.results[0])
             if self._late(second):
@@ -154,13 +150,16 @@ class _Block:
                     uses.setdefault(product, []).append((use.owner.operation, use.operand_number))
             yield from (_Tie(tuple(found), self._end(product)) for product, found in uses.items())
 
-    def _ready(self) -> dict[ir.Operation, float]:
+    def _all_is_there(self) -> dict[ir.Operation, float]:
         """When all is there that each operation reads."""
         found: dict[ir.Operation, float] = {}
         for op in self.operations:
-            makers = (self.operations[number] for number in self._sources(op))
-            found[op] = max((_span(self.runs[each])[1] if each in self.runs else found[each] for each in makers), default=0.0)
+            found[op] = max((self._done(each, found) for each in self._sources(op)), default=0.0)
         return found
+
+    def _done(self, op: ir.Operation, ready: Mapping[ir.Operation, float]) -> float:
+        """When the result of an operation is there."""
+        return _span(self.runs[op])[1] if op in self.runs else ready[op]
 
     def _needed(self) -> dict[ir.Operation, float]:
         """When each operation is to have run: when it starts, or of those that readers compute on the way, these."""
@@ -174,30 +173,43 @@ class _Block:
     def _last_beside(self, collective: ir.Operation, until: float) -> ir.Operation | None:
         """The last of the late products that run beside a collective and end before something starts."""
         begin, end = _span(self.runs[collective])
-        beside = (
-            op
-            for op in self._late_products
-            if self.runs[op].start < end and begin < (ended := _span(self.runs[op])[1]) and ended <= until
-        )
-        return max(beside, key=lambda op: self.runs[op].start, default=None)
+        behind = bisect_left(self._late_products, end, key=lambda op: self.runs[op].start)
+        for op in reversed(self._late_products[:behind]):  # products run one after the other
+            ended = _span(self.runs[op])[1]
+            if ended <= begin:
+                break
+            if ended <= until:
+                return op
+        return None
 
     def _end(self, product: ir.Operation) -> ir.Value:
         """What a product gives, or what is computed of that and of what is there before it: compilers may compute it with the
         product."""
         value: ir.Value = product.results[0]
-        there = self._before[self._number[product]]
+        computed = {product}
         while len(users := {use.owner.operation for use in value.uses}) == 1:
             (user,) = users
             if user.name not in FUSING | VIEWS - {BARRIER} or user.block != self.block:
                 break
-            there |= 1 << self._number[user]
-            if self._before[self._number[user]] & self._running & ~there:
+            others = (each for each in self._sources(user) if each not in computed)
+            if any(self._done(each, self._ready) > self.runs[product].start for each in others):
                 break
+            computed.add(user)
             value = user.results[0]
         return value
 
+    def _awaited_by_each(self) -> dict[ir.Operation, int]:
+        """The large collectives and late products that each operation waits for, itself included, by their bits."""
+        found: dict[ir.Operation, int] = {}
+        for op in self.operations:
+            awaited = self._bits.get(op, 0)
+            for source in self._sources(op):
+                awaited |= found[source]
+            found[op] = awaited
+        return found
+
     def _waits(self, op: ir.Operation, other: ir.Operation) -> bool:
-        return bool(self._before[self._number[op]] >> self._number[other] & 1)
+        return bool(self._before[op] & self._bits[other])
 
     def _awaited_by_products(self) -> set[ir.Operation]:
         """The operations whose results products wait for, in a loop those of the next trip, too."""
@@ -233,9 +245,9 @@ class _Block:
     def _early(self, op: ir.Operation) -> bool:
         return self._behind_products.isdisjoint(op.operands)
 
-    def _sources(self, op: ir.Operation) -> Iterable[int]:
-        """The numbers of the operations of the block that `op` reads."""
-        return [self._number[maker] for maker in _makers(op) if maker in self._number]
+    def _sources(self, op: ir.Operation) -> list[ir.Operation]:
+        """The operations of the block that give what `op` reads."""
+        return [maker for maker in _makers(op) if maker.block == self.block]
 
 
 def _is_product(op: ir.Operation) -> bool:
