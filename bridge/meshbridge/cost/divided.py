@@ -6,8 +6,11 @@ differs from that (`EQUAL`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
 
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.fusion import VIEWS, Fusion
@@ -34,6 +37,25 @@ _LAID_OUT = frozenset({BARRIER, "stablehlo.while", *(f"mesh.{kind}" for kind in 
 """Give results whose layout nobody chooses for their readers, as arguments of blocks have it."""
 
 
+class _Loads(NamedTuple):
+    """What a device computes and sends in a block, in the order of the predicted step."""
+
+    starts: Sequence[float]
+    left: Sequence[tuple[float, float]]
+    "By the number of what starts, seconds of computing and of sending from there on."
+
+    @staticmethod
+    def of(started: Iterable[tuple[float, tuple[float, float]]]) -> _Loads:
+        """Of when each operation starts, and its seconds of both."""
+        order = sorted(started)
+        left = [*accumulate((load for _, load in reversed(order)), lambda a, b: (a[0] + b[0], a[1] + b[1]), initial=(0.0, 0.0))]
+        return _Loads([start for start, _ in order], left[::-1])
+
+    def since(self, began: float) -> tuple[float, float]:
+        """What starts no earlier."""
+        return self.left[bisect_left(self.starts, began)]
+
+
 @dataclass(frozen=True)
 class Prices:
     """The times of a program's operations on a machine."""
@@ -43,6 +65,7 @@ class Prices:
     times: Mapping[ir.Operation, Time]
     _fusions: dict[ir.Block, Fusion] = field(default_factory=dict)
     "What the compiler fuses in a block whose products compute their operands on the way."
+    _known_loads: dict[ir.Block, _Loads] = field(default_factory=dict)
 
     @staticmethod
     def of(module: ir.Module, machine: Machine, target: Target | None) -> Prices:
@@ -146,11 +169,24 @@ class Prices:
         time, reduced = self.times[scatter], self._kernels(scatter.operands)
         began = max((self._end(op) for op in self._kernels(value for op in reduced for value in op.operands)), default=0.0)
         travel = (count - 1) * ways * time.latency + sum(time.busy.values())
-        around = {scatter, *reduced, *behind}
-        block = (view.operation for view in scatter.block.operations if view.operation.name not in REGION_OPS)
-        beside = [op for op in block if op in self.runs and op not in around and self.start(op) >= began]
-        computing, sending = (sum(self.seconds(op) for op in beside if (op in self.times) == sends) for sends in (False, True))
+        computing, sending = self._loads(scatter.block).since(began)
+        for op in {scatter, *reduced, *behind}:
+            if self._is_load(op) and op.block == scatter.block and self.start(op) >= began:
+                computing, sending = computing - self._load(op)[0], sending - self._load(op)[1]
         return time.seconds / EQUAL - max(travel - max(computing - sending, 0.0), 0.0)
+
+    def _loads(self, block: ir.Block) -> _Loads:
+        if block not in self._known_loads:
+            operations = (view.operation for view in block.operations)
+            self._known_loads[block] = _Loads.of((self.start(op), self._load(op)) for op in operations if self._is_load(op))
+        return self._known_loads[block]
+
+    def _is_load(self, op: ir.Operation) -> bool:
+        return op in self.runs and op.name not in REGION_OPS
+
+    def _load(self, op: ir.Operation) -> tuple[float, float]:
+        """For how long the device computes for `op`, and for how long it sends."""
+        return (0.0, self.seconds(op)) if op in self.times else (self.seconds(op), 0.0)
 
     def _end(self, op: ir.Operation) -> float:
         return self.start(op) + self.seconds(op)

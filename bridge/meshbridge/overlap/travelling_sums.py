@@ -22,6 +22,11 @@ Part = Callable[[Builder, ir.Value, Cut], ir.Value]
 """Gives a part of what is reduced."""
 
 
+_MOST_BEHIND = 256
+"""How many operations may wait for a reduce-scatter whose sums travel beside others. Not measured: a bound on time. Few wait for
+the gradient of a weight: those of its update."""
+
+
 class _Way(NamedTuple):
     """In which direction sums travel, and the number of the block that a device adds to in the first step, less its own."""
 
@@ -124,10 +129,11 @@ class TravellingSums:
     def gain(self, prices: Prices) -> float:
         """Predicted seconds by which the step becomes shorter."""
         op, count = self.scatter.op, self.scatter.count
+        behind = waiting([op], most=_MOST_BEHIND)
+        if len(behind) > _MOST_BEHIND:
+            return 0.0
         ways = 1 if self.halved is None else 2
         adding = (3 * (count - 1) + 1) * prices.memory(self.scatter.partial) / count + ways * count * prices.kernel_launch
-        *_, end = op.block.operations
-        behind = waiting([use.owner.operation for use in op.results[0].uses], end.operation)
         return prices.scattered_beside(op, count, ways, behind) - adding
 
     def rewrite(self) -> None:
