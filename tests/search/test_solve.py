@@ -76,16 +76,17 @@ def test_the_normal_form_keeps_the_best_cost(seed: int) -> None:
     if form is None:
         assert np.isinf(best(replace(problem, limit=INF)))
         return
-    small = Problem(
-        tuple(form.costs[a:b] for a, b in itertools.pairwise(form.offsets)),
-        tuple((i, j, matrix) for (i, j), matrix in form.edges.items()),
-        tuple(form.held[a:b] for a, b in itertools.pairwise(form.offsets)),
-        problem.lifetimes,
-        problem.limit,
-    )
-    assert best(small) == best(problem)
-    for choice in itertools.islice(itertools.product(*(range(kept.size) for kept in form.choices)), 50):
-        assert problem.cost(form.original(np.array(choice))) == pytest.approx(small.cost(choice))
+    every = [np.array(chosen, dtype=np.int64) for chosen in itertools.product(*(range(size) for size in form.sizes()))]
+    allowed = [problem.cost(form.original(chosen)) for chosen in every if problem.peak(form.original(chosen)) <= problem.limit]
+    assert min(allowed, default=INF) == best(problem)
+    for chosen in every[:50]:
+        forbidden, cost = form.cost(chosen)
+        expected = problem.cost(form.original(chosen))
+        assert (forbidden > 0) == np.isinf(expected)
+        assert forbidden or cost == pytest.approx(expected)
+        assert form.cost(form.known(form.original(chosen))) == form.cost(chosen)
+        usage, times = problem.usage(form.original(chosen)), form.steps.times
+        assert form.usage(chosen) == pytest.approx(usage[times])
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1, 6, 1000]))

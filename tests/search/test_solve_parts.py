@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from benchmarks.iopddl import generated
 from meshbridge.search import cutset as cutset_module
 from meshbridge.search import dual as dual_module
-from meshbridge.search.combine import combined
 from meshbridge.search.cutset import Cutsets
 from meshbridge.search.dual import Dual
+from meshbridge.search.improve import Improver
 from meshbridge.search.leaves import Leaves
 from meshbridge.search.messages import Messages
-from meshbridge.search.normal import Normal, Steps, normal
+from meshbridge.search.normal import Normal, normal
 from meshbridge.search.problem import Problem
-from meshbridge.search.within import Within
+from meshbridge.search.start import starts
+from meshbridge.search.steps import Steps
 
 INF = float("inf")
 
@@ -82,9 +83,9 @@ def test_a_cutset_holds_some_variables_and_later_ones_hold_others() -> None:
     pairs = list(form.edges)
     times_held, random = np.zeros(form.count), np.random.default_rng(0)
     variables = sorted({v for pair in pairs for v in pair})
-    first = cutset_module._held(variables, pairs, np.full(form.count, 50), times_held, random)
+    first = cutset_module.held_out(variables, pairs, np.full(form.count, 50), times_held, random)
     times_held[sorted(first)] += 1
-    second = cutset_module._held(variables, pairs, np.full(form.count, 50), times_held, random)
+    second = cutset_module.held_out(variables, pairs, np.full(form.count, 50), times_held, random)
     assert first
     assert second - first
     assert set(variables) - first
@@ -165,38 +166,94 @@ def test_the_highest_of_the_steps_at_which_each_lives(seed: int) -> None:
     assert found.tolist() == [numbers[a:b].max(initial=-INF) for a, b in zip(first, last, strict=True)]
 
 
-@given(st.integers(0, 10_000))
-def test_parts_that_cost_less_and_fit_are_taken_over(seed: int) -> None:
-    problem = generated(30)
-    form = formed(problem)
-    smallest = np.array([form.held[a:b].argmin() for a, b in itertools.pairwise(form.offsets)])
+def tied(seed: int) -> Problem:
+    """Two chains of variables, all of a chain tied in drawn orders, with an edge between each two that are alike, and memory."""
     random = np.random.default_rng(seed)
-    changed = random.random(form.count) < 0.3
-    other = np.where(changed, random.integers(0, form.sizes()), smallest)
-    found = combined(form, smallest, other)
-    assert (form.usage(found) <= form.limit).all()
-    assert form.cost(found) <= form.cost(smallest)
-    assert np.isin(found - smallest, [0]).all() or (found == np.where(found == other, other, smallest)).all()
+    size, length = 3, 5
+    edges = []
+    for v in range(2 * length):
+        if v % length:
+            matrix = np.full((size, size), INF)
+            matrix[np.arange(size), random.permutation(size)] = random.integers(0, 5, size)
+            edges.append((v - 1, v, matrix) if random.random() < 0.5 else (v, v - 1, matrix.T.copy()))
+    edges += [(v, v + length, random.integers(0, 9, (size, size)).astype(float)) for v in range(length)]
+    costs = tuple(random.integers(0, 9, size).astype(float) for _ in range(2 * length))
+    held = tuple(random.integers(0, 5, size).astype(float) for _ in range(2 * length))
+    lifetimes = tuple((v % length, v % length + int(random.integers(1, 4))) for v in range(2 * length))
+    return Problem(costs, tuple(edges), held, lifetimes, 11.0)
 
 
-def test_of_two_parts_the_one_that_saves_is_taken_alone() -> None:
-    problem = Problem((np.array([5.0, 1.0]), np.array([5.0, 9.0]), np.array([7.0, 1.0])), ((0, 1, np.zeros((2, 2))),))
-    held = (np.array([1.0, 2.0]), np.array([1.0, 1.0]), np.array([1.0, 9.0]))
-    form = formed(replace(problem, bytes=held, lifetimes=((0, 1),) * 3, limit=4.0))
-    first = np.array([0] * 3)
-    other = form.sizes() - 1
-    assert form.original(combined(form, first, other)) == (1, 0, 0)  # the third would not fit
+@given(st.integers(0, 10_000))
+def test_tied_variables_are_one_variable(seed: int) -> None:
+    problem = tied(seed)
+    form = formed(problem)
+    assert int((form.sizes() > 1).sum()) <= 2
+    for chosen in every(form):
+        assert form.cost(chosen) == (0, pytest.approx(problem.cost(form.original(chosen))))
+        assert form.usage(chosen) == pytest.approx(problem.usage(form.original(chosen))[form.steps.times])
+        fits = problem.peak(form.original(chosen)) <= problem.limit
+        assert fits == bool((form.usage(chosen) <= form.limit).all())
 
 
-def test_prices_follow_until_choices_are_within_the_limit() -> None:
+def test_ties_that_contradict_each_other_allow_nothing() -> None:
+    same, other = np.where(np.eye(2) > 0, 0.0, INF), np.where(np.eye(2) > 0, INF, 0.0)
+    assert normal(Problem((np.zeros(2),) * 3, ((0, 1, same), (1, 2, same), (0, 2, other)))) is None
+
+
+def test_of_steps_at_which_the_same_choices_hold_the_same_one_is_left() -> None:
+    held = (np.array([1.0, 5.0]), np.array([1.0, 5.0]), np.array([2.0]), np.array([3.0]))
+    same = np.where(np.eye(2) > 0, 0.0, INF)
+    problem = Problem((np.zeros(2),) * 2 + (np.zeros(1),) * 2, ((0, 1, same),), held, ((0, 1), (1, 2), (0, 1), (1, 2)), 7.0)
+    form = formed(replace(problem, costs=(np.array([9.0, 1.0]), *problem.costs[1:])))
+    assert form.steps.times.tolist() == [1]
+    assert [form.usage(np.append(choice, form.sizes()[1:] - 1)).tolist() for choice in (0, 1)] == [[4.0], [8.0]]
+
+
+def test_choices_above_the_limit_are_repaired_and_then_get_better() -> None:
     form = formed(generated(90))
     dual = Dual(form)
     dual.round()  # no prices yet: what costs least is above the limit
-    within = Within(dual, None)
+    above = next(iter(starts(dual)))
+    assert form.usage(above).max() > form.limit
+    improver = Improver(dual, above)
     costs = []
-    for _ in range(40):
-        chosen = within.turn()
-        if form.usage(chosen).max() <= form.limit and not form.cost(chosen)[0]:
-            costs.append(form.cost(chosen)[1])
-    assert costs
+    for _ in range(1000):
+        improver.attempt()
+        cost, chosen = improver.best
+        if np.isfinite(cost):
+            assert form.cost(chosen) == (0, pytest.approx(cost))
+            assert form.usage(chosen).max() <= form.limit
+            costs.append(cost)
     assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < costs[0]
+
+
+def test_choices_swing_above_the_limit_and_back() -> None:
+    form = formed(generated(90))
+    dual = Dual(form)
+    for _ in range(20):
+        dual.round()
+    improver = Improver(dual, next(iter(starts(dual))))
+    within = []
+    for _ in range(1000):
+        improver.attempt()
+        within.append(bool((form.usage(improver.chosen) <= form.limit).all()))
+    turns = [before for before, after in itertools.pairwise(within) if before != after]
+    assert turns.count(True) >= 2  # above it
+    assert turns.count(False) >= 2  # and back
+
+
+@given(st.integers(0, 10_000))
+def test_parts_of_a_region_are_taken_that_cost_less_and_fit(seed: int) -> None:
+    form = formed(generated(30))
+    held = form.memory.priced(np.zeros(form.costs.size), np.ones(form.memory.owners.size))
+    smallest = np.array([held[a:b].argmin() for a, b in itertools.pairwise(form.offsets)])
+    random = np.random.default_rng(seed)
+    other = np.where(random.random(form.count) < 0.3, random.integers(0, form.sizes()), smallest)
+    improver = Improver(Dual(form), smallest)
+    improver._merge(other, np.flatnonzero(other != smallest))
+    found = improver.chosen
+    assert (form.usage(found) <= form.limit).all()
+    assert form.cost(found) <= form.cost(smallest)
+    assert improver.cost == pytest.approx(form.cost(found)[1])
+    assert ((found == other) | (found == smallest)).all()

@@ -56,12 +56,12 @@ class Cutsets:
         return result
 
     def _drawn(self) -> _Cutset:
-        held = _held(self._variables, self._edges, self._normal.sizes(), self._times_held, self._random)
+        held = held_out(self._variables, self._edges, self._normal.sizes(), self._times_held, self._random)
         self._times_held[sorted(held)] += 1
         return _Cutset(self._normal.offsets, [v for v in self._variables if v not in held], self._edges)
 
 
-def _held(
+def held_out(
     variables: Iterable[int], edges: Iterable[Pair], sizes: Indices, times_held: Numbers, random: np.random.Generator
 ) -> set[int]:
     """A cutset: variables without which all others can be eliminated with tables of at most `ENTRIES`.

@@ -16,7 +16,7 @@ from meshbridge.search.eliminate import Elimination
 from meshbridge.search.leaves import Leaves
 from meshbridge.search.messages import Messages
 from meshbridge.search.normal import Normal
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.search.problem import Indices, Numbers, product
 
 SHARE = 0.3
 """The weight of the last choices in the mean. Not measured against others."""
@@ -61,17 +61,18 @@ class Dual:
         """One round, which raises the bound, or tries smaller changes from now on; choices near the bound, maybe forbidden."""
         direction = np.zeros_like(self.prices) if self._mean is None else self._changeable(self._mean, self._mean)
         # Where what is held swings, its mean is short: by its own length alone, prices would change most where least is known.
-        length = max(float(direction @ direction), self._caution * self._square)
+        length = max(product(direction, direction), self._caution * self._square)
         ahead = max(abs(self.bound) * (AHEAD - 1), 1e-12) if np.isfinite(self.bound) else 0.0
         scale = self._step * ahead / length / self.normal.unit if length > 0 else 0.0
         prices = np.maximum(0.0, self.prices + scale * direction)
-        costs = self.normal.costs + self.normal.held * self.normal.steps.prices(prices)[self.normal.owners]
+        memory = self.normal.memory
+        costs = memory.priced(self.normal.costs, memory.steps.prices(prices))
         bound, chosen = self.swept(costs, FIRST_SWEEPS if self._mean is None else 1)
-        bound -= float(prices.sum()) * self.normal.limit if prices.size else 0.0
+        bound += self.of_limit(prices)
         excess = self._excess(chosen)
         if bound > self.bound:
             self.bound, self.prices, self._failures = bound, prices, 0
-            self._step = min(4.0, self._step * FASTER) if float(excess @ direction) > 0 else self._step
+            self._step = min(4.0, self._step * FASTER) if product(excess, direction) > 0 else self._step
         else:
             self._failures += 1
             if self._failures % 4 == 0:
@@ -79,8 +80,12 @@ class Dual:
         share = 1.0 if self._mean is None else SHARE
         self._mean = mean = excess if self._mean is None else (1 - share) * self._mean + share * excess
         free = self._changeable(excess, mean)
-        self._square = (1 - share) * self._square + share * float(free @ free)
+        self._square = (1 - share) * self._square + share * product(free, free)
         return chosen
+
+    def of_limit(self, prices: Numbers) -> float:
+        """What a bound at these prices of the steps gains by them, beside the costs with what is held: most often less than 0."""
+        return product(prices, self.normal.memory.base - self.normal.limit) if prices.size else 0.0
 
     def _changeable(self, excess: Numbers, mean: Numbers) -> Numbers:
         """The excess where a price may follow it: one of 0 only rises, and only where the mean is above the limit."""
@@ -108,6 +113,10 @@ class Dual:
         bound, chosen = self._elimination.run(self._messages.totals(folded), self._messages.tables())
         self.leaves.unfold(chosen, best)
         return bound, chosen
+
+    def gaps(self, folded: Numbers, chosen: Indices) -> Numbers:
+        """By variable: about how much more its choice and its edges cost than the messages say they must."""
+        return self._messages.gaps(folded, chosen)
 
     @cached_property
     def _elimination(self) -> Elimination:

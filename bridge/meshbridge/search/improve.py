@@ -1,144 +1,191 @@
-"""Better choices: small regions of the problem are solved exactly, one after the other, while all else stays as it is.
+"""Better choices: regions of the problem are solved, one after the other, while all else stays as it is.
 
-Choices are compared by three numbers, in this order: how many choices or pairs of them are forbidden, how many bytes are above
-the limit, summed over all steps, and the cost. A region is solved with a high cost in place of what is forbidden, and with prices
-on bytes, from none to many times those of the dual.
+Choices are compared by their cost, where each thing that is forbidden costs more than all that is allowed, and each byte above
+the limit has a price that rises until there is none. Within the limit they stay there. A region is solved at prices of memory,
+from none to twice those of the dual, but for a cutset of it, and each part of what changes is taken over that makes the choices
+better. Regions of the size and the prices that have gained most for their work come most often.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
 from typing import final
 
 import numpy as np
 
-from meshbridge.search import exact
+from meshbridge.search.cutset import held_out
+from meshbridge.search.dual import Dual
 from meshbridge.search.eliminate import Elimination
-from meshbridge.search.normal import Normal, Steps
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.search.memory import ranges
+from meshbridge.search.problem import Indices, Numbers, product
+from meshbridge.search.steps import Steps
 
-REGION = 80
-"""Variables in the largest region. On a loaded machine 300 were no better for IOPDDL's G, and worse for V."""
+SIZES = (4, 16, 64, 256, 1024)
+"""Variables of a region, leaves not counted."""
 
-ENTRIES = 20_000
-"""Entries of a table in a region; where more would be needed, the region is not solved exactly."""
+FACTORS = (1.0, 0.0, 0.5, 2.0)
+"""What the dual's prices are multiplied by."""
 
-REGION_COLUMNS = 3000
-"""Choices and allowed pairs in a region that is solved as an integer program. Not measured against others."""
+ENTRIES = 2_000_000
+"""Entries of a table in a region at most, whose cutset is drawn for fewer: the order of the elimination may differ."""
 
-FACTORS = (1.0, 0.0, 0.5, 2.0, 1.5, 8.0)
-"""By attempt: what the dual's prices are multiplied by."""
+NEIGHBOURS = 8
+"""Of a variable of more neighbours, so many drawn ones join a region."""
 
-Merit = tuple[float, float, float]
+RARELY = 0.2
+"""How often a size and prices are drawn, and not those that gained most."""
+
+FORGET = 0.85
+"""The weight of what a size and prices gained before, beside the last attempt."""
+
+AGAIN = 100
+"""After so many attempts the gaps are measured anew."""
+
+RISING, RISE = 20, 1.5
+"""After so many attempts above the limit the prices of what is above it rise, and by what factor."""
+
+PATIENCE, LITTLE = 50, 2e-3
+"""Choices within the limit whose cost has fallen by no more than this share, in so many attempts, may go above it."""
 
 
 @final
 class Improver:
     """Choices for all variables of a problem, which only get better."""
 
-    def __init__(self, normal: Normal, chosen: Indices, prices: Numbers) -> None:
-        self.normal = normal
-        self.prices = prices
-        self._high = high = normal.forbidding
+    def __init__(self, dual: Dual, chosen: Indices) -> None:
+        self.normal = normal = dual.normal
+        self._dual = dual
         self._random = np.random.default_rng(0)
-        self._costs = np.where(np.isinf(normal.costs), high, normal.costs)
-        finite = {id(m): np.where(np.isinf(m), high, m) for m in normal.edges.values()}
-        self._edges: list[dict[int, Numbers]] = [{} for _ in range(normal.count)]  # [v][u]: [choice of v, choice of u]
+        self._high = normal.forbidding
+        self._costs = np.where(np.isinf(normal.costs), self._high, normal.costs)
+        entries, self._begins, self._columns = normal.tables
+        self._entries = np.where(np.isinf(entries), self._high, entries)
+        ends = np.concatenate(normal.ends)
+        self._edges = np.argsort(ends, kind="stable") % max(1, len(normal.edges))  # by variable, then
+        self._degrees = np.bincount(ends, minlength=normal.count)
+        self._sizes = normal.sizes()
+        self._core = np.array([v for v in dual.leaves.core if self._sizes[v] > 1], dtype=np.int64)
+        core = set(dual.leaves.core)
+        finite = {id(matrix): np.where(np.isinf(matrix), self._high, matrix) for matrix in normal.edges.values()}
+        self._near: dict[int, dict[int, Numbers]] = {v: {} for v in self._core.tolist()}  # [v][u]: [choice of v, choice of u]
         for (i, j), matrix in normal.edges.items():
-            self._edges[i][j] = finite[id(matrix)]
-            self._edges[j][i] = finite[id(matrix)].T
-        self._sizes = normal.sizes().tolist()
-        self._many = np.flatnonzero(normal.sizes() > 1)
-        firsts = normal.offsets[:-1]
-        self._range = np.maximum.reduceat(normal.held, firsts) - np.minimum.reduceat(normal.held, firsts)
+            if i in core and j in core:
+                self._near[i][j] = finite[id(matrix)]
+                self._near[j][i] = finite[id(matrix)].T
+        most = max(1, self._core.size)
+        sizes = [size for size in SIZES if size < most] + [most] * (most <= SIZES[-1])
+        self._gains: dict[tuple[int, float], float] = {(size, factor): np.inf for size in sizes for factor in FACTORS}
+        self._attempts = 0
+        self._seeds = np.ones(self._core.size)
         self.take(chosen)
 
     def take(self, chosen: Indices) -> None:
         """Goes on from these choices, better or not."""
         self.chosen = chosen.copy()
-        self._broken: list[int] = []
-        normal = self.normal
-        self._usage = normal.steps.usage(normal.held[normal.offsets[:-1] + chosen])
-        broken, cost = self._sum(range(normal.count))
-        self.merit: Merit = (broken, self._over(self._usage), cost)
+        self._usage = self.normal.usage(chosen)
+        self.cost = self._cost_of(chosen)
+        self._strength = 1.0
+        self._since = 0  # attempts since the choices went or came within the limit
+        self._cost_then = self.cost
+        self._changed_limit()
+        self._strict = self.within
+        self.best = (self.cost, self.chosen.copy()) if self._strict else (np.inf, self.chosen.copy())
 
-    def _over(self, usage: Numbers) -> float:
-        return float(np.maximum(0.0, usage - self.normal.limit).sum()) if usage.size else 0.0
+    def merit_of(self, chosen: Indices) -> float:
+        """What choices cost, with what is forbidden or above the limit."""
+        return self._cost_of(chosen) + self._penalty(self.normal.usage(chosen))
 
-    def _sum(self, variables: list[int] | range) -> tuple[float, float]:
-        """What is forbidden, and the cost of all else, of some variables and of the edges that they have."""
-        inside = set(variables)
-        broken, cost = 0, 0.0
-        chosen, offsets = self.chosen, self.normal.offsets
-        for v in variables:
-            terms = [float(self._costs[offsets[v] + chosen[v]])]
-            row = int(chosen[v])
-            terms += [float(m[row, chosen[u]]) for u, m in self._edges[v].items() if u > v or u not in inside]
-            forbidden = sum(term >= self._high for term in terms)
-            broken += forbidden
-            cost += sum(terms) if not forbidden else sum(term for term in terms if term < self._high)
-        return float(broken), cost
+    def _cost_of(self, chosen: Indices) -> float:
+        firsts, seconds = self.normal.ends
+        pairs = self._entries[self._begins + chosen[firsts] * self._columns + chosen[seconds]]
+        return float(self._costs[self.normal.offsets[:-1] + chosen].sum() + pairs.sum())
 
-    def _one_broken(self) -> int:
-        """A variable that is forbidden, by itself or with a neighbour."""
-        while True:
-            while self._broken:
-                v = self._broken.pop()
-                if self._sum([v])[0]:
-                    return v
-            self._broken = self._all_broken()
+    @property
+    def within(self) -> bool:
+        """Whether the choices are within the limit."""
+        return not self._over.size
 
-    def _all_broken(self) -> list[int]:
-        """Variables that are forbidden, by themselves or with neighbours, in drawn order."""
-        found = {
-            v for (i, j), matrix in self.normal.edges.items() if np.isinf(matrix[self.chosen[i], self.chosen[j]]) for v in (i, j)
-        }
-        alone = self._costs[self.normal.offsets[:-1] + self.chosen] >= self._high
-        return [int(v) for v in self._random.permutation(sorted(found | set(np.flatnonzero(alone).tolist())))]
+    def _changed_limit(self) -> None:
+        """Prices for the steps that are above the limit now."""
+        self._over = np.flatnonzero(self._usage > self.normal.limit)
+        prices = self._dual.prices
+        least = prices.sum() / max(1, prices.size) + 1e-9 * max(self.cost, 1e-300) / self.normal.unit
+        self._above = self._strength * np.maximum(prices, least)
+        self._folds: dict[float, tuple[Numbers, Indices]] = {}
 
-    def attempt(self, number: int) -> bool:
-        """Solves one region; True if the choices are better now."""
-        if not self._many.size:
-            return False
-        region = self._region()
-        factor = FACTORS[number % len(FACTORS)]
-        prices = self.prices * factor
-        if self.merit[1] > 0 and not self.merit[0]:
-            over = self._usage > self.normal.limit
-            least = 1e-2 * self._high / self.normal.unit / over.sum()  # all of it costs less than what is forbidden
-            prices = np.where(over, np.maximum(prices, least * factor), prices)
-        return self._try(region, self._solved(region, prices))
+    def _penalty(self, usage: Numbers) -> float:
+        return product(self._above, np.maximum(0.0, usage - self.normal.limit))
 
-    def _region(self) -> list[int]:
-        """Variables around some: near something forbidden, alive at a step with too much memory or little left, or anywhere."""
-        if self.merit[0]:
-            seeds = [self._one_broken()]
-        elif self.merit[1] > 0:
-            seeds = self._alive(np.flatnonzero(self._usage > self.normal.limit))
-        elif self._usage.size and self._random.random() < 0.5:
-            seeds = self._alive(np.flatnonzero(self._usage >= 0.9 * self._usage.max()))
-        else:
-            seeds = [int(self._random.choice(self._many))]
-        return self._around(seeds, int(self._random.integers(2, REGION + 1)))
+    def attempt(self) -> None:
+        """Solves one region."""
+        if not self._core.size:
+            return
+        self._swing()
+        if self._attempts % AGAIN == 0:
+            theta, _ = self._folded(1.0)
+            self._seeds = self._dual.gaps(theta, self.chosen)[self._core]
+        self._attempts += 1
+        arms = list(self._gains)
+        rarely = self._random.random() < RARELY
+        size, factor = arms[int(self._random.integers(len(arms)))] if rarely else max(arms, key=lambda arm: self._gains[arm])
+        before = self.cost + self._penalty(self._usage)
+        region = self._around(self._seed(), size)
+        theta, best = self._folded(factor)
+        self._take_better(np.array(region), self._solved(region, theta), best)
+        gain = max(0.0, before - self.cost - self._penalty(self._usage)) / (size + 10)
+        self._keep_best()
+        known = self._gains[size, factor]
+        self._gains[size, factor] = gain if np.isinf(known) else FORGET * known + (1 - FORGET) * gain
 
-    def _alive(self, candidates: Indices) -> list[int]:
-        """Some variables of several choices that are alive at one of these steps: with what one frees another may be larger."""
-        step, steps = int(self._random.choice(candidates)), self.normal.steps
-        alive = self._many[(steps.first[self._many] <= step) & (step < steps.last[self._many])]
-        alive = alive[self._range[alive] > 0]
-        if not alive.size:
-            return [int(self._random.choice(self._many))]
-        weights = self._range[alive] / self._range[alive].sum()
-        return [int(v) for v in self._random.choice(alive, min(8, alive.size), replace=False, p=weights)]
+    def _swing(self) -> None:
+        """Lets the choices above the limit where they get no better within it, and back at rising prices.
 
-    def _around(self, seeds: list[int], size: int) -> list[int]:
-        """The seeds and what is nearest to them along edges; of many neighbours some, drawn."""
-        found = dict.fromkeys(seeds)
-        for v in (queue := list(seeds)):
-            others = [u for u in self._edges[v] if u not in found and self._sizes[u] > 1]
-            if len(others) > 8:
-                others = [others[k] for k in sorted(self._random.choice(len(others), 8, replace=False))]
+        What one region then saves can pay for what another one needs, far from it.
+        """
+        self._since += 1
+        if not self._strict and self._since % RISING == 0:
+            self._strength *= RISE
+            self._changed_limit()
+            if self.within:
+                self._strict, self._since, self._cost_then = True, 0, self.cost
+                self._keep_best()
+        elif self._strict and self._since % PATIENCE == 0:
+            if self._cost_then - self.cost <= LITTLE * self.cost and self.normal.steps.times.size:
+                self.take(self.best[1])
+                self._strict = False
+            self._cost_then = self.cost
+
+    def _keep_best(self) -> None:
+        if self._strict and self.cost < self.best[0]:
+            self.best = self.cost, self.chosen.copy()
+
+    def _folded(self, factor: float) -> tuple[Numbers, Indices]:
+        """The costs at such prices, with those of leaves folded into their neighbours', and the leaves' best choices."""
+        if factor not in self._folds:
+            prices = self._dual.prices * factor
+            prices[self._over] = np.maximum(prices[self._over], self._above[self._over])
+            memory = self.normal.memory
+            theta, best = self._dual.leaves.fold(memory.priced(self._costs, memory.steps.prices(prices)))
+            self._folds[factor] = theta, np.concatenate([*(each.ravel() for each in best), np.zeros(0, dtype=np.int64)])
+        return self._folds[factor]
+
+    def _seed(self) -> int:
+        """A variable where the choices are above the limit, or else where they cost more than the bound."""
+        if self._over.size:
+            step, memory = int(self._random.choice(self._over)), self.normal.memory
+            alive = np.flatnonzero((memory.steps.first <= step) & (step < memory.steps.last))
+            if alive.size:
+                saved = memory.most_saved[alive]
+                return self._dual.leaves.root(int(memory.owners[self._random.choice(alive, p=saved / saved.sum())]))
+        weights = self._seeds + self._seeds.mean() * 0.3 + 1e-300
+        return int(self._random.choice(self._core, p=weights / weights.sum()))
+
+    def _around(self, seed: int, size: int) -> list[int]:
+        """The seed and what is nearest to it along edges; of many neighbours some, drawn."""
+        found = {seed: None}
+        for v in (queue := [seed]):
+            others = [u for u in self._near.get(v, ()) if u not in found]
+            if len(others) > NEIGHBOURS and size < self._core.size:
+                others = [others[k] for k in self._random.choice(len(others), NEIGHBOURS, replace=False).tolist()]
             for u in others:
                 if len(found) >= size:
                     return sorted(found)
@@ -146,87 +193,99 @@ class Improver:
                 queue.append(u)
         return sorted(found)
 
-    def _solved(self, region: list[int], prices: Numbers) -> Indices:
-        """The region's best choices at these prices, or nearly, for the choices of all others."""
-        form = self._part(region)
-        price = self.normal.steps.prices(prices)[region]
-        costs = form.costs + form.held * price[form.owners]
-        return Elimination(form.offsets, form.edges, ENTRIES, range(form.count)).run(costs)[1]
-
-    def _part(self, region: list[int]) -> Normal:
-        """The region as a problem, its steps those between which something of it begins or ends to live."""
-        normal, offsets = self.normal, self.normal.offsets
-        names = {v: index for index, v in enumerate(region)}
-        costs, edges = [], {}
-        for v in region:
-            total = self._costs[offsets[v] : offsets[v + 1]]
-            for u, matrix in self._edges[v].items():
+    def _solved(self, region: list[int], theta: Numbers) -> Indices:
+        """The region's best choices at these costs but for a cutset, for the choices of all others."""
+        names = {v: k for k, v in enumerate(region)}
+        offsets, chosen = self.normal.offsets, self.chosen
+        costs: list[Numbers] = []
+        inner: dict[tuple[int, int], Numbers] = {}
+        for k, v in enumerate(region):
+            total = theta[offsets[v] : offsets[v + 1]]
+            for u, matrix in self._near.get(v, {}).items():
                 if u not in names:
-                    total = total + matrix[:, self.chosen[u]]
-                elif u > v:
-                    edges[names[v], names[u]] = matrix
+                    total = total + matrix[:, chosen[u]]
+                elif names[u] > k:
+                    inner[k, names[u]] = matrix
             costs.append(total)
-        own = np.cumsum([0, *(each.size for each in costs)], dtype=np.int64)
-        first, last = normal.steps.first[region], normal.steps.last[region]
-        times = np.unique(np.concatenate([first, last]))
-        steps = Steps(np.searchsorted(times, first), np.searchsorted(times, last), times)
-        return Normal(
-            choices=[np.arange(each.size) for each in costs],
-            offsets=own,
-            owners=np.repeat(np.arange(len(region)), np.diff(own)),
-            costs=np.concatenate(costs),
-            held=np.concatenate([normal.held[offsets[v] : offsets[v + 1]] for v in region]),
-            edges=edges,
-            steps=steps,
-            limit=normal.limit,
-        )
+        sizes = self._sizes[region]
+        held = held_out(range(len(region)), inner, sizes, np.zeros(len(region)), self._random)
+        between = {}
+        for (k, j), matrix in inner.items():
+            if k in held:
+                costs[j] = costs[j] + matrix[chosen[region[k]]]
+            elif j in held:
+                costs[k] = costs[k] + matrix[:, chosen[region[j]]]
+            else:
+                between[k, j] = matrix
+        free = [k for k in range(len(region)) if k not in held]
+        own = np.cumsum([0, *sizes], dtype=np.int64)
+        found = Elimination(own, between, ENTRIES, free).run(np.concatenate(costs))[1]
+        return np.where(found < 0, chosen[region], found)
 
-    def attempt_exactly(self, seconds: float) -> bool:
-        """Solves one small region within the limit as an integer program; True if the choices are better now."""
-        if not self._many.size or self.merit[:2] != (0, 0):
-            return False
-        region = self._region()
-        form = self._part(region)
-        while len(region) > 2 and exact.columns(form) > REGION_COLUMNS:
-            region = sorted(int(v) for v in self._random.choice(region, len(region) * 2 // 3, replace=False))
-            form = self._part(region)
-        edges = {pair: np.where(matrix >= self._high, np.inf, matrix) for pair, matrix in form.edges.items()}
-        costs = np.where(form.costs >= self._high, np.inf, form.costs)
-        form = replace(form, costs=costs, edges=edges)
-        least = max(float(np.min(costs[np.isfinite(costs)], initial=np.inf)), 1e-3 * self.merit[2])
-        chosen, _ = exact.solved(form, seconds, least, self._left(region, form))
-        return chosen is not None and self._try(region, chosen)
+    def _take_better(self, region: Indices, new: Indices, best: Indices) -> None:
+        """Takes over each part of the region's new choices, and of those of its leaves, that makes the choices better."""
+        other = self.chosen.copy()
+        other[region] = new
+        leaves = self._dual.leaves.unfold_some(other, region, best)
+        touched = np.concatenate([region, leaves])
+        changed = touched[other[touched] != self.chosen[touched]]
+        if changed.size:
+            self._merge(other, changed)
 
-    def _left(self, region: list[int], form: Normal) -> Numbers:
-        """By step of a region: the bytes that all others leave it."""
-        normal = self.normal
-        held = np.zeros(normal.count)
-        held[region] = normal.held[normal.offsets[region] + self.chosen[region]]
-        free = normal.limit - self._usage + normal.steps.usage(held)
-        times = form.steps.times
-        left = np.full(times.size, np.inf)
-        for step, (begin, end) in enumerate(pairwise(times)):
-            left[step] = free[begin:end].min()
-        return left
+    def _merge(self, other: Indices, changed: Indices) -> None:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
 
-    def _try(self, region: list[int], choices: Indices) -> bool:
-        """Takes these choices if they are better."""
-        changed = [(v, int(choice)) for v, choice in zip(region, choices, strict=True) if choice != self.chosen[v]]
-        if not changed:
-            return False
-        variables = [v for v, _ in changed]
-        before = self._sum(variables)
-        old = self.chosen[variables]
-        usage = self._usage.copy()
-        self.chosen[variables] = [choice for _, choice in changed]
-        steps, offsets, held = self.normal.steps, self.normal.offsets, self.normal.held
-        for v, was in zip(variables, old, strict=True):
-            usage[steps.first[v] : steps.last[v]] += held[offsets[v] + self.chosen[v]] - held[offsets[v] + was]
-        after = self._sum(variables)
-        merit = (self.merit[0] - before[0] + after[0], self._over(usage), self.merit[2] - before[1] + after[1])
-        if merit <= self.merit:  # equal ones, too: they lead to places from which others are better
-            better = merit < self.merit
-            self.merit, self._usage = merit, usage
-            return better
-        self.chosen[variables] = old
-        return False
+        normal, chosen = self.normal, self.chosen
+        first = np.cumsum(self._degrees) - self._degrees
+        edges = np.unique(self._edges[ranges(first[changed], self._degrees[changed])[0]])
+        names = np.full(normal.count, -1)
+        names[changed] = np.arange(changed.size)
+        ends = normal.ends[0][edges], normal.ends[1][edges]
+        a, b = names[ends[0]], names[ends[1]]
+        both = (a >= 0) & (b >= 0)
+        links = coo_array((np.ones(int(both.sum())), (a[both], b[both])), shape=(changed.size, changed.size))
+        count, parts = connected_components(links, directed=False)
+        begins, columns = self._begins[edges], self._columns[edges]
+        more = self._entries[begins + other[ends[0]] * columns + other[ends[1]]]
+        more = more - self._entries[begins + chosen[ends[0]] * columns + chosen[ends[1]]]
+        places = normal.offsets[:-1][changed]
+        costs = np.bincount(parts[np.where(a >= 0, a, b)], more, count)
+        costs += np.bincount(parts, self._costs[places + other[changed]] - self._costs[places + chosen[changed]], count)
+        order = np.argsort(parts, kind="stable")
+        groups = np.split(changed[order], np.flatnonzero(np.diff(parts[order])) + 1)
+        least = costs + self._least_penalty(other, changed, parts, count)
+        for part in np.argsort(least, kind="stable")[: int((least < 0).sum())].tolist():
+            self._take_part(groups[part], other[groups[part]], float(costs[part]))
+
+    def _least_penalty(self, other: Indices, changed: Indices, parts: Indices, count: int) -> Numbers:
+        """By part: the least by which its change of memory changes the penalty, which is convex."""
+        over = self._usage > self.normal.limit
+        if self._strict or not over.any():
+            return np.zeros(count)
+        memory = self.normal.memory
+        holders, which = memory.of(changed)
+        more = memory.held[memory.begins[holders] + other[changed][which]] - memory.held_by(self.chosen)[holders]
+        prices = np.where(over, self._above, 0.0)
+        return np.asarray(np.bincount(parts[which], more * memory.steps.prices(prices)[holders], count), dtype=np.float64)
+
+    def _take_part(self, group: Indices, choices: Indices, cost: float) -> None:
+        """Takes these choices of a part, which cost so much more, if that makes all better."""
+        memory, limit = self.normal.memory, self.normal.limit
+        holders, which = memory.of(group)
+        begins = memory.begins[holders]
+        more = memory.held[begins + choices[which]] - memory.held[begins + self.chosen[group][which]]
+        usage = self._usage
+        if more.any():
+            steps = memory.steps
+            usage = usage + Steps(steps.first[holders], steps.last[holders], steps.times).usage(more)
+            if not self._strict:
+                cost_of_limit = self._penalty(usage) - self._penalty(self._usage)
+            else:
+                cost_of_limit = np.inf if (usage > limit).any() else 0.0
+        else:
+            cost_of_limit = 0.0
+        if cost + cost_of_limit < 0:
+            self.chosen[group] = choices
+            self._usage = usage
+            self.cost += cost

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
+from meshbridge.search.memory import ranges
 from meshbridge.search.problem import Indices, Numbers
 
 
@@ -28,11 +30,24 @@ class Batch:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """By variable: what it is folded into, -1 for the core, where its best choices stand, and where its own leaves."""
+
+    parents: Indices
+    places: Indices
+    children: Indices
+    first: Indices
+    counts: Indices
+
+
+@final
 class Leaves:
     """The leaves among some variables, which all edges lie between, in the order in which they are folded."""
 
     def __init__(self, offsets: Indices, edges: Mapping[tuple[int, int], Numbers], variables: Iterable[int]) -> None:
         self._batches: list[Batch] = []
+        self._count = offsets.size - 1
         neighbours: dict[int, set[int]] = {v: set() for v in variables}
         for i, j in edges:
             neighbours[i].add(j)
@@ -52,6 +67,36 @@ class Leaves:
                 self._batches.append(_batch(offsets, np.array(pairs), matrix.T if swapped else matrix))
             leaves = sorted(v for v in following if v in neighbours and len(neighbours[v]) == 1)
         self.core = sorted(neighbours)
+
+    def root(self, variable: int) -> int:
+        """The variable of the core that this one is folded into, or it itself."""
+        while self._tree.parents[variable] >= 0:
+            variable = int(self._tree.parents[variable])
+        return variable
+
+    def unfold_some(self, chosen: Indices, variables: Indices, best: Indices) -> Indices:
+        """Writes the choices of the leaves of these variables, by the best ones behind one another; the leaves."""
+        tree, found = self._tree, [np.zeros(0, dtype=np.int64)]
+        while variables.size:
+            places, _ = ranges(tree.first[variables], tree.counts[variables])
+            variables = tree.children[places]
+            chosen[variables] = best[tree.places[variables] + chosen[tree.parents[variables]]]
+            found.append(variables)
+        return np.concatenate(found)
+
+    @cached_property
+    def _tree(self) -> Tree:
+        parents = np.full(self._count, -1, dtype=np.int64)
+        places = np.zeros(self._count, dtype=np.int64)
+        size = 0
+        for batch in self._batches:
+            width = batch.targets.shape[1]
+            parents[batch.leaves] = batch.neighbours
+            places[batch.leaves] = size + width * np.arange(batch.leaves.size)
+            size += width * batch.leaves.size
+        leaves = np.flatnonzero(parents >= 0)
+        counts = np.bincount(parents[leaves], minlength=self._count)
+        return Tree(parents, places, leaves[np.argsort(parents[leaves], kind="stable")], np.cumsum(counts) - counts, counts)
 
     def fold(self, costs: Numbers) -> tuple[Numbers, list[Indices]]:
         """The costs with those of the leaves in their neighbours', and by batch the leaves' best choices, for `unfold`."""

@@ -18,7 +18,7 @@ from typing import final
 
 import numpy as np
 
-from meshbridge.search.problem import Indices, Numbers
+from meshbridge.search.problem import Indices, Numbers, product
 
 SEGMENT = 30
 """Variables of a segment. With the order of the variables itself a sweep raises the bound more, and takes longer: on IOPDDL's A
@@ -45,6 +45,7 @@ class Batch:
     receivers: Indices  # [choice of the receiver, edge]
     arriving: Indices  # [choice of the sender, edge]: where the message to it stands
     leaving: Indices  # [choice of the receiver, edge]
+    variables: tuple[Indices, Indices]  # by edge
 
 
 @final
@@ -78,7 +79,7 @@ class Messages:
         self._pass(self._forward, totals)
         moved = self._pass(self._back, totals)
         least = np.minimum.reduceat(totals, self._firsts)[self.variables] if self.variables.size else np.zeros(0)
-        return moved + float(least @ self._ends[self.variables])
+        return moved + product(least, self._ends[self.variables])
 
     def totals(self, costs: Numbers) -> Numbers:
         """By choice: its costs and all messages to it. The least ones of their variables are likely the best."""
@@ -86,6 +87,18 @@ class Messages:
         for batch in (*self._forward, *self._back):
             np.add.at(totals, batch.senders, self._messages[batch.arriving])
         return totals
+
+    def gaps(self, costs: Numbers, chosen: Indices) -> Numbers:
+        """By variable: how much more its choice costs than its least, by the messages, and half of that of its edges."""
+        totals = self.totals(costs)
+        result = np.asarray(totals[self._firsts + chosen] - np.minimum.reduceat(totals, self._firsts))
+        for batch in self._forward:
+            left = batch.tables - self._messages[batch.arriving][:, None] - self._messages[batch.leaving]
+            sender, receiver = batch.variables
+            more = left[chosen[sender], chosen[receiver], np.arange(sender.size)] - left.min(axis=(0, 1))
+            np.add.at(result, sender, more / 2)
+            np.add.at(result, receiver, more / 2)
+        return np.asarray(np.maximum(result, 0.0))
 
     def tables(self) -> dict[tuple[int, int], Numbers]:
         """By edge, i < j: its table less the messages along it. These and the totals sum up as the edges and the costs do."""
@@ -149,4 +162,5 @@ def _batch(offsets: Indices, edges: list[Edge], *, shared: bool) -> Batch:
         offsets[list(receivers)] + columns,
         np.array(arriving) + rows,
         np.array(leaving) + columns,
+        (np.array(senders), np.array(receivers)),
     )

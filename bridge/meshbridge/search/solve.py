@@ -1,7 +1,8 @@
 """The solver of sharding problems: choices, and a bound that says how much better any others can be at most.
 
-First the problem is brought into its normal form (`normal`). The dual (`dual`) then raises a bound, and its choices, repaired and
-improved region by region (`improve`), are solutions. Small problems are given to HiGHS as well (`exact`).
+First the problem is brought into its normal form (`normal`). The dual (`dual`) then raises a bound, and its choices, and those by
+elimination (`start`), repaired and improved region by region (`improve`), are solutions. Small problems are given to HiGHS as
+well (`exact`).
 """
 
 from __future__ import annotations
@@ -20,19 +21,15 @@ from meshbridge.search.dual import Dual
 from meshbridge.search.improve import Improver
 from meshbridge.search.normal import Normal, normal
 from meshbridge.search.problem import Indices, Problem
-from meshbridge.search.within import Within
+from meshbridge.search.start import starts
 
 ROUNDS = 400
 """Rounds of the dual at most. On IOPDDL's B and G, 40 more after 280 raise the bound by less than half a percent."""
 
-TURNS = 400
-"""Turns of all variables but a cutset at most. Not measured against others."""
+LARGE = (0.4, 1.0)
+"""By when, of the time, the bound and the regions end. Not measured against others."""
 
-LARGE = (0.4, 0.7, 1.0)
-"""By when, of the time, the bound, the turns of all variables and the regions end. With 0.7, in one
-run each, IOPDDL's L is 0.5 % above the best published cost; with 0.85, and turns that differ too, 1.5 %."""
-
-SMALL = (0.2, 0.4, 0.6)
+SMALL = (0.2, 0.6)
 """The same of small problems, which HiGHS has the rest for. Not measured against others."""
 
 MANY, CAUTION, CAUTION_FEW = 5_000, 1.0, 0.1
@@ -40,15 +37,8 @@ MANY, CAUTION, CAUTION_FEW = 5_000, 1.0, 0.1
 by larger steps. In 60 s, IOPDDL's C (32,894 variables) ends at the best published cost with 1.0 and 15.5 % above it with 0.1, and
 V (816) 51 % above it with 1.0 and at it with 0.1."""
 
-REPAIRING = 0.75
-"""The share of the time for regions in which choices above the limit are brought within it, where others are known already.
-Not measured against others."""
-
 ATTEMPTS = 40
 """Regions for each variable that has several choices, at most: with enough seconds, the same ones in each run."""
-
-EXACTLY = 10
-"""Of so many regions one is solved as an integer program, which sees the memory limit itself but takes longer."""
 
 EQUAL = 1e-7
 """Relative differences of bound and cost that are taken for none, by HiGHS too: the messages raise a bound no nearer."""
@@ -167,17 +157,13 @@ class _Search:
     def run(self, deadline: float, starts: Sequence[Sequence[int]]) -> None:
         for start in starts:
             self.offer(tuple(int(choice) for choice in start))
-        small = exact.columns(self.form) <= exact.COLUMNS
+        small = exact.small(self.form)
         dual = Dual(self.form, CAUTION if self.form.count >= MANY else CAUTION_FEW)
         begun = self.clock()
         spans = [begun + (deadline - begun) * part for part in (SMALL if small else LARGE)]
         candidates = self._rounds(dual, spans[0])
-        turned, last = self._turns(dual, spans[1])
-        if self.chosen is not None:
-            if self.form.usage(last).max(initial=0.0) > self.form.limit:
-                self._improve(dual, [last], spans[1] + REPAIRING * (spans[2] - spans[1]))
-            turned = [*turned, self._known()]
-        self._improve(dual, [*candidates, *turned], spans[2])
+        if not self.proven:
+            self._improve(dual, candidates, spans[1])
         if small and not self.proven:
             chosen, bound = exact.solved(self.form, deadline - self.clock(), self.cost if self.chosen else self.bound)
             if chosen is not None:
@@ -195,48 +181,45 @@ class _Search:
                 break
         return recent
 
-    def _turns(self, dual: Dual, until: float) -> tuple[list[Indices], Indices]:
-        """All variables but a cutset at once, at prices that follow the limit; the best choices after each of the last few turns.
-
-        The others are those of the last turn at its prices, maybe above the limit.
-        """
-        within = Within(dual, None if self.chosen is None else self._known())
-        recent: list[Indices] = []
-        for _ in range(TURNS):
-            if self.proven or within.settled or self.clock() > until:
-                break
-            recent = [*recent[-3:], within.turn()]
-            self.offer(self.form.original(recent[-1]))
-            self.raise_bound(self.bound)
-        return recent, within.chosen
-
     def _improve(self, dual: Dual, candidates: list[Indices], until: float) -> None:
-        """Repairs and improves, from the best start, region by region."""
-        improver = Improver(self.form, candidates[-1], dual.prices)
-        best = improver.merit, candidates[-1]
-        for chosen in candidates[:-1]:
-            improver.take(chosen)
-            best = min(best, (improver.merit, chosen), key=lambda entry: entry[0])
-        improver.take(best[1])
-        for number in range(ATTEMPTS * int((self.form.sizes() > 1).sum())):
-            if self.proven or self.clock() > until:
+        """Repairs what is above the limit, while it costs less than what is known, and improves the best, region by region."""
+        for chosen in starts(dual):
+            candidates.append(chosen)
+            self.offer(self.form.original(chosen))
+            self.raise_bound(dual.bound)
+            if self.clock() > until:
                 break
-            if number % EXACTLY == EXACTLY - 1:
-                improver.attempt_exactly(min(2.0, until - self.clock()))
-            else:
-                improver.attempt(number)
+        improver = Improver(dual, candidates[0])
+        attempts = ATTEMPTS * int((self.form.sizes() > 1).sum())
+        above = [chosen for chosen in candidates if not self._fits(chosen)]
+        if above:
+            improver.take(min(above, key=improver.merit_of))
+            self._attempts(improver, attempts, until, lambda: not improver.within and improver.cost < self.cost)
+        if self.chosen is not None and (not improver.within or self.cost < improver.cost):
+            improver.take(self._known())
+        self._attempts(improver, attempts, until, lambda: True)
+
+    def _attempts(self, improver: Improver, most: int, until: float, going: Callable[[], bool]) -> None:
+        for number in range(most):
+            if self.proven or self.clock() > until or not going():
+                break
+            improver.attempt()
             if number % 50 == 0:
                 self._report(improver)
         self._report(improver)
 
+    def _fits(self, chosen: Indices) -> bool:
+        return bool(self.form.usage(chosen).max(initial=0.0) <= self.form.limit)
+
     def _known(self) -> Indices:
         """The best choices so far in the normal form; where one is left out there, the first that is not."""
         assert self.chosen is not None
-        places = [np.flatnonzero(kept == choice) for kept, choice in zip(self.form.choices, self.chosen, strict=True)]
-        return np.array([int(place[0]) if place.size else 0 for place in places], dtype=np.int64)
+        return self.form.known(self.chosen)
 
     def _report(self, improver: Improver) -> None:
-        self.offer(self.form.original(improver.chosen))
+        cost, chosen = improver.best
+        if cost < self.cost or not improver.within:
+            self.offer(self.form.original(chosen if cost < self.cost else improver.chosen))
         self.raise_bound(self.bound)
 
     def result(self) -> Solution:
