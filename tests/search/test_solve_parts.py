@@ -257,3 +257,12 @@ def test_parts_of_a_region_are_taken_that_cost_less_and_fit(seed: int) -> None:
     assert form.cost(found) <= form.cost(smallest)
     assert improver.cost == pytest.approx(form.cost(found)[1])
     assert ((found == other) | (found == smallest)).all()
+
+
+def test_variables_without_edges_get_better_too() -> None:
+    problem = Problem((np.array([5.0, 1.0]), np.array([7.0, 2.0])), (), (np.array([1.0, 2.0]),) * 2, ((0, 1),) * 2, 3.0)
+    form = formed(problem)
+    improver = Improver(Dual(form), np.zeros(2, dtype=np.int64))
+    improver._merge(np.ones(2, dtype=np.int64), np.arange(2))
+    assert form.original(improver.chosen) == (0, 1)  # both would not fit
+    assert improver.cost == 7.0

@@ -250,7 +250,8 @@ class Improver:
         more = self._entries[begins + other[ends[0]] * columns + other[ends[1]]]
         more = more - self._entries[begins + chosen[ends[0]] * columns + chosen[ends[1]]]
         places = normal.offsets[:-1][changed]
-        costs = np.bincount(parts[np.where(a >= 0, a, b)], more, count)
+        costs = np.zeros(count)
+        costs += np.bincount(parts[np.where(a >= 0, a, b)], more, count)  # of integers if there are no edges
         costs += np.bincount(parts, self._costs[places + other[changed]] - self._costs[places + chosen[changed]], count)
         order = np.argsort(parts, kind="stable")
         groups = np.split(changed[order], np.flatnonzero(np.diff(parts[order])) + 1)
