@@ -34,8 +34,8 @@ SMALL = (0.2, 0.6)
 
 MANY, CAUTION, CAUTION_FEW = 5_000, 1.0, 0.1
 """`Dual`'s caution for that many variables and more, for which few rounds have to do, and for fewer, whose bound rises further
-by larger steps. Before tied variables were one, in 60 s, IOPDDL's C (32,894 variables) ends at the best published cost with 1.0 and 15.5 % above it with 0.1, and
-V (816) 51 % above it with 1.0 and at it with 0.1."""
+by larger steps. Before tied variables were one, IOPDDL's C (32,894 variables) ended in 60 s at the best published cost with 1.0,
+and 15.5 % above it with 0.1, and V (816) 51 % above it with 1.0 and at it with 0.1."""
 
 ATTEMPTS = 40
 """Regions for each variable that has several choices, at most: with enough seconds, the same ones in each run."""
