@@ -64,6 +64,17 @@ def test_numbers_bytes_and_collectives(mesh: jax.sharding.Mesh, scanned: bool, m
         np.testing.assert_allclose(np.asarray(found), np.asarray(right), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scanned", [False, True])
+def test_ties_of_one_schedule_beside_those_of_another(mesh: jax.sharding.Mesh, scanned: bool) -> None:
+    """As of a plan for one machine that is predicted on another: nothing waits for itself."""
+    jitted, step, arguments = training_step(mesh, scanned=scanned)
+    module = meshbridge.partition(jitted, *arguments, emit="mesh", machine="bytes", collectives="off")
+    pipeline.run([KeepSchedule(machine, least=0) for machine in ("h100", "h100:1x4x2", "a100:1x1x8", "h100:1x1x8")], module)
+    results = meshbridge.compile(module)(*jax.tree.leaves(arguments))
+    for found, right in zip(results, jax.tree.leaves(step(*arguments)), strict=True):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(right), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

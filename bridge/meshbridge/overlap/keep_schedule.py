@@ -87,6 +87,8 @@ class _Tie:
     uses: tuple[tuple[ir.Operation, int], ...]
     "Operations, and the numbers of their operands."
     awaited: ir.Value
+    collective: ir.Operation
+    "What waits, or what is read there."
 
 
 class _Block:
@@ -110,10 +112,12 @@ class _Block:
         self._bits = {op: 1 << number for number, op in enumerate((*self.large, *self._late_products))}
         self._before = self._awaited_by_each()
         self._ready = self._all_is_there()
+        self._tied: dict[int, int] = {}
+        "By a collective's bit, what its readers wait for by the ties so far, or it itself."
 
     def tie(self) -> int:
         """Puts in the barriers, and says how many."""
-        ties = [*self._in_order(), *self._beside()]
+        ties = [tie for tie in (*self._in_order(), *self._beside()) if self._may_wait(tie)]
         for tie in ties:
             (first, number), *_ = tie.uses
             value = first.operands[number]
@@ -124,6 +128,30 @@ class _Block:
             _sort(self.block)
         return len(ties)
 
+    def _may_wait(self, tie: _Tie) -> bool:
+        """Whether what is awaited does not wait for the collective, by earlier ties neither; notes the tie if so. Otherwise some
+        ties, or one and the barriers that are there already, may be a circle."""
+        bit, awaited = self._bits[tie.collective], self._with_ties(self._before[op_of(tie.awaited)])
+        if awaited & bit:
+            return False
+        self._tied[bit] = self._with_ties(self._tied.pop(bit, 0) | awaited)
+        return True
+
+    def _with_ties(self, left: int) -> int:
+        """Those bits, and those of what they wait for by ties: at most these, as if all that reads a tied collective waited.
+        What was noted last mostly holds all that was noted before."""
+        found, tied = left, sum(self._tied)
+        while left := left & tied:
+            later = 0
+            for bit in reversed(self._tied):
+                if bit & left:
+                    break
+                later |= bit
+            awaited = self._tied[bit]
+            left = (left & ~awaited & ~bit) | (awaited & later & ~found)
+            found |= awaited
+        return found
+
     def _in_order(self) -> Iterator[_Tie]:
         """Collectives that wait for a late one before them: another late one, or one that could not begin before that ends."""
         first: ir.Operation | None = None
@@ -131,7 +159,7 @@ class _Block:
             if first is not None and not self._early(second) and not self._waits(second, first):
                 is_free = not self._is_body and _span(self.runs[first])[1] <= self._ready[second]
                 if is_free or self._late(second):
-                    yield _Tie(((second, 0),), first.results[0])
+                    yield _Tie(((second, 0),), first.results[0], second)
             if self._late(second):
                 first = second
 
@@ -148,7 +176,7 @@ class _Block:
                 product = self._last_beside(op, until) if until < inf else None
                 if reader is not None and product is not None and not self._waits(reader, product):
                     uses.setdefault(product, []).append((use.owner.operation, use.operand_number))
-            yield from (_Tie(tuple(found), self._end(product)) for product, found in uses.items())
+            yield from (_Tie(tuple(found), self._end(product), op) for product, found in uses.items())
 
     def _all_is_there(self) -> dict[ir.Operation, float]:
         """When all is there that each operation reads."""
