@@ -19,7 +19,7 @@ from meshbridge.ir.builder import shape_of
 from meshbridge.ir.mlir import find, ir
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.ring_attention import RingAttention
-from tests.test_ring_attention import VARIANTS, Attention, causal, counted, drawn, gathered, hand_written, sharded
+from tests.test_ring_attention import VARIANTS, Attention, causal, check_numbers, counted, drawn, gathered, hand_written, sharded
 from tests.test_ring_attention_gradients import distance, scattered, training
 from tests.test_ring_attention_layers import Transformer
 from tests.test_ring_attention_layers import check as check_layers
@@ -53,12 +53,7 @@ def check(attention: Attention, jitted: Any, arguments: list[jax.Array], count: 
     before = multiplied(module)
     pipeline.run((RingAttention(balance=True),), module)
     assert multiplied(module) * 4 * count == before * (2 * count + 1)
-    found = np.asarray(jax.tree.leaves(meshbridge.compile(module)(*arguments))[0])
-    right = np.asarray(jax.jit(attention)(*arguments))
-    assert found.dtype == right.dtype
-    found, right = found.astype(np.float32), right.astype(np.float32)
-    coarse = 1e-5 if arguments[0].dtype == jnp.float32 else 4 * float(jnp.finfo(arguments[0].dtype).eps)
-    np.testing.assert_allclose(found, right, rtol=0, atol=coarse * np.nanmax(np.abs(right)))
+    check_numbers(module, attention, arguments)
 
 
 def check_gradients(
