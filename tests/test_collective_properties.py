@@ -23,7 +23,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "all-gather-move-up": ("all_gather", "broadcast", "convert"),
     "all-reduce-folder": ("all_reduce",),
     "all-reduce-reassociate": ("all_reduce", "same_again", "binary"),
-    "all-reduce-split": ("all_reduce", "all_slice", "all_gather", "binary", "unary"),
+    "all-reduce-split": ("all_reduce", "all_slice", "all_gather", "binary", "unary", "broadcast"),
     "collective-matmul{least=1}": ("all_gather", "dot", "reduce_scatter"),
     "combine-collectives": (),
     "combine-collectives{bytes=512}": ("same_again",),

@@ -34,6 +34,7 @@ from meshbridge.cost.objective import (
     shifts,
 )
 from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
+from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
@@ -195,6 +196,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         memory_factor=way.memory_factor,
         compiler_options=options.compiler_options,
         hides=way.hides,
+        keep_queries=way.keeps_queries,
         annotate=options.emit == "annotated",
     )
     stages = [
@@ -357,13 +359,18 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
     ways = [Way(options.machine)]
     if target is not None:
         ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True)]
+        if options.collectives == "on" and rings(options.machine, options.compiler_options):
+            ways.append(Way(options.machine, hides=True, keeps_queries=True))
 
-    def planned(way: Way) -> ir.Module:
-        copy = copy_module(module)
-        stages = build(replace(options, emit="mesh", stablehlo_version=None, ops=()), way)
+    def planned(way: Way) -> ir.Module | None:
+        copy, known = copy_module(module), Known()
+        stages = build(replace(options, emit="mesh", stablehlo_version=None, ops=()), way).starting_at("legal")
         with warnings.catch_warnings(record=True) as said[way]:
             warnings.simplefilter("always")
-            timings.extend(run(stages.starting_at("legal").passes, copy, verified="none", on_pass=on_pass))
+            for stage in stages.stages:
+                timings.extend(run(stage.passes, copy, verified="none", known=known, on_pass=on_pass))
+                if stage.name == "decided" and known[Decisions].keeps_queries != way.keeps_queries:
+                    return None
         return copy
 
     plan = best_plan(ways, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)

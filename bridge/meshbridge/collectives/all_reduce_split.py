@@ -46,41 +46,52 @@ class AllReduceSplit(PatternPass):
              %1 = stablehlo.add %0, %y : tensor<4xf32>
              %2 = mesh.all_reduce %1 on @m mesh_axes = [1] : tensor<4xf32> -> tensor<4xf32>
 
-    Between the all-reduce and the slice, or the gather, stand elementwise operations and transposes; the values that they have no
-    other use for.
+    Between the all-reduce and the slice stand elementwise operations, transposes and broadcasts, in values of no other use.
     """
 
     name: ClassVar[str] = "all-reduce-split"
 
 
 def slice_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Moves the slice `op` above elementwise operations and transposes, if an all-reduce stands at the end of them."""
+    """Moves the slice `op` above elementwise operations, transposes and broadcasts, if an all-reduce stands behind them."""
     view = AllSliceOp(op)
     mesh = rewriter.meshes[view.mesh]
     if DYNAMIC in (*mesh.shape, *shape_of(op.operands[0].type)):
         return False
     producer = rewriter.producer(view.input)
-    if producer is None or producer.name not in _PASSED or not _leads_to_reduction(view.input, view, rewriter):
+    if producer is None or producer.name not in _PASSED or not _leads_to_reduction(view.input, view.slice_axis, view, rewriter):
         return False
     rewriter.replace(op, _sliced(view.input, view.slice_axis, view, rewriter))
     return True
 
 
-_PASSED = ELEMENTWISE | {"stablehlo.transpose"}
+_PASSED = ELEMENTWISE | {"stablehlo.transpose", "stablehlo.broadcast_in_dim"}
 _DEPTH = 8
 """How many operations in a row a slice may pass. Not measured: a bound on time."""
 
 
-def _leads_to_reduction(value: ir.Value, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> bool:
-    """Whether `value`, of no other use, comes from an all-reduce that a reduce-scatter along the slice's axes can replace."""
+def _above(op: ir.Operation, dim: int) -> int | None:
+    """The dimension of what `op` reads that its result has as `dim`; None where that is broadcast."""
+    if op.name == "stablehlo.transpose":
+        return integers(op.attributes["permutation"])[dim]
+    if op.name == "stablehlo.broadcast_in_dim":
+        along = integers(op.attributes["broadcast_dimensions"])
+        is_kept = dim in along and shape_of(op.operands[0].type)[along.index(dim)] == shape_of(op.results[0].type)[dim]
+        return along.index(dim) if is_kept else None
+    return dim
+
+
+def _leads_to_reduction(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> bool:
+    """Whether `value`, of no other use, comes from an all-reduce that a reduce-scatter along the slice's axes can replace, of its
+    dimension `dim`."""
     op = rewriter.producer(value)
     if op is None or op.block != piece.operation.block or rewriter.uses(value) != 1 or depth == 0:
         return False
     if op.name == AllReduceOp.OPERATION_NAME:
         return scatters(AllReduceOp(op), piece.mesh, piece.mesh_axes)
-    if op.name not in _PASSED:
+    if op.name not in _PASSED or (above := _above(op, dim)) is None:
         return False
-    return any(_leads_to_reduction(operand, piece, rewriter, depth - 1) for operand in op.operands)
+    return any(_leads_to_reduction(operand, above, piece, rewriter, depth - 1) for operand in op.operands)
 
 
 def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter, depth: int = _DEPTH) -> ir.Value:
@@ -88,11 +99,12 @@ def _sliced(value: ir.Value, dim: int, piece: AllSliceOp, rewriter: MeshRewriter
     op, emit = rewriter.producer(value), Builder.before(piece.operation)
     if ir.RankedTensorType(value.type).rank == 0:
         return value
-    if op is None or op.name not in _PASSED or not _leads_to_reduction(value, piece, rewriter, depth):
+    if op is None or op.name not in _PASSED or not _leads_to_reduction(value, dim, piece, rewriter, depth):
         small = build.all_slice(value, rewriter.meshes[piece.mesh], mesh_axes=piece.mesh_axes, slice_axis=dim, at=emit)
         rewriter.adopt(small)
         return small
-    above = integers(op.attributes["permutation"])[dim] if op.name == "stablehlo.transpose" else dim
+    above = _above(op, dim)
+    assert above is not None  # it leads to a reduction
     operands = [_sliced(operand, above, piece, rewriter, depth - 1) for operand in op.operands]
     type_ = resized(ir.RankedTensorType(value.type), dim, divide=rewriter.meshes[piece.mesh].group_size(piece.mesh_axes))
     return emit.again(op, type_, operands)

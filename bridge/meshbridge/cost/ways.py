@@ -54,6 +54,8 @@ class Way(NamedTuple):
     "How many times what the machine says it costs to hold a byte."
     hides: bool = False
     "Whether what can run beside products costs less."
+    keeps_queries: bool = False
+    "Whether attention whose queries the annotations split stays so, for its keys and values to travel around the devices."
 
 
 class Plan(NamedTuple):
@@ -64,9 +66,10 @@ class Plan(NamedTuple):
     "One device's program."
 
 
-def best_plan(ways: Sequence[Way], target: Target | None, limit: float, planned: Callable[[Way], ir.Module]) -> Plan:
+def best_plan(ways: Sequence[Way], target: Target | None, limit: float, planned: Callable[[Way], ir.Module | None]) -> Plan:
     """What is `planned` in that of the `ways` in which it takes least time on the `target`, if that is known, or in the first of
     them where nothing says how long it takes; under the least of FACTORS under which one needs no more memory than `limit` bytes.
+    Ways in which nothing is planned do not count.
 
     Raises MeshError where none does: by how much the one that needs least misses it, and for which tensors.
     """
@@ -74,7 +77,8 @@ def best_plan(ways: Sequence[Way], target: Target | None, limit: float, planned:
     for factor in FACTORS:
         fitting: list[Plan] = []
         for way in (way._replace(memory_factor=factor) for way in ways):
-            module = planned(way)
+            if (module := planned(way)) is None:
+                continue
             needed = memory(main_function(module)).peak if limit < inf else 0.0
             if needed <= limit:
                 fitting.append(Plan(way, module))

@@ -22,6 +22,7 @@ from meshbridge.decide.decisions import (
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.routes import refine
+from meshbridge.decide.split_queries import keep_split_queries
 from meshbridge.decide.unknown_sizes import refuse_unknown_axes
 from meshbridge.decide.unreduced import carry_declarations
 from meshbridge.dialect.module_mesh import find_mesh
@@ -43,20 +44,24 @@ def decide(
     *,
     moves: int = 0,
     objective: Objective = BYTES,
+    keep_queries: bool = False,
 ) -> Decisions:
     """Decides for every function that names a mesh, what costs least under `objective`; refinement tries `moves` changes. Of the
-    module nothing is changed but how axes are numbered, where one is cut.
+    module nothing is changed but how axes are numbered, where one is cut. If attention's queries are to be kept split, refinement
+    leaves them, and changes nothing where there are none: that plan is another one.
 
     Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
     """
     decided = []
-    for graph in propagated(list(functions), module, interface, objective.plain):
+    graphs = propagated(list(functions), module, interface, objective.plain)
+    kept = [keep_split_queries(graph) for graph in graphs] if keep_queries else []
+    for graph in graphs:
         for text in graph.warnings:
             warnings.warn(text, ShardingWarning, stacklevel=2)
-        if moves:
+        if moves and any(kept) == keep_queries:
             refine(graph, moves, objective)
         decided.append(_Decider(graph, Bodies(graph.pricing, interface)).function())
-    return Decisions(tuple(decided))
+    return Decisions(tuple(decided), any(kept))
 
 
 def propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective) -> list[Graph]:

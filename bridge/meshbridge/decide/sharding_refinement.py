@@ -57,6 +57,9 @@ class ShardingRefinement(Pass):
     hides: bool = False
     "Whether collectives that the machine runs beside products cost less than others."
 
+    keep_queries: bool = False
+    "Whether attention whose queries the annotations split stays so, for its keys and values to travel around the devices."
+
     annotate: bool = True
     "Write the decisions down. Otherwise they are handed on to `mesh-spmdization`, if that is the next pass."
 
@@ -79,4 +82,11 @@ class ShardingRefinement(Pass):
             mesh = find_mesh(module) if has_topology(self.machine) else None
             weights = objective(self.machine, mesh, self.layout, hides=self.hides, compiler_options=self.compiler_options)
             weights = replace(weights, memory=self.memory_factor * weights.memory)
-            return decide(functions_to_partition(module), module, Interface(), moves=self.moves, objective=weights)
+            return decide(
+                functions_to_partition(module),
+                module,
+                Interface(),
+                moves=self.moves,
+                objective=weights,
+                keep_queries=self.keep_queries,
+            )

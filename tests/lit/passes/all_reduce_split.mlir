@@ -20,6 +20,29 @@ func.func @sliced(%x: tensor<8x2xf32>, %y: tensor<8x2xf32>) -> tensor<2x2xf32> {
   return %4 : tensor<2x2xf32>
 }
 
+// A broadcast along other dimensions stands in between.
+// CHECK-LABEL: func.func @broadcast
+// CHECK-NEXT:    %[[R:.*]] = mesh.reduce_scatter %arg0 on @m mesh_axes = [1] scatter_axis = 0 : tensor<8xf32> -> tensor<2xf32>
+// CHECK-NEXT:    %[[B:.*]] = stablehlo.broadcast_in_dim %[[R]], dims = [1] : (tensor<2xf32>) -> tensor<3x2xf32>
+// CHECK-NEXT:    return %[[B]]
+func.func @broadcast(%x: tensor<8xf32>) -> tensor<3x2xf32> {
+  %0 = mesh.all_reduce %x on @m mesh_axes = [1] : tensor<8xf32> -> tensor<8xf32>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [1] : (tensor<8xf32>) -> tensor<3x8xf32>
+  %2 = mesh.all_slice %1 on @m mesh_axes = [1] slice_axis = 1 : tensor<3x8xf32> -> tensor<3x2xf32>
+  return %2 : tensor<3x2xf32>
+}
+
+// Along a dimension that is broadcast there is nothing to scatter.
+// CHECK-LABEL: func.func @broadcast_along
+// CHECK:         mesh.all_reduce
+// CHECK:         mesh.all_slice
+func.func @broadcast_along(%x: tensor<8x1xf32>) -> tensor<8x1xf32> {
+  %0 = mesh.all_reduce %x on @m mesh_axes = [1] : tensor<8x1xf32> -> tensor<8x1xf32>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [0, 1] : (tensor<8x1xf32>) -> tensor<8x4xf32>
+  %2 = mesh.all_slice %1 on @m mesh_axes = [1] slice_axis = 1 : tensor<8x4xf32> -> tensor<8x1xf32>
+  return %2 : tensor<8x1xf32>
+}
+
 // The same slice twice is one reduce-scatter.
 // CHECK-LABEL: func.func @sliced_twice
 // CHECK-NEXT:    %[[R:.*]] = mesh.reduce_scatter
