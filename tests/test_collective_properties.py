@@ -36,7 +36,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "mesh-simplifications": ("all_reduce", "all_slice"),
     "optimize-collectives": (),
     "recompute-gathered": ("all_gather", "same_again", "unary", "scale"),
-    "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary"),
+    "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary", "reduce", "transpose"),
 }
 """The passes, each with the steps that programs for it are full of."""
 

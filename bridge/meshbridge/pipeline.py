@@ -358,25 +358,37 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
     target, said = options.target, dict[Way, list[warnings.WarningMessage]]()
     ways = [Way(options.machine)]
     if target is not None:
-        ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True)]
-        if options.collectives == "on" and rings(options.machine, options.compiler_options):
-            ways.append(Way(options.machine, hides=True, keeps_queries=True))
+        ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True), *ring_ways(options)]
 
     def planned(way: Way) -> ir.Module | None:
-        copy, known = copy_module(module), Known()
-        stages = build(replace(options, emit="mesh", stablehlo_version=None, ops=()), way).starting_at("legal")
+        copy = copy_module(module)
         with warnings.catch_warnings(record=True) as said[way]:
             warnings.simplefilter("always")
-            for stage in stages.stages:
-                timings.extend(run(stage.passes, copy, verified="none", known=known, on_pass=on_pass))
-                if stage.name == "decided" and known[Decisions].keeps_queries != way.keeps_queries:
-                    return None
-        return copy
+            of_way = plan_in(copy, replace(options, emit="mesh", stablehlo_version=None, ops=()), way, on_pass=on_pass)
+        timings.extend(of_way or ())
+        return copy if of_way is not None else None
 
     plan = best_plan(ways, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
     for each in said[plan.way]:
         warnings.warn(each.message, stacklevel=2)
     return plan
+
+
+def ring_ways(options: Options) -> tuple[Way, ...]:
+    """The way in which attention is planned for rings, on machines that have such."""
+    has_rings = options.collectives == "on" and rings(options.machine, options.compiler_options)
+    return (Way(options.machine, hides=True, keeps_queries=True),) if has_rings else ()
+
+
+def plan_in(module: ir.Module, options: Options, way: Way, *, on_pass: OnPass | None = None) -> list[Timing] | None:
+    """Partitions a legal `module` in place, to a form that the options name, in that way, and says how long each pass took; None
+    where that way has no plan of its own. Raises MeshError with a located diagnostic."""
+    known, timings = Known(), list[Timing]()
+    for stage in build(options, way).starting_at("legal").stages:
+        timings += run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
+        if stage.name == "decided" and known[Decisions].keeps_queries != way.keeps_queries:
+            return None
+    return timings
 
 
 def _refuse_partitioned(module: ir.Module, options: Options) -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, sharing_key
 from meshbridge.dialect import build
+from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import ReduceScatterOp
-from meshbridge.dialect.signature import element_of
+from meshbridge.dialect.signature import element_of, group_size, shape_of
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.elements import neutral, resized, type_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
+from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ops.reductions import body_kind
 
 
 @register
 @dataclass(frozen=True)
 class ReduceScatterReassociate(PatternPass):
-    """Makes one reduce-scatter of several whose results an operation joins that commutes with them (`joins.JOINS`).
+    """Makes one reduce-scatter of several whose results an operation joins that commutes with them (`joins.JOINS`), and a smaller
+    one of one whose result is reduced likewise along other dimensions.
 
     Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
              %1 = mesh.reduce_scatter %y on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
@@ -25,7 +33,13 @@ class ReduceScatterReassociate(PatternPass):
     Output:  %0 = stablehlo.add %x, %y : tensor<4xf32>
              %2 = mesh.reduce_scatter %0 on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
 
-    The order of axes counts: it says which device gets which piece.
+    Input:   %0 = mesh.reduce_scatter %x on @m mesh_axes = [0] scatter_axis = 0 : tensor<4x3xf32> -> tensor<2x3xf32>
+             %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [1]
+    Output:  %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [1]
+             %1 = mesh.reduce_scatter %0 on @m mesh_axes = [0] scatter_axis = 0 : tensor<4xf32> -> tensor<2xf32>
+
+    The order of axes counts: it says which device gets which piece. Transposes and reshapes may stand before the reduction, as
+    where heads of queries share keys, whose gradients are summed up over these heads.
     """
 
     name: ClassVar[str] = "reduce-scatter-reassociate"
@@ -57,4 +71,62 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     return True
 
 
-ReduceScatterReassociate.patterns = (MeshPattern((ReduceScatterOp.OPERATION_NAME,), reassociate, joins.NAMES),)
+_MOST_BETWEEN = 4
+"""How many transposes and reshapes a reduce-scatter passes. Not measured: a bound on time."""
+
+
+def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
+    """Moves the reduce-scatter `op` below the reduction that alone reads it, perhaps behind transposes and reshapes."""
+    scatter = ReduceScatterOp(op)
+    mesh, kind = rewriter.meshes[scatter.mesh], scatter.reduction
+    value, dims, between = op.results[0], [scatter.scatter_axis], list[ir.Operation]()
+    while True:
+        users = rewriter.users(value)
+        if len(users) != 1 or (step := users[0]).block != op.block or len(between) > _MOST_BETWEEN:
+            return False
+        if step.name == "stablehlo.reduce":
+            break
+        if (below := _below(step, dims[-1])) is None:
+            return False
+        dims.append(below)
+        between.append(step)
+        value = step.results[0]
+    reduced, count = integers(step.attributes["dimensions"]), group_size(mesh, scatter.mesh_axes)
+    sizes = (count, *shape_of(op.operands[0].type), *shape_of(value.type))
+    if len(step.results) != 1 or dims[-1] in reduced or DYNAMIC in sizes or not joins.keeps_type(scatter):
+        return False
+    smaller = type_bytes(step.results[0].type) < type_bytes(value.type)
+    if not smaller or body_kind(step) != kind or not is_splat(step.operands[1], neutral(kind, element_of(value.type))):
+        return False
+    emit, whole = Builder.before(step), scatter.input
+    for each, dim in zip(between, dims[1:], strict=True):
+        whole = emit.again(each, resized(ir.RankedTensorType(each.results[0].type), dim, multiply=count), [whole])
+        rewriter.adopt(whole)
+    dim = dims[-1] - sum(each < dims[-1] for each in reduced)
+    location, axes = op.location, scatter.mesh_axes
+    step.results[0].set_type(resized(ir.RankedTensorType(step.results[0].type), dim, multiply=count))
+    rewriter.feed(step, 0, whole)
+    rewriter.put_after(
+        step, location, lambda value: build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind)
+    )
+    return True
+
+
+def _below(op: ir.Operation, dim: int) -> int | None:
+    """Where a transpose or a reshape puts dimension `dim` of its operand; None where that is no dimension of its result, and for
+    any other operation."""
+    if op.name == "stablehlo.transpose":
+        return integers(op.attributes["permutation"]).index(dim)
+    if op.name != "stablehlo.reshape":
+        return None
+    before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
+    if DYNAMIC in (*before, *after):
+        return None
+    place = (prod(before[:dim]), before[dim])
+    return next((each for each, size in enumerate(after) if (prod(after[:each]), size) == place), None)
+
+
+ReduceScatterReassociate.patterns = (
+    MeshPattern((ReduceScatterOp.OPERATION_NAME,), reassociate, joins.NAMES),
+    MeshPattern((ReduceScatterOp.OPERATION_NAME,), reduce_first),
+)

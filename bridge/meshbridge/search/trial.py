@@ -10,7 +10,7 @@ from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.cost.ways import Way
 from meshbridge.ir.mlir import MeshError, ir, main_function
-from meshbridge.pipeline import Options, build, partition_module, run
+from meshbridge.pipeline import Options, partition_module, plan_in, ring_ways
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import Boundary
 
@@ -31,12 +31,13 @@ class Trial:
 def ways(options: Options) -> tuple[Way, ...]:
     """Ways in which users may get a plan, of which one is better for one program, and another for the next."""
     assert options.target is not None
-    return Way(options.target.device), Way(options.machine, hides=True)
+    return Way(options.target.device), Way(options.machine, hides=True), *ring_ways(options)
 
 
 def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> tuple[Trial, ir.Module] | None:
     """What comes of a legal program with these shardings, and one device's program of it, planned in this way, or, for three
-    times as long, as users get it. None where it cannot be partitioned so, or not within the options' limit of memory."""
+    times as long, as users get it. None where it cannot be partitioned so, or not within the options' limit of memory, and where
+    the way has no plan of its own."""
     target = options.target
     assert target is not None
     try:
@@ -50,13 +51,14 @@ def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | N
 
 
 def planned(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> ir.Module:
-    """One device's program, in this way or as users get it. Raises MeshError where it cannot be partitioned so."""
+    """One device's program, in this way or as users get it. Raises MeshError where it cannot be partitioned so, and where the
+    way has no plan of its own."""
     module = copy_module(legal)
     with module.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a program that nobody has written
         boundary.annotate(module)
         if way is None:
             partition_module(module, options)
-        else:
-            run(build(options, way).starting_at("legal").passes, module, verified="none")
+        elif plan_in(module, options, way) is None:
+            raise MeshError("error: no attention of the program has queries that are split")
     return module
