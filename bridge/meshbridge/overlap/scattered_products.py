@@ -12,6 +12,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.travelling_sums import Cut, Scatter
+from meshbridge.overlap.unread import erase_unread
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ class ScatteredProducts:
 
     def rewrite(self) -> None:
         """Writes the steps, and drops what they replace."""
-        partial = self.scatter.partial
+        replaced = [*_sums(self.scatter.partial)]
         self.scatter.travel(self.halved, _cut)
-        _erase_unread(partial)
+        erase_unread(reversed(replaced))
 
 
 def _cut(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
@@ -85,12 +86,12 @@ def _cut(emit: Builder, value: ir.Value, wanted: Cut) -> ir.Value:
     return product.of(emit, operands)
 
 
-def _erase_unread(value: ir.Value) -> None:
+def _sums(value: ir.Value) -> Iterator[ir.Operation]:
+    """The operations that give a product, or a sum of products, the last one first."""
     op = op_of(value)
-    operands = list(op.operands) if op.name != DOT else []
-    op.erase()
-    for operand in operands:
-        _erase_unread(operand)
+    yield op
+    for operand in op.operands if op.name != DOT else ():
+        yield from _sums(operand)
 
 
 def _summands(value: ir.Value) -> tuple[ir.Operation, ...] | None:
