@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-import meshbridge
 from meshbridge import pipeline
 from meshbridge.cost.ways import Way
 from meshbridge.ir.mlir import context, ir
@@ -38,10 +37,14 @@ def planned(module: ir.Module, machine: str, *passes: pipeline.Pass, keeps_queri
     return module
 
 
-@pytest.mark.parametrize("score", [partial(causal), lambda scores: scores], ids=["causal", "unmasked"])
-def test_queries_stay_where_they_are(score: Any, mesh: jax.sharding.Mesh) -> None:
+@pytest.mark.parametrize(
+    "attention",
+    [hand_written(causal), hand_written(lambda scores: scores), partial(jax.nn.dot_product_attention, is_causal=True)],
+    ids=["causal", "unmasked", "library"],
+)
+def test_queries_stay_where_they_are(attention: Attention, mesh: jax.sharding.Mesh) -> None:
     """Heads are not exchanged for parts of the sequence, and rings have the numbers of one device."""
-    attention, arguments = hand_written(score), drawn()
+    arguments = drawn()
     rows = NamedSharding(mesh, PartitionSpec("data", "model"))
     exported = jax.export.export(jax.jit(attention, in_shardings=rows, out_shardings=rows))(*arguments)
     kept, free = (planned(formats.unpack(exported, context()).module, "bytes", keeps_queries=keeps) for keeps in (True, False))
@@ -84,10 +87,11 @@ def test_keys_that_are_split_are_no_queries(mesh: jax.sharding.Mesh) -> None:
     assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3
 
 
-def test_nothing_else_changes_with_it() -> None:
-    """Where there is no such attention, the way has no plan of its own, and a pass that is told to keep queries keeps none."""
-    devices = jax.make_mesh((8,), ("x",))
-    rows = NamedSharding(devices, PartitionSpec("x"))
-    jitted = jax.jit(lambda x, w: jnp.exp(x @ w).sum(), in_shardings=(rows, None))
-    found = meshbridge.partition(jitted, jnp.ones((16, 8)), jnp.ones((8, 8)), emit="mesh", machine="v5e")
-    assert "all_reduce" in str(found)
+def test_logits_are_no_scores() -> None:
+    """Although their exponentials are added up, too: what they are computed of is not split along the vocabulary."""
+    devices = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = NamedSharding(devices, PartitionSpec("data"))
+    loss = jax.jit(lambda x, w: jax.nn.logsumexp(x @ w, axis=-1).sum(), in_shardings=(rows, rows))
+    module = formats.unpack(jax.export.export(loss)(jnp.ones((16, 8)), jnp.ones((8, 32))), context()).module
+    timings = pipeline.partition_module(module, pipeline.Options(machine=EXCHANGED))
+    assert Counter(timing.name for timing in timings)["mesh-spmdization"] == 3
