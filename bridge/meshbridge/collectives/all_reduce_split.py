@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.collectives import joins
-from meshbridge.collectives.all_gather_move_down import move_down
+from meshbridge.collectives.all_gather_move_down import move_below
 from meshbridge.collectives.all_reduce_reassociate import reassociate
 from meshbridge.collectives.mesh_simplifications import scatter, scattered, scatters
 from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass
@@ -131,7 +131,7 @@ def share_gather(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         return False
     for number, total in totals.items():
         rewriter.feed(op, number, _scattered_and_gathered(total, gather, op, rewriter))
-    return move_down(op, rewriter)
+    return move_below(op, rewriter)
 
 
 def _is_collective(value: ir.Value, user: ir.Operation, rewriter: MeshRewriter) -> bool:

@@ -103,14 +103,17 @@ class Rewriter:
             result.replace_all_uses_with(value)
         self.retire(op)
 
-    def put_after(self, op: ir.Operation, location: ir.Location, make: Callable[[ir.Value], ir.Value]) -> None:
-        """Lets the users of the one result of `op` use what `make` builds of it at `location`, right after `op`."""
+    def put_after(
+        self, op: ir.Operation, location: ir.Location, make: Callable[[ir.Value], ir.Value], kept: Sequence[ir.Operation] = ()
+    ) -> None:
+        """Lets the users of the one result of `op`, but for those `kept`, use what `make` builds of it at `location`, right after
+        `op`."""
         result = op.results[0]
         with ir.InsertionPoint.after(op), location:
             value = make(result)
         made = self.producer(value)
         assert made is not None
-        result.replace_all_uses_except(value, made)
+        result.replace_all_uses_except(value, [made, *kept])
         self.adopt(value)
 
     def adopt(self, value: ir.Value) -> None:
