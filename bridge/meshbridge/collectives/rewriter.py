@@ -6,7 +6,7 @@ both and moves a collective down.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, TypeVar
 
 from meshbridge.analysis.known_values import Splat, known
@@ -23,7 +23,7 @@ from meshbridge.dialect.ops import (
 )
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import resized
-from meshbridge.ir.mlir import find, ir
+from meshbridge.ir.mlir import find, ir, terminator
 from meshbridge.ir.passes import Pass
 from meshbridge.ir.rewrite import Pattern, Rewriter, rewriting
 from meshbridge.ir.sharding import Axes
@@ -41,14 +41,14 @@ ELEMENTWISE = frozenset(
 )
 """Operations that compute every element of their result from the same element of their operands, or from scalars."""
 
-_PURE = ELEMENTWISE | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "reshape", "transpose", "slice")}
+_PURE = ELEMENTWISE | {f"stablehlo.{name}" for name in ("broadcast_in_dim", "dynamic_slice", "reshape", "transpose", "slice")}
 """Operations whose result is the same on two devices if their operands are."""
 
 _SPREADING = frozenset((AllReduceOp.OPERATION_NAME, AllGatherOp.OPERATION_NAME))
 """Collectives that leave all devices of a group with the same."""
 
-_DEPTH = 4
-"""How many operations `is_uniform` follows: more would cost time in proportion to the size of what computes a value. Not
+_MOST = 32
+"""How many values `is_uniform` looks at: more would cost time in proportion to the size of what computes a value. Not
 measured."""
 
 
@@ -75,20 +75,32 @@ class MeshRewriter(Rewriter):
         op = self.producer(value)
         return kind(op) if op is not None and op.name == kind.OPERATION_NAME and op.block == user.block else None
 
-    def is_uniform(self, value: ir.Value, mesh: str, axes: Axes, depth: int = _DEPTH) -> bool:
+    def is_uniform(self, value: ir.Value, mesh: str, axes: Axes) -> bool:
         """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them,
-        arguments that are not split along them, and what is computed from these alone."""
+        arguments that are not split along them, what is computed from these alone, and what a loop carries if it starts with such
+        and each trip hands on such, given such."""
+        seen, waiting = {value}, [value]
+        while waiting:
+            needed = self._same_if(waiting.pop(), mesh, axes)
+            if needed is None or len(seen) > _MOST:
+                return False
+            waiting.extend(found := set(needed) - seen)
+            seen |= found
+        return True
+
+    def _same_if(self, value: ir.Value, mesh: str, axes: Axes) -> Iterable[ir.Value] | None:
+        """What all devices of a group must hold the same of if they are to hold the same `value`; None where nothing says so."""
         op = self.producer(value)
         if op is None:
-            return is_replicated_argument(value, mesh, axes)
+            return () if is_replicated_argument(value, mesh, axes) else _carried(value)
         if op.name in CONSTANTS:
-            return True
+            return ()
         if op.name in _PURE:
-            return depth > 0 and all(self.is_uniform(operand, mesh, axes, depth - 1) for operand in op.operands)
-        if op.name not in _SPREADING:
-            return False
-        collective = CollectiveOpView(op)
-        return collective.mesh == mesh and set(axes) <= set(collective.mesh_axes)
+            return op.operands
+        if op.name not in _SPREADING or (collective := CollectiveOpView(op)).mesh != mesh:
+            return None
+        over = set(collective.mesh_axes)
+        return () if over.issuperset(axes) else op.operands if over.isdisjoint(axes) else None
 
     @staticmethod
     def can_be_uniform(name: str) -> bool:
@@ -126,7 +138,8 @@ def in_size(value: ir.Value, dim: int, *, multiply: int = 1, divide: int = 1) ->
     if isinstance(owner, ir.Block) or owner.name != "stablehlo.broadcast_in_dim":
         return None
     op = owner.operation
-    varies = dim in integers(op.attributes["broadcast_dimensions"])
+    dims, shape = integers(op.attributes["broadcast_dimensions"]), ir.RankedTensorType(op.operands[0].type).shape
+    varies = dim in dims and shape[dims.index(dim)] != 1
     return None if varies else lambda emit: emit.again(op, type_, list(op.operands))
 
 
@@ -142,6 +155,16 @@ def is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
         return False
     terms = integers(attrs[BOUNDARY_PARTIAL]) if BOUNDARY_PARTIAL in attrs else ()
     return not any(set(axes) & set(along) for along in (terms, *axis_array(attrs[BOUNDARY_SPLIT])))
+
+
+def _carried(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """What a loop starts with and hands on, where `value` is what its body is given; None for arguments of other blocks."""
+    block, number = value.owner, ir.BlockArgument(value).arg_number
+    assert isinstance(block, ir.Block)
+    loop, last = block.owner.operation, terminator(block)
+    if loop.name != "stablehlo.while" or block != loop.regions[1].blocks[0] or last is None:
+        return None
+    return loop.operands[number], last.operands[number]
 
 
 MeshPattern = Pattern[MeshRewriter]
