@@ -252,6 +252,19 @@ def piece(w: Writer, values: list[Value]) -> Value | None:
     return w.emit(made, f"stablehlo.slice {x.name} [{', '.join(bounds)}] : ({x.type}) -> {made.type}")
 
 
+def reshape(w: Writer, values: list[Value]) -> Value | None:
+    """Two dimensions made one, or one made two."""
+    x = w.pick([v for v in values if v.shape])
+    if x is None:
+        return None
+    shape = (prod(x.shape),)
+    if len(x.shape) == 1 or w.random.random() < 0.5:
+        minor = w.random.choice([each for each in (1, 2, 4, 8) if prod(x.shape) % each == 0])
+        shape = (prod(x.shape) // minor, minor)
+    made = x.like(w.fresh(), shape)
+    return w.emit(made, f"stablehlo.reshape {x.name} : ({x.type}) -> {made.type}")
+
+
 def transpose(w: Writer, values: list[Value]) -> Value | None:
     x = w.pick(values, rank=2)
     if x is None:
@@ -342,6 +355,7 @@ STEPS = [
     broadcast,
     reduce,
     piece,
+    reshape,
     transpose,
     pad,
     dot,

@@ -19,7 +19,7 @@ from tests import collective_programs
 from tests.collectives.harness import run_local
 
 PASSES: dict[str, tuple[str, ...]] = {
-    "all-gather-move-down": ("all_gather",),
+    "all-gather-move-down": ("all_gather", "all_slice", "convert", "reshape", "unary"),
     "all-gather-move-up": ("all_gather", "broadcast", "convert"),
     "all-reduce-folder": ("all_reduce",),
     "all-reduce-reassociate": ("all_reduce", "same_again", "binary"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.collectives import cuts, shard_steps
-from meshbridge.collectives.gather_region import Region, Step
+from meshbridge.collectives.gather_region import MOST, Region, Step
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, in_size
 from meshbridge.dialect import build
 from meshbridge.dialect.ops import AllGatherOp
@@ -84,10 +84,11 @@ class _Cost:
 
 
 _MANY = 2**64
+"""More than there are of anything that is weighed."""
 
 _ORDERS: tuple[Callable[[_Cost], int], ...] = (
-    lambda cost: _MANY * cost.bits + cost.count,
-    lambda cost: _MANY * cost.count + cost.bits,
+    lambda cost: _MANY * (_MANY * cost.bits + cost.count),
+    lambda cost: _MANY * (_MANY * cost.count + cost.bits),
 )
 """What is to be least, and then what else: bytes, unless more collectives are needed for that."""
 
@@ -99,24 +100,28 @@ def _cost(value: ir.Value, region: Region) -> _Cost:
 
 
 def _cut(region: Region, costs: dict[ir.Value, int]) -> tuple[list[Step], list[ir.Value]]:
-    """The steps to be taken on shards so that what has to be gathered costs least, as many as possible, and what that is.
+    """The steps to be taken on shards so that what has to be gathered costs least, and what that is. As many compute something as
+    possible, and as few only arrange it anew as lie before those.
 
     A value with the source is had in shards, as gathers' results are; `(value,)` is with the source if the shards are enough.
     """
     graph = cuts.Graph()
+    for value, step in region.steps.items():
+        tail, head, weight = (value, cuts.SINK, 1) if step.op.name in shard_steps.IDLE else (cuts.SOURCE, value, 2 * MOST)
+        graph.add(tail, head, weight)
     for value, cost in costs.items():
-        node, step = (value,), region.steps.get(value)
-        splits = step is not None and not is_bytewise(value.type)  # gathered in other pieces than whole elements
-        graph.add(value if step else cuts.SOURCE, node, cuts.UNCUT if splits else cost)
+        node, computed = (value,), value in region.steps
+        packed = computed and not is_bytewise(value.type)  # collectives pack elements in different ways
+        graph.add(value if computed else cuts.SOURCE, node, cuts.UNCUT if packed else cost)
         if value not in region.dims:
             graph.add(node, cuts.SINK, cuts.UNCUT)
             continue
         readers = region.readers(value)
         for reader in readers.steps:
             graph.add(node, reader.result, cuts.UNCUT)
-            if step is not None:
+            if computed:
                 graph.add(reader.result, value, cuts.UNCUT)
-        if readers.others:
+        if readers.others or not (readers.steps or readers.slices):  # nothing is gained by what nobody reads
             graph.add(node, cuts.SINK, cuts.UNCUT)
     ours = graph.source_side()
     steps = [step for value, step in region.steps.items() if value in ours]
@@ -139,6 +144,7 @@ def _rewrite(region: Region, steps: list[Step], gathered: list[ir.Value]) -> Non
             region.rewriter.replace(piece, shard)
     for step in steps:
         _feed_shards(step, region)
+    region.look_above()
 
 
 def _putting_together(step: Step, region: Region) -> Callable[[ir.Value], ir.Value]:

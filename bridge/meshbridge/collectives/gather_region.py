@@ -91,6 +91,18 @@ class Region:
                 found.others.append(user)
         return found
 
+    def look_above(self) -> None:
+        """Lets patterns look again at the gathers that the shards are computed of: what follows behind these has changed."""
+        waiting = deque(gather.input for gather in self.gathers.values())
+        seen = set(waiting)
+        while waiting:
+            op = self.rewriter.producer(value := waiting.popleft())
+            if op is not None and op.name == AllGatherOp.OPERATION_NAME:
+                self.rewriter.adopt(value)
+            elif op is not None and op.name in shard_steps.NAMES and len(seen) < MOST:
+                waiting.extend(found := set(op.operands) - seen)
+                seen |= found
+
     def _gives_shard(self, piece: AllSliceOp, dim: int | None) -> bool:
         return (piece.mesh, piece.mesh_axes, piece.slice_axis) == (self.mesh.name, self.axes, dim)
 

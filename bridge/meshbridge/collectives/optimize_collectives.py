@@ -33,9 +33,9 @@ PATTERNS: tuple[MeshPattern, ...] = tuple(
             *AllReduceSplit.patterns,
             *ReduceScatterReassociate.patterns,
             *ReduceScatterRedirect.patterns,
+            *MergeCollectives.patterns,
             *AllGatherMoveDown.patterns,
             *AllGatherMoveUp.patterns,
-            *MergeCollectives.patterns,
             *RecomputeGathered.patterns,
         )
     )

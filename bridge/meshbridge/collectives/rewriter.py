@@ -21,6 +21,7 @@ from meshbridge.dialect.ops import (
     AllReduceOp,
     CollectiveOpView,
 )
+from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import resized
 from meshbridge.ir.mlir import find, ir, terminator
@@ -77,8 +78,7 @@ class MeshRewriter(Rewriter):
 
     def is_uniform(self, value: ir.Value, mesh: str, axes: Axes) -> bool:
         """Whether all devices of a group along `axes` surely hold the same: constants, what is reduced or gathered over them,
-        arguments that are not split along them, what is computed from these alone, and what a loop carries if it starts with such
-        and each trip hands on such, given such."""
+        arguments that are not split along them, what is computed from these alone, and what loops carry of such."""
         seen, waiting = {value}, [value]
         while waiting:
             needed = self._same_if(waiting.pop(), mesh, axes)
@@ -157,14 +157,20 @@ def is_replicated_argument(value: ir.Value, mesh: str, axes: Axes) -> bool:
     return not any(set(axes) & set(along) for along in (terms, *axis_array(attrs[BOUNDARY_SPLIT])))
 
 
-def _carried(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
-    """What a loop starts with and hands on, where `value` is what its body is given; None for arguments of other blocks."""
+def _carried(value: ir.Value) -> tuple[ir.Value, ...] | None:
+    """What must be the same on all devices for `value` to be that, which the body of a loop is given: what the loop starts with,
+    if each trip hands that on, or for a scalar, as a counter, also what it hands on. None for any other argument of a block.
+
+    Larger values that trips change may be what `delay-reductions` looks for: sums of what is gathered behind the loop instead."""
     block, number = value.owner, ir.BlockArgument(value).arg_number
     assert isinstance(block, ir.Block)
     loop, last = block.owner.operation, terminator(block)
     if loop.name != "stablehlo.while" or block != loop.regions[1].blocks[0] or last is None:
         return None
-    return loop.operands[number], last.operands[number]
+    start, handed_on = loop.operands[number], last.operands[number]
+    if handed_on == value:
+        return (start,)
+    return None if shape_of(value.type) else (start, handed_on)
 
 
 MeshPattern = Pattern[MeshRewriter]

@@ -87,3 +87,6 @@ _BEHIND: dict[str, Callable[[ir.Operation, int, int], int | None]] = {
 
 NAMES = frozenset(_BEHIND)
 """What such operations are called."""
+
+IDLE = frozenset(("stablehlo.broadcast_in_dim", "stablehlo.reshape"))
+"""Those that compute nothing: what reads their results reads their operands in another order."""

@@ -118,3 +118,131 @@ func.func @kept(%n: tensor<2xbf16>, %x: tensor<2xf32>, %own: tensor<4xf32>) -> (
   %10 = stablehlo.reshape %9 : (tensor<f32>) -> tensor<1xf32>
   return %1, %2, %3, %5, %7, %10 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<3xf32>, tensor<1xf32>
 }
+
+// A norm in a wider type: what lies between is larger than what is gathered, what comes out is not, and of the factors, gathered
+// too, nothing is left.
+// CHECK-LABEL: func.func @norm
+// CHECK-NOT:     mesh.all_
+// CHECK:         stablehlo.convert %arg0 : (tensor<2x8xbf16>) -> tensor<2x8xf32>
+// CHECK-NOT:     mesh.all_
+// CHECK:         %[[Y:.*]] = stablehlo.convert {{.*}} : (tensor<2x8xf32>) -> tensor<2x8xbf16>
+// CHECK-NEXT:    %[[R:.*]] = mesh.all_gather %[[Y]] on @m mesh_axes = [1] gather_axis = 0 : tensor<2x8xbf16> -> tensor<8x8xbf16>
+// CHECK-NEXT:    return %[[R]]
+func.func @norm(%x: tensor<2x8xbf16>) -> tensor<8x8xbf16> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2x8xbf16> -> tensor<8x8xbf16>
+  %1 = stablehlo.convert %0 : (tensor<8x8xbf16>) -> tensor<8x8xf32>
+  %2 = stablehlo.multiply %1, %1 : tensor<8x8xf32>
+  %3 = mesh.all_slice %2 on @m mesh_axes = [1] slice_axis = 0 : tensor<8x8xf32> -> tensor<2x8xf32>
+  %4 = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<2x8xf32>, tensor<f32>) -> tensor<2xf32>
+  %5 = mesh.all_gather %4 on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+  %6 = stablehlo.broadcast_in_dim %5, dims = [0] : (tensor<8xf32>) -> tensor<8x8xf32>
+  %7 = stablehlo.multiply %1, %6 : tensor<8x8xf32>
+  %8 = stablehlo.convert %7 : (tensor<8x8xf32>) -> tensor<8x8xbf16>
+  return %8 : tensor<8x8xbf16>
+}
+
+// Sums of squares of what is narrower than they are: reduced over the devices, nothing is gathered.
+// CHECK-LABEL: func.func @squares
+// CHECK-NOT:     mesh.all_gather
+// CHECK:         %[[P:.*]] = stablehlo.reduce({{.*}} : (tensor<2x8xf32>, tensor<f32>) -> tensor<8xf32>
+// CHECK-NEXT:    %[[R:.*]] = mesh.all_reduce %[[P]] on @m mesh_axes = [1] : tensor<8xf32> -> tensor<8xf32>
+// CHECK-NEXT:    return %[[R]]
+func.func @squares(%x: tensor<2x8xbf16>) -> tensor<8xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2x8xbf16> -> tensor<8x8xbf16>
+  %1 = stablehlo.convert %0 : (tensor<8x8xbf16>) -> tensor<8x8xf32>
+  %2 = stablehlo.multiply %1, %1 : tensor<8x8xf32>
+  %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+  return %3 : tensor<8xf32>
+}
+
+// Rows apart: shards stay pieces of the rows. Where a reshape is the last of a chain, the gather stays before it; and where a shard
+// would be rows here and there.
+// CHECK-LABEL: func.func @reshaped
+// CHECK-NEXT:    %[[A:.*]] = stablehlo.reshape %arg0 : (tensor<2x3x4xf32>) -> tensor<6x2x2xf32>
+// CHECK-NEXT:    %[[T:.*]] = stablehlo.tanh %[[A]] : tensor<6x2x2xf32>
+// CHECK-NEXT:    %[[G:.*]] = mesh.all_gather %[[T]] on @m mesh_axes = [1] gather_axis = 0 : tensor<6x2x2xf32> -> tensor<24x2x2xf32>
+// CHECK-NEXT:    stablehlo.reshape %[[G]] : (tensor<24x2x2xf32>) -> tensor<24x4xf32>
+// CHECK-NEXT:    %[[B:.*]] = mesh.all_gather %arg0 on @m mesh_axes = [1] gather_axis = 1 : tensor<2x3x4xf32> -> tensor<2x12x4xf32>
+// CHECK-NEXT:    %[[C:.*]] = stablehlo.reshape %[[B]] : (tensor<2x12x4xf32>) -> tensor<24x4xf32>
+// CHECK-NEXT:    stablehlo.tanh %[[C]] : tensor<24x4xf32>
+func.func @reshaped(%x: tensor<2x3x4xf32>) -> (tensor<24x4xf32>, tensor<24x4xf32>) {
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2x3x4xf32> -> tensor<8x3x4xf32>
+  %1 = stablehlo.reshape %0 : (tensor<8x3x4xf32>) -> tensor<24x2x2xf32>
+  %2 = stablehlo.tanh %1 : tensor<24x2x2xf32>
+  %3 = stablehlo.reshape %2 : (tensor<24x2x2xf32>) -> tensor<24x4xf32>
+  %4 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 1 : tensor<2x3x4xf32> -> tensor<2x12x4xf32>
+  %5 = stablehlo.reshape %4 : (tensor<2x12x4xf32>) -> tensor<24x4xf32>
+  %6 = stablehlo.tanh %5 : tensor<24x4xf32>
+  return %3, %6 : tensor<24x4xf32>, tensor<24x4xf32>
+}
+
+// One of two chains that meet ends in less, the other does not: its gather stays, and serves both.
+// CHECK-LABEL: func.func @half
+// CHECK-DAG:     %[[Y:.*]] = mesh.all_gather %arg1 on @m mesh_axes = [1] gather_axis = 0 : tensor<2xbf16> -> tensor<8xbf16>
+// CHECK-DAG:     %[[N:.*]] = stablehlo.convert %arg0 : (tensor<2xf32>) -> tensor<2xbf16>
+// CHECK-DAG:     %[[S:.*]] = stablehlo.add %[[N]], %arg1 : tensor<2xbf16>
+// CHECK-DAG:     mesh.all_gather %[[S]] on @m mesh_axes = [1] gather_axis = 0 : tensor<2xbf16> -> tensor<8xbf16>
+// CHECK-DAG:     stablehlo.convert %[[Y]] : (tensor<8xbf16>) -> tensor<8xf32>
+func.func @half(%x: tensor<2xf32>, %y: tensor<2xbf16>) -> (tensor<8xf32>, tensor<8xbf16>) {
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+  %1 = mesh.all_gather %y on @m mesh_axes = [1] gather_axis = 0 : tensor<2xbf16> -> tensor<8xbf16>
+  %2 = stablehlo.convert %0 : (tensor<8xf32>) -> tensor<8xbf16>
+  %3 = stablehlo.convert %1 : (tensor<8xbf16>) -> tensor<8xf32>
+  %4 = stablehlo.add %2, %1 : tensor<8xbf16>
+  return %3, %4 : tensor<8xf32>, tensor<8xbf16>
+}
+
+// Less would be gathered of both ends, but by two collectives.
+// CHECK-LABEL: func.func @ends
+// CHECK-NEXT:    %[[N:.*]] = stablehlo.negate %arg0 : tensor<2xf32>
+// CHECK-NEXT:    %[[G:.*]] = mesh.all_gather %[[N]] on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+// CHECK-NEXT:    stablehlo.convert %[[G]] : (tensor<8xf32>) -> tensor<8xi1>
+// CHECK-NEXT:    stablehlo.convert %[[G]] : (tensor<8xf32>) -> tensor<8xbf16>
+func.func @ends(%x: tensor<2xf32>) -> (tensor<8xi1>, tensor<8xbf16>) {
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+  %1 = stablehlo.negate %0 : tensor<8xf32>
+  %2 = stablehlo.convert %1 : (tensor<8xf32>) -> tensor<8xi1>
+  %3 = stablehlo.convert %1 : (tensor<8xf32>) -> tensor<8xbf16>
+  return %2, %3 : tensor<8xi1>, tensor<8xbf16>
+}
+
+// What a loop hands on as it is, and a row of it that all devices count alike, is the same on all. What trips change is left to
+// delay-reductions, whether it is or not.
+// CHECK-LABEL: func.func @carried
+// CHECK:         stablehlo.while
+// CHECK:         } do {
+// CHECK:         %[[W:.*]] = stablehlo.dynamic_slice
+// CHECK:         %[[S:.*]] = mesh.all_slice %{{.*}} on @m mesh_axes = [1] slice_axis = 0 : tensor<8xf32> -> tensor<2xf32>
+// CHECK:         %[[P:.*]] = stablehlo.multiply %arg0, %[[S]] : tensor<2xf32>
+// CHECK-NEXT:    %[[B:.*]] = mesh.all_gather %[[P]]
+// CHECK-NEXT:    stablehlo.add %{{.*}}, %[[B]] : tensor<8xf32>
+// CHECK-NEXT:    %[[X:.*]] = mesh.all_gather %arg0
+// CHECK-NEXT:    stablehlo.multiply %[[X]], %{{.*}} : tensor<8xf32>
+func.func @carried(%x: tensor<2xf32>, %v: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %rows = stablehlo.constant dense<2.0> : tensor<3x8xf32>
+  %ones = stablehlo.constant dense<1.0> : tensor<8xf32>
+  %w = mesh.all_reduce %v on @m mesh_axes = [1] reduction = max : tensor<8xf32> -> tensor<8xf32>
+  %stack = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<8xf32>) -> tensor<3x8xf32>
+  %r:4 = stablehlo.while(%i = %zero, %table = %stack, %sum = %ones, %own = %ones) : tensor<i32>, tensor<3x8xf32>, tensor<8xf32>, tensor<8xf32>
+  cond {
+    %c = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  } do {
+    %row = stablehlo.dynamic_slice %table, %i, %zero, sizes = [1, 8] : (tensor<3x8xf32>, tensor<i32>, tensor<i32>) -> tensor<1x8xf32>
+    %flat = stablehlo.reshape %row : (tensor<1x8xf32>) -> tensor<8xf32>
+    %a = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+    %b = stablehlo.multiply %a, %flat : tensor<8xf32>
+    %next_sum = stablehlo.add %sum, %b : tensor<8xf32>
+    %d = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+    %e = stablehlo.multiply %d, %own : tensor<8xf32>
+    %next_own = stablehlo.add %e, %v : tensor<8xf32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %table, %next_sum, %next_own : tensor<i32>, tensor<3x8xf32>, tensor<8xf32>, tensor<8xf32>
+  }
+  return %r#2, %r#3 : tensor<8xf32>, tensor<8xf32>
+}
