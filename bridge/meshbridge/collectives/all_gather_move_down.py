@@ -54,7 +54,7 @@ def move_down(op: ir.Operation, rewriter: MeshRewriter) -> bool:
 def move_below(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     """Moves the all-gathers that `op` reads below it, and below what follows."""
     gathers = [gather for value in op.operands if (gather := rewriter.collective(value, AllGatherOp, op))]
-    return _move(Region.behind(gathers[0], op, rewriter))
+    return any(_move(Region.behind(gathers[0], op, rewriter, most)) for most in (MOST, 1))
 
 
 def _move(region: Region) -> bool:
@@ -99,7 +99,7 @@ def _cost(value: ir.Value, region: Region) -> _Cost:
     return _Cost(bits if value in region.dims else 2 * bits, 1)
 
 
-def _cut(region: Region, costs: dict[ir.Value, int]) -> tuple[list[Step], list[ir.Value]]:
+def _cut(region: Region, costs: dict[ir.Value, int]) -> tuple[list[Step], set[ir.Value]]:
     """The steps to be taken on shards so that what has to be gathered costs least, and what that is. As many compute something as
     possible, and as few only arrange it anew as lie before those.
 
@@ -125,14 +125,14 @@ def _cut(region: Region, costs: dict[ir.Value, int]) -> tuple[list[Step], list[i
             graph.add(node, cuts.SINK, cuts.UNCUT)
     ours = graph.source_side()
     steps = [step for value, step in region.steps.items() if value in ours]
-    return steps, [value for value in costs if (value in region.gathers or value in ours) and (value,) not in ours]
+    return steps, {value for value in costs if (value in region.gathers or value in ours) and (value,) not in ours}
 
 
-def _rewrite(region: Region, steps: list[Step], gathered: list[ir.Value]) -> None:
+def _rewrite(region: Region, steps: list[Step], gathered: set[ir.Value]) -> None:
     """Takes `steps` on shards, and puts those of the `gathered` values together that they give."""
     for step in steps:
         shard_steps.shrink(step.op, step.before, step.behind, region.count)
-    results = {step.result for step in steps}
+    results = dict.fromkeys(step.result for step in steps)
     for step in steps:
         if step.result in gathered:
             readers = region.readers(step.result)

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from meshbridge.collectives import shard_steps
+from meshbridge.collectives.hoist_collectives import is_invariant
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
 from meshbridge.dialect.signature import group_size, shape_of
@@ -54,16 +55,20 @@ class Region:
     block: ir.Block
     mesh: Mesh
     axes: Axes
+    most: int
+    "How many operations."
     gathers: dict[ir.Value, AllGatherOp] = field(default_factory=dict)
     "By their results, as the steps."
     steps: dict[ir.Value, Step] = field(default_factory=dict)
     dims: dict[ir.Value, int] = field(default_factory=dict)
     "Along which dimension a value has shards."
+    fixed: set[ir.Value] = field(default_factory=set)
+    "Those that are the same in every trip of a loop."
 
     @staticmethod
-    def behind(gather: AllGatherOp, first: ir.Operation | None, rewriter: MeshRewriter) -> Region:
+    def behind(gather: AllGatherOp, first: ir.Operation | None, rewriter: MeshRewriter, most: int = MOST) -> Region:
         """What is reached from `gather`: `first`, and then what is nearest."""
-        region = Region(rewriter, gather.operation.block, rewriter.meshes[gather.mesh], gather.mesh_axes)
+        region = Region(rewriter, gather.operation.block, rewriter.meshes[gather.mesh], gather.mesh_axes, most)
         if DYNAMIC in (region.count, *shape_of(gather.operation.results[0].type)):
             return region
         waiting = deque([region._with_gather(gather)])
@@ -93,15 +98,15 @@ class Region:
 
     def look_above(self) -> None:
         """Lets patterns look again at the gathers that the shards are computed of: what follows behind these has changed."""
-        waiting = deque(gather.input for gather in self.gathers.values())
+        waiting = list(dict.fromkeys(gather.input for gather in self.gathers.values()))
         seen = set(waiting)
         while waiting:
-            op = self.rewriter.producer(value := waiting.popleft())
+            op = self.rewriter.producer(value := waiting.pop())
             if op is not None and op.name == AllGatherOp.OPERATION_NAME:
                 self.rewriter.adopt(value)
             elif op is not None and op.name in shard_steps.NAMES and len(seen) < MOST:
-                waiting.extend(found := set(op.operands) - seen)
-                seen |= found
+                waiting.extend(found := [each for each in dict.fromkeys(op.operands) if each not in seen])
+                seen.update(found)
 
     def _gives_shard(self, piece: AllSliceOp, dim: int | None) -> bool:
         return (piece.mesh, piece.mesh_axes, piece.slice_axis) == (self.mesh.name, self.axes, dim)
@@ -109,11 +114,17 @@ class Region:
     def _with_gather(self, gather: AllGatherOp) -> ir.Value:
         value: ir.Value = gather.operation.results[0]
         self.gathers[value], self.dims[value] = gather, gather.gather_axis
+        self.fixed.update([value] if is_invariant(value, self.block) else ())
         return value
 
     def _with_step(self, op: ir.Operation) -> list[ir.Value]:
         """Adds `op` if it can work on shards; returns the values that have shards since."""
-        if op.name not in shard_steps.NAMES or op.block != self.block or len(self.steps) == MOST or op.results[0] in self.steps:
+        if (
+            op.name not in shard_steps.NAMES
+            or op.block != self.block
+            or len(self.steps) == self.most
+            or op.results[0] in self.steps
+        ):
             return []
         operands = list(dict.fromkeys(op.operands))
         if DYNAMIC in [size for value in (*operands, *op.results) for size in shape_of(value.type)]:
@@ -127,12 +138,25 @@ class Region:
         behind = shard_steps.dim_behind(op, before, self.count)
         if behind is None and not shard_steps.adds_up(op, before):
             return []
+        fixed = self._is_fixed(operands, gathers)
+        if fixed is None:
+            return []
         added = [self._with_gather(gather) for gather in gathers]
         self.steps[op.results[0]] = Step(op, before, behind, self._location(next(iter(dims))))
         if behind is not None:
             self.dims[op.results[0]] = behind
+            self.fixed.update(op.results if fixed else ())
             added.append(op.results[0])
         return added
+
+    def _is_fixed(self, operands: list[ir.Value], gathers: list[AllGatherOp]) -> bool | None:
+        """Whether what is computed of `operands`, `gathers` among them, is the same in every trip of a loop, as what can be
+        gathered before it. None where some of it is: its gather would have to stay in the loop."""
+        results = [gather.operation.results[0] for gather in gathers]
+        fixed = self.fixed.union(value for value in results if is_invariant(value, self.block))
+        if fixed.isdisjoint(operands):
+            return False
+        return True if all(value in fixed or is_invariant(value, self.block) for value in operands) else None
 
     def _gather_of(self, value: ir.Value, user: ir.Operation) -> AllGatherOp | None:
         """What gathers `value` over the axes."""

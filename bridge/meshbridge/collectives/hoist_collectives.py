@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import ir, walk_all
+from meshbridge.ir.mlir import ir, terminator, walk_all
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ops import elementwise
 
@@ -93,6 +93,32 @@ def carried_unchanged(loop: ir.Operation, block: ir.Block) -> dict[ir.Value, ir.
     yielded = list(list(body.operations)[-1].operands)
     columns = zip(block.arguments, body.arguments, yielded, loop.operands, strict=True)
     return {argument: start for argument, inside, handed_on, start in columns if inside == handed_on}
+
+
+_LEAVING = LOCAL | _COLLECTIVES
+
+_MOST = 32
+"""How many values `is_invariant` looks at. Not measured: a bound on time."""
+
+
+def is_invariant(value: ir.Value, block: ir.Block) -> bool:
+    """Whether `block` belongs to a loop, and `value` can be had before it."""
+    loop = block.owner.operation
+    if loop.name != "stablehlo.while" or (last := terminator(body := loop.regions[1].blocks[0])) is None:
+        return False
+    waiting, seen = [value], {value}
+    while waiting:
+        owner = (each := waiting.pop()).owner
+        if isinstance(owner, ir.Block):
+            number = ir.BlockArgument(each).arg_number
+            if owner == block and last.operands[number] != body.arguments[number]:
+                return False
+        elif owner.operation.block == block:
+            if owner.operation.name not in _LEAVING or len(seen) > _MOST:
+                return False
+            waiting.extend(found := set(owner.operation.operands) - seen)
+            seen |= found
+    return True
 
 
 def _move_out(

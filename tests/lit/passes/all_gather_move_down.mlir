@@ -215,10 +215,10 @@ func.func @ends(%x: tensor<2xf32>) -> (tensor<8xi1>, tensor<8xbf16>) {
 // CHECK:         } do {
 // CHECK:         %[[W:.*]] = stablehlo.dynamic_slice
 // CHECK:         %[[S:.*]] = mesh.all_slice %{{.*}} on @m mesh_axes = [1] slice_axis = 0 : tensor<8xf32> -> tensor<2xf32>
-// CHECK:         %[[P:.*]] = stablehlo.multiply %arg0, %[[S]] : tensor<2xf32>
+// CHECK:         %[[P:.*]] = stablehlo.multiply %[[T:.*]], %[[S]] : tensor<2xf32>
 // CHECK-NEXT:    %[[B:.*]] = mesh.all_gather %[[P]]
 // CHECK-NEXT:    stablehlo.add %{{.*}}, %[[B]] : tensor<8xf32>
-// CHECK-NEXT:    %[[X:.*]] = mesh.all_gather %arg0
+// CHECK-NEXT:    %[[X:.*]] = mesh.all_gather %[[T]]
 // CHECK-NEXT:    stablehlo.multiply %[[X]], %{{.*}} : tensor<8xf32>
 func.func @carried(%x: tensor<2xf32>, %v: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
   %zero = stablehlo.constant dense<0> : tensor<i32>
@@ -228,21 +228,49 @@ func.func @carried(%x: tensor<2xf32>, %v: tensor<8xf32>) -> (tensor<8xf32>, tens
   %ones = stablehlo.constant dense<1.0> : tensor<8xf32>
   %w = mesh.all_reduce %v on @m mesh_axes = [1] reduction = max : tensor<8xf32> -> tensor<8xf32>
   %stack = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<8xf32>) -> tensor<3x8xf32>
-  %r:4 = stablehlo.while(%i = %zero, %table = %stack, %sum = %ones, %own = %ones) : tensor<i32>, tensor<3x8xf32>, tensor<8xf32>, tensor<8xf32>
+  %r:5 = stablehlo.while(%i = %zero, %table = %stack, %sum = %ones, %own = %ones, %t = %x) : tensor<i32>, tensor<3x8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<2xf32>
   cond {
     %c = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %c : tensor<i1>
   } do {
     %row = stablehlo.dynamic_slice %table, %i, %zero, sizes = [1, 8] : (tensor<3x8xf32>, tensor<i32>, tensor<i32>) -> tensor<1x8xf32>
     %flat = stablehlo.reshape %row : (tensor<1x8xf32>) -> tensor<8xf32>
-    %a = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+    %a = mesh.all_gather %t on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
     %b = stablehlo.multiply %a, %flat : tensor<8xf32>
     %next_sum = stablehlo.add %sum, %b : tensor<8xf32>
-    %d = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+    %d = mesh.all_gather %t on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
     %e = stablehlo.multiply %d, %own : tensor<8xf32>
     %next_own = stablehlo.add %e, %v : tensor<8xf32>
+    %next_t = stablehlo.negate %t : tensor<2xf32>
     %next = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %next, %table, %next_sum, %next_own : tensor<i32>, tensor<3x8xf32>, tensor<8xf32>, tensor<8xf32>
+    stablehlo.return %next, %table, %next_sum, %next_own, %next_t : tensor<i32>, tensor<3x8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<2xf32>
   }
   return %r#2, %r#3 : tensor<8xf32>, tensor<8xf32>
+}
+
+// What can be gathered before the loop is not gathered in each trip of something that the trip computes; what is narrowed is.
+// CHECK-LABEL: func.func @leaving
+// CHECK:         } do {
+// CHECK:         %[[C:.*]] = stablehlo.convert %arg0 : (tensor<2xf32>) -> tensor<2xbf16>
+// CHECK-NEXT:    %[[G:.*]] = mesh.all_gather %[[C]] on @m mesh_axes = [1] gather_axis = 0 : tensor<2xbf16> -> tensor<8xbf16>
+// CHECK:         stablehlo.multiply %[[G]], %{{.*}} : tensor<8xbf16>
+func.func @leaving(%w: tensor<2xf32>, %x: tensor<8xbf16>) -> tensor<8xbf16> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %r:2 = stablehlo.while(%i = %zero, %sum = %x) : tensor<i32>, tensor<8xbf16>
+  cond {
+    %c = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  } do {
+    %a = mesh.all_gather %w on @m mesh_axes = [1] gather_axis = 0 : tensor<2xf32> -> tensor<8xf32>
+    %narrow = stablehlo.convert %a : (tensor<8xf32>) -> tensor<8xbf16>
+    %count = stablehlo.convert %i : (tensor<i32>) -> tensor<bf16>
+    %counts = stablehlo.broadcast_in_dim %count, dims = [] : (tensor<bf16>) -> tensor<8xbf16>
+    %b = stablehlo.multiply %narrow, %counts : tensor<8xbf16>
+    %next_sum = stablehlo.add %sum, %b : tensor<8xbf16>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %next_sum : tensor<i32>, tensor<8xbf16>
+  }
+  return %r#1 : tensor<8xbf16>
 }
