@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.collectives import cuts, shard_steps
+from meshbridge.collectives.fold_collectives import is_shard, piece_of_gathered
 from meshbridge.collectives.gather_region import MOST, Region, Step
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, in_size
 from meshbridge.dialect import build
-from meshbridge.dialect.ops import AllGatherOp
+from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.elements import is_bytewise, type_bytes
 from meshbridge.ir.mlir import ir
@@ -40,7 +41,7 @@ class AllGatherMoveDown(PatternPass):
     Such operations are the elementwise ones, `transpose`, `reshape` that keeps shards together, `broadcast_in_dim`, `reduce`, and
     `slice` along other dimensions, or with a stride that takes as much of every shard. All their operands are gathered alike, are
     computed by other such operations, or are the same on every device of a group. Of these, as many work on shards as let what is
-    gathered behind them be least, whatever is gathered of what lies between. Slices that take the shards again cost nothing.
+    communicated behind them be least, whatever lies between. Slices that take the shards again cost nothing.
     """
 
     name: ClassVar[str] = "all-gather-move-down"
@@ -61,13 +62,11 @@ def _move(region: Region) -> bool:
     """Computes on shards what is to be: bytes and collectives do not become more."""
     if not region.steps:
         return False
-    costs = {value: _cost(value, region) for value in (*region.gathers, *region.steps)}
-    before = sum((costs[value] for value in region.gathers), _Cost())
+    before = sum((_cost(value, region) for value in region.gathers), _Cost())
     for order in _ORDERS:
-        steps, gathered = _cut(region, {value: order(cost) for value, cost in costs.items()})
-        after = sum((costs[value] for value in gathered), _Cost())
-        if steps and after.bits <= before.bits and after.count <= before.count:
-            _rewrite(region, steps, gathered)
+        cut = _cut(region, order)
+        if cut.steps and cut.cost.bits <= before.bits and cut.cost.count <= before.count:
+            _rewrite(region, cut)
             return True
     return False
 
@@ -99,50 +98,69 @@ def _cost(value: ir.Value, region: Region) -> _Cost:
     return _Cost(bits if value in region.dims else 2 * bits, 1)
 
 
-def _cut(region: Region, costs: dict[ir.Value, int]) -> tuple[list[Step], set[ir.Value]]:
-    """The steps to be taken on shards so that what has to be gathered costs least, and what that is. As many compute something as
-    possible, and as few only arrange it anew as lie before those.
+def _cost_of_slice(piece: AllSliceOp, dim: int, region: Region) -> _Cost:
+    """That of what a slice takes of a value that is not gathered otherwise."""
+    return _Cost() if is_shard(piece, region.axes, dim) else _Cost(int(8 * type_bytes(piece.operation.results[0].type)), 1)
 
-    A value with the source is had in shards, as gathers' results are; `(value,)` is with the source if the shards are enough.
+
+@dataclass(frozen=True)
+class _Cut:
+    """What is computed on shards, and what is communicated behind it."""
+
+    steps: list[Step]
+    gathered: set[ir.Value]
+    cost: _Cost
+
+
+def _cut(region: Region, order: Callable[[_Cost], int]) -> _Cut:
+    """The cut of which the cost is least in that order. As many steps as possible compute something on shards, and as few only
+    arrange it anew as lie before those.
+
+    A value with the source is had in shards, as gathers' results are; `(value,)` is with the source if it is not gathered.
     """
-    graph = cuts.Graph()
+    graph, costs, slices = cuts.Graph(), dict[ir.Value, _Cost](), dict[ir.Value, _Cost]()
     for value, step in region.steps.items():
         tail, head, weight = (value, cuts.SINK, 1) if step.op.name in shard_steps.IDLE else (cuts.SOURCE, value, 2 * MOST)
         graph.add(tail, head, weight)
-    for value, cost in costs.items():
-        node, computed = (value,), value in region.steps
+    for value in (*region.gathers, *region.steps):
+        node, computed, costs[value] = (value,), value in region.steps, _cost(value, region)
         packed = computed and not is_bytewise(value.type)  # collectives pack elements in different ways
-        graph.add(value if computed else cuts.SOURCE, node, cuts.UNCUT if packed else cost)
+        graph.add(value if computed else cuts.SOURCE, node, cuts.UNCUT if packed else order(costs[value]))
         if value not in region.dims:
             graph.add(node, cuts.SINK, cuts.UNCUT)
             continue
-        readers = region.readers(value)
+        readers, dim = region.readers(value), region.dims[value]
         for reader in readers.steps:
             graph.add(node, reader.result, cuts.UNCUT)
             if computed:
                 graph.add(reader.result, value, cuts.UNCUT)
-        if readers.others or not (readers.steps or readers.slices):  # nothing is gained by what nobody reads
-            graph.add(node, cuts.SINK, cuts.UNCUT)
+        slices[value] = sum((_cost_of_slice(piece, dim, region) for piece in readers.slices), _Cost())
+        needed = readers.others or not (readers.steps or readers.slices)  # nothing is gained by what nobody reads
+        graph.add(node, cuts.SINK, cuts.UNCUT if needed or (packed and slices[value].count) else order(slices[value]))
     ours = graph.source_side()
-    steps = [step for value, step in region.steps.items() if value in ours]
-    return steps, {value for value in costs if (value in region.gathers or value in ours) and (value,) not in ours}
+    had = [value for value in costs if value in region.gathers or value in ours]
+    gathered = {value for value in had if (value,) not in ours}
+    cost = sum((costs[value] if value in gathered else slices[value] for value in had), _Cost())
+    return _Cut([step for value, step in region.steps.items() if value in ours], gathered, cost)
 
 
-def _rewrite(region: Region, steps: list[Step], gathered: set[ir.Value]) -> None:
-    """Takes `steps` on shards, and puts those of the `gathered` values together that they give."""
-    for step in steps:
+def _rewrite(region: Region, cut: _Cut) -> None:
+    """Takes the steps of `cut` on shards, and communicates what is needed of their results."""
+    rewriter = region.rewriter
+    for step in cut.steps:
         shard_steps.shrink(step.op, step.before, step.behind, region.count)
-    results = dict.fromkeys(step.result for step in steps)
-    for step in steps:
-        if step.result in gathered:
-            readers = region.readers(step.result)
-            kept = [reader.op for reader in readers.steps if reader.result in results]
-            region.rewriter.put_after(step.op, step.location, _putting_together(step, region), [*kept, *readers.slices])
-    for value in (*region.gathers, *results):
-        shard = region.gathers[value].input if value in region.gathers else value
-        for piece in region.readers(value).slices:
-            region.rewriter.replace(piece, shard)
-    for step in steps:
+    results = dict.fromkeys(step.result for step in cut.steps)
+    readers = {value: region.readers(value) for value in (*region.gathers, *results)}
+    for step in cut.steps:
+        if step.result in cut.gathered:
+            kept = [reader.op for reader in readers[step.result].steps if reader.result in results]
+            rewriter.put_after(step.op, step.location, _putting_together(step, region), kept)
+    for value, reading in readers.items():
+        shard, dim = region.gathers[value].input if value in region.gathers else value, region.dims.get(value, 0)
+        for piece in reading.slices:
+            if value not in cut.gathered or is_shard(piece, region.axes, dim):
+                rewriter.replace(piece.operation, piece_of_gathered(piece, shard, region.axes, dim, rewriter))
+    for step in cut.steps:
         _feed_shards(step, region)
     region.look_above()
 

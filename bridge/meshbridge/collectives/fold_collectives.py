@@ -12,7 +12,7 @@ from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAl
 from meshbridge.dialect.signature import element_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
-from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ir.sharding import DYNAMIC, Axes, Mesh
 from meshbridge.ops.reductions import IDEMPOTENT
 
 
@@ -104,27 +104,39 @@ def fold_slice(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     gather = rewriter.collective(piece.input, AllGatherOp, op)
     if gather is None or gather.mesh != piece.mesh or not _is_static(rewriter.meshes[piece.mesh], gather.input.type):
         return False
-    mesh, axes, sliced = rewriter.meshes[piece.mesh], gather.mesh_axes, piece.mesh_axes
-    alone = rewriter.uses(piece.input) == 1
-    with ir.InsertionPoint(op), op.location:
-        if piece.slice_axis == gather.gather_axis:
-            if axes == sliced:
-                rewriter.replace(op, gather.input)
-                return True
-            if not alone or axes[: len(sliced)] != sliced:
-                return False
-            value = build.all_gather(gather.input, mesh, mesh_axes=axes[len(sliced) :], gather_axis=gather.gather_axis)
-        elif alone and axes == sliced:
-            split, concat = piece.slice_axis, gather.gather_axis
-            value = build.all_to_all(gather.input, mesh, mesh_axes=axes, split_axis=split, concat_axis=concat)
-        elif alone and not set(axes) & set(sliced):
-            small = build.all_slice(gather.input, mesh, mesh_axes=sliced, slice_axis=piece.slice_axis)
-            rewriter.adopt(small)
-            value = build.all_gather(small, mesh, mesh_axes=axes, gather_axis=gather.gather_axis)
-        else:
-            return False
-    rewriter.replace(op, value)
+    axes, dim = gather.mesh_axes, gather.gather_axis
+    if not is_less(piece, axes, dim) or not (rewriter.uses(piece.input) == 1 or is_shard(piece, axes, dim)):
+        return False
+    rewriter.replace(op, piece_of_gathered(piece, gather.input, axes, dim, rewriter))
     return True
+
+
+def is_shard(piece: AllSliceOp, axes: Axes, dim: int) -> bool:
+    """Whether `piece` of what is gathered over `axes` along `dim` is what was gathered."""
+    return piece.slice_axis == dim and piece.mesh_axes == axes
+
+
+def is_less(piece: AllSliceOp, axes: Axes, dim: int) -> bool:
+    """Whether less needs to be communicated for `piece` than for all that is gathered over `axes` along `dim`."""
+    sliced = piece.mesh_axes
+    if piece.slice_axis == dim:
+        return axes[: len(sliced)] == sliced
+    return axes == sliced or not set(axes) & set(sliced)
+
+
+def piece_of_gathered(piece: AllSliceOp, shard: ir.Value, axes: Axes, dim: int, rewriter: MeshRewriter) -> ir.Value:
+    """What `piece` gives of what is gathered of `shard`, communicated as it `is_less`."""
+    op, mesh, sliced, at = piece.operation, rewriter.meshes[piece.mesh], piece.mesh_axes, piece.slice_axis
+    with ir.InsertionPoint(op), op.location:
+        if is_shard(piece, axes, dim):
+            return shard
+        if at == dim:
+            return build.all_gather(shard, mesh, mesh_axes=axes[len(sliced) :], gather_axis=dim)
+        if axes == sliced:
+            return build.all_to_all(shard, mesh, mesh_axes=axes, split_axis=at, concat_axis=dim)
+        small = build.all_slice(shard, mesh, mesh_axes=sliced, slice_axis=at)
+        rewriter.adopt(small)
+        return build.all_gather(small, mesh, mesh_axes=axes, gather_axis=dim)
 
 
 def fold_exchange(op: ir.Operation, rewriter: MeshRewriter) -> bool:

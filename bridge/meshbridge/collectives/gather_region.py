@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from meshbridge.collectives import shard_steps
+from meshbridge.collectives.fold_collectives import is_less
 from meshbridge.collectives.hoist_collectives import is_invariant
 from meshbridge.collectives.rewriter import MeshRewriter
 from meshbridge.dialect.ops import AllGatherOp, AllSliceOp
@@ -41,8 +42,8 @@ class Readers:
 
     steps: list[Step] = field(default_factory=list)
     "Those that can take a shard."
-    slices: list[ir.Operation] = field(default_factory=list)
-    "What gives the shard."
+    slices: list[AllSliceOp] = field(default_factory=list)
+    "Those that give the shard, or can be had for less than all."
     others: list[ir.Operation] = field(default_factory=list)
     "What needs all of it."
 
@@ -90,8 +91,8 @@ class Region:
             step = self.steps.get(user.results[0]) if len(user.results) else None
             if step is not None and step.before == dim:
                 found.steps.append(step)
-            elif user.name == AllSliceOp.OPERATION_NAME and self._gives_shard(AllSliceOp(user), dim):
-                found.slices.append(user)
+            elif user.name == AllSliceOp.OPERATION_NAME and self._is_less(piece := AllSliceOp(user), dim):
+                found.slices.append(piece)
             else:
                 found.others.append(user)
         return found
@@ -108,8 +109,8 @@ class Region:
                 waiting.extend(found := [each for each in dict.fromkeys(op.operands) if each not in seen])
                 seen.update(found)
 
-    def _gives_shard(self, piece: AllSliceOp, dim: int | None) -> bool:
-        return (piece.mesh, piece.mesh_axes, piece.slice_axis) == (self.mesh.name, self.axes, dim)
+    def _is_less(self, piece: AllSliceOp, dim: int | None) -> bool:
+        return dim is not None and piece.mesh == self.mesh.name and is_less(piece, self.axes, dim)
 
     def _with_gather(self, gather: AllGatherOp) -> ir.Value:
         value: ir.Value = gather.operation.results[0]

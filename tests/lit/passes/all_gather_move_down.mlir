@@ -274,3 +274,14 @@ func.func @leaving(%w: tensor<2xf32>, %x: tensor<8xbf16>) -> tensor<8xbf16> {
   }
   return %r#1 : tensor<8xbf16>
 }
+
+// Of what is gathered, each device takes columns of all rows: they are exchanged, also behind a reshape.
+// CHECK-LABEL: func.func @exchanged
+// CHECK-NEXT:    %[[R:.*]] = stablehlo.reshape %arg0 : (tensor<2x3x8xf32>) -> tensor<6x8xf32>
+// CHECK-NEXT:    mesh.all_to_all %[[R]] on @m mesh_axes = [1] split_axis = 1 concat_axis = 0 : tensor<6x8xf32> -> tensor<24x2xf32>
+func.func @exchanged(%x: tensor<2x3x8xf32>) -> tensor<24x2xf32> {
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 0 : tensor<2x3x8xf32> -> tensor<8x3x8xf32>
+  %1 = stablehlo.reshape %0 : (tensor<8x3x8xf32>) -> tensor<24x8xf32>
+  %2 = mesh.all_slice %1 on @m mesh_axes = [1] slice_axis = 1 : tensor<24x8xf32> -> tensor<24x2xf32>
+  return %2 : tensor<24x2xf32>
+}
