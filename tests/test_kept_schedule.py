@@ -20,13 +20,16 @@ P = PartitionSpec
 WIDTH, HIDDEN, BATCH, LAYERS = 16, 32, 128, 3
 
 
-def training_step(mesh: jax.sharding.Mesh, *, scanned: bool) -> Any:
-    """A step of tensor-parallel layers, one after the other or under scan, data parallel; and its arguments."""
-    spec = P(None, None, "model"), P(None, "model", None), P("data", None)
+def training_step(mesh: jax.sharding.Mesh, *, scanned: bool, fully: bool = False) -> Any:
+    """A step of tensor-parallel layers, one after the other or under scan, data parallel, or `fully` sharded with products that
+    take longer than gathers; and its arguments."""
+    over, batch = ("data", 512 * BATCH) if fully else (None, BATCH)
+    spec = P(None, over, "model"), P(None, "model", over), P("data", None)
     first, second, rows = (NamedSharding(mesh, each) for each in spec)
 
     def layer(x: Any, weights: Any) -> Any:
-        return jax.lax.with_sharding_constraint(x + jnp.tanh(x @ weights[0]) @ weights[1], rows), None
+        hidden = jax.lax.with_sharding_constraint(jnp.tanh(x @ weights[0]), NamedSharding(mesh, P("data", "model")))
+        return jax.lax.with_sharding_constraint(x + hidden @ weights[1], rows), None
 
     def loss(weights: Any, x: Any) -> Any:
         if scanned:
@@ -41,19 +44,19 @@ def training_step(mesh: jax.sharding.Mesh, *, scanned: bool) -> Any:
         return jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, weights, jax.grad(loss)(weights, x))
 
     keys = jax.random.split(jax.random.key(0), 3)
-    shapes = [(LAYERS, WIDTH, HIDDEN), (LAYERS, HIDDEN, WIDTH), (BATCH, WIDTH)]
+    shapes = [(LAYERS, WIDTH, HIDDEN), (LAYERS, HIDDEN, WIDTH), (batch, WIDTH)]
     values = [0.1 * jax.random.normal(key, shape, jnp.float32) for key, shape in zip(keys, shapes, strict=True)]
     jitted = jax.jit(step, in_shardings=((first, second), rows), out_shardings=(first, second))
     return jitted, step, ((values[0], values[1]), values[2])
 
 
 @pytest.mark.parametrize("scanned", [False, True])
-@pytest.mark.parametrize("machine", ["h100", "h100:1x1x8"])
+@pytest.mark.parametrize("machine", ["h100", "h100:1x1x8", "v5p"])
 def test_numbers_bytes_and_collectives(mesh: jax.sharding.Mesh, scanned: bool, machine: str) -> None:
-    jitted, step, arguments = training_step(mesh, scanned=scanned)
+    jitted, step, arguments = training_step(mesh, scanned=scanned, fully=machine == "v5p")
     # As the partitioner leaves them: small reductions would be combined into one.
     tied, free = (meshbridge.partition(jitted, *arguments, emit="mesh", machine="bytes", collectives="off") for _ in range(2))
-    pipeline.run((KeepSchedule(machine=machine, least=0),), tied)
+    pipeline.run((KeepSchedule(machine=machine, compiler_options="best", least=0),), tied)
     assert len(find(tied.operation, [BARRIER])) > len(find(free.operation, [BARRIER]))
     sent, expected = (communication(module) for module in (tied, free))
     assert (sent.wire_bytes, sent.executions) == (expected.wire_bytes, expected.executions)
@@ -82,10 +85,12 @@ def test_ties_of_one_schedule_beside_those_of_another(mesh: jax.sharding.Mesh, s
         ({"machine": "a100:1x1x8"}, True),
         ({"machine": "h100", "collectives": "off"}, False),
         ({"machine": "v5e"}, False),
-        ({"machine": "v5p", "compiler_options": "best"}, False),
+        ({"machine": "v5p"}, False),
+        ({"machine": "v5p", "compiler_options": "best"}, True),
+        ({"machine": "v6e", "compiler_options": "best"}, False),
         ({"machine": "neutral"}, False),
     ],
 )
-def test_machines_whose_compiler_puts_reductions_off(options: dict[str, Any], expected: bool) -> None:
+def test_machines_whose_compiler_puts_collectives_off(options: dict[str, Any], expected: bool) -> None:
     passes = pipeline.build(pipeline.Options(**options)).passes
     assert any(isinstance(each, KeepSchedule) for each in passes) == expected

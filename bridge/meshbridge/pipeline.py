@@ -233,7 +233,12 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     attention = (ring,) if shifts(*under) else ()
     peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
     peeled = (peel,) if reduces_beside(*under) else ()
-    ahead = {"none": (), "all": (PrefetchGathers(),), "first": (PrefetchGathers(least=WORTH_A_WINDOW, first=True),)}
+    ahead: dict[str, tuple[Pass, ...]] = {
+        "none": (),
+        "first": (PrefetchGathers(least=WORTH_A_WINDOW, first=True),),
+        "aside": (PrefetchGathers(first=True),),
+        "all": (PrefetchGathers(),),
+    }
     prefetch = ahead[prefetches(*under)]
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)

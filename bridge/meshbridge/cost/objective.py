@@ -112,10 +112,16 @@ def reduces_beside(name: str, compiler_options: OptionSet = "default") -> bool:
     return name not in UNNAMED and not {"all_reduce", "reduce_scatter"}.isdisjoint(device(name, compiler_options).asynchronous)
 
 
-def puts_off(name: str, compiler_options: OptionSet = "default") -> bool:
-    """Whether the compiler of the machine begins reductions that no product waits for as late as it can, as XLA:GPU does. Raises
+def puts_off(name: str, compiler_options: OptionSet = "default") -> str:
+    """Which of the collectives that run beside products the compiler of the machine begins so late that others have nothing
+    beside them: XLA:GPU `reductions` that no product waits for, XLA:TPU `gathers` on the SparseCores; "" for none. Raises
     MeshError as `objective` does."""
-    return reduces_beside(name, compiler_options) and device(name, compiler_options).platform == "gpu"
+    if name in UNNAMED:
+        return ""
+    found = device(name, compiler_options)
+    if found.platform == "gpu":
+        return "reductions" if reduces_beside(name, compiler_options) else ""
+    return "gathers" if found.prefetches == "aside" else ""
 
 
 def rings(name: str, compiler_options: OptionSet = "default") -> bool:

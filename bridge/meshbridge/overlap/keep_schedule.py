@@ -10,8 +10,9 @@ from typing import ClassVar
 
 from meshbridge.cost.collective_ops import issued_kind
 from meshbridge.cost.fusion import FUSING, VIEWS
-from meshbridge.cost.objective import JOINED, device
+from meshbridge.cost.objective import JOINED, device, puts_off
 from meshbridge.cost.step import Run, collective_times, runs
+from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, REGION_OPS, MeshError, ancestor_in, ir, walk
@@ -25,7 +26,7 @@ from meshbridge.ops.composites import CONTRACTIONS
 @dataclass(frozen=True)
 class KeepSchedule(Pass):
     """Lets what the predicted schedule begins after a reduction of gradients wait for it, and what reads an awaited reduction for
-    the gradients' products that run beside it.
+    the gradients' products that run beside it; or, of TPUs, an exchange for the gather that its reader waits for, too.
 
     Input:   %1 = stablehlo.dot_general %cotangent, %w                    // the layer before waits for it
              %2 = mesh.all_reduce %1 on @m mesh_axes = [0]
@@ -41,10 +42,22 @@ class KeepSchedule(Pass):
              %awaited, %_ = stablehlo.optimization_barrier %2, %3         // where it runs %3 beside %2
              %4 = mesh.all_reduce %3 on @m mesh_axes = [1]
 
+    Input:   %1 = mesh.all_to_all (what products compute)
+             %2 = mesh.all_gather %shard
+             %3 = stablehlo.dot_general %1, %2
+    Output:  %2 = mesh.all_gather %shard
+             %begun, %gathered = stablehlo.optimization_barrier (what products compute), %2
+             %1 = mesh.all_to_all %begun                                  // where the schedule ends %2 before it
+             %3 = stablehlo.dot_general %1, %gathered
+
     XLA:GPU schedules backwards from the end, so that it begins as late as it can what no product waits for, *late* collectives,
     and runs late products, those of gradients, beside whichever of these comes last. Gathers of what no product computes, *early*
     ones, are best begun so, and stay free. Within loops only late collectives wait, for one another: what a trip awaits XLA:GPU
     runs beside what it moves there from another trip. What is tied has a size at which no compiler joins it with another.
+
+    XLA:TPU gathers on the SparseCores, one value after the other, and begins that as late as it can, within loops and without:
+    beside the exchange whose result the same product reads, with nothing else beside both. So a collective of what products
+    compute waits for the early gathers of the first product behind it, which have the products before to hide behind.
     """
 
     name: ClassVar[str] = "keep-schedule"
@@ -72,7 +85,8 @@ class KeepSchedule(Pass):
             for op in times:
                 if op in scheduled and issued_kind(op) in machine.asynchronous and _size(op) >= self.least:
                     large.setdefault(op.block, []).append(op)
-            blocks = [_Block(block, scheduled, found) for block, found in large.items()]
+            kind = puts_off(self.machine, self.compiler_options)
+            blocks = [_Block(block, scheduled, found, kind) for block, found in large.items()]
             return sum(block.tie() for block in blocks) > 0
 
 
@@ -89,6 +103,8 @@ class _Tie:
     awaited: ir.Value
     collective: ir.Operation
     "What waits, or what is read there."
+    behind: tuple[tuple[ir.Operation, int], ...] = ()
+    "Uses of the awaited value that are to stand behind the barrier: XLA:TPU takes out of one what nothing reads."
 
 
 class _Block:
@@ -99,8 +115,10 @@ class _Block:
         block: ir.Block,
         scheduled: Mapping[ir.Operation, Run],
         large: Sequence[ir.Operation],
+        puts_off: str,
     ) -> None:
         self.block = block
+        self.puts_off = puts_off
         self._is_body = block.owner.operation.name == "stablehlo.while"
         self.operations = [view.operation for view in block.operations]
         self.runs = {op: scheduled[op] for op in self.operations if op in scheduled and op.name != BARRIER}
@@ -117,11 +135,14 @@ class _Block:
 
     def tie(self) -> int:
         """Puts in the barriers, and says how many."""
-        ties = [tie for tie in (*self._in_order(), *self._beside()) if self._may_wait(tie)]
+        found = self._gathered() if self.puts_off == "gathers" else (*self._in_order(), *self._beside())
+        ties = [tie for tie in found if self._may_wait(tie)]
         for tie in ties:
             (first, number), *_ = tie.uses
             value = first.operands[number]
             barrier = Builder.after(op_of(tie.awaited)).op(BARRIER, [value.type, tie.awaited.type], [value, tie.awaited])
+            for user, place in tie.behind:
+                user.operands[place] = barrier.results[1]
             for user, place in tie.uses:
                 user.operands[place] = barrier.results[0]
         if ties:
@@ -177,6 +198,36 @@ class _Block:
                 if reader is not None and product is not None and not self._waits(reader, product):
                     uses.setdefault(product, []).append((use.owner.operation, use.operand_number))
             yield from (_Tie(tuple(found), self._end(product), op) for product, found in uses.items())
+
+    def _gathered(self) -> Iterator[_Tie]:
+        """Collectives of what products compute that wait for early gathers: those of what the first product behind them reads."""
+        products = sorted((op for op in self.runs if op.name in CONTRACTIONS), key=lambda op: self.runs[op].start)
+        tied: set[ir.Operation] = set()
+        for op in self.large:
+            reader = None if self._early(op) else next((product for product in products if self._waits(product, op)), None)
+            for gather in self._gathers_of(reader) if reader is not None else ():
+                ended = _span(self.runs[gather])[1] <= self.runs[op].start
+                if ended and gather not in tied and not self._waits(op, gather):
+                    tied.add(gather)
+                    uses = ((use.owner.operation, use.operand_number) for use in gather.results[0].uses)
+                    behind = ((user, place) for user, place in uses if self._is_behind(user, op))
+                    yield _Tie(((op, 0),), gather.results[0], op, tuple(behind))
+
+    def _gathers_of(self, product: ir.Operation) -> Iterator[ir.Operation]:
+        """The last of the large early gathers that give what `product` reads, arranged anyhow."""
+        waiting, seen = [*product.operands], set[ir.Value]()
+        while waiting:
+            if (value := waiting.pop()) in seen:
+                continue
+            seen.add(value)
+            if isinstance(value.owner, ir.Block) or (op := value.owner.operation).block != self.block:
+                continue
+            if op in self._bits and op.name == AllGatherOp.OPERATION_NAME and self._early(op):
+                yield op
+            elif op.name == BARRIER:
+                waiting.append(op.operands[ir.OpResult(value).result_number])
+            elif op.name in FUSING | VIEWS:
+                waiting += op.operands
 
     def _all_is_there(self) -> dict[ir.Operation, float]:
         """When all is there that each operation reads."""
@@ -238,6 +289,10 @@ class _Block:
 
     def _waits(self, op: ir.Operation, other: ir.Operation) -> bool:
         return bool(self._before[op] & self._bits[other])
+
+    def _is_behind(self, op: ir.Operation, other: ir.Operation) -> bool:
+        """Whether `op`, of the block or of one in it, waits for `other`."""
+        return (ancestor := ancestor_in(self.block, op)) is not None and self._waits(ancestor, other)
 
     def _awaited_by_products(self) -> set[ir.Operation]:
         """The operations whose results products wait for, in a loop those of the next trip, too."""

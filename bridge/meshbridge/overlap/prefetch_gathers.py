@@ -21,7 +21,8 @@ from meshbridge.overlap.unread import erase_unread
 
 WORTH_A_WINDOW = 2**26
 """Bytes of what is gathered from which on it is worth a window on a TPU. By XLA:TPU for 64 v5p, windows of 117 MB make the loops
-of an MLP take fewer cycles; those of 8 MB cost the loops of a llama 0.35 million a trip, ten times what the gather takes."""
+of an MLP take fewer cycles; those of 8 MB cost the loops of a llama 0.35 million a trip, ten times what the gather takes. In
+between nothing was measured, nor without a window but up to 34 MB, which gains, and 117 MB, which costs 2 % of the cycles."""
 
 
 @register
@@ -44,7 +45,7 @@ class PrefetchGathers(Pass):
              }
              the last trip, with %0#2 for %1
 
-    With `first`, where a trip ends in %4 = mesh.all_reduce (stablehlo.dot_general ..., ...):
+    With `first`, where %1 is large and a trip ends in %4 = mesh.all_reduce (stablehlo.dot_general ..., ...):
              %0:3 = stablehlo.while(%i = 0, %x = %a, %1 = %first) {       // while %i < 8
                %2 = stablehlo.dot_general %x, %1
                %next, %_ = stablehlo.optimization_barrier (%shard of trip %i + 1), %2
@@ -60,10 +61,11 @@ class PrefetchGathers(Pass):
     behind. What is gathered is computed of the loop's counter and of what does not change in it, and the loop's text says how
     often it runs. The shard waits, not the counter: XLA:GPU evaluates what loops compute of counters, and fails at a barrier.
 
-    With `first`, for compilers that run one gather at a time beside products, as XLA:TPU's: what the first product reads is
-    gathered ahead; later products' gathers have those before them to hide behind. What reads a product behind it waits for the
-    gather, which otherwise ends the trip with nothing beside it. The last trip stays in the loop and gathers the last shard once
-    more: a trip behind the loop has XLA:TPU clear the stacks that the loop fills.
+    With `first`, for XLA:TPU, the last trip stays in the loop and gathers the last shard once more: a trip behind the loop has it
+    clear the stacks that the loop fills. A large gather has a *window*: what reads a product behind it waits for the gather,
+    which else ends the trip with nothing beside it, where one gather at a time runs as part of products. So large gathers are
+    made ahead for the first product alone, as later ones have those before them to hide behind. For small ones a window costs
+    more than they take: they have none, for compilers that gather aside from products.
     """
 
     name: ClassVar[str] = "prefetch-gathers"
@@ -72,7 +74,9 @@ class PrefetchGathers(Pass):
     most: int = 2**29
     "Bytes that a loop may hold more for what is gathered ahead, in all. A bound on memory, not a measurement."
     first: bool = False
-    "Whether only what a trip's first product reads is gathered ahead, until another product ends; once more by the last trip."
+    "Whether of large gathers one is made ahead, until another product ends; and all, of any size, once more by the last trip."
+    window: int = WORTH_A_WINDOW
+    "With `first`, bytes of what is gathered from which on it is worth a window."
 
     def run(self, module: ir.Module) -> bool:
         with module.context:
@@ -111,6 +115,8 @@ class _Loop:
     gathered: tuple[_Gathered, ...]
     until: ir.Value | None = None
     "The value whose readers wait for them, if any do."
+    again: bool = False
+    "Whether the last trip stays in the loop and gathers once more what no trip reads; else it stands behind the loop."
 
     @property
     def body(self) -> ir.Block:
@@ -128,10 +134,11 @@ class _Loop:
             if limits.least <= (size := tensor_bytes(each.value)) <= left:
                 taken.append(each)
                 left -= size
-        if limits.first and taken:
-            until = _until(taken[0].product)
-            return None if until is None else _Loop(op, counted, (taken[0],), until)
-        return _Loop(op, counted, tuple(taken)) if taken else None
+        large = [each for each in taken if tensor_bytes(each.value) >= limits.window] if limits.first else []
+        if large:
+            until = _until(large[0].product)
+            return None if until is None else _Loop(op, counted, (large[0],), until, again=True)
+        return _Loop(op, counted, tuple(taken), again=limits.first) if taken else None
 
 
 def _first_read(loop: ir.Operation, counter: int) -> Iterable[_Gathered]:
@@ -201,7 +208,7 @@ def _has_one_reader(value: ir.Value) -> bool:
 
 
 def _pipeline(loop: _Loop) -> None:
-    """Carries what is gathered ahead from trip to trip. The last trip gathers again if readers wait, else stands behind it."""
+    """Carries what is gathered ahead from trip to trip. The last trip gathers again, or stands behind the loop."""
     values = [each.value for each in loop.gathered]
     before = _Ahead(loop.body, dict(enumerate(loop.op.operands)), Builder.before(loop.op))
     first = [before.made(value) for value in values]
@@ -210,7 +217,7 @@ def _pipeline(loop: _Loop) -> None:
     count = len(body.arguments) - len(first)
     for value, carried in zip(values, list(body.arguments)[count:], strict=True):
         value.replace_all_uses_with(carried)
-    last_trip = peel(wider, loop.counting) if loop.until is None else []
+    last_trip = [] if loop.again else peel(wider, loop.counting)
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
     emit = Builder.after(product)

@@ -1,6 +1,7 @@
 // RUN: mesh-opt %s --split-input-file --keep-schedule='machine=h100 least=0' | filecheck %s
 // RUN: mesh-opt %s --split-input-file --keep-schedule='least=0' | filecheck %s --check-prefix=FREE
 // RUN: mesh-opt %s --split-input-file --keep-schedule='machine=h100 least=1000000000000' | filecheck %s --check-prefix=FREE
+// RUN: mesh-opt %s --split-input-file --keep-schedule='machine=v5p compiler-options=best least=0' | filecheck %s --check-prefix=TPU
 
 // FREE-NOT: optimization_barrier
 
@@ -65,4 +66,31 @@ func.func @early(%x: tensor<512x512xf32>, %v: tensor<256x512xf32>, %w: tensor<12
   %2 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
   %3 = stablehlo.dot_general %2, %1, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
   return %3 : tensor<512x512xf32>
+}
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+
+// XLA:TPU begins gathers as late as it can: one that a product reads beside what is exchanged for it ends before the exchange, beside
+// the products before that. What only later products read has that product to hide behind.
+// CHECK-LABEL: func.func @gathered
+// CHECK-NOT:     optimization_barrier
+//
+// TPU-LABEL: func.func @gathered
+// TPU:         %[[FIRST:.*]] = stablehlo.dot_general %arg0, %arg1
+// TPU:         %[[WEIGHT:.*]] = mesh.all_gather %arg2
+// TPU:         %[[HELD:.*]]:2 = stablehlo.optimization_barrier %[[FIRST]], %[[WEIGHT]]
+// TPU:         %[[ROWS:.*]] = mesh.all_to_all %[[HELD]]#0
+// TPU:         stablehlo.dot_general %[[ROWS]], %[[HELD]]#1
+// TPU-NOT:     optimization_barrier
+// TPU:         return
+func.func @gathered(%x: tensor<8192x4096xf32>, %u: tensor<4096x4096xf32>, %v: tensor<1024x2048xf32>, %w: tensor<512x1024xf32>) -> tensor<16384x1024xf32> {
+  %0 = stablehlo.dot_general %x, %u, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x4096xf32>) -> tensor<8192x4096xf32>
+  %1 = mesh.all_to_all %0 on @m mesh_axes = [0] split_axis = 1 concat_axis = 0 : tensor<8192x4096xf32> -> tensor<16384x2048xf32>
+  %2 = mesh.all_gather %v on @m mesh_axes = [0] gather_axis = 0 : tensor<1024x2048xf32> -> tensor<2048x2048xf32>
+  %3 = stablehlo.dot_general %1, %2, contracting_dims = [1] x [0] : (tensor<16384x2048xf32>, tensor<2048x2048xf32>) -> tensor<16384x2048xf32>
+  %4 = mesh.all_gather %w on @m mesh_axes = [1] gather_axis = 0 : tensor<512x1024xf32> -> tensor<2048x1024xf32>
+  %5 = stablehlo.dot_general %3, %4, contracting_dims = [1] x [0] : (tensor<16384x2048xf32>, tensor<2048x1024xf32>) -> tensor<16384x1024xf32>
+  return %5 : tensor<16384x1024xf32>
 }

@@ -1,7 +1,8 @@
 // RUN: mesh-opt %s --prefetch-gathers='least=0' | filecheck %s
 // RUN: mesh-opt %s --prefetch-gathers='least=0 most=128' | filecheck %s --check-prefix=SMALL
 // RUN: mesh-opt %s --prefetch-gathers | filecheck %s --check-prefix=SMALL
-// RUN: mesh-opt %s --prefetch-gathers='least=0 first=true' | filecheck %s --check-prefix=ONE
+// RUN: mesh-opt %s --prefetch-gathers='least=0 first=true window=0' | filecheck %s --check-prefix=ONE
+// RUN: mesh-opt %s --prefetch-gathers='least=0 first=true' | filecheck %s --check-prefix=ASIDE
 
 mesh.mesh @m(shape = 2x4)
 
@@ -41,6 +42,19 @@ mesh.mesh @m(shape = 2x4)
 // ONE:           %[[ENDED:.*]]:2 = stablehlo.optimization_barrier %[[Q]], %[[NEXT]]
 // ONE:           stablehlo.return {{.*}}, %[[ENDED]]#0, %[[ENDED]]#1
 // ONE:         return
+//
+// What is too small for a window is gathered whenever the compiler likes, behind the product; the last trip gathers again, too.
+// ASIDE-LABEL: func.func @layers
+// ASIDE:         %[[FIRST:.*]] = mesh.all_gather
+// ASIDE:         stablehlo.while({{.*}} = %[[FIRST]])
+// ASIDE:           %[[LIMIT:.*]] = stablehlo.constant dense<4>
+// ASIDE:           stablehlo.compare LT, %{{.*}}, %[[LIMIT]]
+// ASIDE:           %[[P:.*]] = stablehlo.dot_general %{{.*}}, %[[CARRIED:iterArg_[0-9]+]],
+// ASIDE:           %[[HELD:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[P]]
+// ASIDE:           %[[NEXT:.*]] = mesh.all_gather %[[HELD]]#0
+// ASIDE-NOT:       optimization_barrier
+// ASIDE:           stablehlo.return {{.*}}, %[[NEXT]]
+// ASIDE:         return
 func.func @layers(%w: tensor<4x2x8xf32>, %v: tensor<4x2x8xf32>, %x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %0:4 = stablehlo.while(%i = %zero, %a = %w, %b = %v, %y = %x) : tensor<i32>, tensor<4x2x8xf32>, tensor<4x2x8xf32>, tensor<4x8xf32>
