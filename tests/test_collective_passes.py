@@ -35,8 +35,9 @@ PASSES = (
     "reduce-scatter-reassociate",
     "reduce-scatter-redirect",
     "ring-attention",
+    "rows-in-pieces",
 )
-OPTIONS = {"prefetch-gathers": "least=0", "collective-matmul": "least=1"}
+OPTIONS = {"prefetch-gathers": "least=0", "collective-matmul": "least=1", "rows-in-pieces": "least=1"}
 """Of passes that leave small values alone."""
 
 DEVICES = 8

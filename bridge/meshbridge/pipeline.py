@@ -58,6 +58,7 @@ from meshbridge.overlap.keep_schedule import KeepSchedule
 from meshbridge.overlap.peel_last_microbatch import PeelLastMicrobatch
 from meshbridge.overlap.prefetch_gathers import WORTH_A_WINDOW, PrefetchGathers
 from meshbridge.overlap.ring_attention import RingAttention
+from meshbridge.overlap.rows_in_pieces import RowsInPieces
 from meshbridge.partition.mesh_spmdization import MeshSpmdization, Resharding
 from meshbridge.read.formats import copy_module, replace_content
 from meshbridge.read.import_shardings import ImportShardings
@@ -242,7 +243,8 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     prefetch = ahead[prefetches(*under)]
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
-    divide = (matmul,) if divides(*under) else ()  # what is gathered ahead need not be divided
+    rows = RowsInPieces(options.machine, options.layout, options.compiler_options)
+    divide = (rows, matmul) if divides(*under) else ()  # what is gathered ahead need not be divided
     together = (DelayScaling(*under),) if combines(options.machine) else ()
     keep = (KeepSchedule(options.machine, options.layout, options.compiler_options),) if puts_off(*under) else ()
     return (*together, *attention, *peeled, *prefetch, *divide, *keep)

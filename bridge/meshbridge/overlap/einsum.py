@@ -39,6 +39,14 @@ class Division:
         return emit.reshape(joined, [*shape[:dim], shape[dim] * self.pieces, *shape[dim + 1 :]])
 
 
+def is_piece(value: ir.Value) -> bool:
+    """Whether `value` is a part of another one, as what is divided already."""
+    owner = value.owner
+    while not isinstance(owner, ir.Block) and owner.name == "stablehlo.reshape":
+        owner = owner.operands[0].owner
+    return not isinstance(owner, ir.Block) and owner.name == "stablehlo.slice"
+
+
 @dataclass(frozen=True)
 class Einsum:
     """A `dot_general`, by its loops: batch ones run along both operands and the result, free ones along one operand and the

@@ -12,7 +12,7 @@ from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp, ShiftOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.overlap.einsum import DOT, Division, Einsum
+from meshbridge.overlap.einsum import DOT, Division, Einsum, is_piece
 
 _MOVING = (AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME, ShiftOp.OPERATION_NAME)
 """Collectives that move shards of one value, those of each slice of it alike."""
@@ -107,16 +107,11 @@ def gathered_products(module: ir.Module, most: int, least: int) -> Iterator[list
     divided dimension, best first where nothing is known of prices."""
     for collective in find(module.operation, _MOVING):
         sizes = (*shape_of(collective.operands[0]), *shape_of(collective.results[0]))
-        if DYNAMIC in sizes or _is_piece(collective.operands[0]):
+        if DYNAMIC in sizes or is_piece(collective.operands[0]):
             continue
         readers = _readers(collective)
         if readers and (ways := [*_ways(collective, readers, most, least)]):
             yield ways
-
-
-def _is_piece(value: ir.Value) -> bool:
-    """Whether `value` is a part of another one, as what is divided already."""
-    return not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.slice"
 
 
 def _readers(collective: ir.Operation) -> tuple[Reader, ...]:
