@@ -52,7 +52,8 @@ def test_numbers_and_bytes(mesh: jax.sharding.Mesh, tokens: int, width: int, hid
 
 def layers(count: int, tokens: int, width: int, hidden: int, group: int = 4) -> ir.Module:
     """Layers, of each of which rows are gathered, multiplied twice and reduce-scattered, and added to what was gathered."""
-    rows, whole, wide = (f"tensor<{size}xbf16>" for size in (f"{tokens // group}x{width}", f"{tokens}x{width}", f"{tokens}x{hidden}"))
+    sizes = f"{tokens // group}x{width}", f"{tokens}x{width}", f"{tokens}x{hidden}"
+    rows, whole, wide = (f"tensor<{size}xbf16>" for size in sizes)
     into, out_of = f"tensor<{width}x{hidden}xbf16>", f"tensor<{hidden}x{width}xbf16>"
     lines = [
         f"""
