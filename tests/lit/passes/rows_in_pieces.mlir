@@ -107,3 +107,31 @@ func.func @open(%x: tensor<2x5xf32>, %w: tensor<5x5xf32>) -> tensor<8x5xf32> {
   %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0] : (tensor<8x5xf32>, tensor<5x5xf32>) -> tensor<8x5xf32>
   return %1 : tensor<8x5xf32>
 }
+
+// Rows of two dimensions become one, and other dimensions of them again; a constant is made in the size of a piece.
+// CHECK-LABEL: func.func @flattened
+// CHECK:         mesh.all_gather {{.*}} : tensor<3x1x4xf32> -> tensor<3x4x4xf32>
+// CHECK:         stablehlo.reshape {{.*}} : (tensor<3x4x4xf32>) -> tensor<12x4xf32>
+// CHECK:         stablehlo.slice {{.*}} : (tensor<12x2x1x6xf32>) -> tensor<12x1x1x6xf32>
+// CHECK:         stablehlo.slice {{.*}} : (tensor<12x6xf32>) -> tensor<12x4xf32>
+// CHECK:         mesh.reduce_scatter {{.*}} : tensor<3x4x4xf32> -> tensor<3x1x4xf32>
+// CHECK:         stablehlo.slice %arg0 [0:3, 1:2, 0:4]
+// CHECK:         stablehlo.concatenate {{.*}} dim = 1 : (tensor<3x1x4xf32>, tensor<3x1x4xf32>) -> tensor<3x2x4xf32>
+func.func @flattened(%x: tensor<3x2x4xf32>, %w: tensor<4x6xf32>, %b: tensor<3x8x6xf32>, %v: tensor<2x2x4xf32>) -> tensor<3x2x4xf32> {
+  %half = stablehlo.constant dense<5.000000e-01> : tensor<24x4xf32>
+  %0 = mesh.all_gather %x on @m mesh_axes = [1] gather_axis = 1 : tensor<3x2x4xf32> -> tensor<3x8x4xf32>
+  %1 = stablehlo.reshape %0 : (tensor<3x8x4xf32>) -> tensor<24x4xf32>
+  %2 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0] : (tensor<24x4xf32>, tensor<4x6xf32>) -> tensor<24x6xf32>
+  %3 = stablehlo.reshape %b : (tensor<3x8x6xf32>) -> tensor<24x6xf32>
+  %4 = stablehlo.subtract %2, %3 : tensor<24x6xf32>
+  %5 = stablehlo.slice %4 [0:24, 1:5] : (tensor<24x6xf32>) -> tensor<24x4xf32>
+  %6 = stablehlo.multiply %5, %half : tensor<24x4xf32>
+  %7 = stablehlo.reshape %6 : (tensor<24x4xf32>) -> tensor<3x8x2x2xf32>
+  %8 = stablehlo.transpose %7, dims = [2, 1, 0, 3] : (tensor<3x8x2x2xf32>) -> tensor<2x8x3x2xf32>
+  %9 = stablehlo.dot_general %8, %v, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x8x3x2xf32>, tensor<2x2x4xf32>) -> tensor<2x8x3x4xf32>
+  %c = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+  %10 = stablehlo.reduce(%9 init: %c) applies stablehlo.add across dimensions = [0] : (tensor<2x8x3x4xf32>, tensor<f32>) -> tensor<8x3x4xf32>
+  %11 = stablehlo.transpose %10, dims = [1, 0, 2] : (tensor<8x3x4xf32>) -> tensor<3x8x4xf32>
+  %12 = mesh.reduce_scatter %11 on @m mesh_axes = [1] scatter_axis = 1 : tensor<3x8x4xf32> -> tensor<3x2x4xf32>
+  return %12 : tensor<3x2x4xf32>
+}
