@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge import pipeline
@@ -18,11 +20,39 @@ from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.overlap.rows_in_pieces import RowsInPieces
-from tests.test_collective_matmul import counted, training_step
+from tests.test_collective_matmul import counted
 from tests.work import lines_run
 
 FEWER = settings(max_examples=max(4, settings().max_examples // 5))
 """An example compiles two programs."""
+
+
+def training_step(mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any) -> Any:
+    """Gradients of two MLPs that are computed again, weights sharded along "model", as tokens are between them; and arguments."""
+
+    def pinned(value: Any, *spec: Any) -> Any:
+        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, P(*spec)))
+
+    def loss(weights: Any, x: Any, *, constrain: Any = lambda value, *_: value) -> Any:
+        @jax.checkpoint
+        def layer(x: Any, gate: Any, up: Any, down: Any) -> Any:
+            x = constrain(x, ("data", "model"), None)
+            middle = constrain(jnp.tanh(x @ gate) * (x @ up), "data", "model")
+            return x + constrain(middle @ down, ("data", "model"), None)
+
+        return (layer(layer(x, *weights), *weights).astype(jnp.float32) ** 2).sum()
+
+    specs = ((P(None, "model"), P(None, "model"), P("model", None)), P(("data", "model")))
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(width, hidden), (width, hidden), (hidden, width), (tokens, width)]
+    *weights, x = (0.3 * jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True))
+
+    def sharded(weights: Any, x: Any) -> Any:
+        return jax.grad(lambda weights, x: loss(weights, x, constrain=pinned), (0, 1))(weights, x)
+
+    jitted = jax.jit(sharded, in_shardings=shardings, out_shardings=shardings)
+    return jitted, jax.grad(loss, (0, 1)), (tuple(weights), x)
 
 
 @pytest.mark.slow
@@ -98,21 +128,28 @@ def test_a_machine_that_is_not_known() -> None:
 
 
 def test_segments_that_need_one_another() -> None:
-    """Each gives the other something in the middle: where one of them is in pieces, the other is not."""
-    shard, whole, square = "tensor<2x4xf32>", "tensor<8x4xf32>", "tensor<4x4xf32>"
+    """Each gives the other a sum for each row in the middle: where one of them is in pieces, the other is not."""
+    shard, whole, square, sums = "tensor<2x16xf32>", "tensor<8x16xf32>", "tensor<16x16xf32>", "tensor<8xf32>"
     dot = f"contracting_dims = [1] x [0] : ({whole}, {square}) -> {whole}"
     gather, scatter = (f"on @m mesh_axes = [1] {name}_axis = 0 :" for name in ("gather", "scatter"))
+
+    def turned(number: int, other: str) -> str:
+        """The sums of the rows of `other` in reverse, for each row: nothing that goes on row by row."""
+        return f"""
+  %a{number} = stablehlo.reduce({other} init: %c) applies stablehlo.add across dimensions = [1] : ({whole}, tensor<f32>) -> {sums}
+  %b{number} = stablehlo.reverse %a{number}, dims = [0] : {sums}
+  %c{number} = stablehlo.broadcast_in_dim %b{number}, dims = [0] : ({sums}) -> {whole}"""
+
     text = f"""
 mesh.mesh @m(shape = 2x4)
 func.func @main(%x: {shard}, %y: {shard}, %w: {square}) -> ({shard}, {shard}) {{
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
   %0 = mesh.all_gather %x {gather} {shard} -> {whole}
   %1 = stablehlo.dot_general %0, %w, {dot}
   %2 = mesh.all_gather %y {gather} {shard} -> {whole}
-  %3 = stablehlo.dot_general %2, %w, {dot}
-  %4 = stablehlo.reverse %1, dims = [0] : {whole}
-  %5 = stablehlo.reverse %3, dims = [0] : {whole}
-  %6 = stablehlo.add %3, %4 : {whole}
-  %7 = stablehlo.add %1, %5 : {whole}
+  %3 = stablehlo.dot_general %2, %w, {dot}{turned(1, "%1")}{turned(2, "%3")}
+  %6 = stablehlo.add %3, %c1 : {whole}
+  %7 = stablehlo.add %1, %c2 : {whole}
   %8 = mesh.reduce_scatter %6 {scatter} {whole} -> {shard}
   %9 = mesh.reduce_scatter %7 {scatter} {whole} -> {shard}
   return %8, %9 : {shard}, {shard}

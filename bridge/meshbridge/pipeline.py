@@ -244,7 +244,8 @@ def _overlap(options: Options) -> tuple[Pass, ...]:
     whole = options.compiler_options == "best"
     matmul = CollectiveMatmul(options.machine, options.layout, options.compiler_options, whole=whole)
     rows = RowsInPieces(options.machine, options.layout, options.compiler_options)
-    divide = (rows, matmul) if divides(*under) else ()  # what is gathered ahead need not be divided
+    pieces = (rows,) if reduces_beside(*under) else ()  # else nothing hides the pieces of what is reduced
+    divide = (*pieces, matmul) if divides(*under) else ()  # what is gathered ahead need not be divided
     together = (DelayScaling(*under),) if combines(options.machine) else ()
     keep = (KeepSchedule(options.machine, options.layout, options.compiler_options),) if puts_off(*under) else ()
     return (*together, *attention, *peeled, *prefetch, *divide, *keep)

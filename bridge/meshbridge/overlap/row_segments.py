@@ -194,6 +194,8 @@ class _Growth:
             number += 1
         if not self.closed or not any(op.name == DOT and not carried.summed for op, carried in self.carried.items()):
             return None
+        if any(self._joins_large(value) for value in self.rows):
+            return None
         return Segment(tuple(self.carried.items()), self.of.pieces)
 
     def _look_at(self, number: int) -> None:
@@ -219,6 +221,12 @@ class _Growth:
                 found = self._readers(result)
                 self.reached |= found
                 self.last = max(self.last, *found, 0)
+
+    def _joins_large(self, value: ir.Value) -> bool:
+        """Whether what is large is read elsewhere: to join it takes longer than what is hidden."""
+        return _SMALL * tensor_bytes(value) > self._least and any(
+            self.of.ops[number] not in self.carried for number in self._readers(value)
+        )
 
     def _readers(self, value: ir.Value) -> set[int]:
         return {self.of.numbers[op] for op in readers(value, self.of.block)}
