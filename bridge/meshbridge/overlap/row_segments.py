@@ -223,7 +223,7 @@ class _Growth:
                 self.last = max(self.last, *found, 0)
 
     def _joins_large(self, value: ir.Value) -> bool:
-        """Whether what is large is read elsewhere: to join it takes longer than what is hidden."""
+        """Whether `value` is large and read elsewhere, for which it would be joined."""
         return _SMALL * tensor_bytes(value) > self._least and any(
             self.of.ops[number] not in self.carried for number in self._readers(value)
         )

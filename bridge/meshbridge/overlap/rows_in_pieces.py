@@ -51,7 +51,8 @@ class RowsInPieces(Pass):
     has something for each row. Where rows end, results are joined: a sum over rows, as of the gradients of weights, is added up
     over pieces in the type of the program, which rounds once more. As many bytes in more collectives.
 
-    What does not divide evenly stays. Whatever reads rows in another way reads them joined, and is outside.
+    What does not divide evenly stays, and so does a segment of which something large is read outside. Whatever reads rows in
+    another way reads them joined, and is outside.
     """
 
     name: ClassVar[str] = "rows-in-pieces"
