@@ -37,7 +37,6 @@ PASSES: dict[str, tuple[str, ...]] = {
     "optimize-collectives": (),
     "recompute-gathered": ("all_gather", "same_again", "unary", "scale"),
     "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary", "reduce", "transpose"),
-    "rows-in-pieces{least=1}": ("all_gather", "dot", "unary", "binary", "reduce_scatter"),
 }
 """The passes, each with the steps that programs for it are full of."""
 

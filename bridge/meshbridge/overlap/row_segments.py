@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 from meshbridge.collectives.rewriter import in_size
-from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, ReduceScatterOp
+from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllToAllOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.exchange import COMBINERS
@@ -178,7 +178,7 @@ class _Growth:
     last: int = 0
     "The largest one of them, and of the beginnings."
     closed: bool = False
-    "Whether rows end behind a collective."
+    "Whether rows end behind a collective along the axes of one that the segment begins with: not weights, but activations."
     depending: set[int] = field(default_factory=set)
     "The numbers of operations that depend on what the segment gives, and are not in it."
 
@@ -212,7 +212,7 @@ class _Growth:
     def _take_in(self, op: ir.Operation, carried: Carried) -> None:
         self.carried[op] = carried
         closes = op.name in _CLOSING and op not in self.beginnings and not self._is_small(op)
-        self.closed |= closes
+        self.closed |= closes and any(_axes(op) == _axes(each) for each in self.beginnings)
         for result, rows in zip(op.results, carried.results, strict=True):
             if rows is None or closes:
                 self.depending |= self._readers(result)
@@ -277,6 +277,10 @@ class _Growth:
                 continue
             waiting += [(each, along) for each, along in zip(op.operands, carried.operands, strict=True) if along is not None]
         return found
+
+
+def _axes(op: ir.Operation) -> tuple[int, ...]:
+    return CollectiveOpView(op).mesh_axes
 
 
 def _bytes(op: ir.Operation) -> float:

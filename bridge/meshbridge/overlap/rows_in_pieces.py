@@ -104,10 +104,11 @@ class RowsInPieces(Pass):
 
 
 def _try(module: ir.Module, price: _Price, kinds: Iterable[Sequence[Segment]]) -> bool:
-    """Divides segments kind by kind, those that shorten the step beside those before them; whether there are any."""
+    """Divides segments kind by kind where that shortens the step, instead of those before that share operations with them; whether
+    there are any."""
     kept, shortest, divided = list[Segment](), price.step(module), module
     for segments in kinds:
-        tried = _apart([*kept, *segments])
+        tried = _apart([*segments, *kept])
         copy = copy_module(module)
         copies = dict(zip(walk_all(module), walk_all(copy), strict=True))
         rewrite(each.among(copies) for each in tried)
