@@ -104,8 +104,8 @@ class RowsInPieces(Pass):
 
 
 def _try(module: ir.Module, price: _Price, kinds: Iterable[Sequence[Segment]]) -> bool:
-    """Divides segments kind by kind where that shortens the step, instead of those before that share operations with them; whether
-    there are any."""
+    """Divides segments kind by kind where that shortens the step, instead of those before that share operations with
+    them; whether there are any."""
     kept, shortest, divided = list[Segment](), price.step(module), module
     for segments in kinds:
         tried = _apart([*segments, *kept])
