@@ -30,19 +30,31 @@ def keep_split_queries(graph: Graph) -> bool:
     Scores are what a product gives whose exponentials are added up along keys. Queries are a dimension that only the other
     operand has, and that is split along axes along which keys are split, too, or what they are computed of.
     """
-    made = {node.only_result: node for node in graph.nodes if not node.is_identity or node.name == "mesh.shard"}
+    made = _makers(graph)
     found = {
-        queries: axes
-        for node in graph.nodes
-        if node.name == _EXP
-        for keys in _summed(graph, node.only_result)
-        for product, dim in _products(made, (node.operands[0], keys))
-        for queries, axes in _split_queries(graph, made, product, dim)
+        queries: axes for product, keys in _scores(graph, made) for queries, axes in _split_queries(graph, made, product, keys)
     }
     if not found:
         return False
     classes = {dimension: each for each in classes_of(graph, (NARROW,)) for dimension in each}
     return any([_keep(graph, classes.get(queries, (queries,)), axes) for queries, axes in found.items()])  # noqa: C419
+
+
+def has_scores(graph: Graph) -> bool:
+    """Whether there is such attention if it is split so, or anything else that adds up exponentials of a product."""
+    return any(True for _ in _scores(graph, _makers(graph)))
+
+
+def _makers(graph: Graph) -> Makers:
+    return {node.only_result: node for node in graph.nodes if not node.is_identity or node.name == "mesh.shard"}
+
+
+def _scores(graph: Graph, made: Makers) -> Iterator[tuple[Node, int]]:
+    """Products that give scores, and their dimensions that are keys."""
+    for node in graph.nodes:
+        if node.name == _EXP:
+            for keys in _summed(graph, node.only_result):
+                yield from _products(made, (node.operands[0], keys))
 
 
 def _summed(graph: Graph, tensor: int) -> Iterator[int]:

@@ -131,7 +131,7 @@ class Seeking:
         self.free = FreeGraph.of(self.legal, plain, self.pairs, self.asked.data_axes)
         self.costs = replace(plain, work=_work(target.machine, self.free.graph))
         self.pricing = pricing_of(self.free.mesh, self.costs)
-        self.ways = ways(self.asked.options)
+        self.ways = ways(self.asked.options, self.free.graph)
 
     @cached_property
     def unused_part(self) -> Part | None:

@@ -9,6 +9,8 @@ from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.cost.ways import Way
+from meshbridge.decide.graph import Graph
+from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
 from meshbridge.pipeline import Options, partition_module, plan_in, ring_ways
 from meshbridge.read.formats import copy_module
@@ -28,10 +30,11 @@ class Trial:
     "In which it was planned; None as users get it."
 
 
-def ways(options: Options) -> tuple[Way, ...]:
-    """Ways in which users may get a plan, of which one is better for one program, and another for the next."""
+def ways(options: Options, graph: Graph) -> tuple[Way, ...]:
+    """Ways in which users may get a plan of the program, of which one is better for one, and another for the next."""
     assert options.target is not None
-    return Way(options.target.device), Way(options.machine, hides=True), *ring_ways(options)
+    rings = ring_ways(options) if has_scores(graph) else ()
+    return Way(options.target.device), Way(options.machine, hides=True), *rings
 
 
 def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> tuple[Trial, ir.Module] | None:
