@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 from meshbridge.analysis.known_values import is_splat
 from meshbridge.collectives import joins
 from meshbridge.collectives.rewriter import MeshPattern, MeshRewriter, PatternPass, sharing_key
+from meshbridge.collectives.shard_steps import dim_behind
 from meshbridge.dialect import build
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import ReduceScatterOp
@@ -71,6 +71,7 @@ def reassociate(op: ir.Operation, rewriter: MeshRewriter) -> bool:
     return True
 
 
+_ARRANGING = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
 _MOST_BETWEEN = 4
 """How many transposes and reshapes a reduce-scatter passes. Not measured: a bound on time."""
 
@@ -86,7 +87,9 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
             return False
         if step.name == "stablehlo.reduce":
             break
-        if (below := _below(step, dims[-1])) is None:
+        if step.name not in _ARRANGING or DYNAMIC in (*shape_of(value.type), *shape_of(step.results[0].type)):
+            return False
+        if (below := dim_behind(step, dims[-1], shape_of(value.type)[dims[-1]])) is None:  # every element of it is a shard
             return False
         dims.append(below)
         between.append(step)
@@ -110,20 +113,6 @@ def reduce_first(op: ir.Operation, rewriter: MeshRewriter) -> bool:
         step, location, lambda value: build.reduce_scatter(value, mesh, mesh_axes=axes, scatter_axis=dim, reduction=kind)
     )
     return True
-
-
-def _below(op: ir.Operation, dim: int) -> int | None:
-    """Where a transpose or a reshape puts dimension `dim` of its operand; None where that is no dimension of its result, and for
-    any other operation."""
-    if op.name == "stablehlo.transpose":
-        return integers(op.attributes["permutation"]).index(dim)
-    if op.name != "stablehlo.reshape":
-        return None
-    before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
-    if DYNAMIC in (*before, *after):
-        return None
-    place = (prod(before[:dim]), before[dim])
-    return next((each for each, size in enumerate(after) if (prod(after[:each]), size) == place), None)
 
 
 ReduceScatterReassociate.patterns = (

@@ -70,7 +70,7 @@ func.func @shared_keys(%x: tensor<6x8xf32>) -> tensor<2x2xf32> {
   return %3 : tensor<2x2xf32>
 }
 
-// Another reduction, the scattered dimension, other readers, and a reshape that takes the dimension apart stay.
+// Another reduction, the scattered dimension, other readers, and a reshape that puts it together with a major one stay.
 // CHECK-LABEL: func.func @unreduced
 // CHECK-COUNT-4: mesh.reduce_scatter %arg0
 // CHECK-NOT:     mesh.reduce_scatter
@@ -83,9 +83,21 @@ func.func @unreduced(%x: tensor<8x4xf32>) -> (tensor<2xf32>, tensor<4xf32>, tens
   %3 = stablehlo.reduce(%2 init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<2x4xf32>, tensor<f32>) -> tensor<4xf32>
   %4 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 0 : tensor<8x4xf32> -> tensor<2x4xf32>
   %5 = stablehlo.reduce(%4 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<2x4xf32>, tensor<f32>) -> tensor<2xf32>
-  %6 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 0 : tensor<8x4xf32> -> tensor<2x4xf32>
-  %7 = stablehlo.reshape %6 : (tensor<2x4xf32>) -> tensor<2x2x2xf32>
-  %8 = stablehlo.reshape %7 : (tensor<2x2x2xf32>) -> tensor<4x2xf32>
+  %6 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 1 : tensor<8x4xf32> -> tensor<8x1xf32>
+  %8 = stablehlo.reshape %6 : (tensor<8x1xf32>) -> tensor<4x2xf32>
   %9 = stablehlo.reduce(%8 init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<4x2xf32>, tensor<f32>) -> tensor<4xf32>
   return %1, %3, %5, %4, %9 : tensor<2xf32>, tensor<4xf32>, tensor<2xf32>, tensor<2x4xf32>, tensor<4xf32>
+}
+
+// A dimension of one stands before the scattered one.
+// CHECK-LABEL: func.func @one_sequence
+// CHECK:         %[[H:.*]] = stablehlo.reshape %arg0 : (tensor<1x8x6xf32>) -> tensor<1x8x2x3xf32>
+// CHECK-NEXT:    %[[R:.*]] = stablehlo.reduce(%[[H]] init: %{{.*}}) applies stablehlo.add across dimensions = [0, 3]
+// CHECK-NEXT:    mesh.reduce_scatter %[[R]] on @m mesh_axes = [1] scatter_axis = 0 : tensor<8x2xf32> -> tensor<2x2xf32>
+func.func @one_sequence(%x: tensor<1x8x6xf32>) -> tensor<2x2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = mesh.reduce_scatter %x on @m mesh_axes = [1] scatter_axis = 1 : tensor<1x8x6xf32> -> tensor<1x2x6xf32>
+  %1 = stablehlo.reshape %0 : (tensor<1x2x6xf32>) -> tensor<1x2x2x3xf32>
+  %2 = stablehlo.reduce(%1 init: %zero) applies stablehlo.add across dimensions = [0, 3] : (tensor<1x2x2x3xf32>, tensor<f32>) -> tensor<2x2xf32>
+  return %2 : tensor<2x2xf32>
 }
