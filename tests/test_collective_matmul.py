@@ -29,17 +29,19 @@ FEWER = settings(max_examples=max(4, settings().max_examples // 5))
 """An example compiles two programs."""
 
 
-def training_step(mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any) -> Any:
-    """Gradients of an MLP whose weights are sharded along "model", as its tokens are between products; and arguments."""
+def mlp(weights: Any, x: Any, *, constrain: Any = lambda value, *_: value) -> Any:
+    """The loss of an MLP whose tokens are sharded along "model" between products."""
+    gate, up, down = weights
+    x = constrain(jnp.tanh(x), ("data", "model"), None)
+    middle = constrain(jnp.tanh(x @ gate) * (x @ up), "data", "model")
+    return (constrain(middle @ down, ("data", "model"), None).astype(jnp.float32) ** 2).sum()
+
+
+def training_step(mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any, loss: Any = mlp) -> Any:
+    """Gradients of an MLP whose weights are sharded along "model", with the constraints of `loss` and without; and arguments."""
 
     def pinned(value: Any, *spec: Any) -> Any:
         return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, P(*spec)))
-
-    def loss(weights: Any, x: Any, *, constrain: Any = lambda value, *_: value) -> Any:
-        gate, up, down = weights
-        x = constrain(jnp.tanh(x), ("data", "model"), None)
-        middle = constrain(jnp.tanh(x @ gate) * (x @ up), "data", "model")
-        return (constrain(middle @ down, ("data", "model"), None).astype(jnp.float32) ** 2).sum()
 
     specs = ((P(None, "model"), P(None, "model"), P("model", None)), P(("data", "model")))
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)

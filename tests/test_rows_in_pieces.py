@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge import pipeline
@@ -21,38 +19,26 @@ from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.overlap.rows_in_pieces import RowsInPieces
 from tests.test_collective_matmul import counted
+from tests.test_collective_matmul import training_step as step_of
 from tests.work import lines_run
 
 FEWER = settings(max_examples=max(4, settings().max_examples // 5))
 """An example compiles two programs."""
 
 
-def training_step(mesh: jax.sharding.Mesh, tokens: int, width: int, hidden: int, dtype: Any) -> Any:
-    """Gradients of two MLPs that are computed again, weights sharded along "model", as tokens are between them; and arguments."""
+def two_layers(weights: Any, x: Any, *, constrain: Any = lambda value, *_: value) -> Any:
+    """The loss of two MLPs that are computed again, whose tokens are sharded along "model" between them."""
 
-    def pinned(value: Any, *spec: Any) -> Any:
-        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, P(*spec)))
+    @jax.checkpoint
+    def layer(x: Any, gate: Any, up: Any, down: Any) -> Any:
+        x = constrain(x, ("data", "model"), None)
+        middle = constrain(jnp.tanh(x @ gate) * (x @ up), "data", "model")
+        return x + constrain(middle @ down, ("data", "model"), None)
 
-    def loss(weights: Any, x: Any, *, constrain: Any = lambda value, *_: value) -> Any:
-        @jax.checkpoint
-        def layer(x: Any, gate: Any, up: Any, down: Any) -> Any:
-            x = constrain(x, ("data", "model"), None)
-            middle = constrain(jnp.tanh(x @ gate) * (x @ up), "data", "model")
-            return x + constrain(middle @ down, ("data", "model"), None)
+    return (layer(layer(x, *weights), *weights).astype(jnp.float32) ** 2).sum()
 
-        return (layer(layer(x, *weights), *weights).astype(jnp.float32) ** 2).sum()
 
-    specs = ((P(None, "model"), P(None, "model"), P("model", None)), P(("data", "model")))
-    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-    keys = jax.random.split(jax.random.key(0), 4)
-    shapes = [(width, hidden), (width, hidden), (hidden, width), (tokens, width)]
-    *weights, x = (0.3 * jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True))
-
-    def sharded(weights: Any, x: Any) -> Any:
-        return jax.grad(lambda weights, x: loss(weights, x, constrain=pinned), (0, 1))(weights, x)
-
-    jitted = jax.jit(sharded, in_shardings=shardings, out_shardings=shardings)
-    return jitted, jax.grad(loss, (0, 1)), (tuple(weights), x)
+training_step = partial(step_of, loss=two_layers)
 
 
 @pytest.mark.slow
