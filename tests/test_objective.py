@@ -34,7 +34,7 @@ from meshbridge.resharding import BYTES, Objective
 from meshbridge.tools import cli
 from testdata.realistic.catalogue import build as build_realistic
 from tests.operations.differential import device_mesh
-from tests.test_targets import MINE
+from tests.test_machine_files import MINE
 
 MESHES = ((2, 4), (2, 2, 2), (4, 8), (2, 4, 4))
 

@@ -17,7 +17,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine, target
 from meshbridge.machines.layout import Placement
 from tests.test_layout import placed
-from tests.test_targets import MINE
+from tests.test_machine_files import MINE
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
 RATE = 45e9  # of a port of a v5e

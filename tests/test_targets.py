@@ -1,4 +1,4 @@
-"""Targets: their notation, the data of devices, and what the commands say of them. Needs no compiler of an accelerator."""
+"""Targets: their notation, and what the commands say of them. Needs no compiler of an accelerator."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine, target
 from meshbridge.runtime import targets
 from meshbridge.tools import cli, console
@@ -20,6 +19,7 @@ from meshbridge.tools.compare import command, process, text
 from meshbridge.tools.compare.figures import Figures, Modelled
 from meshbridge.tools.compare.process import Limits
 from tests.test_house import BRIDGE
+from tests.test_machine_files import MINE
 
 V5E, H100 = "tpu:v5e:2x4", "gpu:h100:1x1x8"
 
@@ -81,205 +81,6 @@ def test_what_is_no_target(written: str, message: str, program: Path, capsys: py
         assert captured.err.startswith(f"meshbridge {name}: ")
         assert len(captured.err.splitlines()) == 1
         assert not captured.out
-
-
-MINE = """
-platform = "gpu"
-summary = "A card of our own"
-topology = ["slices", "hosts", "devices"]
-devices_per_chip = 1
-[flops]
-source = "our own bench"
-bf16 = 1e14
-[memory]
-source = "its box"
-bytes = 17_179_869_184
-bandwidth = 1e12
-[link]
-source = "its box"
-name = "cable"
-kind = "switch"
-size = 4
-bandwidth = 5e10
-latency = 1e-6
-launch = 2e-6
-efficiency = 0.5
-reduction = 1
-[step]
-source = "our own bench"
-launch = 1e-6
-efficiency = 0.8
-repeats = false
-combines = true
-asynchronous = ["all_gather"]
-[compiler]
-name = "mine"
-platform_name = "CUDA"
-[compiler.gpu_device_info]
-core_count = 40
-[compiler.gpu_device_info.cuda_compute_capability]
-major = 9
-minor = 0
-feature_extension = "ACCELERATED_FEATURES"
-"""
-
-
-def test_a_device_of_one_s_own(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(MINE)
-    found = target.parse(f"gpu:{path}:1x1x2").machine
-    assert (found.name, found.flops["bf16"], found.memory_bytes) == ("mine", 1e14, 1 << 34)
-    assert " ".join(targets.text_proto(targets.target_config(found))) == (
-        'platform_name: "CUDA" gpu_device_info { core_count: 40 cuda_compute_capability { major: 9 minor: 0 '
-        "feature_extension: ACCELERATED_FEATURES } device_memory_size: 17179869184 memory_bandwidth: 1000000000000 "
-        'name: "mine" } device_description_str: "mine"'
-    )
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("platform =", "platform", "not a TOML file: "),
-        ('platform = "gpu"\n', "", "platform is missing"),
-        ("bandwidth = 1e12", "", "memory.bandwidth is missing"),
-        ("launch = 2e-6", "", "link.launch is missing"),
-        ("launch = 2e-6", "launch = 0", "link.launch: expected a positive number, found 0"),
-        ('kind = "switch"', 'kind = "bus"', "link.kind: expected torus or switch, found 'bus'"),
-        ('kind = "switch"', "", "link.kind: expected torus or switch, found None"),
-        ("reduction = 1", "wrap_all = true", "link.reduction is missing"),
-        ('kind = "switch"', 'kind = "torus"', "link.wrap_multiple is missing"),
-        ('kind = "switch"', 'kind = "torus"\nwrap_multiple = 4\nwrap_all = 1', "link.wrap_all: expected true or false, found 1"),
-        ("efficiency = 0.5", "efficiency = 1.5", "link.efficiency: expected a number above 0 and of at most 1, found 1.5"),
-        ("efficiency = 0.8", "efficiency = 0.0", "step.efficiency: expected a number above 0 and of at most 1, found 0.0"),
-        (
-            '["all_gather"]',
-            '["gather"]',
-            "step.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
-        ),
-        ('["all_gather"]', "[1]", "collective_broadcast, collective_permute, found 1"),
-        (
-            "combines = true",
-            'combines = true\nstaged = { all_to_all = "all" }',
-            "unknown key step.staged.all_to_all, expected all_gather, ",
-        ),
-        (
-            "combines = true",
-            'combines = true\nstaged = { all_gather = "some" }',
-            "step.staged: expected some of all, rings, square, found 'some'",
-        ),
-        (
-            "[compiler]",
-            '[step.best]\nasynchronous = ["permute"]\n[options.explicit]\nxla_a = 1\n[compiler]',
-            "step.best.asynchronous: expected some of all_gather, all_reduce, reduce_scatter, ",
-        ),
-        (
-            "[compiler]",
-            "[step.best]\nlaunch = 1\n[compiler]",
-            "unknown key step.best.launch, expected asynchronous, prefetches, ",
-        ),
-        (
-            "combines = true",
-            'combines = true\nprefetches = "some"',
-            "step.prefetches: expected one of none, first, aside, all, found 'some'",
-        ),
-        (
-            "[compiler]",
-            '[step.best]\nprefetches = "some"\n[options.explicit]\nxla_a = 1\n[compiler]',
-            "step.best.prefetches: expected one of none, first, aside, all, found 'some'",
-        ),
-        ("[compiler]", '[step.best]\ndivides = "no"\n[compiler]', "step.best.divides: expected true or false, found 'no'"),
-        ("[compiler]", "[step.best]\ndivides = true\n[compiler]", "options.explicit is missing: step.best says what a step does"),
-        ("launch = 1e-6", "launch = -1", "step.launch: expected no negative number, found -1"),
-        ("[step]", "[steps]", "step is missing"),
-        ("[compiler]", "[network]\nspeed = 3\n[compiler]", "network.source is missing"),
-        ("devices_per_chip = 1", "devices_per_chip = 2", "chip is missing: it says what connects the 2 devices of one"),
-        ("bf16 = 1e14", 'bf16 = "fast"', "flops.bf16: expected a number, found 'fast'"),
-        ("devices_per_chip = 1", "devices_per_chip = true", "devices_per_chip: expected a whole number, found True"),
-        ("[memory]", "[storage]", "memory is missing"),
-        ('source = "its box"', 'source = "its box"\nspeed = 3', "unknown key memory.speed, expected source, bytes, bandwidth"),
-        ('"gpu"', '"npu"', "expected platform tpu or gpu or cpu, found 'npu'"),
-        ('name = "mine"', "", "compiler.name is missing"),
-    ],
-)
-def test_files_that_describe_no_device(before: str, after: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(MINE.replace(before, after))
-    with pytest.raises(MeshError) as caught:
-        machine.load(path)
-    assert str(caught.value).startswith(f"{path}: error: ")
-    assert message in str(caught.value)
-
-
-def test_a_device_under_its_best_options(tmp_path: Path) -> None:
-    """What the file does not say of them is as by default."""
-    path = tmp_path / "mine.toml"
-    best = '[step.best]\nasynchronous = ["all_reduce"]\nprefetches = "all"\n[options.explicit]\nxla_a = 1\n[compiler]'
-    path.write_text(MINE.replace("[compiler]", best, 1))
-    found = target.of_machine(f"{path}:1x1x2").machine
-    under = target.of_machine(f"{path}:1x1x2", compiler_options="best").machine
-    assert (found.asynchronous, found.prefetches, found.divides) == ({"all_gather"}, "none", False)
-    assert (under.asynchronous, under.prefetches, under.divides) == ({"all_reduce"}, "all", False)
-    assert replace(under, asynchronous=found.asynchronous, prefetches="none") == found
-    assert machine.named("v5p").under("default") == machine.named("v5p")
-
-
-def test_what_comes_with_meshbridge() -> None:
-    """Each device says where its figures come from, and what its compiler must know of it."""
-    for (platform, name), each in machine.machines().items():
-        path = BRIDGE / "machines" / platform / f"{name}.toml"
-        assert each.platform == platform
-        assert path.read_text().count("source = ") == {"tpu": 5 + (name == "7x"), "gpu": 6, "cpu": 4}[platform]
-        assert 5e4 < each.link.launch_bytes < 1e7
-        for dtype in ("f8E4M3FN", "bf16", "f16", "f32", "f64", "si8", "ui4", "i32", "complex<f32>"):
-            assert each.peak(dtype) > 0
-        if platform != "cpu":
-            assert each.flops["bf16"] > 1e14
-            assert 1 << 33 < each.memory_bytes < 1 << 38
-            assert 5e11 < each.memory_bandwidth < 1e13
-            assert len(each.topology) == 3 or name in ("v5e", "v6e")
-            assert each.network is not None
-            assert each.network.rate < each.link.rate
-
-
-def test_the_template_is_a_machine() -> None:
-    """Whoever copies it has every key, with its meaning."""
-    found = machine.load(BRIDGE / "machines" / "template.toml")
-    assert [link.name for link in (found.network, found.link, found.chip) if link is not None] == ["network", "link", "chip"]
-    assert found.peak("f32") == found.flops["bf16"]
-    with pytest.raises(MeshError, match="machine 'template' has no FLOP/s for token, expected those of token"):
-        found.peak("token")
-
-
-@pytest.mark.parametrize(
-    ("written", "topology", "slices", "devices"),
-    [
-        ("v5p:4x4x4", (4, 4, 4), 1, 64),
-        ("v5p:2x4x4x4", (4, 4, 4), 2, 128),
-        ("v5e:3x2x4", (2, 4), 3, 24),
-        ("7x:2x2x1", (2, 2, 1), 1, 8),
-        ("h100:1x4x8", (1, 4, 8), 1, 32),
-        ("cpu8:8", (8,), 1, 8),
-        (f"{BRIDGE}/machines/gpu/a100.toml:2x1x4", (2, 1, 4), 1, 8),
-    ],
-)
-def test_machines_with_their_topology(written: str, topology: tuple[int, ...], slices: int, devices: int) -> None:
-    found = target.of_machine(written)
-    assert (found.topology, found.slices, found.devices) == (topology, slices, devices)
-
-
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ("v5p", "expected a machine DEVICE:TOPOLOGY, as in v5p:4x4x4 or h100:1x1x8, found 'v5p'"),
-        ("v9:4x4", "unknown machine 'v9', expected one of 7x, "),
-        ("v5p:4x4", "machine 'v5p:4x4': expected a topology of 3 positive numbers with x between them (x, y, z), found '4x4'"),
-        ("h100:2x1x1x8", "expected a topology of 3 positive numbers with x between them (slices, hosts, devices)"),
-    ],
-)
-def test_what_is_no_machine_with_a_topology(written: str, message: str) -> None:
-    with pytest.raises(MeshError) as caught:
-        target.of_machine(written)
-    assert message in str(caught.value)
 
 
 def test_looking_for_a_compiler_imports_nothing() -> None:
@@ -623,19 +424,3 @@ def test_options_that_a_compiler_does_not_take(
 def test_what_are_no_options(arguments: tuple[str, ...], message: str, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", str(program), *arguments]) == console.USAGE
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("after", "message"),
-    [
-        ("[options.implicit]\nxla_a = true", "unknown key options.implicit, expected explicit, partitioned"),
-        ("[options]\nexplicit = true", "options.explicit: expected a table, found True"),
-        ("[options.explicit]\nxla_a = [1]", "options.explicit.xla_a: expected a single value, found [1]"),
-    ],
-)
-def test_files_whose_options_are_none(after: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(f"{MINE}\n{after}\n")
-    with pytest.raises(MeshError) as caught:
-        machine.load(path)
-    assert str(caught.value) == f"{path}: error: {message}"
