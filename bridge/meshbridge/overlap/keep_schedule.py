@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import inf
+from operator import or_
 from typing import ClassVar
 
 from meshbridge.cost.collective_ops import issued_kind
@@ -56,8 +58,9 @@ class KeepSchedule(Pass):
     runs beside what it moves there from another trip. What is tied has a size at which no compiler joins it with another.
 
     XLA:TPU gathers on the SparseCores, one value after the other, and begins that as late as it can, within loops and without:
-    beside the exchange whose result the same product reads, with nothing else beside both. So a collective of what products
-    compute waits for the early gathers of the first product behind it, which have the products before to hide behind.
+    beside the exchange whose result the same product reads, with nothing else beside both. So that exchange, a collective of what
+    products compute, waits for the early gather, which has the products before to hide behind; or, where there are few, the
+    exchange does that of those before it has the most computation before it.
     """
 
     name: ClassVar[str] = "keep-schedule"
@@ -86,7 +89,7 @@ class KeepSchedule(Pass):
                 if op in scheduled and issued_kind(op) in machine.asynchronous and _size(op) >= self.least:
                     large.setdefault(op.block, []).append(op)
             kind = puts_off(self.machine, self.compiler_options)
-            blocks = [_Block(block, scheduled, found, kind) for block, found in large.items()]
+            blocks = [_Block(block, scheduled, found, kind, times) for block, found in large.items()]
             return sum(block.tie() for block in blocks) > 0
 
 
@@ -116,8 +119,10 @@ class _Block:
         scheduled: Mapping[ir.Operation, Run],
         large: Sequence[ir.Operation],
         puts_off: str,
+        collectives: Container[ir.Operation],
     ) -> None:
         self.block = block
+        self.collectives = collectives
         self.puts_off = puts_off
         self._is_body = block.owner.operation.name == "stablehlo.while"
         self.operations = [view.operation for view in block.operations]
@@ -136,18 +141,23 @@ class _Block:
     def tie(self) -> int:
         """Puts in the barriers, and says how many."""
         found = self._gathered() if self.puts_off == "gathers" else (*self._in_order(), *self._beside())
-        ties = [tie for tie in found if self._may_wait(tie)]
-        for tie in ties:
-            (first, number), *_ = tie.uses
-            value = first.operands[number]
-            barrier = Builder.after(op_of(tie.awaited)).op(BARRIER, [value.type, tie.awaited.type], [value, tie.awaited])
-            for user, place in tie.behind:
-                user.operands[place] = barrier.results[1]
-            for user, place in tie.uses:
-                user.operands[place] = barrier.results[0]
-        if ties:
+        together: dict[tuple[tuple[ir.Operation, int], ...], list[_Tie]] = {}
+        for tie in found:
+            if self._may_wait(tie):
+                together.setdefault(tie.uses, []).append(tie)
+        for uses, ties in together.items():
+            (first, number), *_ = uses
+            values = [first.operands[number], *(tie.awaited for tie in ties)]
+            at = Builder.after(op_of(ties[-1].awaited))
+            handed_on = at.op(BARRIER, [value.type for value in values], values).results
+            for tie, gathered in zip(ties, [*handed_on][1:], strict=True):
+                for user, place in tie.behind:
+                    user.operands[place] = gathered
+            for user, place in uses:
+                user.operands[place] = handed_on[0]
+        if together:
             _sort(self.block)
-        return len(ties)
+        return len(together)
 
     def _may_wait(self, tie: _Tie) -> bool:
         """Whether what is awaited does not wait for the collective, by earlier ties neither; notes the tie if so. Otherwise some
@@ -200,34 +210,56 @@ class _Block:
             yield from (_Tie(tuple(found), self._end(product), op) for product, found in uses.items())
 
     def _gathered(self) -> Iterator[_Tie]:
-        """Collectives of what products compute that wait for early gathers: those of what the first product behind them reads."""
-        products = sorted((op for op in self.runs if op.name in CONTRACTIONS), key=lambda op: self.runs[op].start)
+        """Exchanges, collectives of what products compute, that wait for early gathers: for one that a product reads beside what
+        an exchange gives, this waits, or of those that it waits for the one before which the most is computed."""
+        exchanges = [op for op in self.large if not self._early(op)]
+        left = dict(zip(exchanges, self._computed_before(exchanges), strict=True))
         tied: set[ir.Operation] = set()
-        for op in self.large:
-            reader = None if self._early(op) else next((product for product in products if self._waits(product, op)), None)
-            for gather in self._gathers_of(reader) if reader is not None else ():
-                ended = _span(self.runs[gather])[1] <= self.runs[op].start
-                if ended and gather not in tied and not self._waits(op, gather):
-                    tied.add(gather)
-                    uses = ((use.owner.operation, use.operand_number) for use in gather.results[0].uses)
-                    behind = ((user, place) for user, place in uses if self._is_behind(user, op))
-                    yield _Tie(((op, 0),), gather.results[0], op, tuple(behind))
+        for op, gather in self._read_beside(exchanges):
+            begun = [each for each in exchanges if self._waits(op, each) and self._may_follow(each, gather)]
+            if gather not in tied and begun:
+                chosen = max(reversed(begun), key=left.__getitem__)
+                left[chosen] -= self.runs[gather].seconds
+                tied.add(gather)
+                uses = ((use.owner.operation, use.operand_number) for use in gather.results[0].uses)
+                behind = ((user, place) for user, place in uses if self._is_behind(user, chosen))
+                yield _Tie(((chosen, 0),), gather.results[0], chosen, tuple(behind))
 
-    def _gathers_of(self, product: ir.Operation) -> Iterator[ir.Operation]:
-        """The last of the large early gathers that give what `product` reads, arranged anyhow."""
-        waiting, seen = [*product.operands], set[ir.Value]()
-        while waiting:
-            if (value := waiting.pop()) in seen:
-                continue
-            seen.add(value)
-            if isinstance(value.owner, ir.Block) or (op := value.owner.operation).block != self.block:
-                continue
-            if op in self._bits and op.name == AllGatherOp.OPERATION_NAME and self._early(op):
-                yield op
+    def _may_follow(self, exchange: ir.Operation, gather: ir.Operation) -> bool:
+        """Whether, by the schedule, the gather ends before the exchange, and does not wait for it, nor a product for the gather
+        that runs before."""
+        begins = self.runs[exchange].start
+        readers = (ancestor_in(self.block, use.owner.operation) for use in gather.results[0].uses)
+        is_read = any(op in self.runs and op.name in CONTRACTIONS and self.runs[op].start < begins for op in readers)
+        return _span(self.runs[gather])[1] <= begins and not self._waits(gather, exchange) and not is_read
+
+    def _computed_before(self, exchanges: Sequence[ir.Operation]) -> list[float]:
+        """The seconds of what is computed before each of them, and not before another of them; loops apart."""
+        starts = [self.runs[op].start for op in exchanges]
+        found = [0.0] * (len(exchanges) + 1)
+        for op, run in self.runs.items():
+            if op not in self.collectives and op.name not in REGION_OPS:
+                found[bisect_right(starts, run.start)] += run.seconds
+        return found[:-1]
+
+    def _read_beside(self, exchanges: Sequence[ir.Operation]) -> Iterator[tuple[ir.Operation, ir.Operation]]:
+        """Each of them with the early gathers whose results, arranged anyhow, products read beside its own, as products run."""
+        arranged: dict[ir.Value, int] = {}
+        "The bits of the large collectives whose results make up a value."
+        for op in self.operations:
+            if op in self.large:
+                arranged[op.results[0]] = self._bits[op]
             elif op.name == BARRIER:
-                waiting.append(op.operands[ir.OpResult(value).result_number])
+                arranged.update(zip(op.results, (arranged.get(value, 0) for value in op.operands), strict=True))
             elif op.name in FUSING | VIEWS:
-                waiting += op.operands
+                arranged.update(dict.fromkeys(op.results, _union(arranged.get(value, 0) for value in op.operands)))
+        gathers = [op for op in self.large if op.name == AllGatherOp.OPERATION_NAME and self._early(op)]
+        products = sorted((op for op in self.runs if op.name in CONTRACTIONS), key=lambda op: self.runs[op].start)
+        for product in products:
+            read = _union(arranged.get(value, 0) for value in product.operands)
+            for op in exchanges if read else ():
+                if read & self._bits[op]:
+                    yield from ((op, gather) for gather in gathers if read & self._bits[gather])
 
     def _all_is_there(self) -> dict[ir.Operation, float]:
         """When all is there that each operation reads."""
@@ -335,6 +367,10 @@ class _Block:
 
 def _is_product(op: ir.Operation) -> bool:
     return op.name in CONTRACTIONS or op.name in REGION_OPS
+
+
+def _union(bits: Iterable[int]) -> int:
+    return reduce(or_, bits, 0)
 
 
 def _span(run: Run) -> tuple[float, float]:

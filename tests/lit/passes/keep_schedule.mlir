@@ -94,3 +94,37 @@ func.func @gathered(%x: tensor<8192x4096xf32>, %u: tensor<4096x4096xf32>, %v: te
   %5 = stablehlo.dot_general %3, %4, contracting_dims = [1] x [0] : (tensor<16384x2048xf32>, tensor<2048x1024xf32>) -> tensor<16384x1024xf32>
   return %5 : tensor<16384x1024xf32>
 }
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+
+// Little is computed between the exchanges. The gathers that meet the second one end before the first, which waits for both; what a
+// product reads before that stays as it is.
+// TPU-LABEL: func.func @earlier
+// TPU:         %[[READ:.*]] = mesh.all_gather %arg1
+// TPU:         %[[FIRST:.*]] = stablehlo.dot_general %arg0, %[[READ]]
+// TPU-DAG:     %[[UP:.*]] = mesh.all_gather %arg3
+// TPU-DAG:     %[[GATE:.*]] = mesh.all_gather %arg4
+// TPU:         %[[HELD:.*]]:3 = stablehlo.optimization_barrier %[[FIRST]], %[[UP]], %[[GATE]]
+// TPU:         mesh.all_to_all %[[HELD]]#0
+// TPU:         mesh.all_to_all
+// TPU:         stablehlo.dot_general %{{.*}}, %[[HELD]]#1
+// TPU:         stablehlo.dot_general %{{.*}}, %[[HELD]]#2
+// TPU-NOT:     optimization_barrier
+// TPU:         return
+func.func @earlier(%x: tensor<8192x4096xf32>, %u: tensor<2048x4096xf32>, %v: tensor<2048x128xf32>, %w: tensor<32x4096xf32>, %g: tensor<32x4096xf32>)
+    -> (tensor<32768x4096xf32>, tensor<32768x4096xf32>, tensor<32768x4096xf32>) {
+  %0 = mesh.all_gather %u on @m mesh_axes = [0] gather_axis = 0 : tensor<2048x4096xf32> -> tensor<4096x4096xf32>
+  %1 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x4096xf32>) -> tensor<8192x4096xf32>
+  %2 = mesh.all_to_all %1 on @m mesh_axes = [0] split_axis = 1 concat_axis = 0 : tensor<8192x4096xf32> -> tensor<16384x2048xf32>
+  %3 = stablehlo.dot_general %2, %v, contracting_dims = [1] x [0] : (tensor<16384x2048xf32>, tensor<2048x128xf32>) -> tensor<16384x128xf32>
+  %4 = mesh.all_to_all %3 on @m mesh_axes = [0] split_axis = 1 concat_axis = 0 : tensor<16384x128xf32> -> tensor<32768x64xf32>
+  %5 = mesh.all_gather %w on @m mesh_axes = [0] gather_axis = 0 : tensor<32x4096xf32> -> tensor<64x4096xf32>
+  %6 = mesh.all_gather %g on @m mesh_axes = [0] gather_axis = 0 : tensor<32x4096xf32> -> tensor<64x4096xf32>
+  %7 = stablehlo.dot_general %4, %5, contracting_dims = [1] x [0] : (tensor<32768x64xf32>, tensor<64x4096xf32>) -> tensor<32768x4096xf32>
+  %8 = stablehlo.dot_general %4, %6, contracting_dims = [1] x [0] : (tensor<32768x64xf32>, tensor<64x4096xf32>) -> tensor<32768x4096xf32>
+  %9 = stablehlo.slice %0 [0:64, 0:4096] : (tensor<4096x4096xf32>) -> tensor<64x4096xf32>
+  %10 = stablehlo.dot_general %4, %9, contracting_dims = [1] x [0] : (tensor<32768x64xf32>, tensor<64x4096xf32>) -> tensor<32768x4096xf32>
+  return %7, %8, %10 : tensor<32768x4096xf32>, tensor<32768x4096xf32>, tensor<32768x4096xf32>
+}
