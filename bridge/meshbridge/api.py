@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshbridge.jitted.function import Jitted
     from meshbridge.machines.machine import OptionSet
     from meshbridge.partition.mesh_spmdization import Resharding
-    from meshbridge.pipeline import Collectives, Emit
+    from meshbridge.pipeline import Collectives, Emit, Inside
     from meshbridge.read.formats import Program
     from meshbridge.reports import Difference, Explanation, Report
     from meshbridge.reports.symbolic import Formulas
@@ -51,6 +51,7 @@ class Keywords(TypedDict, total=False):
     layout: str
     memory_limit: float | str | None
     collectives: Collectives
+    inside: Inside
     replica_groups: Spelling
 
 
@@ -168,6 +169,7 @@ def report(
     layout: str = "",
     compiler_options: OptionSet = "default",
     collectives: Collectives = "on",
+    inside: Inside = "open",
     tokens: float | None = None,
     suggest: int = 0,
 ) -> Report:
@@ -194,6 +196,7 @@ def report(
         compiler_options=compiler_options,
         memory_limit=memory_limit,
         collectives=collectives,
+        inside=inside,
     )
     if suggest:
         found, _ = partition_and_suggest(opened.module, options, suggest, tokens=tokens)
@@ -278,6 +281,7 @@ def explain(
     memory_limit: float | str | None = None,
     layout: str = "",
     collectives: Collectives = "on",
+    inside: Inside = "open",
 ) -> Explanation:
     """Why arguments and results of `program` are sharded as they are: who has said so, and what other shardings of them would
     cost, each found by partitioning the program so.
@@ -297,7 +301,7 @@ def explain(
 
     opened = formats.unpack(program, context(), arguments, kwargs, platform)
     name = implied(opened.platforms).name if machine is None else machine
-    options = Options("mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives)
+    options = Options("mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives, inside=inside)
     return partition_and_explain(opened.module, options, (of,) if isinstance(of, str) else of, tries=tries, alone=alone)
 
 
@@ -311,6 +315,7 @@ def diff(
     memory_limit: float | str | None = None,
     layout: str = "",
     collectives: Collectives = "on",
+    inside: Inside = "open",
 ) -> Difference:
     """What the second of two plans of one program does otherwise than the first: shardings, and collectives by module of the
     model. Each is a report, or a program, partitioned or to be partitioned, of which one is made with these options of `report`.
@@ -328,7 +333,9 @@ def diff(
             return plan
         opened = formats.unpack(plan, context(), (), None, platform)
         name = implied(opened.platforms).name if machine is None else machine
-        options = Options("mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives)
+        options = Options(
+            "mesh", resharding, name, memory_limit=memory_limit, layout=layout, collectives=collectives, inside=inside
+        )
         return Planned(opened.module, options)
 
     return difference_of(planned(first), planned(second))

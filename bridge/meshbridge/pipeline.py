@@ -27,6 +27,7 @@ from meshbridge.cost.objective import (
     copied_bytes,
     divides,
     objective,
+    opens,
     prefetches,
     puts_off,
     reduces_beside,
@@ -78,6 +79,9 @@ Emit = Literal["annotated", "mesh", "local", "exported", "shard_map"]
 Collectives = Literal["on", "off"]
 """Whether collectives are made fewer and smaller, and hidden behind computation."""
 
+Inside = Literal["open", "closed"]
+"""Whether values inside a program may be split along more axes than the constraints on them name."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -101,6 +105,9 @@ class Options:
     """The most memory that the program may need on a device, in bytes or as in `80GB`: of plans that need no more, the one under
     the least price of memory is taken. What is counted are arguments, results and temporaries (docs/report.md)."""
     collectives: Collectives = "on"
+    inside: Inside = "open"
+    """With a topology of a device whose file has `opens`: whether values inside may be split along more axes than the constraints
+    on them name, where that makes the predicted step shorter. Arguments and results are split as is written."""
     replica_groups: Spelling = "auto"
     "How device groups are written: device numbers, mesh axes, or `auto`: mesh axes on more than `DENSE_DEVICES`."
     explain: bool = False
@@ -198,6 +205,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
         compiler_options=options.compiler_options,
         hides=way.hides,
         keep_queries=way.keeps_queries,
+        inside_open=way.inside_open,
         annotate=options.emit == "annotated",
     )
     stages = [
@@ -361,12 +369,14 @@ def partition_module(
 
 def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None) -> Plan:
     """The best plan of a legal module. With a topology it is sought as if all links were alike, by prices of links, which goes
-    wrong where the plan that they promise is not the one that follows, and with what can run beside products costing less. Adds
-    to the `timings`, and warns of what is to be said of that plan. Raises MeshError where nothing keeps the limit of memory."""
+    wrong where the plan that they promise is not the one that follows, and with what can run beside products costing less; with
+    queries kept for rings, and with constraints inside as the least that is split. Adds to the `timings`, and warns of what is
+    to be said of that plan. Raises MeshError where nothing keeps the limit of memory."""
     target, said = options.target, dict[Way, list[warnings.WarningMessage]]()
     ways = [Way(options.machine)]
     if target is not None:
-        ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True), *ring_ways(options)]
+        ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True)]
+        ways += (*ring_ways(options), *opening_ways(options))
 
     def planned(way: Way) -> ir.Module | None:
         copy = copy_module(module)
@@ -388,13 +398,19 @@ def ring_ways(options: Options) -> tuple[Way, ...]:
     return (Way(options.machine, hides=True, keeps_queries=True),) if has_rings else ()
 
 
+def opening_ways(options: Options) -> tuple[Way, ...]:
+    """The way in which values inside may be split along more axes than constraints say, if they may on this machine."""
+    may_open = options.inside == "open" and opens(options.machine)
+    return (Way(options.machine, hides=True, inside_open=True),) if may_open else ()
+
+
 def plan_in(module: ir.Module, options: Options, way: Way, *, on_pass: OnPass | None = None) -> list[Timing] | None:
     """Partitions a legal `module` in place, to a form that the options name, in that way, and says how long each pass took; None
     where that way has no plan of its own. Raises MeshError with a located diagnostic."""
     known, timings = Known(), list[Timing]()
     for stage in build(options, way).starting_at("legal").stages:
         timings += run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
-        if stage.name == "decided" and known[Decisions].keeps_queries != way.keeps_queries:
+        if stage.name == "decided" and not known[Decisions].is_own:
             return None
     return timings
 

@@ -96,6 +96,12 @@ def divides(name: str, compiler_options: OptionSet = "default") -> bool:
     return name not in UNNAMED and device(name, compiler_options).divides
 
 
+def opens(name: str) -> bool:
+    """Whether values inside a program may be split further on the machine than constraints on them say. Raises MeshError as
+    `objective` does."""
+    return name not in UNNAMED and device(name).opens
+
+
 def shifts(name: str, compiler_options: OptionSet = "default") -> bool:
     """Whether permutes run beside products on the machine. Raises MeshError as `objective` does."""
     return name not in UNNAMED and "collective_permute" in device(name, compiler_options).asynchronous

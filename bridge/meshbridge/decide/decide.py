@@ -20,6 +20,7 @@ from meshbridge.decide.decisions import (
     Shardings,
 )
 from meshbridge.decide.graph import Graph, Tensor
+from meshbridge.decide.open_inside import open_inside
 from meshbridge.decide.propagate import Propagator
 from meshbridge.decide.routes import refine
 from meshbridge.decide.split_queries import keep_split_queries
@@ -45,23 +46,27 @@ def decide(
     moves: int = 0,
     objective: Objective = BYTES,
     keep_queries: bool = False,
+    inside_open: bool = False,
 ) -> Decisions:
     """Decides for every function that names a mesh, what costs least under `objective`; refinement tries `moves` changes. Of the
     module nothing is changed but how axes are numbered, where one is cut. If attention's queries are to be kept split, refinement
-    leaves them, and changes nothing where there are none: that plan is another one.
+    leaves them, and if constraints are `inside_open`, it splits further what they close; where there are none of these, it
+    changes nothing: that plan is another one.
 
     Raises OpError where the user's annotations cannot be followed, and warns (ShardingWarning) where they contradict each other.
     """
     decided = []
     graphs = propagated(list(functions), module, interface, objective.plain)
     kept = [keep_split_queries(graph) for graph in graphs] if keep_queries else []
+    opened = [open_inside(graph) for graph in graphs] if inside_open else []
+    is_own = any(kept) == keep_queries and any(opened) == inside_open
     for graph in graphs:
         for text in graph.warnings:
             warnings.warn(text, ShardingWarning, stacklevel=2)
-        if moves and any(kept) == keep_queries:
+        if moves and is_own:
             refine(graph, moves, objective)
         decided.append(_Decider(graph, Bodies(graph.pricing, interface)).function())
-    return Decisions(tuple(decided), any(kept))
+    return Decisions(tuple(decided), is_own)
 
 
 def propagated(functions: Sequence[ir.Operation], module: ir.Module, interface: Interface, objective: Objective) -> list[Graph]:

@@ -90,8 +90,8 @@ class Decisions:
     """What is decided of a program: of its functions that run on a mesh."""
 
     functions: tuple[FunctionDecisions, ...]
-    keeps_queries: bool = False
-    "Whether attention's queries are kept split, as was asked for."
+    is_own: bool = True
+    "Whether there is what was asked for beside: queries that are kept split, constraints inside that are opened."
 
 
 def free_part(sharding: Sharding, manual: frozenset[int]) -> Sharding:

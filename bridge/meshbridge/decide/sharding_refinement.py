@@ -60,6 +60,9 @@ class ShardingRefinement(Pass):
     keep_queries: bool = False
     "Whether attention whose queries the annotations split stays so, for its keys and values to travel around the devices."
 
+    inside_open: bool = False
+    "Whether values inside may be split along more axes than constraints say, which close their dimensions."
+
     annotate: bool = True
     "Write the decisions down. Otherwise they are handed on to `mesh-spmdization`, if that is the next pass."
 
@@ -89,4 +92,5 @@ class ShardingRefinement(Pass):
                 moves=self.moves,
                 objective=weights,
                 keep_queries=self.keep_queries,
+                inside_open=self.inside_open,
             )

@@ -108,6 +108,8 @@ class Machine:
     "Whether its products read slices of what a buffer holds where these are, without a copy."
     divides: bool
     "Whether products are to be divided, and the collectives beside them, so that one hides the other."
+    opens: bool
+    "Whether values inside a program may be split further than the constraints on them say, where that makes its step shorter."
     arranged: float
     "Bytes per second that the copies move which bring in order what its all-to-alls send, and what they receive."
     copied_bytes: float
@@ -196,6 +198,7 @@ _STEP_MAY_LACK: dict[str, type] = {
     "prefetches": str,
     "slices": bool,
     "divides": bool,
+    "opens": bool,
     "arranged": float,
     "copied_bytes": float,
     "best": dict,
@@ -319,6 +322,7 @@ def load(path: Path) -> Machine:
         _prefetched(path, "step.prefetches", step),
         step.get("slices", False),
         step.get("divides", False),
+        step.get("opens", False),
         step.get("arranged", inf),
         step.get("copied_bytes", inf),
         links.get("network"),

@@ -10,9 +10,10 @@ from meshbridge.cost.memory import memory
 from meshbridge.cost.step import predict
 from meshbridge.cost.ways import Way
 from meshbridge.decide.graph import Graph
+from meshbridge.decide.open_inside import closes_inside
 from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
-from meshbridge.pipeline import Options, partition_module, plan_in, ring_ways
+from meshbridge.pipeline import Options, opening_ways, partition_module, plan_in, ring_ways
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import Boundary
 
@@ -34,7 +35,8 @@ def ways(options: Options, graph: Graph) -> tuple[Way, ...]:
     """Ways in which users may get a plan of the program, of which one is better for one, and another for the next."""
     assert options.target is not None
     rings = ring_ways(options) if has_scores(graph) else ()
-    return Way(options.target.device), Way(options.machine, hides=True), *rings
+    opening = opening_ways(options) if closes_inside(graph) else ()
+    return Way(options.target.device), Way(options.machine, hides=True), *rings, *opening
 
 
 def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> tuple[Trial, ir.Module] | None:
@@ -63,5 +65,5 @@ def planned(legal: ir.Module, boundary: Boundary, options: Options, way: Way | N
         if way is None:
             partition_module(module, options)
         elif plan_in(module, options, way) is None:
-            raise MeshError("error: no attention of the program has queries that are split")
+            raise MeshError("error: the program has no plan of its own in this way")
     return module

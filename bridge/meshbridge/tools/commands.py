@@ -42,7 +42,7 @@ def _add_partition(parser: console.Parser) -> None:
     arguments.add_input(parser)
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
-    _add_options(parser, "emit", "resharding", "collectives", "replica_groups", "compiler_options")
+    _add_options(parser, "emit", "resharding", "collectives", "inside", "replica_groups", "compiler_options")
     _add_machine(parser)
     arguments.add_layout(parser)
     arguments.add_memory_limit(parser)
@@ -78,7 +78,7 @@ def _add_convert(parser: console.Parser) -> None:
 def _add_report(parser: console.Parser) -> None:
     arguments.add_input(parser)
     _add_platform(parser)
-    _add_options(parser, "resharding", "collectives", "compiler_options")
+    _add_options(parser, "resharding", "collectives", "inside", "compiler_options")
     _add_machine(parser)
     arguments.add_memory_limit(parser)
     arguments.add_layout(parser)
@@ -119,6 +119,7 @@ _HELP = {
     "emit": "how far to go",
     "resharding": "exact: the fewest bytes, always",
     "collectives": "make collectives fewer and smaller, and hide them behind computation",
+    "inside": "with a topology: whether values inside may be split along more axes than the constraints on them name",
     "replica_groups": "how to write device groups",
     "compiler_options": "which of XLA's options the program will be compiled under: of best ones the plan makes use",
 }
@@ -186,7 +187,7 @@ def partition(options: argparse.Namespace) -> int:
         program = _read_for_platform(options).planned(how)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit", "compiler_options")
+            _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit", "inside", "compiler_options")
             if options.report:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
             else:
@@ -371,14 +372,16 @@ def report(options: argparse.Namespace) -> int:
     console.refuse_ignored("meshbridge report", useless, _given(options) | given | {"--by": options.by})
     written = {flag: getattr(options, flag.strip("-").replace("-", "_")) for flag in ("--perfetto", "--html", "--model-explorer")}
     console.refuse_outputs("meshbridge report", written)
-    names = ("resharding", "machine", "memory_limit", "layout", "collectives", "compiler_options")
+    names = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside", "compiler_options")
     how = pipeline.Options(emit="mesh", **{name: getattr(options, name) for name in names})
     trying = () if options.suggest is None else (_TRYING,)
     with progress.shown((_READING, *_work(how), *trying), quiet=options.quiet) as steps:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            _refuse_done(program, options, "resharding", "memory_limit", *(() if is_placed else ("machine", "compiler_options")))
+            _refuse_done(
+                program, options, "resharding", "memory_limit", "inside", *(() if is_placed else ("machine", "compiler_options"))
+            )
             graph = None if options.model_explorer is None else model_explorer.Graph.read(program.module)
             if options.suggest is None:
                 found, _ = partition_and_report(program.module, how, tokens=options.tokens, on_stage=_reached(steps))
@@ -428,7 +431,7 @@ def _add_plan(parser: console.Parser) -> None:
     """A program, and how it is partitioned."""
     arguments.add_input(parser)
     _add_platform(parser)
-    _add_options(parser, "resharding", "collectives")
+    _add_options(parser, "resharding", "collectives", "inside")
     _add_machine(parser)
     arguments.add_memory_limit(parser)
     arguments.add_layout(parser)

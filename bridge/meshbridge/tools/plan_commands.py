@@ -17,10 +17,10 @@ from meshbridge.reports import Planned, difference_of, partition_and_explain
 from meshbridge.reports.explanation import TRIES
 from meshbridge.tools import console, progress
 
-PLANNED = ("resharding", "machine", "memory_limit", "layout", "collectives")
+PLANNED = ("resharding", "machine", "memory_limit", "layout", "collectives", "inside")
 """The options of the pipeline that both commands take."""
 
-_MADE = ("resharding", "memory_limit")
+_MADE = ("resharding", "memory_limit", "inside")
 """Those of them that come too late for a program that is partitioned already."""
 
 
