@@ -150,6 +150,25 @@ def test_largest_scores_with_a_gradient(mesh: jax.sharding.Mesh) -> None:
             np.testing.assert_allclose(each, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("mixing", ["bhqk,hg->bgqk", "bhqk,h->bqk"], ids=["talking", "averaged"])
+def test_heads_that_learn_how_to_mix(mixing: str, mesh: jax.sharding.Mesh) -> None:
+    """The gradient of the mixing is a product of weights, too, and of no value that has queries."""
+    tokens, whole = NamedSharding(mesh, P("data", "model")), NamedSharding(mesh, P())
+    mixes = jnp.eye(4) + 0.1 if "g" in mixing else jnp.linspace(0.5, 1.5, 4)
+
+    def loss(query: jax.Array, key: jax.Array, value: jax.Array, mix: jax.Array) -> jax.Array:
+        weights = jnp.einsum(mixing, jax.nn.softmax(causal(jnp.einsum("bqhd,bkhd->bhqk", query, key))), mix)
+        return (jnp.einsum("bhqk,bkhd->bqhd" if weights.ndim == 4 else "bqk,bkhd->bqhd", weights, value) ** 2).sum()
+
+    step, arguments = jax.grad(loss, (0, 1, 2, 3)), [*drawn(), mixes]
+    jitted = jax.jit(step, in_shardings=(tokens,) * 3 + (whole,), out_shardings=(tokens,) * 3 + (whole,))
+    module = gathered(jitted, *arguments)
+    pipeline.run((RingAttention(),), module)
+    assert counted(module, "mesh.shift")
+    for found, right in zip(meshbridge.compile(module)(*arguments), step(*arguments), strict=True):
+        np.testing.assert_allclose(found, right, rtol=0, atol=1e-5 * np.abs(right).max())
+
+
 def test_many_layers_take_work_in_proportion(mesh: jax.sharding.Mesh) -> None:
     """Layers whose weights are scattered, of which each could stand behind all before it, and none is a ring."""
 

@@ -144,8 +144,12 @@ def _pairs(view: _Viewed, before: ir.Operation, twins: Twins, kind: object, keys
 
 
 def _order(pair: _Pair, keys: int) -> list[int] | None:
-    """The dimension of the result that is each dimension of its gradient; None where they are not of one kind."""
+    """The dimension of the result that is each dimension of its gradient; None where they are not of one kind, or the gradient
+    lacks a dimension of the sum, as a learned matrix by which heads mix their weights does: it has no queries."""
     back, forth = Einsum(pair.gradients), Einsum(pair.result)
+    held = {back.result_dim(loop) for loop in back.loops[1 - pair.values]}
+    if not held.issuperset(dim for number, dim in enumerate(pair.gradient_dims) if number != keys):
+        return None
     found: dict[int, int | None] = {}
     for dim, loop in enumerate(back.loops[1 - pair.values]):
         along_values = back.dim(pair.values, loop)
