@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from math import inf
 from operator import or_
 from typing import ClassVar
@@ -59,8 +60,8 @@ class KeepSchedule(Pass):
 
     XLA:TPU gathers on the SparseCores, one value after the other, and begins that as late as it can, within loops and without:
     beside the exchange whose result the same product reads, with nothing else beside both. So that exchange, a collective of what
-    products compute, waits for the early gather, which has the products before to hide behind; or, where there are few, the
-    exchange does that of those before it has the most computation before it.
+    products compute, waits for the early gather, which has the products before to hide behind; or, where there is little, the
+    exchange before it does, if it has more computation before it.
     """
 
     name: ClassVar[str] = "keep-schedule"
@@ -211,14 +212,17 @@ class _Block:
 
     def _gathered(self) -> Iterator[_Tie]:
         """Exchanges, collectives of what products compute, that wait for early gathers: for one that a product reads beside what
-        an exchange gives, this waits, or of those that it waits for the one before which the most is computed."""
+        an exchange gives, this waits, or the one before it, if more is computed before that. What is gathered is held until it is
+        read, so that gathers go no further up."""
         exchanges = [op for op in self.large if not self._early(op)]
         left = dict(zip(exchanges, self._computed_before(exchanges), strict=True))
+        earlier = dict(pairwise(reversed(exchanges)))
         tied: set[ir.Operation] = set()
         for op, gather in self._read_beside(exchanges):
-            begun = [each for each in exchanges if self._waits(op, each) and self._may_follow(each, gather)]
-            if gather not in tied and begun:
-                chosen = max(reversed(begun), key=left.__getitem__)
+            near = (op, earlier[op]) if op in earlier and self._waits(op, earlier[op]) else (op,)
+            begun = [each for each in near if gather not in tied and self._may_follow(each, gather)]
+            if begun:
+                chosen = max(begun, key=left.__getitem__)
                 left[chosen] -= self.runs[gather].seconds
                 tied.add(gather)
                 uses = ((use.owner.operation, use.operand_number) for use in gather.results[0].uses)
@@ -243,23 +247,30 @@ class _Block:
         return found[:-1]
 
     def _read_beside(self, exchanges: Sequence[ir.Operation]) -> Iterator[tuple[ir.Operation, ir.Operation]]:
-        """Each of them with the early gathers whose results, arranged anyhow, products read beside its own, as products run."""
+        """The early gathers whose results, arranged anyhow, products read beside that of an exchange, as the products run; each
+        with the last such exchange: a residual stream is made of many."""
+        large = {op: self._bits[op] for op in self.large}
         arranged: dict[ir.Value, int] = {}
         "The bits of the large collectives whose results make up a value."
         for op in self.operations:
-            if op in self.large:
-                arranged[op.results[0]] = self._bits[op]
+            if op in large:
+                arranged[op.results[0]] = large[op]
             elif op.name == BARRIER:
                 arranged.update(zip(op.results, (arranged.get(value, 0) for value in op.operands), strict=True))
             elif op.name in FUSING | VIEWS:
                 arranged.update(dict.fromkeys(op.results, _union(arranged.get(value, 0) for value in op.operands)))
-        gathers = [op for op in self.large if op.name == AllGatherOp.OPERATION_NAME and self._early(op)]
-        products = sorted((op for op in self.runs if op.name in CONTRACTIONS), key=lambda op: self.runs[op].start)
-        for product in products:
+        gathers = _union(large[op] for op in large if op.name == AllGatherOp.OPERATION_NAME and self._early(op))
+        exchanged = _union(large[op] for op in exchanges)
+        for product in sorted((op for op in self.runs if op.name in CONTRACTIONS), key=lambda op: self.runs[op].start):
             read = _union(arranged.get(value, 0) for value in product.operands)
-            for op in exchanges if read else ():
-                if read & self._bits[op]:
-                    yield from ((op, gather) for gather in gathers if read & self._bits[gather])
+            if last := (read & exchanged).bit_length():
+                yield from ((self.large[last - 1], gather) for gather in self._of(read & gathers))
+
+    def _of(self, bits: int) -> Iterator[ir.Operation]:
+        """The large collectives of these bits."""
+        while bits:
+            yield self.large[(bits & -bits).bit_length() - 1]
+            bits &= bits - 1
 
     def _all_is_there(self) -> dict[ir.Operation, float]:
         """When all is there that each operation reads."""

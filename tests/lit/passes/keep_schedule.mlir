@@ -128,3 +128,34 @@ func.func @earlier(%x: tensor<8192x4096xf32>, %u: tensor<2048x4096xf32>, %v: ten
   %10 = stablehlo.dot_general %4, %9, contracting_dims = [1] x [0] : (tensor<32768x64xf32>, tensor<64x4096xf32>) -> tensor<32768x4096xf32>
   return %7, %8, %10 : tensor<32768x4096xf32>, tensor<32768x4096xf32>, tensor<32768x4096xf32>
 }
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+
+// A gather is held until it is read, so that it is awaited by the exchange before that at most, whatever is computed further up: a
+// residual stream is made of all exchanges.
+// TPU-LABEL: func.func @stream
+// TPU:         mesh.all_reduce
+// TPU-NOT:     optimization_barrier
+// TPU:         mesh.all_reduce
+// TPU:         %[[WEIGHT:.*]] = mesh.all_gather %arg4
+// TPU:         %[[HELD:.*]]:2 = stablehlo.optimization_barrier %{{.*}}, %[[WEIGHT]]
+// TPU:         mesh.all_reduce %[[HELD]]#0
+// TPU:         stablehlo.dot_general %{{.*}}, %[[HELD]]#1
+func.func @stream(%x: tensor<8192x4096xf32>, %u: tensor<4096x4096xf32>, %v: tensor<4096x512xf32>, %w: tensor<512x4096xf32>, %g: tensor<2048x512xf32>) -> tensor<8192x512xf32> {
+  %0 = stablehlo.dot_general %x, %u, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x4096xf32>) -> tensor<8192x4096xf32>
+  %1 = mesh.all_reduce %0 on @m mesh_axes = [0] : tensor<8192x4096xf32> -> tensor<8192x4096xf32>
+  %2 = stablehlo.add %x, %1 : tensor<8192x4096xf32>
+  %3 = stablehlo.dot_general %2, %v, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x512xf32>) -> tensor<8192x512xf32>
+  %4 = stablehlo.dot_general %3, %w, contracting_dims = [1] x [0] : (tensor<8192x512xf32>, tensor<512x4096xf32>) -> tensor<8192x4096xf32>
+  %5 = mesh.all_reduce %4 on @m mesh_axes = [0] : tensor<8192x4096xf32> -> tensor<8192x4096xf32>
+  %6 = stablehlo.add %2, %5 : tensor<8192x4096xf32>
+  %7 = stablehlo.dot_general %6, %v, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x512xf32>) -> tensor<8192x512xf32>
+  %8 = stablehlo.dot_general %7, %w, contracting_dims = [1] x [0] : (tensor<8192x512xf32>, tensor<512x4096xf32>) -> tensor<8192x4096xf32>
+  %9 = mesh.all_reduce %8 on @m mesh_axes = [0] : tensor<8192x4096xf32> -> tensor<8192x4096xf32>
+  %10 = stablehlo.add %6, %9 : tensor<8192x4096xf32>
+  %11 = mesh.all_gather %g on @m mesh_axes = [0] gather_axis = 0 : tensor<2048x512xf32> -> tensor<4096x512xf32>
+  %12 = stablehlo.dot_general %10, %11, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x512xf32>) -> tensor<8192x512xf32>
+  return %12 : tensor<8192x512xf32>
+}
