@@ -69,8 +69,9 @@ class Forms:
     "Over how many devices the inner one of two collectives goes that amount to one over all devices, by StableHLO's names."
     least: float = 0.0
     "Of how many bytes those that are written in two are at least."
-    pieces_first: bool = False
-    "Whether a reduce-scatter is one along a first dimension of pieces, unless they are of whole tiles."
+    tiles: bool = False
+    """Whether values lie in tiles of their last two dimensions. A reduce-scatter is one along a first dimension of pieces then,
+    unless they are of whole tiles, and what a reshape divides is gathered before it."""
 
     def stages(self, kind: str, mesh: Mesh, digits: Digits, size: float) -> tuple[Digits, ...]:
         """The digits of the groups of each, outer ones first, of a collective of `size` bytes."""

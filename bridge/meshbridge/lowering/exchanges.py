@@ -17,8 +17,23 @@ from meshbridge.lowering.site import Site, lowers
 
 @lowers(AllGatherOp)
 def all_gather(op: AllGatherOp, site: Site) -> list[ir.Value]:
-    """`stablehlo.all_gather`."""
-    return [gather_over(site, op.input, op.gather_axis)]
+    """`stablehlo.all_gather`; in tiles, of what a reshape divides along the gathered dimension: XLA:TPU puts that dimension
+    outermost in memory where others follow it, and copies the result."""
+    whole = _before_division(op.input, op.gather_axis) if site.groups.forms.tiles else op.input
+    gathered = gather_over(site, whole, op.gather_axis)
+    return [site.emit.reshape(gathered, site.result_type.shape)]
+
+
+def _before_division(value: ir.Value, dim: int) -> ir.Value:
+    """What a reshape makes `value` of by dividing one dimension alone into `dim` and those behind it, or `value`."""
+    maker = value.owner
+    if isinstance(maker, ir.Block) or maker.operation.name != "stablehlo.reshape":
+        return value
+    source = maker.operation.operands[0]
+    before, after = shape_of(source), shape_of(value)
+    parts = len(after) - len(before) + 1
+    divided = parts > 1 and before == [*after[:dim], prod(after[dim : dim + parts]), *after[dim + parts :]]
+    return source if divided else value
 
 
 def gather_over(site: Site, value: ir.Value, dim: int) -> ir.Value:

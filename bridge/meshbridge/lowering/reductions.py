@@ -56,7 +56,7 @@ def _groups(site: Site, digits: Digits) -> GroupAttributes:
 def _scattered(site: Site, value: ir.Value, kind: str, dim: int) -> ir.Value:
     stages = site.stages("reduce_scatter", type_bytes(value.type))
     groups = [(group_size(each), _groups(site, each)) for each in stages]
-    return combine.reduce_scatter(site.emit, value, dim, kind, groups, pieces_first=site.groups.forms.pieces_first)
+    return combine.reduce_scatter(site.emit, value, dim, kind, groups, pieces_first=site.groups.forms.tiles)
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:

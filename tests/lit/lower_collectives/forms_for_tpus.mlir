@@ -66,3 +66,26 @@ func.func @small(%x: tensor<64xbf16>) -> tensor<4096xbf16> {
   %0 = mesh.all_gather %x on @m mesh_axes = [0, 1] gather_axis = 0 : tensor<64xbf16> -> tensor<4096xbf16>
   return %0 : tensor<4096xbf16>
 }
+
+// What a reshape divides is gathered before it: no dimension follows the gathered one then, which XLA:TPU would put outermost in memory.
+// CHECK-LABEL: @divided
+// CHECK: %[[WHOLE:.*]] = "stablehlo.all_gather"(%arg0) <{all_gather_dim = 1
+// CHECK: (tensor<64x256xbf16>) -> tensor<64x1024xbf16>
+// CHECK: stablehlo.reshape %[[WHOLE]] : (tensor<64x1024xbf16>) -> tensor<64x8x128xbf16>
+func.func @divided(%x: tensor<64x256xbf16>) -> tensor<64x8x128xbf16> {
+  %0 = stablehlo.reshape %x : (tensor<64x256xbf16>) -> tensor<64x2x128xbf16>
+  %1 = mesh.all_gather %0 on @m mesh_axes = [1] gather_axis = 1 : tensor<64x2x128xbf16> -> tensor<64x8x128xbf16>
+  return %1 : tensor<64x8x128xbf16>
+}
+
+// Of a reshape along other dimensions, and of the inner part of what is divided, the whole would be in another order.
+// CHECK-LABEL: @kept
+// CHECK: (tensor<64x2x128xbf16>) -> tensor<64x2x512xbf16>
+// CHECK: (tensor<32x256xbf16>) -> tensor<32x1024xbf16>
+func.func @kept(%x: tensor<64x256xbf16>, %y: tensor<32x2x128xbf16>) -> (tensor<64x2x512xbf16>, tensor<32x1024xbf16>) {
+  %0 = stablehlo.reshape %x : (tensor<64x256xbf16>) -> tensor<64x2x128xbf16>
+  %1 = mesh.all_gather %0 on @m mesh_axes = [1] gather_axis = 2 : tensor<64x2x128xbf16> -> tensor<64x2x512xbf16>
+  %2 = stablehlo.reshape %y : (tensor<32x2x128xbf16>) -> tensor<32x256xbf16>
+  %3 = mesh.all_gather %2 on @m mesh_axes = [1] gather_axis = 1 : tensor<32x256xbf16> -> tensor<32x1024xbf16>
+  return %1, %3 : tensor<64x2x512xbf16>, tensor<32x1024xbf16>
+}
