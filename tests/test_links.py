@@ -39,8 +39,9 @@ def test_how_much_slower_a_network_is() -> None:
     assert rates is not None
     inside, between, both = (rates.gathering(frozenset(axes)).bytes for axes in (("model",), ("data",), ("data", "model")))
     assert inside == pytest.approx(1.0)
-    assert between == pytest.approx(450 * 0.82 / (50 * 0.9))
-    assert inside < both < between  # most of it goes within a node
+    assert between == pytest.approx(450 * 0.6 / (50 * 0.9))
+    assert both == pytest.approx(6 / 7)  # most of it goes within a node, as long as the rest between them, at the same time
+    assert both < between
     assert rates.exchanging(frozenset(("data", "model"))).bytes > both  # of an exchange half leaves the node
     assert rates.gathering(frozenset(("data",))).launch > 1.0
 
@@ -48,12 +49,12 @@ def test_how_much_slower_a_network_is() -> None:
 def test_prices_are_of_the_axes_that_a_value_goes_along() -> None:
     slow = objective(NODES, MESH, ACROSS)
     whole, along_data, along_model = Sharding("mesh", ((), ())), Sharding("mesh", ((0,), ())), Sharding("mesh", ((1,), ()))
-    price = [resharding.cost((1024, 1024), "f32", MESH, source, whole, slow) for source in (along_data, along_model)]
-    plain = [resharding.cost((1024, 1024), "f32", MESH, source, whole, slow.plain) for source in (along_data, along_model)]
+    price = [resharding.cost((8192, 1024), "f32", MESH, source, whole, slow) for source in (along_data, along_model)]
+    plain = [resharding.cost((8192, 1024), "f32", MESH, source, whole, slow.plain) for source in (along_data, along_model)]
     assert price[0] == pytest.approx(plain[0], rel=0.1)
     assert price[1] > 4 * plain[1]
-    moved = resharding.cost((1024, 1024), "f32", MESH, along_model, Sharding("mesh", ((), (1,))), slow)
-    assert moved > 2 * resharding.cost((1024, 1024), "f32", MESH, along_model, Sharding("mesh", ((), (1,))), slow.plain)
+    moved = resharding.cost((8192, 1024), "f32", MESH, along_model, Sharding("mesh", ((), (1,))), slow)
+    assert moved > 2 * resharding.cost((8192, 1024), "f32", MESH, along_model, Sharding("mesh", ((), (1,))), slow.plain)
 
 
 @pytest.mark.parametrize(("layout", "first"), [("model=infiniband", 1), ("data=infiniband", 0)])

@@ -44,7 +44,7 @@ def test_machines_by_name(tmp_path: Path) -> None:
     path.write_text(MINE)
     assert objective("bytes") == BYTES
     assert objective("neutral") == NEUTRAL
-    assert objective(str(path)).launch == pytest.approx(5e10 * 2e-6)
+    assert objective(str(path)).launch == pytest.approx(5e10 * 0.5 * 2e-6)
     for _, name in machine.machines():
         assert objective(name).launch == machine.named(name).link.launch_bytes > 0
     with pytest.raises(MeshError, match=r"unknown machine 'abacus', expected one of bytes, neutral, .*v5e.*\.toml file"):
@@ -187,7 +187,8 @@ def test_plans_for_devices_start_from_the_fewest_bytes_too() -> None:
     takes away."""
     exported = build_realistic("gpt8_scan_dp_tp", "constrained", 8).export_for("cuda")
     sent, held = [], []
-    for weights in (objective("h100"), replace(objective("h100"), is_thorough=False)):
+    launches = replace(objective("h100"), launch=2.25e6)
+    for weights in (launches, replace(launches, is_thorough=False)):
         module = formats.unpack(exported, context()).module
         run(build(Options(emit="mesh", machine="h100")).until("legal").passes, module)
         decide_for(module, weights)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshbridge import machines
 from meshbridge.cost.permutes import permute_time, shift_time
 from meshbridge.cost.seconds import Time, collective_time, op_time
 from meshbridge.ir.mlir import MeshError
@@ -29,8 +30,9 @@ def times(operand: float, axes: tuple[int, ...], placement: Placement) -> dict[s
     return {kind: collective_time(kind, operand / group if kind == "all_gather" else operand, axes, placement) for kind in KINDS}
 
 
-def test_on_a_ring_a_line_and_a_switch() -> None:
-    """n devices: a ring receives through two ports, a line's end through one, a switch's port carries what a device gets."""
+def test_on_a_ring_a_line_and_a_switch(tmp_path: Path) -> None:
+    """n devices: a ring receives through two ports, a line's end through one, a switch's port carries what a device gets.
+    Switches may add up."""
     ring, line = (times(RATE, (0,), placed(text, data=16)) for text in ("v5e:1x16", "v5e:16x1"))
     assert ring == line | ring
     line = times(RATE, (0,), placed("v5e:2x8", "data=y,model=x", data=8, model=2))
@@ -42,7 +44,12 @@ def test_on_a_ring_a_line_and_a_switch() -> None:
     h100 = machine.named("h100").link
     switch = times(h100.rate, (0,), placed("h100:1x1x8", data=8))
     assert switch["all_gather"].busy == switch["all_to_all"].busy == {"nvlink": pytest.approx(7 / 8)}
-    assert switch["all_reduce"].busy == {"nvlink": pytest.approx(7 / 8 * 2 / 1.3)}
+    assert switch["all_reduce"].busy == {"nvlink": pytest.approx(7 / 8 * 2)}
+    adding = tmp_path / "adding.toml"
+    text = (Path(machines.__file__).parent / "gpu" / "h100.toml").read_text()
+    adding.write_text(text.replace("reduction = 1\n", "reduction = 1.3\n"))
+    added = times(h100.rate, (0,), placed(f"{adding}:1x1x8", data=8))
+    assert added["all_reduce"].busy == {"nvlink": pytest.approx(7 / 8 * 2 / 1.3)}
     assert switch["all_to_all"].latency == pytest.approx(h100.launch + h100.latency)
     assert switch["all_gather"].latency == pytest.approx(h100.launch + 3 * h100.latency)
 

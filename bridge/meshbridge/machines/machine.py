@@ -63,7 +63,7 @@ class Link:
     @property
     def launch_bytes(self) -> float:
         """Bytes that a device could receive, along one axis of a torus, in the time in which a collective starts."""
-        return self.ports * self.bandwidth * self.launch
+        return self.ports * self.rate * self.launch
 
     def rings(self, sizes: Sequence[int]) -> tuple[bool, ...]:
         """Of each axis of a torus of that many devices, whether it is a ring."""
