@@ -163,7 +163,7 @@ def test_the_predicted_step_chooses_it() -> None:
     ],
 )
 def test_machines_that_open(options: dict[str, Any], expected: bool) -> None:
-    assert bool(pipeline.opening_ways(pipeline.Options(**options))) == expected
+    assert bool(pipeline.opened([Way("v5p:4x4x4")], pipeline.Options(**options))) == expected
 
 
 def test_a_doubtful_gain_is_left() -> None:

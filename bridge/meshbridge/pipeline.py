@@ -9,7 +9,7 @@ import re
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -376,7 +376,7 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
     ways = [Way(options.machine)]
     if target is not None:
         ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True)]
-        ways += (*ring_ways(options), *opening_ways(options))
+        ways += (*ring_ways(options), *opened(ways, options))
 
     def planned(way: Way) -> ir.Module | None:
         copy = copy_module(module)
@@ -398,10 +398,10 @@ def ring_ways(options: Options) -> tuple[Way, ...]:
     return (Way(options.machine, hides=True, keeps_queries=True),) if has_rings else ()
 
 
-def opening_ways(options: Options) -> tuple[Way, ...]:
-    """The way in which values inside may be split along more axes than constraints say, if they may on this machine."""
+def opened(ways: Iterable[Way], options: Options) -> tuple[Way, ...]:
+    """The same ways, in which values inside may be split along more axes than constraints say, if they may on this machine."""
     may_open = options.inside == "open" and opens(options.machine)
-    return (Way(options.machine, hides=True, inside_open=True),) if may_open else ()
+    return tuple(way._replace(inside_open=True) for way in ways) if may_open else ()
 
 
 def plan_in(module: ir.Module, options: Options, way: Way, *, on_pass: OnPass | None = None) -> list[Timing] | None:

@@ -13,7 +13,7 @@ from meshbridge.decide.graph import Graph
 from meshbridge.decide.open_inside import closes_inside
 from meshbridge.decide.split_queries import has_scores
 from meshbridge.ir.mlir import MeshError, ir, main_function
-from meshbridge.pipeline import Options, opening_ways, partition_module, plan_in, ring_ways
+from meshbridge.pipeline import Options, opened, partition_module, plan_in, ring_ways
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import Boundary
 
@@ -34,9 +34,9 @@ class Trial:
 def ways(options: Options, graph: Graph) -> tuple[Way, ...]:
     """Ways in which users may get a plan of the program, of which one is better for one, and another for the next."""
     assert options.target is not None
+    plain = Way(options.target.device), Way(options.machine, hides=True)
     rings = ring_ways(options) if has_scores(graph) else ()
-    opening = opening_ways(options) if closes_inside(graph) else ()
-    return Way(options.target.device), Way(options.machine, hides=True), *rings, *opening
+    return *plain, *rings, *(opened(plain, options) if closes_inside(graph) else ())
 
 
 def attempt(legal: ir.Module, boundary: Boundary, options: Options, way: Way | None) -> tuple[Trial, ir.Module] | None:
