@@ -20,6 +20,7 @@ from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read import formats
 from meshbridge.resharding import Beside, Objective
+from meshbridge.resharding.objective import HIDDEN_LAUNCH
 from tests.graphs import graph_of
 from tests.operations.differential import device_mesh
 
@@ -48,7 +49,7 @@ def test_only_compilers_that_combine_join() -> None:
 
 @pytest.mark.parametrize(("source", "target"), [(SPLIT, WHOLE), (TERMS, WHOLE), (TERMS, SPLIT)])
 def test_what_products_hide_costs_a_part(source: Sharding, target: Sharding) -> None:
-    assert Objective(launch=1000).of(Beside(part=0.5)).price(MESH, source, target, 80, 1) == 80 / 2 + 1000
+    assert Objective(launch=1000).of(Beside(part=0.5)).price(MESH, source, target, 80, 1) == 80 / 2 + 1000 * HIDDEN_LAUNCH
 
 
 def test_machines_hide_what_they_run_beside_products() -> None:

@@ -17,11 +17,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge import MeshError, pipeline, resharding
+from meshbridge import MeshError, machines, pipeline, resharding
 from meshbridge.cost.objective import objective
 from meshbridge.cost.ways import Way
 from meshbridge.ir.mlir import context, ir
 from meshbridge.ir.sharding import Mesh, Sharding
+from meshbridge.machines import machine
 from meshbridge.read import formats
 from meshbridge.resharding.steps import AllGather
 from meshbridge.tools import cli
@@ -165,3 +166,16 @@ def test_a_step_that_cannot_be_predicted_is_planned_for_the_device(tmp_path: Pat
 
 def text(module: ir.Module) -> str:
     return module.operation.get_asm(enable_debug_info=True)
+
+
+def test_an_exchange_costs_the_copies_beside_it(tmp_path: Path) -> None:
+    """On a device that says how fast they are; gathers and reductions need none."""
+    path = tmp_path / "mine.toml"
+    text = (Path(machines.__file__).parent / "tpu" / "v5e.toml").read_text()
+    path.write_text("\n".join(line for line in text.splitlines() if not line.startswith("arranged")))
+    found = [objective(f"{name}:2x4", MESH).rates for name in ("v5e", path)]
+    copying, free = (rates for rates in found if rates is not None)
+    axes, link = frozenset(("model",)), machine.named("v5e").link
+    seconds = 2 / machine.named("v5e").arranged / (3 / 4)  # of 4 pieces 3 are received
+    assert copying.exchanging(axes).bytes - free.exchanging(axes).bytes == pytest.approx(link.ports * link.rate * seconds)
+    assert copying.gathering(axes) == free.gathering(axes)

@@ -12,6 +12,14 @@ from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.resharding.slowness import Rates, exchanges, slowness
 
 
+HIDDEN_LAUNCH = 0.5
+"""The part of its launch that a collective is taken to cost beside which products can run.
+
+Measured on llamas of `testdata/realistic` for 8 H100, by XLA:GPU's model: fully sharded, with constraints, 32 layers take 308 ms with a
+half; with 1 small parameters are gathered before the loops, and it takes 318 ms and half as much memory again. With 0.2 that of 4
+layers and two axes sends a quarter more, and takes 57.0 ms instead of 54.6."""
+
+
 class Beside(NamedTuple):
     """What goes on while a tensor is gathered or reduced."""
 
@@ -89,6 +97,8 @@ class Objective:
             if joined > 1 and self.joined_bytes:
                 launches *= min(1.0, max(1 / joined, size / self.joined_bytes))
             size *= part
+            if part < 1:
+                launches *= HIDDEN_LAUNCH
         if self.rates is None:
             return size + launches
         slow = slowness(mesh, source, target, self.rates)
