@@ -11,13 +11,12 @@ from meshbridge.ir.sharding import Mesh, Sharding
 from meshbridge.resharding.plan import DEFAULTS, Options
 from meshbridge.resharding.slowness import Rates, exchanges, slowness
 
-
 HIDDEN_LAUNCH = 0.5
 """The part of its launch that a collective is taken to cost beside which products can run.
 
-Measured on llamas of `testdata/realistic` for 8 H100, by XLA:GPU's model: fully sharded, with constraints, 32 layers take 308 ms with a
-half; with 1 small parameters are gathered before the loops, and it takes 318 ms and half as much memory again. With 0.2 that of 4
-layers and two axes sends a quarter more, and takes 57.0 ms instead of 54.6."""
+Measured on llamas of `testdata/realistic` for 8 H100, by XLA:GPU's model. Fully sharded, with constraints, 32 layers take 308 ms
+with a half; with 1 small parameters are gathered before the loops, and it takes 318 ms and half as much memory again. With 0.2
+that of 4 layers and two axes sends a quarter more, and takes 57.0 ms instead of 54.6."""
 
 
 class Beside(NamedTuple):
