@@ -190,7 +190,7 @@ class Seeking:
         is_alike = left_open is not None and self.own == boundary_of(self.free.graph, tensors, ())
         boundary, found = (LEFT_OPEN, left_open) if is_alike else (self.own, self._partitioned(self.own))
         if found is not None:
-            self.plans[boundary] = _Refined(self.free.folded_as(tensors), 0.0)
+            self.plans[boundary] = self.plans[self.own] = _Refined(self.free.folded_as(tensors), 0.0)
             self._take(found[0])
             self.wholes[boundary] = found
 
