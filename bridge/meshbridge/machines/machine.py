@@ -191,7 +191,7 @@ _STEP_KEYS: dict[str, type] = {
     "combines": bool,
     "asynchronous": list,
 }
-_BEST: dict[str, type] = {"asynchronous": list, "prefetches": str, "divides": bool, "arranged": float}
+_BEST: dict[str, type] = {"asynchronous": list, "prefetches": str, "divides": bool}
 """What a step may do otherwise under the best options."""
 _STEP_MAY_LACK: dict[str, type] = {
     "staged": dict,
