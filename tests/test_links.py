@@ -73,8 +73,8 @@ def test_the_step_is_faster_than_by_prices_of_a_node(name: str) -> None:
     exported = build_realistic(name, "inputs", 8).export_for("cuda")
     aware = meshbridge.report(exported, machine=NODES, layout=ACROSS)
     assert aware.seconds is not None
-    for name in ("h100", "bytes"):
-        there = meshbridge.report(meshbridge.partition(exported, machine=name, emit="mesh"), machine=NODES, layout=ACROSS)
+    for unaware in ("h100", "bytes"):
+        there = meshbridge.report(meshbridge.partition(exported, machine=unaware, emit="mesh"), machine=NODES, layout=ACROSS)
         assert there.seconds is not None
         assert aware.seconds < 0.85 * there.seconds
 

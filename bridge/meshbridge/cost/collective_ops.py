@@ -98,6 +98,10 @@ def issued_kind(op: ir.Operation) -> str:
     return "collective_permute" if kind in _PERMUTES else _LOWERED.get(kind, kind)
 
 
+COPIED = 2.0
+"""Bytes that a copy moves for each of the value: it is read, and written."""
+
+
 def arranged_bytes(op: ir.Operation) -> float:
     """What copies move that bring the pieces of an all-to-all one after the other before they are sent, and in their places once
     they are received: those of the first dimension are so already. Other collectives are not copied, as far as is known here."""
@@ -105,4 +109,4 @@ def arranged_bytes(op: ir.Operation) -> float:
         return 0.0
     view, shape = AllToAllOp(op), ir.RankedTensorType(op.operands[0].type).shape
     copies = sum(prod(shape[:dim]) > 1 for dim in (view.split_axis, view.concat_axis))
-    return 2.0 * copies * tensor_bytes(op.operands[0])
+    return COPIED * copies * tensor_bytes(op.operands[0])

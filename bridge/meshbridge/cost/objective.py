@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, prod
 
+from meshbridge.cost.collective_ops import COPIED
 from meshbridge.cost.seconds import collective_time
 from meshbridge.ir.groups import Forms
 from meshbridge.ir.mlir import MeshError
@@ -45,9 +46,6 @@ NEUTRAL = Objective(launch=1e5, memory=MEMORY)
 
 Measured on the programs of `testdata/realistic`, 8 devices: against `bytes` they send 0.02 % more (the geometric mean; 0.9 % at
 most), and annotated GPT steps of two axes execute 65, 96 and 158 collectives instead of 118, 183 and 246."""
-
-ARRANGED = 2.0
-"""Bytes that copies move for each that a device has, to bring the pieces of an all-to-all in their order before or behind it."""
 
 DEFAULT = "neutral"
 """The machine that a plan is made for unless somebody names one, or JAX's devices imply one."""
@@ -185,7 +183,7 @@ class LinkRates:
             others = prod(part.size for part in self.placement.across(across)) - 1
             received = others if kind == "all_gather" else others / (others + 1)
             time = collective_time(kind, 1.0, across, self.placement)
-            copying = ARRANGED / self.placement.target.machine.arranged if kind == "all_to_all" else 0.0
+            copying = COPIED / self.placement.target.machine.arranged if kind == "all_to_all" else 0.0
             seconds = (max(time.busy.values()) + copying) / received
             found = self._found[kind, axes] = Slowness(link.ports * link.rate * seconds, time.latency / link.launch)
         return found
