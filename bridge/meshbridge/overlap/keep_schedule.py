@@ -218,7 +218,7 @@ class _Block:
         left = dict(zip(exchanges, self._computed_before(exchanges), strict=True))
         earlier = dict(pairwise(reversed(exchanges)))
         tied: set[ir.Operation] = set()
-        for op, gather in self._read_beside(exchanges):
+        for op, gather in (*self._read_beside(exchanges), *self._ahead(exchanges)):
             near = (op, earlier[op]) if op in earlier and self._waits(op, earlier[op]) else (op,)
             begun = [each for each in near if gather not in tied and self._may_follow(each, gather)]
             if begun:
@@ -265,6 +265,15 @@ class _Block:
             read = _union(arranged.get(value, 0) for value in product.operands)
             if last := (read & exchanged).bit_length():
                 yield from ((self.large[last - 1], gather) for gather in self._of(read & gathers))
+
+    def _ahead(self, exchanges: Sequence[ir.Operation]) -> Iterator[tuple[ir.Operation, ir.Operation]]:
+        """The early gathers of a loop's body that nothing but the next trip reads, each with the last exchange of the trip:
+        behind that there is little left to hide anything."""
+        if self._is_body and exchanges:
+            for op in self.large:
+                readers = {use.owner.operation for use in op.results[0].uses}
+                if op.name == AllGatherOp.OPERATION_NAME and self._early(op) and readers == {self.operations[-1]}:
+                    yield exchanges[-1], op
 
     def _of(self, bits: int) -> Iterator[ir.Operation]:
         """The large collectives of these bits."""
