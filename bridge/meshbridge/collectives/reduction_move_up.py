@@ -1,0 +1,87 @@
+"""`reduction-move-up`: what a sum over devices is scaled by scales it behind them, beside what reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshbridge.collectives.joins import keeps_type
+from meshbridge.collectives.rewriter import ELEMENTWISE, MeshPattern, MeshRewriter, PatternPass, in_size
+from meshbridge.dialect.constraints import is_integer
+from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
+from meshbridge.dialect.signature import element_of, shape_of
+from meshbridge.ir.builder import Builder
+from meshbridge.ir.mlir import ir
+from meshbridge.ir.passes import register
+from meshbridge.ir.sharding import DYNAMIC
+
+
+@register
+@dataclass(frozen=True)
+class ReductionMoveUp(PatternPass):
+    """Moves reductions above the scaling of what they add up.
+
+    Input:   %0 = stablehlo.multiply %x, %c : tensor<4xf32>               // all devices of a group hold the same %c
+             %1 = mesh.all_reduce %0 on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %2 = stablehlo.subtract %w, %1 : tensor<4xf32>
+    Output:  %0 = mesh.all_reduce %x on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
+             %1 = stablehlo.multiply %0, %c : tensor<4xf32>
+             %2 = stablehlo.subtract %w, %1 : tensor<4xf32>
+
+    The same for reduce_scatter, for divisions by such values and for what is negated. Sums are left unreduced as long as what
+    follows is linear, which is how several become one; where none did, they are reduced where the program adds them up, and
+    rounded as it rounds them. As many bytes are sent. What reads the sum computes element by element, and scales it in the same
+    kernel; before it, the scaling of a sum that a reduction gives would be a kernel of its own, as of each statistic of a batch
+    normalisation.
+    """
+
+    name: ClassVar[str] = "reduction-move-up"
+
+
+_SCALED = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,), "stablehlo.negate": (0,)}
+"""By operation, which operands it is linear in."""
+
+_TAKEN_IN = ELEMENTWISE | {"stablehlo.broadcast_in_dim"}
+"""Operations of whose kernels an elementwise operation before them is a part."""
+
+
+def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
+    """Moves the reduction `op` above what scales its operand."""
+    view = AllReduceOp(op) if op.name == AllReduceOp.OPERATION_NAME else ReduceScatterOp(op)
+    scaling = rewriter.producer(view.input)
+    if (
+        scaling is None
+        or scaling.name not in _SCALED
+        or scaling.block != op.block
+        or view.reduction not in ("sum", "average")
+        or not keeps_type(view)
+        or is_integer(element_of(view.input.type))
+        or DYNAMIC in shape_of(op.results[0].type)
+        or len(list(view.input.uses)) != 1
+        or any(use.owner.name not in _TAKEN_IN for use in op.results[0].uses)
+    ):
+        return False
+    for number in _SCALED[scaling.name]:
+        factors = [value for other, value in enumerate(scaling.operands) if other != number]
+        emit = Builder.before(op)
+        makers = [_in_size_of_result(value, view) for value in factors if rewriter.is_uniform(value, view.mesh, view.mesh_axes)]
+        made = [make(emit) for make in makers if make is not None]
+        if len(made) == len(factors):
+            reduced = emit.again(op, op.results[0].type, [scaling.operands[number]])
+            rewriter.adopt(reduced)
+            made.insert(number, reduced)
+            rewriter.replace(op, emit.again(scaling, op.results[0].type, made))
+            return True
+    return False
+
+
+def _in_size_of_result(value: ir.Value, view: AllReduceOp | ReduceScatterOp) -> Callable[[Builder], ir.Value] | None:
+    """How to make `value`, of the size of what is reduced, in that of what the reduction gives."""
+    if isinstance(view, AllReduceOp):
+        return lambda emit: value
+    whole, piece = (shape_of(each.type)[view.scatter_axis] for each in (view.input, view.operation.results[0]))
+    return in_size(value, view.scatter_axis, divide=whole // piece)
+
+
+ReductionMoveUp.patterns = (MeshPattern((AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME), move_up),)
