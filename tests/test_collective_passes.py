@@ -34,6 +34,7 @@ PASSES = (
     "prefetch-gathers",
     "reduce-scatter-reassociate",
     "reduce-scatter-redirect",
+    "reduction-move-up",
     "ring-attention",
     "rows-in-pieces",
 )

@@ -37,6 +37,7 @@ PASSES: dict[str, tuple[str, ...]] = {
     "optimize-collectives": (),
     "recompute-gathered": ("all_gather", "same_again", "unary", "scale"),
     "reduce-scatter-reassociate": ("reduce_scatter", "same_again", "binary", "reduce", "transpose"),
+    "reduction-move-up": ("scale", "all_reduce", "reduce_scatter", "binary"),
 }
 """The passes, each with the steps that programs for it are full of."""
 

@@ -1,4 +1,4 @@
-"""`reduction-move-up`: what a sum over devices is scaled by scales it behind them, beside what reads it."""
+"""`reduction-move-up`: sums over devices are scaled and rearranged behind the reduction, by what reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from meshbridge.ir.sharding import DYNAMIC
 @register
 @dataclass(frozen=True)
 class ReductionMoveUp(PatternPass):
-    """Moves reductions above the scaling of what they add up.
+    """Moves reductions above what scales what they add up, and all-reduces above what rearranges it.
 
     Input:   %0 = stablehlo.multiply %x, %c : tensor<4xf32>               // all devices of a group hold the same %c
              %1 = mesh.all_reduce %0 on @m mesh_axes = [0] : tensor<4xf32> -> tensor<4xf32>
@@ -42,38 +42,56 @@ class ReductionMoveUp(PatternPass):
 _SCALED = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,), "stablehlo.negate": (0,)}
 """By operation, which operands it is linear in."""
 
-_TAKEN_IN = ELEMENTWISE | {"stablehlo.broadcast_in_dim"}
-"""Operations of whose kernels an elementwise operation before them is a part."""
+_REARRANGED = frozenset(("stablehlo.reshape", "stablehlo.transpose"))
+
+_TAKEN_IN = ELEMENTWISE | _REARRANGED | {"stablehlo.broadcast_in_dim"}
+"""Operations of whose kernels those before them are a part that scale or rearrange."""
 
 
 def move_up(op: ir.Operation, rewriter: MeshRewriter) -> bool:
-    """Moves the reduction `op` above what scales its operand."""
+    """Moves the reduction `op` above what scales or rearranges its operand."""
     view = AllReduceOp(op) if op.name == AllReduceOp.OPERATION_NAME else ReduceScatterOp(op)
-    scaling = rewriter.producer(view.input)
+    before = rewriter.producer(view.input)
+    if before is None or before.block != op.block or not (before.name in _SCALED or before.name in _REARRANGED):
+        return False
     if (
-        scaling is None
-        or scaling.name not in _SCALED
-        or scaling.block != op.block
-        or view.reduction not in ("sum", "average")
+        view.reduction not in ("sum", "average")
         or not keeps_type(view)
         or is_integer(element_of(view.input.type))
         or DYNAMIC in shape_of(op.results[0].type)
-        or len(list(view.input.uses)) != 1
-        or any(use.owner.name not in _TAKEN_IN for use in op.results[0].uses)
+        or rewriter.uses(view.input) != 1
+        or any(user.name not in _TAKEN_IN for user in rewriter.users(op.results[0]))
     ):
         return False
+    emit = Builder.before(op)
+    if before.name in _REARRANGED:
+        if not isinstance(view, AllReduceOp):
+            return False
+        reduced = emit.again(op, before.operands[0].type, [before.operands[0]])
+        operands = [reduced]
+    else:
+        found = _scaled(before, view, emit, rewriter)
+        if found is None:
+            return False
+        reduced, operands = found
+    rewriter.replace(op, emit.again(before, op.results[0].type, operands))
+    rewriter.adopt(reduced)
+    return True
+
+
+def _scaled(
+    scaling: ir.Operation, view: AllReduceOp | ReduceScatterOp, emit: Builder, rewriter: MeshRewriter
+) -> tuple[ir.Value, list[ir.Value]] | None:
+    """The reduction of what `scaling` scales, and its operands behind that; None where devices may scale by different factors."""
     for number in _SCALED[scaling.name]:
         factors = [value for other, value in enumerate(scaling.operands) if other != number]
-        emit = Builder.before(op)
         makers = [_in_size_of_result(value, view) for value in factors if rewriter.is_uniform(value, view.mesh, view.mesh_axes)]
-        made = [make(emit) for make in makers if make is not None]
-        if len(made) == len(factors):
-            reduced = emit.again(op, op.results[0].type, [scaling.operands[number]])
-            rewriter.adopt(reduced)
-            made.insert(number, reduced)
-            rewriter.replace(op, emit.again(scaling, op.results[0].type, made))
-            return True
-    return False
+        operands = [make(emit) for make in makers if make is not None]
+        if len(operands) == len(factors):
+            reduced = emit.again(view.operation, view.operation.results[0].type, [scaling.operands[number]])
+            operands.insert(number, reduced)
+            return reduced, operands
+    return None
 
 
 def _in_size_of_result(value: ir.Value, view: AllReduceOp | ReduceScatterOp) -> Callable[[Builder], ir.Value] | None:
