@@ -61,7 +61,8 @@ class KeepSchedule(Pass):
     XLA:TPU gathers on the SparseCores, one value after the other, and begins that as late as it can, within loops and without:
     beside the exchange whose result the same product reads, with nothing else beside both. So that exchange, a collective of what
     products compute, waits for the early gather, which has the products before to hide behind; or, where there is little, the
-    exchange before it does, if it has more computation before it.
+    exchange before it does, if it has more computation before it. What is gathered for the next trip of a loop ends before the
+    last exchange of this one.
     """
 
     name: ClassVar[str] = "keep-schedule"

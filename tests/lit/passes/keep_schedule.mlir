@@ -159,3 +159,37 @@ func.func @stream(%x: tensor<8192x4096xf32>, %u: tensor<4096x4096xf32>, %v: tens
   %12 = stablehlo.dot_general %10, %11, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x512xf32>) -> tensor<8192x512xf32>
   return %12 : tensor<8192x512xf32>
 }
+
+// -----
+
+mesh.mesh @m(shape = 2x4)
+
+// What is gathered for the next trip ends before the last exchange of this one, beside the product before it.
+// TPU-LABEL: func.func @ahead
+// TPU:         stablehlo.while
+// TPU:         %[[PRODUCT:.*]] = stablehlo.dot_general
+// TPU:         %[[NEXT:.*]] = mesh.all_gather
+// TPU:         %[[HELD:.*]]:2 = stablehlo.optimization_barrier %[[PRODUCT]], %[[NEXT]]
+// TPU:         %[[SUM:.*]] = mesh.all_reduce %[[HELD]]#0
+// TPU:         stablehlo.return %{{.*}}, %{{.*}}, %[[HELD]]#1
+func.func @ahead(%x: tensor<8192x4096xf32>, %w: tensor<4096x4096xf32>, %stack: tensor<8x2048x4096xf32>) -> tensor<8192x4096xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:3 = stablehlo.while(%i = %zero, %rows = %x, %gathered = %w) : tensor<i32>, tensor<8192x4096xf32>, tensor<4096x4096xf32>
+  cond {
+    %end = stablehlo.constant dense<8> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %end, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %none = stablehlo.constant dense<0> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    %1 = stablehlo.dot_general %rows, %gathered, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x4096xf32>) -> tensor<8192x4096xf32>
+    %2 = mesh.all_reduce %1 on @m mesh_axes = [1] : tensor<8192x4096xf32> -> tensor<8192x4096xf32>
+    %3 = stablehlo.dynamic_slice %stack, %next, %none, %none, sizes = [1, 2048, 4096] : (tensor<8x2048x4096xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x2048x4096xf32>
+    %4 = stablehlo.reshape %3 : (tensor<1x2048x4096xf32>) -> tensor<2048x4096xf32>
+    %5 = mesh.all_gather %4 on @m mesh_axes = [0] gather_axis = 0 : tensor<2048x4096xf32> -> tensor<4096x4096xf32>
+    %6 = stablehlo.add %rows, %2 : tensor<8192x4096xf32>
+    stablehlo.return %next, %6, %5 : tensor<i32>, tensor<8192x4096xf32>, tensor<4096x4096xf32>
+  }
+  return %0#1 : tensor<8192x4096xf32>
+}
