@@ -15,6 +15,7 @@ from meshbridge.ir.builder import Builder
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import register
 from meshbridge.ir.sharding import DYNAMIC
+from meshbridge.ops.linear import SCALE
 
 
 @register
@@ -39,7 +40,7 @@ class ReductionMoveUp(PatternPass):
     name: ClassVar[str] = "reduction-move-up"
 
 
-_SCALED = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,), "stablehlo.negate": (0,)}
+_SCALED = {**SCALE, "stablehlo.negate": (0,)}
 """By operation, which operands it is linear in."""
 
 _REARRANGED = frozenset(("stablehlo.reshape", "stablehlo.transpose"))

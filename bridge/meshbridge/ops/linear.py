@@ -18,8 +18,8 @@ UNARY = frozenset(
 )
 """Linear in their first operand, the only one that may be partial (reduce: if its body is `add`)."""
 
-SCALE = frozenset(("stablehlo.multiply", "stablehlo.divide"))
-"""Linear in the first operand, `multiply` in either, if the other one is not partial; a division of integers is none."""
+SCALE = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,)}
+"""Linear in one operand, which may be any of those numbers, if the other one is not partial; a division of integers is none."""
 
 ADD = frozenset(("stablehlo.add", "stablehlo.subtract"))
 """Sums over the same shards on both sides make one such sum."""
@@ -28,7 +28,7 @@ ADD = frozenset(("stablehlo.add", "stablehlo.subtract"))
 WIDER = {"f16": ("f32", "f64"), "bf16": ("f32", "f64"), "f32": ("f64",)}
 """Floating-point types by the one whose numbers they hold all."""
 
-LINEAR = UNARY | SCALE | ADD
+LINEAR = UNARY | SCALE.keys() | ADD
 """All of them."""
 
 

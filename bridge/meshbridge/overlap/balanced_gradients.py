@@ -10,6 +10,7 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.linear import SCALE
 from meshbridge.ops.reductions import body_kind
 from meshbridge.overlap.attention_gradients import AttentionGradients, GradientRing, part_of, reached_from
 from meshbridge.overlap.balanced_ring import causal_dims, of_result
@@ -19,7 +20,7 @@ from meshbridge.overlap.online_softmax import scores_of
 from meshbridge.overlap.sequence_halves import Half, Halves, Rows
 
 _PASSED = (RESHAPE, TRANSPOSE, "stablehlo.convert", "stablehlo.negate", REDUCE)
-_ADD, _SCALES = "stablehlo.add", ("stablehlo.multiply", "stablehlo.divide")
+_ADD = "stablehlo.add"
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _contracted(
     if op.name == _ADD:
         parts = [_contracted(operand, dim, contractions, home) for operand in op.operands]
         return None if any(part is None for part in parts) else [each for part in parts for each in part or ()]
-    if op.name in _SCALES and isinstance(known(op.operands[1]), Splat):
+    if op.name in SCALE and isinstance(known(op.operands[1]), Splat):
         return _contracted(op.operands[0], dim, contractions, home)
     if op.name not in _PASSED or along[0] is None:
         return None

@@ -22,8 +22,9 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.machines.machine import OptionSet
 from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.linear import SCALE
 from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Place, producer, read_along, varies
-from meshbridge.overlap.linear_sums import SCALES, Sum, lifted, linear_sums
+from meshbridge.overlap.linear_sums import Sum, lifted, linear_sums
 from meshbridge.overlap.waiting import waiting
 
 _CONVERT = "stablehlo.convert"
@@ -67,7 +68,7 @@ class DelayScaling(Pass):
     def run(self, module: ir.Module) -> bool:
         with module.context:
             meshes, changed = declared_meshes(module.body), False
-            for op in find(module.operation, SCALES):
+            for op in find(module.operation, SCALE):
                 found = _scaling(op, meshes)
                 if found is not None and (widen := self._widens(found)) is not None:
                     found.delay(widen=widen)
@@ -233,7 +234,7 @@ def _dims_read(value: ir.Value, dim: int, source: ir.Value) -> set[int]:
 
 def _scaling(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Scaling | None:
     """What `op` scales, if all that reads it is summed up over devices, without waiting otherwise for what it is scaled by."""
-    for side in SCALES[op.name]:
+    for side in SCALE[op.name]:
         factor = _factor(op.operands[1 - side], op.block)
         if factor is None or not _is_wide(op.results[0]):
             continue

@@ -260,7 +260,7 @@ class _Block:
                 arranged.update(zip(op.results, (arranged.get(value, 0) for value in op.operands), strict=True))
             elif op.name in FUSING | VIEWS:
                 arranged.update(dict.fromkeys(op.results, _union(arranged.get(value, 0) for value in op.operands)))
-        gathers = _union(large[op] for op in large if op.name == AllGatherOp.OPERATION_NAME and self._early(op))
+        gathers = _union(large[op] for op in self._early_gathers())
         exchanged = _union(large[op] for op in exchanges)
         for product in sorted((op for op in self.runs if op.name in CONTRACTIONS), key=lambda op: self.runs[op].start):
             read = _union(arranged.get(value, 0) for value in product.operands)
@@ -271,10 +271,12 @@ class _Block:
         """The early gathers of a loop's body that nothing but the next trip reads, each with the last exchange of the trip:
         behind that there is little left to hide anything."""
         if self._is_body and exchanges:
-            for op in self.large:
-                readers = {use.owner.operation for use in op.results[0].uses}
-                if op.name == AllGatherOp.OPERATION_NAME and self._early(op) and readers == {self.operations[-1]}:
+            for op in self._early_gathers():
+                if all(use.owner.operation == self.operations[-1] for use in op.results[0].uses):
                     yield exchanges[-1], op
+
+    def _early_gathers(self) -> list[ir.Operation]:
+        return [op for op in self.large if op.name == AllGatherOp.OPERATION_NAME and self._early(op)]
 
     def _of(self, bits: int) -> Iterator[ir.Operation]:
         """The large collectives of these bits."""

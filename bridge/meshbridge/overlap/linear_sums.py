@@ -9,13 +9,11 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
+from meshbridge.ops.linear import SCALE
 from meshbridge.overlap.einsum import DOT, Einsum
 from meshbridge.overlap.key_blocks import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_by, varies
 
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
-
-SCALES = {"stablehlo.multiply": (0, 1), "stablehlo.divide": (0,)}
-"""Ops that are linear in one operand, and which it may be."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Step:
     @property
     def factor(self) -> ir.Value | None:
         """What multiplies or divides, and is the same for all keys."""
-        if self.op.name not in SCALES:
+        if self.op.name not in SCALE:
             return None
         other: ir.Value = self.op.operands[1 - self.side]
         return None if varies(other, self.made) else other
@@ -110,7 +108,7 @@ def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
     elif op.name == "stablehlo.convert":
         if not isinstance(element_of(op.results[0]), ir.FloatType):
             return None
-    elif op.name not in (*_VIEWS, "stablehlo.negate") and side not in SCALES.get(op.name, ()):
+    elif op.name not in (*_VIEWS, "stablehlo.negate") and side not in SCALE.get(op.name, ()):
         return None
     return read_by(op, side, dim)
 
