@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from hashlib import sha256
 from math import inf
 from threading import RLock
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
@@ -47,6 +48,7 @@ from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.ir.passes import PASSES, Known, Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
+from meshbridge.lowering.largest_as_floats import LargestAsFloats
 from meshbridge.lowering.lower_collectives import LowerCollectives
 from meshbridge.lowering.plain_stablehlo import PlainStablehlo, check_version
 from meshbridge.lowering.replicas import find_replicas
@@ -231,7 +233,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     if options.emit in get_args(Form):
         spelling = "dense" if options.stablehlo_version else options.replica_groups
         lower = LowerCollectives(form=cast(Form, options.emit), replica_groups=spelling, machine=options.machine)
-        stages.append(Stage("lowered", (lower, *_finish(options))))
+        stages.append(Stage("lowered", (LargestAsFloats(), lower, *_finish(options))))
     return Pipeline(tuple(stages))
 
 
@@ -373,7 +375,7 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
     wrong where the plan that they promise is not the one that follows, and with what can run beside products costing less; with
     queries kept for rings, and with constraints inside as the least that is split. Adds to the `timings`, and warns of what is
     to be said of that plan. Raises MeshError where nothing keeps the limit of memory."""
-    target, said = options.target, dict[Way, list[warnings.WarningMessage]]()
+    target, said, seen = options.target, dict[Way, list[warnings.WarningMessage]](), set[bytes]()
     ways = [Way(options.machine)]
     if target is not None:
         ways = [Way(target.device), Way(options.machine), Way(options.machine, hides=True)]
@@ -383,7 +385,8 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
         copy = copy_module(module)
         with warnings.catch_warnings(record=True) as said[way]:
             warnings.simplefilter("always")
-            of_way = plan_in(copy, replace(options, emit="mesh", stablehlo_version=None, ops=()), way, on_pass=on_pass)
+            in_mesh = replace(options, emit="mesh", stablehlo_version=None, ops=())
+            of_way = plan_in(copy, in_mesh, way, seen=seen, on_pass=on_pass)
         timings.extend(of_way or ())
         return copy if of_way is not None else None
 
@@ -405,14 +408,21 @@ def opened(ways: Iterable[Way], options: Options) -> tuple[Way, ...]:
     return tuple(way._replace(inside_open=True) for way in ways) if may_open else ()
 
 
-def plan_in(module: ir.Module, options: Options, way: Way, *, on_pass: OnPass | None = None) -> list[Timing] | None:
+def plan_in(
+    module: ir.Module, options: Options, way: Way, *, seen: set[bytes] | None = None, on_pass: OnPass | None = None
+) -> list[Timing] | None:
     """Partitions a legal `module` in place, to a form that the options name, in that way, and says how long each pass took; None
-    where that way has no plan of its own. Raises MeshError with a located diagnostic."""
+    where that way has no plan of its own, or one of those `seen` in other ways, hashes of programs as they are partitioned,
+    to which it is added. Raises MeshError with a located diagnostic."""
     known, timings = Known(), list[Timing]()
     for stage in build(options, way).starting_at("legal").stages:
         timings += run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
         if stage.name == "decided" and not known[Decisions].is_own:
             return None
+        if stage.name == "partitioned" and seen is not None:
+            if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:
+                return None
+            seen.add(plan)
     return timings
 
 

@@ -20,6 +20,7 @@ from meshbridge.dialect.ops import (
     BOUNDARY_SPLIT,
     DEVICE_IDS,
     MANUAL_AXES,
+    NAN_FOLLOWS,
     OPEN_DIMS,
     OPTION,
     PRIORITIES,
@@ -127,6 +128,7 @@ _KINDS: dict[str, tuple[str, Callable[[ir.Attribute], bool]]] = {
     BOUNDARY_MESH: ("a symbol", lambda attr: isinstance(attr, ir.FlatSymbolRefAttr)),
     SOURCE: ("a string", lambda attr: isinstance(attr, ir.StringAttr)),
     SOURCE_ATTRIBUTES: ("a dictionary", lambda attr: isinstance(attr, ir.DictAttr)),
+    NAN_FOLLOWS: ("a unit", lambda attr: isinstance(attr, ir.UnitAttr)),
     REQUIRED: ("true or false", lambda attr: isinstance(attr, ir.BoolAttr)),
 }
 """What each of them is, in words and as a test."""

@@ -137,6 +137,9 @@ BOUNDARY_SPLIT = "meshbridge.split_axes"
 BOUNDARY_PARTIAL = "meshbridge.partial_axes"
 """Beside it where the devices along these axes hold the terms of a sum: JAX's `unreduced`."""
 
+NAN_FOLLOWS = "meshbridge.nan_follows"
+"""Discardable attribute of `mesh.all_reduce`: all that is computed of a NaN that it may lose is NaN anyway."""
+
 RESULT_SPLIT = "meshbridge.result_split_axes"
 """Discardable attribute of a payload op of a partitioned function: for each result, the mesh axes that split its dimensions, and
 behind these those along which it is partial."""

@@ -40,10 +40,13 @@ def _is_bit(element: ir.Type) -> bool:
     return isinstance(element, ir.IntegerType) and element.width == 1
 
 
-def all_reduce_natively(emit: Builder, value: ir.Value, kind: str, count: int, groups: GroupAttributes) -> ir.Value:
-    """`stablehlo.all_reduce` over groups of `count` devices, where `is_native`."""
+def all_reduce_natively(
+    emit: Builder, value: ir.Value, kind: str, count: int, groups: GroupAttributes, *, nan_follows: bool = False
+) -> ir.Value:
+    """`stablehlo.all_reduce` over groups of `count` devices, where `is_native`. With `nan_follows` it may lose a NaN."""
     combiner = _combiner_of(kind, element_of(value))
-    return _averaged(emit, _reducing(emit, "all_reduce", value, combiner, shape_of(value), groups()), kind, count)
+    reduced = _reducing(emit, "all_reduce", value, combiner, shape_of(value), groups(), nan_follows=nan_follows)
+    return _averaged(emit, reduced, kind, count)
 
 
 def reduce_scatter(
@@ -88,12 +91,20 @@ def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int]
 
 def _is_kept(piece: Sequence[int], dim: int) -> bool:
     """Whether XLA:TPU (libtpu 0.0.42) makes no all-reduce of a reduce-scatter into such pieces along `dim`, of an even number of
-    tiles, or makes one of every form of it, into parts of a tile. Rows that tiles do not divide it pads, unless pieces are first:
-    of [2112, 4096] over 16 devices it sends 22.7 MB, of [16, 132, 4096] 16.2."""
+    tiles. Rows that tiles do not divide it pads, unless pieces are first: of [2112, 4096] over 16 devices it sends 22.7 MB, of
+    [16, 132, 4096] 16.2."""
     inner, size = len(piece) - 1 - dim, piece[dim]
     if prod(piece[:dim]) == 1:
-        return inner == 0 or (inner == 1 and size < TILE[1])
-    return inner < 2 and (size % (2 * TILE[inner]) == 0 or size < TILE[inner])
+        return inner == 0
+    return inner < 2 and size % (2 * TILE[inner]) == 0
+
+
+def in_part_of_a_tile(value: ir.Value, dim: int, count: int) -> bool:
+    """Whether the pieces of `value`, so many along `dim`, are parts of a tile: of every form of a reduce-scatter into such
+    pieces XLA:TPU (libtpu 0.0.42) makes an all-reduce, and copies of what goes into it."""
+    piece = _piece(value, dim, count)
+    inner = len(piece) - 1 - dim
+    return inner < 2 and piece[dim] < TILE[inner] and not (inner == 0 and prod(piece[:-1]) == 1)
 
 
 TILE = (128, 8)
@@ -119,10 +130,17 @@ def _averaged(emit: Builder, total: ir.Value, kind: str, count: int) -> ir.Value
 
 
 def _reducing(
-    emit: Builder, name: str, value: ir.Value, combiner: str, shape: Sequence[int], attrs: dict[str, ir.Attribute]
+    emit: Builder,
+    name: str,
+    value: ir.Value,
+    combiner: str,
+    shape: Sequence[int],
+    attrs: dict[str, ir.Attribute],
+    *,
+    nan_follows: bool = False,
 ) -> ir.Value:
     element = element_of(value)
-    if combiner in ("maximum", "minimum") and is_orderable(element):
+    if combiner in ("maximum", "minimum") and is_orderable(element) and not nan_follows:
         keys = _reducing(emit, name, as_keys(emit, value, combiner), combiner, shape, attrs)
         return from_keys(emit, keys, element)
     return emit.combining(name, tensor(shape, element), [value], attrs, combiner)

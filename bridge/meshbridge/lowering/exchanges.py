@@ -53,11 +53,15 @@ def all_slice(op: AllSliceOp, site: Site) -> list[ir.Value]:
     """`stablehlo.dynamic_slice` at this device's number in its group, times the size of a piece; no communication."""
     if site.group_size == 1:
         return [op.input]
-    emit, dim = site.emit, op.slice_axis
-    size = int(site.result_type.shape[dim])
     if clamps_start(op.input):
-        _clamp_start(op_of(op.input), dim)
-    return [emit.dynamic_slice(op.input, dim, emit.beginning(site.in_group(), site.group_size, size), size)]
+        _clamp_start(op_of(op.input), op.slice_axis)
+    return [own_piece(site, op.input, op.slice_axis)]
+
+
+def own_piece(site: Site, value: ir.Value, dim: int) -> ir.Value:
+    """Of equal pieces of `value` along `dim`, one for each device of the group, this device's."""
+    size = shape_of(value)[dim] // site.group_size
+    return site.emit.dynamic_slice(value, dim, site.emit.beginning(site.in_group(), site.group_size, size), size)
 
 
 def clamps_start(value: ir.Value) -> bool:

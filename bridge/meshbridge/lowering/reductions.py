@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from meshbridge.dialect.ops import AllReduceOp, ReduceScatterOp
+from meshbridge.dialect.ops import NAN_FOLLOWS, AllReduceOp, ReduceScatterOp
 from meshbridge.ir import combine
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.combine import GroupAttributes, is_native
@@ -15,7 +15,7 @@ from meshbridge.ir.digits import Digits, group_size
 from meshbridge.ir.elements import type_bytes
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ir
-from meshbridge.lowering.exchanges import in_pieces
+from meshbridge.lowering.exchanges import in_pieces, own_piece
 from meshbridge.lowering.site import Site, lowers
 
 
@@ -31,7 +31,9 @@ def all_reduce_over(site: Site, value: ir.Value, kind: str) -> ir.Value:
     if site.group_size == 1:
         return value
     if is_native(kind, element_of(value)):
-        return combine.all_reduce_natively(site.emit, value, kind, site.group_size, _groups(site, site.digits))
+        nan_follows = NAN_FOLLOWS in site.op.attributes
+        groups = _groups(site, site.digits)
+        return combine.all_reduce_natively(site.emit, value, kind, site.group_size, groups, nan_follows=nan_follows)
     return in_pieces(site, value, lambda flat: _scattered(site, flat, kind, 0))
 
 
@@ -54,6 +56,10 @@ def _groups(site: Site, digits: Digits) -> GroupAttributes:
 
 
 def _scattered(site: Site, value: ir.Value, kind: str, dim: int) -> ir.Value:
+    """This device's piece of `value` along `dim`, reduced: in tiles, of the whole where XLA:TPU reduces that anyway."""
+    if site.groups.forms.tiles and is_native(kind, element_of(value)) and combine.in_part_of_a_tile(value, dim, site.group_size):
+        reduced = combine.all_reduce_natively(site.emit, value, kind, site.group_size, _groups(site, site.digits))
+        return own_piece(site, reduced, dim)
     stages = site.stages("reduce_scatter", type_bytes(value.type))
     groups = [(group_size(each), _groups(site, each)) for each in stages]
     return combine.reduce_scatter(site.emit, value, dim, kind, groups, pieces_first=site.groups.forms.tiles)
