@@ -108,6 +108,11 @@ def shifts(name: str, compiler_options: OptionSet = "default") -> bool:
     return name not in UNNAMED and "collective_permute" in device(name, compiler_options).asynchronous
 
 
+def arranges(name: str) -> bool:
+    """Whether the machine's compiler copies what it gathers or exchanges into order. Raises MeshError as `objective` does."""
+    return name not in UNNAMED and device(name).arranged < inf
+
+
 def copied_bytes(name: str) -> float:
     """From how many bytes on the compiler of the machine copies an all-gather that is written over an argument; infinite where it
     does not. Raises MeshError as `objective` does."""

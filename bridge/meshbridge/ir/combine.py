@@ -16,6 +16,7 @@ from meshbridge.ir.exchange import COMBINERS, exchange_over
 from meshbridge.ir.groups import Attributes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.ordered import as_keys, from_keys, is_orderable
+from meshbridge.ir.tiles import TILE
 
 GroupAttributes = Callable[..., Attributes]
 """The attributes that say who takes part; `global_ids=False` for the operations that know no such flag."""
@@ -91,24 +92,20 @@ def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int]
 
 def _is_kept(piece: Sequence[int], dim: int) -> bool:
     """Whether XLA:TPU (libtpu 0.0.42) makes no all-reduce of a reduce-scatter into such pieces along `dim`, of an even number of
-    tiles. Rows that tiles do not divide it pads, unless pieces are first: of [2112, 4096] over 16 devices it sends 22.7 MB, of
-    [16, 132, 4096] 16.2."""
+    tiles, or makes one of every form of it, into parts of a tile. Rows that tiles do not divide it pads, unless pieces are first:
+    of [2112, 4096] over 16 devices it sends 22.7 MB, of [16, 132, 4096] 16.2."""
     inner, size = len(piece) - 1 - dim, piece[dim]
     if prod(piece[:dim]) == 1:
-        return inner == 0
-    return inner < 2 and size % (2 * TILE[inner]) == 0
+        return inner == 0 or (inner == 1 and size < TILE[1])
+    return inner < 2 and (size % (2 * TILE[inner]) == 0 or size < TILE[inner])
 
 
 def in_part_of_a_tile(value: ir.Value, dim: int, count: int) -> bool:
-    """Whether the pieces of `value`, so many along `dim`, are parts of a tile: of every form of a reduce-scatter into such
-    pieces XLA:TPU (libtpu 0.0.42) makes an all-reduce, and copies of what goes into it."""
+    """Whether the pieces of `value`, so many along `dim`, are parts of a tile: of most reduce-scatters into such pieces XLA:TPU
+    makes an all-reduce, and copies around it."""
     piece = _piece(value, dim, count)
     inner = len(piece) - 1 - dim
-    return inner < 2 and piece[dim] < TILE[inner] and not (inner == 0 and prod(piece[:-1]) == 1)
-
-
-TILE = (128, 8)
-"""The elements of a tile in the memory of a TPU along the last dimension, and along the one before."""
+    return inner < 2 and piece[dim] < TILE[inner]
 
 
 def _exchanged(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:

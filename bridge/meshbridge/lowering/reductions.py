@@ -56,13 +56,15 @@ def _groups(site: Site, digits: Digits) -> GroupAttributes:
 
 
 def _scattered(site: Site, value: ir.Value, kind: str, dim: int) -> ir.Value:
-    """This device's piece of `value` along `dim`, reduced: in tiles, of the whole where XLA:TPU reduces that anyway."""
-    if site.groups.forms.tiles and is_native(kind, element_of(value)) and combine.in_part_of_a_tile(value, dim, site.group_size):
+    """This device's piece of `value` along `dim`, reduced: in tiles, of the whole where that is small, and reduced by XLA:TPU."""
+    size, forms = type_bytes(value.type), site.groups.forms
+    is_small = forms.tiles and size < forms.least and combine.in_part_of_a_tile(value, dim, site.group_size)
+    if is_small and is_native(kind, element_of(value)):
         reduced = combine.all_reduce_natively(site.emit, value, kind, site.group_size, _groups(site, site.digits))
         return own_piece(site, reduced, dim)
-    stages = site.stages("reduce_scatter", type_bytes(value.type))
+    stages = site.stages("reduce_scatter", size)
     groups = [(group_size(each), _groups(site, each)) for each in stages]
-    return combine.reduce_scatter(site.emit, value, dim, kind, groups, pieces_first=site.groups.forms.tiles)
+    return combine.reduce_scatter(site.emit, value, dim, kind, groups, pieces_first=forms.tiles)
 
 
 def check_kind(site: Site, kind: str, element: ir.Type) -> None:
