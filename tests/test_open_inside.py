@@ -84,7 +84,7 @@ def planned(jitted: Any, arguments: Any, machine: str, **way: Any) -> ir.Module 
     module = formats.unpack(jax.export.export(jitted)(*arguments), context()).module
     options = pipeline.Options(machine=machine, emit="mesh")
     pipeline.run(pipeline.build(options).until("legal").passes, module)
-    return module if pipeline.plan_in(module, options, Way(machine, **way)) is not None else None
+    return module if pipeline.plan_in(module, options, Way(machine, **way)) else None
 
 
 @pytest.fixture

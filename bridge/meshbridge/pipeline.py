@@ -390,9 +390,7 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
         with warnings.catch_warnings(record=True) as said[way]:
             warnings.simplefilter("always")
             in_mesh = replace(options, emit="mesh", stablehlo_version=None, ops=())
-            of_way = plan_in(copy, in_mesh, way, seen=seen, on_pass=on_pass)
-        timings.extend(of_way or ())
-        return copy if of_way is not None else None
+            return copy if plan_in(copy, in_mesh, way, timings, seen=seen, on_pass=on_pass) else None
 
     plan = best_plan(ways, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
     for each in said[plan.way]:
@@ -413,21 +411,29 @@ def opened(ways: Iterable[Way], options: Options) -> tuple[Way, ...]:
 
 
 def plan_in(
-    module: ir.Module, options: Options, way: Way, *, seen: set[bytes] | None = None, on_pass: OnPass | None = None
-) -> list[Timing] | None:
-    """Partitions a legal `module` in place, to a form that the options name, in that way, and says how long each pass took; None
-    where that way has no plan of its own, or one of those `seen` in other ways, hashes of programs as they are partitioned,
-    to which it is added. Raises MeshError with a located diagnostic."""
-    known, timings = Known(), list[Timing]()
+    module: ir.Module,
+    options: Options,
+    way: Way,
+    timings: list[Timing] | None = None,
+    *,
+    seen: set[bytes] | None = None,
+    on_pass: OnPass | None = None,
+) -> bool:
+    """Partitions a legal `module` in place, to a form that the options name, in that way, and adds to `timings` how long each
+    pass took; False where that way has no plan of its own, or one of those `seen` in other ways, hashes of programs as they are
+    partitioned, to which it is added. Raises MeshError with a located diagnostic."""
+    known = Known()
     for stage in build(options, way).starting_at("legal").stages:
-        timings += run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
+        took = run(stage.passes, module, verified="none", known=known, on_pass=on_pass)
+        if timings is not None:
+            timings += took
         if stage.name == "decided" and not known[Decisions].is_own:
-            return None
+            return False
         if stage.name == "partitioned" and seen is not None:
             if (plan := sha256(mlir.to_bytecode(module)).digest()) in seen:
-                return None
+                return False
             seen.add(plan)
-    return timings
+    return True
 
 
 def _refuse_partitioned(module: ir.Module, options: Options) -> None:

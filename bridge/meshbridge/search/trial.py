@@ -64,6 +64,6 @@ def planned(legal: ir.Module, boundary: Boundary, options: Options, way: Way | N
         boundary.annotate(module)
         if way is None:
             partition_module(module, options)
-        elif plan_in(module, options, way) is None:
+        elif not plan_in(module, options, way):
             raise MeshError("error: the program has no plan of its own in this way")
     return module
