@@ -382,6 +382,7 @@ def test_the_book_s_tensor_parallelism_of_a_llama_of_70_billion_parameters() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_search_chooses_the_book_s_tensor_parallelism() -> None:
     found = {row.tensor: row.found.best.seconds for row in scaling_book.rows((1, 2, 4, 8), seconds=1.0)}
     assert min(found, key=lambda tensor: found[tensor]) == 4

@@ -106,11 +106,20 @@ def test_pinned_cases(mesh_shape: tuple[int, ...]) -> None:
 SMALL = ("mlp_ws1d", "cp_attn_grad", "misc_fft2", "misc_sort", "misc_cumsum", "sample_top_k", "recommender")
 
 
+LARGE = ("llama_scan_fsdp", "moe_grad", "resnet_batch", "vit", "decode_seq", "accumulation", "lstm", "beam_search", "diffusion")
+"""One of each family of larger programs; `make test-all` prepares the others too."""
+
+
 WHOLE = [name for name in catalogue.MEASURED if name != "pipeline"]
 """Programs that mean something on one device: a pipeline says what each of several does."""
 
 
-@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in WHOLE])
+def marked(name: str) -> object:
+    marks = () if name in SMALL else (pytest.mark.slow,) if name in LARGE else (pytest.mark.slow, pytest.mark.long)
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", map(marked, WHOLE))
 def test_programs(name: str) -> None:
     with jax.enable_x64(False):
         program = catalogue.build(name)

@@ -21,7 +21,7 @@ from testdata.catalogue import build as small
 from testdata.realistic.catalogue import build as realistic
 
 Tree = Any
-SLOW = ("vocab_loss", "decode_heads", "decode_sequence", "gpt8_scan_dp_tp", "moe_lm", "llama32_scan_fsdp_tp")
+LONG = ("decode_heads", "decode_sequence", "gpt8_scan_dp_tp", "moe_lm", "llama32_scan_fsdp_tp")
 WIDTH, HIDDEN, ROWS = 256, 1024, 512
 UNLIMITED = 3600.0
 """Seconds in which every search here ends by itself, so that what it finds does not hang on how busy the machine is."""
@@ -73,7 +73,14 @@ def specs(tree: Tree) -> list[P]:
     return jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, P))
 
 
-@pytest.mark.parametrize("name", ["cp_attention", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vocab_loss",
+        pytest.param("cp_attention", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long]) for name in LONG),
+    ],
+)
 def test_found_plans_are_as_fast_as_those_of_experts(name: str) -> None:
     exported = realistic(name, "constrained", 8).export()
     written = meshbridge.report(exported, machine="v5p:2x2x2")
