@@ -203,7 +203,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     update = UpdateWhole(copied_bytes(options.machine))
     rows = GatherRows(options.machine, options.layout, options.compiler_options)
     arrange = (*((update,) if update.least < inf else ()), *((rows,) if arranges(options.machine) else ()))
-    behind = (ReductionMoveUp(), BroadcastInLoops(), *arrange, *_overlap(options))
+    behind = (ReductionMoveUp(transposes=not arranges(options.machine)), BroadcastInLoops(), *arrange, *_overlap(options))
     shorten = (optimize, *behind) if options.collectives == "on" else (BroadcastInLoops(),)
     decide = ShardingRefinement(
         machine=way.machine,
