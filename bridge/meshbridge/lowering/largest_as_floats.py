@@ -34,8 +34,8 @@ _BARRIER = "stablehlo.optimization_barrier"
 _NAN_OF_NAN = frozenset(
     f"stablehlo.{name}"
     for name in (
-        *("abs", "add", "convert", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic"),
-        *("multiply", "negate", "rsqrt", "sine", "sqrt", "subtract", "tanh"),
+        *("abs", "add", "convert", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "multiply", "negate"),
+        "subtract",
     )
 )
 """Elementwise operations that give NaN where an operand of floating point numbers is."""
