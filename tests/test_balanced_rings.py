@@ -17,7 +17,7 @@ import meshbridge
 from meshbridge import pipeline
 from meshbridge.ir.builder import shape_of
 from meshbridge.ir.mlir import find, ir
-from meshbridge.overlap.einsum import DOT, Einsum
+from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.overlap.ring_attention import RingAttention
 from tests.test_ring_attention import VARIANTS, Attention, causal, check_numbers, counted, drawn, gathered, hand_written, sharded
 from tests.test_ring_attention_gradients import distance, scattered, training

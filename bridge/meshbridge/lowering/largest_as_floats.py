@@ -24,10 +24,10 @@ from meshbridge.ir.mlir import find, ir
 from meshbridge.ir.ordered import is_orderable
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes
+from meshbridge.ops.einsum import DOT
 from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_along, read_by
 from meshbridge.ops.reductions import body_kind
-from meshbridge.overlap.einsum import DOT
-from meshbridge.overlap.key_blocks import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_along, read_by
 
 _COMPARE, _SELECT = "stablehlo.compare", "stablehlo.select"
 _BARRIER = "stablehlo.optimization_barrier"

@@ -12,11 +12,12 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ops.einsum import DOT
+from meshbridge.ops.read_along import REDUCE, read_by
 from meshbridge.overlap.alike import differs
 from meshbridge.overlap.balanced_ring import ring_of as forward_ring_of
-from meshbridge.overlap.einsum import DOT
 from meshbridge.overlap.forward_again import ForwardAgain
-from meshbridge.overlap.key_blocks import REDUCE, Blocks, Reached, producer, read_by
+from meshbridge.overlap.key_blocks import Blocks, Reached, producer
 from meshbridge.overlap.linear_sums import Sum, adds_up, sources_of
 from meshbridge.overlap.online_softmax import EXP, gathered_along, wide, wider
 from meshbridge.overlap.unread import erase_unread

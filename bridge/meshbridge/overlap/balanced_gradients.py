@@ -10,12 +10,13 @@ from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
+from meshbridge.ops.read_along import REDUCE, RESHAPE, TRANSPOSE, read_along, read_by
 from meshbridge.ops.reductions import body_kind
 from meshbridge.overlap.attention_gradients import AttentionGradients, GradientRing, part_of, reached_from
 from meshbridge.overlap.balanced_ring import causal_dims, of_result
-from meshbridge.overlap.einsum import DOT, Einsum
-from meshbridge.overlap.key_blocks import REDUCE, RESHAPE, TRANSPOSE, Blocks, Place, producer, read_along, read_by
+from meshbridge.overlap.key_blocks import Blocks, Place, producer
 from meshbridge.overlap.online_softmax import scores_of
 from meshbridge.overlap.sequence_halves import Half, Halves, Rows
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir
-from meshbridge.overlap.einsum import DOT, Einsum
-from meshbridge.overlap.key_blocks import Place, read_by
+from meshbridge.ops.einsum import DOT, Einsum
+from meshbridge.ops.read_along import read_by
+from meshbridge.overlap.key_blocks import Place
 from meshbridge.overlap.linear_sums import Sum
 from meshbridge.overlap.masked_blocks import hides_later_keys
 from meshbridge.overlap.online_softmax import OnlineSoftmax, Ring, SoFar

@@ -23,7 +23,8 @@ from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.machines.machine import OptionSet
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.linear import SCALE
-from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Place, producer, read_along, varies
+from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along, varies
+from meshbridge.overlap.key_blocks import Blocks, Place, producer
 from meshbridge.overlap.linear_sums import Sum, lifted, linear_sums
 from meshbridge.overlap.waiting import waiting
 

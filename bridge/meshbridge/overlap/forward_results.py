@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshbridge.ir.mlir import in_program_order, ir
+from meshbridge.ops.read_along import REDUCE
 from meshbridge.overlap.attention_gradients import AttentionGradients
-from meshbridge.overlap.key_blocks import REDUCE, Reached
+from meshbridge.overlap.key_blocks import Reached
 from meshbridge.overlap.linear_sums import sources_of
 from meshbridge.overlap.online_softmax import maxima_over_keys
 from meshbridge.overlap.row_sums import row_sum

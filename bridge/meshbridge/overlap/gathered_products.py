@@ -12,7 +12,7 @@ from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp, ShiftOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.overlap.einsum import DOT, Division, Einsum, is_piece
+from meshbridge.ops.einsum import DOT, Division, Einsum, is_piece
 
 _MOVING = (AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME, PermuteOp.OPERATION_NAME, ShiftOp.OPERATION_NAME)
 """Collectives that move shards of one value, those of each slice of it alike."""

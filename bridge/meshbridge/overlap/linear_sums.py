@@ -9,9 +9,9 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
+from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
-from meshbridge.overlap.einsum import DOT, Einsum
-from meshbridge.overlap.key_blocks import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_by, varies
+from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_by, varies
 
 _VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
 

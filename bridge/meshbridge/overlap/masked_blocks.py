@@ -13,8 +13,8 @@ from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import ir
-from meshbridge.overlap.einsum import DOT
-from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, read_along
+from meshbridge.ops.einsum import DOT
+from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
 
 Numbers = Any
 """Arrays of integers, which broadcast against one another."""

@@ -15,13 +15,8 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
-from meshbridge.overlap.key_blocks import (
-    Blocks,
-    Reached,
-    producer,
-    read_along,
-    varies,
-)
+from meshbridge.ops.read_along import read_along, varies
+from meshbridge.overlap.key_blocks import Blocks, Reached, producer
 from meshbridge.overlap.linear_sums import Sum, lifted, linear_sums, reduces
 from meshbridge.overlap.unread import erase_unread
 from meshbridge.overlap.waiting import waiting

@@ -12,8 +12,8 @@ from meshbridge.ir.builder import Builder, shape_of
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.exchange import COMBINERS
 from meshbridge.ir.mlir import ancestor_in, ir
+from meshbridge.ops.einsum import DOT, Division, is_piece
 from meshbridge.ops.rule import Interface, signature
-from meshbridge.overlap.einsum import DOT, Division, is_piece
 from meshbridge.overlap.rows import Carried, Rows, carry, on_piece
 
 OPENING = frozenset((AllGatherOp.OPERATION_NAME, AllToAllOp.OPERATION_NAME))

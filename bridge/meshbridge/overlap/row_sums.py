@@ -15,8 +15,9 @@ from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
 from meshbridge.ir.mlir import ir
-from meshbridge.overlap.einsum import DOT, Einsum
-from meshbridge.overlap.key_blocks import TRANSPOSE, Blocks, varies
+from meshbridge.ops.einsum import DOT, Einsum
+from meshbridge.ops.read_along import TRANSPOSE, varies
+from meshbridge.overlap.key_blocks import Blocks
 from meshbridge.overlap.linear_sums import is_zero, reduces
 from meshbridge.overlap.online_softmax import wider
 from meshbridge.overlap.twins import Twins

@@ -16,9 +16,9 @@ from meshbridge.dialect.ops import OPERATION_NAMES
 from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import neutral, resized
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.einsum import DOT
 from meshbridge.ops.rule import Dims, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
-from meshbridge.overlap.einsum import DOT
 
 REDUCE = "stablehlo.reduce"
 _SIZES = {"stablehlo.slice": "limit_indices", "stablehlo.dynamic_slice": "slice_sizes"}

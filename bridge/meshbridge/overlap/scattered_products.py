@@ -10,7 +10,7 @@ from meshbridge.cost.divided import Prices
 from meshbridge.ir.builder import Builder, op_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import DYNAMIC
-from meshbridge.overlap.einsum import DOT, Einsum
+from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.overlap.travelling_sums import Cut, Scatter
 from meshbridge.overlap.unread import erase_unread
 

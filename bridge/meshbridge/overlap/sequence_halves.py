@@ -16,7 +16,8 @@ from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Mesh
 from meshbridge.ops.elementwise import ELEMENTWISE
-from meshbridge.overlap.key_blocks import BROADCAST, RESHAPE, TRANSPOSE, Blocks, Place, producer, read_along
+from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
+from meshbridge.overlap.key_blocks import Blocks, Place, producer
 
 _OF_DEVICES = ("stablehlo.partition_id", "stablehlo.replica_id")
 _POSITIONAL = frozenset((*ELEMENTWISE, BROADCAST, RESHAPE, TRANSPOSE, "stablehlo.iota", "stablehlo.constant"))

@@ -7,10 +7,10 @@ from operator import itemgetter
 
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp
 from meshbridge.ir.mlir import BARRIER, ir
+from meshbridge.ops.einsum import DOT
 from meshbridge.ops.elementwise import ELEMENTWISE
+from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE
 from meshbridge.ops.reductions import body_kind
-from meshbridge.overlap.einsum import DOT
-from meshbridge.overlap.key_blocks import BROADCAST, REDUCE, RESHAPE, TRANSPOSE
 
 _COLLECTIVES = (AllGatherOp, AllReduceOp, AllSliceOp)
 _PURE = frozenset(
