@@ -20,7 +20,6 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from meshbridge.collectives.broadcast_in_loops import BroadcastInLoops
 from meshbridge.collectives.canonicalize import Simplify
-from meshbridge.collectives.gather_rows import GatherRows
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.reduction_move_up import ReductionMoveUp
 from meshbridge.collectives.update_whole import UpdateWhole
@@ -201,9 +200,8 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
     combine = 0 if combines(options.machine) else OptimizeCollectives.combine
     optimize = OptimizeCollectives(combine, machine=options.machine, layout=options.layout)
     update = UpdateWhole(copied_bytes(options.machine))
-    rows = GatherRows(options.machine, options.layout, options.compiler_options)
-    arrange = (*((update,) if update.least < inf else ()), *((rows,) if arranges(options.machine) else ()))
-    behind = (ReductionMoveUp(transposes=not arranges(options.machine)), BroadcastInLoops(), *arrange, *_overlap(options))
+    move_up = ReductionMoveUp(transposes=not arranges(options.machine))
+    behind = (move_up, BroadcastInLoops(), *((update,) if update.least < inf else ()), *_overlap(options))
     shorten = (optimize, *behind) if options.collectives == "on" else (BroadcastInLoops(),)
     decide = ShardingRefinement(
         machine=way.machine,

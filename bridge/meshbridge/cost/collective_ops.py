@@ -11,11 +11,10 @@ import numpy as np
 from meshbridge.cost.communication import device_table, positions_of
 from meshbridge.cost.permutes import permute_time, shift_time
 from meshbridge.cost.seconds import Time, collective_time
-from meshbridge.dialect.ops import AllGatherOp, AllToAllOp, PermuteOp, ShiftOp, UpdateHaloOp
+from meshbridge.dialect.ops import AllToAllOp, PermuteOp, ShiftOp, UpdateHaloOp
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.sharding import Axes, Mesh
-from meshbridge.ir.tiles import memory_order
 from meshbridge.machines.layout import Placement
 from meshbridge.machines.machine import Link
 
@@ -105,24 +104,9 @@ COPIED = 2.0
 
 def arranged_bytes(op: ir.Operation) -> float:
     """What copies move that bring the pieces of an all-to-all one after the other before they are sent, and in their places once
-    they are received: those of the first dimension are so already. So are those of an all-gather, which others read in the order
-    in which they come: what a program returns is copied. Other collectives are not, as far as is known here."""
-    if op.name == AllToAllOp.OPERATION_NAME:
-        view, shape = AllToAllOp(op), ir.RankedTensorType(op.operands[0].type).shape
-        copies = sum(prod(shape[:dim]) > 1 for dim in (view.split_axis, view.concat_axis))
-        return COPIED * copies * tensor_bytes(op.operands[0])
-    if op.name == AllGatherOp.OPERATION_NAME and is_returned(op.results[0]):
-        shape = ir.RankedTensorType(op.results[0].type).shape
-        order = memory_order(shape)
-        outer = order[: order.index(AllGatherOp(op).gather_axis)]
-        return COPIED * tensor_bytes(op.results[0]) if prod(shape[dim] for dim in outer) > 1 else 0.0
-    return 0.0
-
-
-def is_returned(value: ir.Value) -> bool:
-    """Whether the program returns `value`, and does nothing else with it."""
-    return all(use.owner.name in RETURNS for use in value.uses)
-
-
-RETURNS = frozenset(("func.return",))
-"""How a function ends."""
+    they are received: those of the first dimension are so already. Other collectives are not copied, as far as is known here."""
+    if op.name != AllToAllOp.OPERATION_NAME:
+        return 0.0
+    view, shape = AllToAllOp(op), ir.RankedTensorType(op.operands[0].type).shape
+    copies = sum(prod(shape[:dim]) > 1 for dim in (view.split_axis, view.concat_axis))
+    return COPIED * copies * tensor_bytes(op.operands[0])

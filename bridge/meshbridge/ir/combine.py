@@ -16,7 +16,6 @@ from meshbridge.ir.exchange import COMBINERS, exchange_over
 from meshbridge.ir.groups import Attributes
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.ordered import as_keys, from_keys, is_orderable
-from meshbridge.ir.tiles import TILE
 
 GroupAttributes = Callable[..., Attributes]
 """The attributes that say who takes part; `global_ids=False` for the operations that know no such flag."""
@@ -106,6 +105,10 @@ def in_part_of_a_tile(value: ir.Value, dim: int, count: int) -> bool:
     piece = _piece(value, dim, count)
     inner = len(piece) - 1 - dim
     return inner < 2 and piece[dim] < TILE[inner]
+
+
+TILE = (128, 8)
+"""The elements of a tile in the memory of a TPU along the last dimension, and along the one before."""
 
 
 def _exchanged(emit: Builder, value: ir.Value, dim: int, combiner: str, count: int, groups: GroupAttributes) -> ir.Value:
