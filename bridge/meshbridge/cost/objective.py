@@ -109,7 +109,7 @@ def shifts(name: str, compiler_options: OptionSet = "default") -> bool:
 
 
 def arranges(name: str) -> bool:
-    """Whether the machine's compiler copies what it exchanges, or has reduced, into order. Raises MeshError as `objective` does."""
+    """Whether the machine's compiler copies what it exchanges or has reduced into order. Raises MeshError as `objective` does."""
     return name not in UNNAMED and device(name).arranged < inf
 
 
