@@ -119,7 +119,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", map(marked, WHOLE))
+@pytest.mark.parametrize("name", [marked(name) for name in WHOLE])
 def test_programs(name: str) -> None:
     with jax.enable_x64(False):
         program = catalogue.build(name)
