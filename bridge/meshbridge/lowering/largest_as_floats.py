@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from meshbridge.dialect.ops import NAN_FOLLOWS, AllReduceOp, AllSliceOp, ReduceScatterOp
 from meshbridge.ir.builder import op_of, shape_of
-from meshbridge.ir.mlir import find, ir
+from meshbridge.ir.mlir import BARRIER, find, ir
 from meshbridge.ir.ordered import is_orderable
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes
@@ -30,7 +30,6 @@ from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, rea
 from meshbridge.ops.reductions import body_kind
 
 _COMPARE, _SELECT = "stablehlo.compare", "stablehlo.select"
-_BARRIER = "stablehlo.optimization_barrier"
 _NAN_OF_NAN = frozenset(
     f"stablehlo.{name}"
     for name in (
@@ -141,7 +140,7 @@ class _Rows:
     def _follow(self, op: ir.Operation) -> bool:
         """Whether nothing that `op` reads may differ, or its results are known."""
         given = [self.known.get(value) for value in op.operands]
-        if op.name == _BARRIER:
+        if op.name == BARRIER:
             found = given
         elif (result := _through(op, given, self.view)) is not None:
             found = [result]
