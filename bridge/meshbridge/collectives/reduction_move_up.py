@@ -18,6 +18,7 @@ from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.rewrite import rewriting
 from meshbridge.ir.sharding import DYNAMIC
 from meshbridge.ops.linear import SCALE
+from meshbridge.ops.reductions import is_sum
 
 
 @register
@@ -32,11 +33,11 @@ class ReductionMoveUp(Pass):
              %1 = stablehlo.multiply %0, %c : tensor<4xf32>
              %2 = stablehlo.subtract %w, %1 : tensor<4xf32>
 
-    The same for reduce_scatter, for divisions by such values and for what is negated. Sums are left unreduced as long as what
-    follows is linear, which is how several become one; where none did, they are reduced where the program adds them up, and
-    rounded as it rounds them. As many bytes are sent. What reads the sum computes element by element, and scales it in the same
-    kernel; before it, the scaling of a sum that a reduction gives would be a kernel of its own, as of each statistic of a batch
-    normalisation.
+    The same for reduce_scatter, for divisions by such values and for what is negated, also before a device adds it up. Sums
+    are left unreduced as long as what follows is linear, which is how several become one; where none did, they are reduced where
+    the program adds them up, and rounded as it rounds them. As many bytes are sent. What reads the sum computes element by
+    element, and scales it in the same kernel; before it, the scaling of a sum that a reduction gives would be a kernel of its
+    own, as of each statistic of a batch normalisation.
     """
 
     name: ClassVar[str] = "reduction-move-up"
@@ -52,7 +53,8 @@ class ReductionMoveUp(Pass):
 
 
 _REDUCTIONS = (AllReduceOp.OPERATION_NAME, ReduceScatterOp.OPERATION_NAME)
-_SCALED = {**SCALE, "stablehlo.negate": (0,)}
+_NEGATE = "stablehlo.negate"
+_SCALED = {**SCALE, _NEGATE: (0,)}
 """By operation, which operands it is linear in."""
 
 _TRANSPOSE = "stablehlo.transpose"
@@ -66,7 +68,10 @@ def _move_up(op: ir.Operation, rewriter: MeshRewriter, *, rearranged: frozenset[
     """Moves the reduction `op` above what scales its operand, or rearranges it in one of these ways."""
     view = AllReduceOp(op) if op.name == AllReduceOp.OPERATION_NAME else ReduceScatterOp(op)
     before = rewriter.producer(view.input)
-    if before is None or before.block != op.block or not (before.name in _SCALED or before.name in rearranged):
+    if before is None or before.block != op.block:
+        return False
+    negated = _negated(before, rewriter)
+    if not (negated or before.name in _SCALED or before.name in rearranged):
         return False
     if (
         view.reduction not in ("sum", "average")
@@ -78,7 +83,12 @@ def _move_up(op: ir.Operation, rewriter: MeshRewriter, *, rearranged: frozenset[
     ):
         return False
     emit = Builder.before(op)
-    if before.name in rearranged:
+    if negated:
+        first, before = negated
+        rewriter.feed(first, 0, before.operands[0])
+        reduced = emit.again(op, op.results[0].type, [view.input])
+        operands = [reduced]
+    elif before.name in rearranged:
         if not isinstance(view, AllReduceOp):
             return False
         reduced = emit.again(op, before.operands[0].type, [before.operands[0]])
@@ -91,6 +101,22 @@ def _move_up(op: ir.Operation, rewriter: MeshRewriter, *, rearranged: frozenset[
     rewriter.replace(op, emit.again(before, op.results[0].type, operands))
     rewriter.adopt(reduced)
     return True
+
+
+def _negated(last: ir.Operation, rewriter: MeshRewriter) -> tuple[ir.Operation, ir.Operation] | None:
+    """The first of the operations up to `last` that do nothing but add up on a device and rearrange what is negated, and that
+    negation; None where none of them adds up. XLA adds up what is not negated there, and negates each sum: before a reduction
+    over devices that is a kernel of its own."""
+    step: ir.Operation | None = last
+    first, adds_up = last, False
+    while step is not None and (is_sum(step) or step.name in _REARRANGED):
+        if rewriter.uses(step.results[0]) != 1:
+            return None
+        first, adds_up = step, adds_up or is_sum(step)
+        step = rewriter.producer(step.operands[0])
+        if step is None or step.block != last.block:
+            return None
+    return (first, step) if adds_up and step is not None and step.name == _NEGATE else None
 
 
 def _scaled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from meshbridge.analysis.known_values import is_splat
 from meshbridge.dialect.attributes import integers
 from meshbridge.ir.builder import element_of
 from meshbridge.ir.elements import neutral
@@ -33,6 +34,11 @@ def body_kind(op: ir.Operation) -> str:
     kind = KINDS.get(body[0].name.removeprefix("stablehlo."), "")
     is_bit = str(ir.RankedTensorType(body[0].results[0].type).element_type) == "i1"
     return KINDS_OF_BITS.get(kind, kind) if is_bit else kind
+
+
+def is_sum(op: ir.Operation) -> bool:
+    """Whether `op` adds up its operand along some dimensions, and nothing else."""
+    return op.name == "stablehlo.reduce" and len(op.results) == 1 and body_kind(op) == "sum" and is_splat(op.operands[1], 0)
 
 
 @sharding_rule_of("stablehlo.reduce")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshbridge.analysis.known_values import Splat, is_splat, known
+from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp
 from meshbridge.ir.builder import Builder, element_of, op_of, shape_of, tensor
@@ -13,7 +13,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
 from meshbridge.ops.read_along import REDUCE, RESHAPE, TRANSPOSE, read_along, read_by
-from meshbridge.ops.reductions import body_kind
+from meshbridge.ops.reductions import is_sum
 from meshbridge.overlap.attention_gradients import AttentionGradients, GradientRing, part_of, reached_from
 from meshbridge.overlap.balanced_ring import causal_dims, of_result
 from meshbridge.overlap.key_blocks import Blocks, Place, producer
@@ -106,11 +106,7 @@ def _adds_over(op: ir.Operation, side: int, dim: int) -> bool:
     if op.name == DOT:
         product = Einsum(op)
         return product.result_dim(product.loops[side][dim]) is None
-    return _is_sum(op) and side == 0 and dim in integers(op.attributes["dimensions"])
-
-
-def _is_sum(op: ir.Operation) -> bool:
-    return op.name == REDUCE and len(op.results) == 1 and body_kind(op) == "sum" and is_splat(op.operands[1], 0)
+    return is_sum(op) and side == 0 and dim in integers(op.attributes["dimensions"])
 
 
 def _contraction(op: ir.Operation, side: int, row: int, key: int) -> _Contraction | None:
@@ -143,7 +139,7 @@ def _contracted(
         return _contracted(op.operands[0], dim, contractions, home)
     if op.name not in _PASSED or along[0] is None:
         return None
-    if op.name == REDUCE and not _is_sum(op):
+    if op.name == REDUCE and not is_sum(op):
         return None
     return _contracted(op.operands[0], along[0], contractions, home)
 

@@ -102,3 +102,35 @@ func.func @integers(%x: tensor<4xi32>) -> tensor<4xi32> {
   %2 = stablehlo.add %1, %c : tensor<4xi32>
   return %2 : tensor<4xi32>
 }
+
+// Negated are sums, not what a device adds up; what reads a sum on the way, maxima and what is not negated stay.
+// CHECK-LABEL: func.func @negated
+// CHECK:         %[[S:.*]] = stablehlo.reduce(%arg0 init
+// CHECK-NEXT:    %[[T:.*]] = stablehlo.reshape %[[S]]
+// CHECK-NEXT:    %[[U:.*]] = stablehlo.reduce(%[[T]] init
+// CHECK-NEXT:    %[[R:.*]] = mesh.all_reduce %[[U]]
+// CHECK-NEXT:    stablehlo.negate %[[R]]
+// CHECK:         %[[N:.*]] = stablehlo.negate %arg0
+// CHECK-NEXT:    stablehlo.reduce(%[[N]] init
+// CHECK:         stablehlo.reduce(%[[N]] init
+// CHECK:         stablehlo.reduce(%arg0 init
+func.func @negated(%x: tensor<4x8xf32>, %w: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %n = stablehlo.negate %x : tensor<4x8xf32>
+  %0 = stablehlo.reduce(%n init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4x8xf32>, tensor<f32>) -> tensor<8xf32>
+  %1 = stablehlo.reshape %0 : (tensor<8xf32>) -> tensor<1x8xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<1x8xf32>, tensor<f32>) -> tensor<8xf32>
+  %3 = mesh.all_reduce %2 on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+  %4 = stablehlo.add %w, %3 : tensor<8xf32>
+  %m = stablehlo.negate %x : tensor<4x8xf32>
+  %5 = stablehlo.reduce(%m init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4x8xf32>, tensor<f32>) -> tensor<8xf32>
+  %6 = mesh.all_reduce %5 on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+  %7 = stablehlo.add %6, %5 : tensor<8xf32>
+  %8 = stablehlo.reduce(%m init: %z) applies stablehlo.maximum across dimensions = [0] : (tensor<4x8xf32>, tensor<f32>) -> tensor<8xf32>
+  %9 = mesh.all_reduce %8 on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+  %10 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4x8xf32>, tensor<f32>) -> tensor<8xf32>
+  %11 = mesh.all_reduce %10 on @m mesh_axes = [0] : tensor<8xf32> -> tensor<8xf32>
+  %12 = stablehlo.add %9, %11 : tensor<8xf32>
+  %13 = stablehlo.add %7, %12 : tensor<8xf32>
+  return %4, %13 : tensor<8xf32>, tensor<8xf32>
+}
