@@ -22,6 +22,9 @@ from tests.mesh_axes import SPELLINGS, needs_mesh_axes
 
 CASES_PER_PROGRAM = 8
 
+MACHINES = ("neutral", "v5p")
+"""Of both forms that compilers keep: any, and those of values that lie in tiles."""
+
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """No shrinking: every attempt would compile a program, and a failure names its case anyway."""
 
@@ -60,7 +63,8 @@ def _transposed(size: int, outer: int) -> tuple[int, ...]:
 def test_operation_equals_the_simulator(operation: str, form: str, data: st.DataObject) -> None:
     program = data.draw(programs(operation, form))
     spelling = data.draw(st.sampled_from(SPELLINGS))
-    found = run([each.case for each in program], form=form, replica_groups=spelling)
+    machine = data.draw(st.sampled_from(MACHINES))
+    found = run([each.case for each in program], form=form, replica_groups=spelling, machine=machine)
     for expectation, results in zip(program, found, strict=True):
         expectation.check(results)
 

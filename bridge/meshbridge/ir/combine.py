@@ -80,10 +80,13 @@ def _scattered(emit: Builder, value: ir.Value, dim: int, combiner: str, count: i
 
 
 def _pieces_first(emit: Builder, value: ir.Value, dim: int, piece: Sequence[int], count: int) -> ir.Value:
-    """The pieces one after the other, without a copy where nothing stands before `dim`. Else they are made matrices: of a mere
-    transposition XLA makes a layout, in which the first dimension is not the outermost."""
+    """The pieces one after the other, without a copy where nothing stands before `dim` and they are of whole tiles. Of parts of
+    tiles XLA would have the product that gives `value` read its operand in pieces, and hold what it would compute on the way.
+    Where something stands before `dim`, pieces are made matrices: of a mere transposition XLA makes a layout, in which the first
+    dimension is not the outermost."""
     if prod(piece[:dim]) == 1:
-        return emit.reshape(value, [count, *piece[dim:]])
+        in_parts = len(piece) - 1 - dim == 1 and piece[dim] % TILE[1] > 0
+        return emit.reshape(emit.barrier(value) if in_parts else value, [count, *piece[dim:]])
     split = emit.reshape(value, [*piece[:dim], count, *piece[dim:]])
     first = emit.transpose(split, [dim, *range(dim), *range(dim + 1, len(piece) + 1)])
     return emit.reshape(first, [count, prod(piece[:-1]), piece[-1]])

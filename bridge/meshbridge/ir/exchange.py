@@ -20,11 +20,23 @@ COMBINERS = {
 """Reduction kind to the StableHLO operation that combines two elements. `generic` has no body to lower."""
 
 
+JOINED = 16
+"""Of how many pieces at most what is received is joined by a concatenation, whose operands they are."""
+
+
 def exchange_over(
-    emit: Builder, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute]
+    emit: Builder, value: ir.Value, split: int, concat: int, count: int, groups: dict[str, ir.Attribute], *, tiles: bool = False
 ) -> ir.Value:
-    """`stablehlo.all_to_all` between groups of `count` devices, which the attributes `groups` name."""
+    """`stablehlo.all_to_all` between groups of `count` devices, which the attributes `groups` name.
+
+    Where values lie in `tiles` of their last two dimensions, pieces are joined by a concatenation that come from a first
+    dimension, or follow one another along the last: XLA:TPU brings them in order in one pass then, else in up to three.
+    """
     whole = shape_of(value)
+    if tiles and split < concat and (split == 0 or concat == len(whole) - 1) and count <= JOINED:
+        rows = exchange_over(emit, value, split, 0, count, groups)
+        size = shape_of(rows)[0] // count
+        return emit.concatenate([emit.slice(rows, 0, number * size, size) for number in range(count)], concat)
     if is_assembled(value):
         value = emit.barrier(value)
     if split > concat:  # pieces that are a dimension of their own XLA files without another copy of the shard

@@ -93,7 +93,7 @@ def all_to_all(op: AllToAllOp, site: Site) -> list[ir.Value]:
 def exchange(site: Site, value: ir.Value, split: int, concat: int) -> ir.Value:
     """Piece j of `value` along `split` to device j of the group, the pieces received one after the other along `concat`."""
     groups = site.groups.collective(site.mesh, site.digits, global_ids=False)
-    return exchange_over(site.emit, value, split, concat, site.group_size, groups)
+    return exchange_over(site.emit, value, split, concat, site.group_size, groups, tiles=site.groups.forms.tiles)
 
 
 def in_pieces(site: Site, value: ir.Value, piece_of: Callable[[ir.Value], ir.Value]) -> ir.Value:

@@ -126,7 +126,7 @@ def _exchanged(digits: Digits, split: int, concat: int, value: ir.Value, site: S
     if (axes := site.axes(digits)) is not None:
         return build.all_to_all(value, site.mesh, mesh_axes=axes, split_axis=split, concat_axis=concat, at=site.emit)
     groups = site.groups.collective(site.mesh, digits, global_ids=False)
-    return exchange_over(site.emit, value, split, concat, group_size(digits), groups)
+    return exchange_over(site.emit, value, split, concat, group_size(digits), groups, tiles=site.groups.forms.tiles)
 
 
 @_emit_step.register

@@ -89,3 +89,25 @@ func.func @kept(%x: tensor<64x256xbf16>, %y: tensor<32x2x128xbf16>) -> (tensor<6
   %3 = mesh.all_gather %2 on @m mesh_axes = [1] gather_axis = 1 : tensor<32x256xbf16> -> tensor<32x1024xbf16>
   return %1, %3 : tensor<64x2x512xbf16>, tensor<32x1024xbf16>
 }
+
+// What is received is joined along another dimension by a concatenation, if the pieces come from a first dimension, or are joined along
+// the last one; pieces of a dimension between are left to XLA:TPU.
+// PLAIN-LABEL: @exchanged
+// PLAIN-COUNT-3: "stablehlo.all_to_all"
+// PLAIN-NOT: stablehlo.concatenate
+// CHECK-LABEL: @exchanged
+// CHECK: %[[ROWS:.*]] = "stablehlo.all_to_all"(%arg0) <{{.*}}concat_dimension = 0
+// CHECK: %[[FIRST:.*]] = stablehlo.slice %[[ROWS]] [0:2, 0:16, 0:128]
+// CHECK: %[[LAST:.*]] = stablehlo.slice %[[ROWS]] [6:8, 0:16, 0:128]
+// CHECK: stablehlo.concatenate %[[FIRST]], {{.*}}, %[[LAST]], dim = 2 : {{.*}} -> tensor<2x16x512xf32>
+// CHECK: "stablehlo.all_to_all"{{.*}}concat_dimension = 0
+// CHECK: stablehlo.concatenate {{.*}}, dim = 2 : {{.*}} -> tensor<8x4x512xf32>
+// CHECK: "stablehlo.all_to_all"(%arg1) <{{.*}}concat_dimension = 2{{.*}}split_dimension = 1
+// CHECK-NOT: stablehlo.concatenate
+// CHECK: return
+func.func @exchanged(%x: tensor<8x16x128xf32>, %y: tensor<8x16x4x128xf32>) -> (tensor<2x16x512xf32>, tensor<8x4x512xf32>, tensor<8x4x16x128xf32>) {
+  %0 = mesh.all_to_all %x on @m mesh_axes = [1] split_axis = 0 concat_axis = 2 : tensor<8x16x128xf32> -> tensor<2x16x512xf32>
+  %1 = mesh.all_to_all %x on @m mesh_axes = [1] split_axis = 1 concat_axis = 2 : tensor<8x16x128xf32> -> tensor<8x4x512xf32>
+  %2 = mesh.all_to_all %y on @m mesh_axes = [1] split_axis = 1 concat_axis = 2 : tensor<8x16x4x128xf32> -> tensor<8x4x16x128xf32>
+  return %0, %1, %2 : tensor<2x16x512xf32>, tensor<8x4x512xf32>, tensor<8x4x16x128xf32>
+}
