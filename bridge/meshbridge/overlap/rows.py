@@ -17,10 +17,10 @@ from meshbridge.ir.builder import Builder, element_of, shape_of
 from meshbridge.ir.elements import neutral, resized
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.einsum import DOT
+from meshbridge.ops.read_along import REDUCE
 from meshbridge.ops.rule import Dims, Interface, ShardingRule
 from meshbridge.ops.spmd import SPMD_LOWERINGS
 
-REDUCE = "stablehlo.reduce"
 _SIZES = {"stablehlo.slice": "limit_indices", "stablehlo.dynamic_slice": "slice_sizes"}
 """Attributes that hold the size of every dimension, of operations that read all of a dimension of rows."""
 _ONLY_TYPES = frozenset(("stablehlo.concatenate", "stablehlo.pad", "stablehlo.reverse", REDUCE))
