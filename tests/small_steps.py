@@ -47,3 +47,24 @@ def product(name: str, left: str, right: str) -> str:
 
 def gather(name: str, shard: str) -> str:
     return f"%{name} = mesh.all_gather %{shard} on @m mesh_axes = [0] gather_axis = 0 : {SHARD} -> {TENSOR}\n"
+
+
+def five_trips(carried: dict[str, tuple[str, str]], body: str, handed: str) -> str:
+    """A loop that returns the first of what it `carried`: by name, what that begins as, and its type."""
+    names = ", ".join(f"%{name} = %{first}" for name, (first, _) in carried.items())
+    types = ", ".join(type_ for _, type_ in carried.values())
+    return f"""
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:{len(carried) + 1} = stablehlo.while(%i = %zero, {names}) : tensor<i32>, {types}
+  cond {{
+    %most = stablehlo.constant dense<5> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %most : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  }} do {{
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    {body}
+    stablehlo.return %next, {handed} : tensor<i32>, {types}
+  }}
+  return %0#1 : {next(iter(carried.values()))[1]}
+"""

@@ -8,7 +8,7 @@ from meshbridge.cost.memory import memory
 from meshbridge.cost.step import step_seconds
 from meshbridge.ir.mlir import main_function
 from meshbridge.machines.target import of_machine
-from tests.small_steps import BYTES, GPU, GPUS, PRODUCT, SHARD, SIZE, TENSOR, moving, predicted, product, read
+from tests.small_steps import BYTES, GPU, GPUS, PRODUCT, SHARD, SIZE, TENSOR, five_trips, moving, predicted, product, read
 
 
 def test_of_branches_the_dearest_counts() -> None:
@@ -120,23 +120,9 @@ def test_products_read_slices_in_place_on_tpus(machine: str, kernels: int) -> No
 
 def test_what_a_loop_only_reads_is_read_as_it_is_outside() -> None:
     """The mask is a broadcast: no buffer holds it, inside of the loop as little as outside."""
-    body = f"""
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %mask = stablehlo.broadcast_in_dim %row, dims = [1] : (tensor<{SIZE}xbf16>) -> {TENSOR}
-  %0:3 = stablehlo.while(%i = %zero, %x = %a, %m = %mask) : tensor<i32>, {TENSOR}, {TENSOR}
-  cond {{
-    %most = stablehlo.constant dense<5> : tensor<i32>
-    %1 = stablehlo.compare LT, %i, %most : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %1 : tensor<i1>
-  }} do {{
-    %one = stablehlo.constant dense<1> : tensor<i32>
-    %next = stablehlo.add %i, %one : tensor<i32>
-    %y = stablehlo.add %x, %m : {TENSOR}
-    stablehlo.return %next, %y, %m : tensor<i32>, {TENSOR}, {TENSOR}
-  }}
-  return %0#1 : {TENSOR}
-"""
-    step = predicted(body, f"%a: {TENSOR}, %row: tensor<{SIZE}xbf16>", TENSOR)
+    mask = f"%mask = stablehlo.broadcast_in_dim %row, dims = [1] : (tensor<{SIZE}xbf16>) -> {TENSOR}\n"
+    trips = five_trips({"x": ("a", TENSOR), "m": ("mask", TENSOR)}, f"%y = stablehlo.add %x, %m : {TENSOR}", "%y, %m")
+    step = predicted(mask + trips, f"%a: {TENSOR}, %row: tensor<{SIZE}xbf16>", TENSOR)
     assert step.seconds == pytest.approx(5 * moving(2), rel=1e-3)
 
 

@@ -17,7 +17,21 @@ from meshbridge.ir.mlir import context
 from meshbridge.machines.machine import OptionSet
 from meshbridge.machines.target import of_machine
 from tests.mesh_axes import needs_mesh_axes
-from tests.small_steps import BYTES, GPU, GPUS, PRODUCT, SHARD, SIZE, TENSOR, gather, gathered, predicted, product, read
+from tests.small_steps import (
+    BYTES,
+    GPU,
+    GPUS,
+    PRODUCT,
+    SHARD,
+    SIZE,
+    TENSOR,
+    five_trips,
+    gather,
+    gathered,
+    predicted,
+    product,
+    read,
+)
 
 
 def test_tasks_take_turns_on_a_resource() -> None:
@@ -150,23 +164,11 @@ def test_pieces_of_an_all_to_all_are_brought_in_order(split: int, concat: int, c
     assert predict(module, of_machine("h100:1x1x8")).compute_seconds == 0
 
 
-LOOP = f"""
-  %zero = stablehlo.constant dense<0> : tensor<i32>
-  %0:4 = stablehlo.while(%i = %zero, %x = %a, %v = %s, %u = %b) : tensor<i32>, {TENSOR}, {SHARD}, {TENSOR}
-  cond {{
-    %most = stablehlo.constant dense<5> : tensor<i32>
-    %1 = stablehlo.compare LT, %i, %most : (tensor<i32>, tensor<i32>) -> tensor<i1>
-    stablehlo.return %1 : tensor<i1>
-  }} do {{
-    %one = stablehlo.constant dense<1> : tensor<i32>
-    %next = stablehlo.add %i, %one : tensor<i32>
-    {gather("w", "v")}
-    {product("y", "x", "u")}
-    {product("z", "y", "w")}
-    stablehlo.return %next, %z, %v, %u : tensor<i32>, {TENSOR}, {SHARD}, {TENSOR}
-  }}
-  return %0#1 : {TENSOR}
-"""
+LOOP = five_trips(
+    {"x": ("a", TENSOR), "v": ("s", SHARD), "u": ("b", TENSOR)},
+    gather("w", "v") + product("y", "x", "u") + product("z", "y", "w"),
+    "%z, %v, %u",
+)
 
 
 def test_of_plans_that_take_as_long_one_that_hides_more_may_send_more() -> None:
