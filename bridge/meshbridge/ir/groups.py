@@ -71,7 +71,8 @@ class Forms:
     "Of how many bytes those that are written in two are at least."
     tiles: bool = False
     """Whether values lie in tiles of their last two dimensions. A reduce-scatter is one along a first dimension of pieces then,
-    unless they are of whole tiles, and what a reshape divides is gathered before it."""
+    unless they are of whole tiles, what a reshape divides is gathered before it, and what all-to-alls bring is joined by
+    concatenations."""
 
     def stages(self, kind: str, mesh: Mesh, digits: Digits, size: float) -> tuple[Digits, ...]:
         """The digits of the groups of each, outer ones first, of a collective of `size` bytes."""

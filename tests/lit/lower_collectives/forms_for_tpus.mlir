@@ -113,3 +113,13 @@ func.func @exchanged(%x: tensor<8x16x128xf32>, %y: tensor<8x16x4x128xf32>) -> (t
   %2 = mesh.all_to_all %y on @m mesh_axes = [1] split_axis = 1 concat_axis = 2 : tensor<8x16x4x128xf32> -> tensor<8x4x16x128xf32>
   return %0, %1, %2 : tensor<2x16x512xf32>, tensor<8x4x512xf32>, tensor<8x4x16x128xf32>
 }
+
+// Of more pieces than 16 the program would grow with devices.
+// CHECK-LABEL: @many
+// CHECK: "stablehlo.all_to_all"(%arg0) <{{.*}}concat_dimension = 2
+// CHECK-NOT: stablehlo.concatenate
+// CHECK: return
+func.func @many(%x: tensor<64x16x128xf32>) -> tensor<1x16x8192xf32> {
+  %0 = mesh.all_to_all %x on @m mesh_axes = [0, 1] split_axis = 0 concat_axis = 2 : tensor<64x16x128xf32> -> tensor<1x16x8192xf32>
+  return %0 : tensor<1x16x8192xf32>
+}
