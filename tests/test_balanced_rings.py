@@ -30,6 +30,8 @@ CAUSAL = [
     "wide",
     "masked_rows",
     "masked_rows_guarded",
+    "masked_rows_zeroed",
+    "masked_rows_zeroed_whole",
     "window",
     "thinned",
     "rotated",

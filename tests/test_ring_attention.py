@@ -78,6 +78,24 @@ def sloped(scores: jax.Array) -> jax.Array:
     return 5 * jnp.tanh(scores / 5) - 0.1 * jnp.abs(query - key).astype(scores.dtype)
 
 
+def padded_left(scores: jax.Array) -> jax.Array:
+    """Which keys a causal mask shows of a sequence that begins with 20 tokens of padding: none to the first queries."""
+    query, key = positions(scores)
+    return (query >= key) & (key >= 20)
+
+
+def zeroed(scores: jax.Array) -> jax.Array:
+    """Weights of zero where no key counts, instead of NaN."""
+    kept = padded_left(scores)
+    return jnp.where(kept, jax.nn.softmax(jnp.where(kept, scores, -jnp.inf)), 0)
+
+
+def zeroed_rows(scores: jax.Array) -> jax.Array:
+    """The same, by a mask of one number for each query."""
+    kept = padded_left(scores)
+    return jnp.where(kept.any(-1, keepdims=True), stopped(jnp.where(kept, scores, -jnp.inf)), 0)
+
+
 def library(**options: Any) -> Attention:
     return lambda *qkv: jax.nn.dot_product_attention(*qkv, **options)
 
@@ -117,6 +135,8 @@ VARIANTS: dict[str, Attention] = {
     "masked_rows": hand_written(lambda scores: causal(scores, 3), stopped),
     "masked_rows_finite": hand_written(lambda scores: causal(scores, 3, -1e4)),
     "masked_rows_guarded": hand_written(lambda scores: causal(scores, 3), guarded),
+    "masked_rows_zeroed": hand_written(lambda scores: scores, zeroed),
+    "masked_rows_zeroed_whole": hand_written(lambda scores: scores, zeroed_rows),
     "late_keys": hand_written(lambda scores: jnp.where(positions(scores)[1] >= 40, scores - 200, -jnp.inf), stopped),
     "window": hand_written(windowed, stopped),
     "sloped": hand_written(sloped),
@@ -182,6 +202,22 @@ def check(attention: Attention, jitted: Any, arguments: list[jax.Array], steps: 
 def test_variants(name: str, dtype: Any, mesh: jax.sharding.Mesh) -> None:
     attention = VARIANTS[name]
     check(attention, sharded(attention, mesh, "model"), drawn(dtype, key_heads=2), 3)
+
+
+@pytest.mark.parametrize("name", ["masked_rows", "masked_rows_zeroed", "masked_rows_zeroed_whole"])
+def test_keys_that_are_not_finite(name: str, mesh: jax.sharding.Mesh) -> None:
+    """NaN and infinities of keys and values reach the queries that they reach on one device, and no others."""
+    query, key, value = drawn(key_heads=2)
+    jitted = sharded(VARIANTS[name], mesh, "model")
+    module = gathered(jitted, query, key, value)
+    pipeline.run((RingAttention(),), module)
+    assert counted(module, "mesh.shift") == 6
+    ring, one = meshbridge.compile(module), jax.jit(VARIANTS[name])
+    for number in (jnp.nan, jnp.inf, -jnp.inf):
+        for token in (3, 30, 63):
+            keys, values = (each.at[0, token, 0, 0].set(number) for each in (key, value))
+            for arguments in ((query, keys, value), (query, key, values)):
+                np.testing.assert_allclose(ring(*arguments)[0], one(*arguments), atol=2e-5)
 
 
 @pytest.mark.parametrize("count", [2, 8])

@@ -180,6 +180,10 @@ class Builder:
         attr = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
         return self.value("compare", result, [left, self.like(left, right)], {"comparison_direction": attr})
 
+    def is_finite(self, value: ir.Value) -> ir.Value:
+        """Which elements are neither infinite nor NaN."""
+        return self.value("is_finite", tensor(shape_of(value), ir.IntegerType.get_signless(1)), [value])
+
     def within(self, index: ir.Value, size: int) -> ir.Value:
         """Which entries of `index` are neither negative nor `size` or more."""
         return self.elementwise("and", self.compare("GE", index, 0), self.compare("LT", index, size))

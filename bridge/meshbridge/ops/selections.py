@@ -16,6 +16,7 @@ from meshbridge.ir.elements import neutral
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.ir.sequences import PerDevice, members
 from meshbridge.ir.sharding import Axes
+from meshbridge.ops.elementwise import comparison_direction
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Reach
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable
@@ -63,7 +64,7 @@ def selected_kind(op: ir.Operation) -> str:
         return ""
     if isinstance(ir.RankedTensorType(comparison.operands[0].type).element_type, ir.ComplexType):
         return ""
-    direction = str(comparison.attributes["comparison_direction"]).rstrip(">").split()[-1]
+    direction = comparison_direction(comparison)
     return _LOSES.get(direction, "")
 
 

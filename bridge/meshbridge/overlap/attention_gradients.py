@@ -13,6 +13,7 @@ from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ops.einsum import DOT
+from meshbridge.ops.elementwise import comparison_direction
 from meshbridge.ops.read_along import REDUCE, read_by
 from meshbridge.overlap.alike import differs
 from meshbridge.overlap.balanced_ring import ring_of as forward_ring_of
@@ -285,7 +286,7 @@ def _compared(scores: Reached) -> bool:
     return any(
         op.name == "stablehlo.compare"
         and isinstance(element_of(op.operands[0]), ir.FloatType)
-        and any(each in str(op.attributes["comparison_direction"]) for each in ("EQ", "NE"))
+        and comparison_direction(op) in ("EQ", "NE")
         for op in readers
     )
 

@@ -40,7 +40,7 @@ def causal_dims(scores: ir.Value, keys: int, axis: int, count: int, *, own: bool
 
 def causal_queries(softmax: OnlineSoftmax) -> Queries | None:
     """The queries of a softmax of which `causal_dims` holds, if halves of them can be computed by themselves."""
-    if len(softmax.largest_scores) != len(softmax.largest):
+    if len(softmax.largest_scores) != len(softmax.largest) or (softmax.largest and softmax.subtracted_maximum is None):
         return None
     dims = causal_dims(softmax.scores, softmax.keys, softmax.axis, softmax.count)
     return next((found for dim in dims if (found := _queries(softmax, dim)) is not None), None)
@@ -126,14 +126,14 @@ class BalancedRing(Ring):
         return self._either(before, found, early), self._either(before, late, found)
 
     def _either(self, condition: ir.Value, first: SoFar, last: SoFar) -> SoFar:
-        maxima, totals = (
+        maxima, totals, kept = (
             {op: self.emit.select(condition, value, there[op]) for op, value in here.items()}
-            for here, there in ((first.maxima, last.maxima), (first.totals, last.totals))
+            for here, there in ((first.maxima, last.maxima), (first.totals, last.totals), (first.kept, last.kept))
         )
         largest, centre = (
             self.emit.select(condition, *each) for each in ((first.largest, last.largest), (first.centre, last.centre))
         )
-        return SoFar(largest, centre, maxima, totals)
+        return SoFar(largest, centre, maxima, totals, kept)
 
     def _returned(self, early: SoFar, late: SoFar) -> SoFar:
         """What was found for the queries of this device. All maxima are those of scores."""
@@ -141,7 +141,13 @@ class BalancedRing(Ring):
         largest = self.halves.returned(early.largest, late.largest, dims[self.softmax.exponential.results[0]])
         maxima = {op: self.emit.reshape(largest, shape_of(op.results[0])) for op in early.maxima}
         totals = {op: self.halves.returned(value, late.totals[op], dims[op.results[0]]) for op, value in early.totals.items()}
-        return SoFar(largest, self.centred(largest), maxima, totals)
+        kept = {op: self.halves.returned(value, late.kept[op], self._rows_of_terms(op)) for op, value in early.kept.items()}
+        return SoFar(largest, self.centred(largest), maxima, totals, kept)
+
+    def _rows_of_terms(self, op: ir.Operation) -> int:
+        """The dimension of what the sum `op` adds up that runs over queries."""
+        (each,) = (each for each in self.softmax.sums if each.op == op)
+        return self.queries.dims[each.op.operands[each.side]]
 
     def _with(self, before: SoFar | None, queries: Half, keys: Half) -> SoFar:
         """With what half of a shard of keys contributes to half of the queries."""
@@ -168,10 +174,12 @@ class BalancedRing(Ring):
                 before,
                 maxima={maxima[op]: value for op, value in before.maxima.items()},
                 totals={sums[op].op: value for op, value in before.totals.items()},
+                kept={sums[op].op: value for op, value in before.kept.items()},
             )
         found = Ring(part, emit).added(before, halves.start(keys), halves.size, keys.parts)
         return replace(
             found,
             maxima={op: found.maxima[copy] for op, copy in maxima.items()},
             totals={op: found.totals[each.op] for op, each in sums.items()},
+            kept={op: found.kept[each.op] for op, each in sums.items() if each.is_masked},
         )

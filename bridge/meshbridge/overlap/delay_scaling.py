@@ -23,6 +23,7 @@ from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.machines.machine import OptionSet
 from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.linear import SCALE
+from meshbridge.ops.number_classes import scales_exactly
 from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along, varies
 from meshbridge.overlap.key_blocks import Blocks, Place, producer
 from meshbridge.overlap.linear_sums import Sum, lifted, linear_sums
@@ -56,8 +57,9 @@ class DelayScaling(Pass):
     product is reduce-scattered, so is the other sum. Between what is scaled and the product may stand what is linear: views,
     conversions, masks, further factors. The scaling is done in the element type in which the program did it.
 
-    Something else that reads the scaled value keeps it as it is, and so does an element type that holds smaller numbers than
-    float32, which the sum may not fit into.
+    The scaled value stays where something else reads it, where its element type holds smaller numbers than float32, which the sum
+    may not fit into, and where the factor may be a number that scales a sum in another way than its terms
+    (`ops/number_classes.py`): a divisor of zero, and NaN where a mask may leave no terms.
     """
 
     name: ClassVar[str] = "delay-scaling"
@@ -244,6 +246,8 @@ def _scaling(op: ir.Operation, meshes: Mapping[str, Mesh]) -> _Scaling | None:
             reduced = [_reduced(each, meshes) for each in sums or ()]
             found = tuple(each for each in reduced if each is not None)
             if not found or len(found) != len(reduced) or not _are_over_alike((*factor.sums, *(each.op for each in found))):
+                continue
+            if not scales_exactly(op, factor.value, masked=any(each.sum.is_masked for each in found)):
                 continue
             late = waiting(factor.sums, found[-1].op, {op})
             if not any(each.op in late for each in found):

@@ -11,9 +11,11 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
+from meshbridge.ops.number_classes import scales_exactly
 from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_by, varies
 
-_VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
+VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
+DIVIDE, SELECT = "stablehlo.divide", "stablehlo.select"
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,20 @@ class Step:
 
     @property
     def factor(self) -> ir.Value | None:
-        """What multiplies or divides, and is the same for all keys."""
+        """What multiplies or divides, is the same for all keys, and scales the sum as it scales the terms."""
         if self.op.name not in SCALE:
             return None
         other: ir.Value = self.op.operands[1 - self.side]
-        return None if varies(other, self.made) else other
+        return None if varies(other, self.made) or not self._scales_sums(other) else other
+
+    def _scales_sums(self, factor: ir.Value) -> bool:
+        """Whether `factor` is not infinite. What divides weights is zero where all exponentials are, and all are NaN then."""
+        return self.op.name == DIVIDE or scales_exactly(self.op, factor, masked=False)
+
+    @property
+    def mask(self) -> ir.Value | None:
+        """Where the terms are kept; elsewhere they are zero."""
+        return self.op.operands[0] if self.op.name == SELECT else None
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,11 @@ class Sum:
     read: int
     "The dimension of the operand `side` that runs over keys."
     steps: tuple[Step, ...]
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether some of the terms may be replaced by zeros on the way."""
+        return any(step.mask is not None for step in self.steps)
 
     @property
     def other(self) -> tuple[ir.Value, int] | None:
@@ -102,13 +118,13 @@ def is_zero(value: ir.Value) -> bool:
 
 def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
     """The dimension of the result that runs over keys, of an operation that is linear in its operand `side`."""
-    if op.name == "stablehlo.select":
+    if op.name == SELECT:
         if side != 1 or not is_zero(op.operands[2]):
             return None
     elif op.name == "stablehlo.convert":
         if not isinstance(element_of(op.results[0]), ir.FloatType):
             return None
-    elif op.name not in (*_VIEWS, "stablehlo.negate") and side not in SCALE.get(op.name, ()):
+    elif op.name not in (*VIEWS, "stablehlo.negate") and side not in SCALE.get(op.name, ()):
         return None
     return read_by(op, side, dim)
 
@@ -116,7 +132,7 @@ def _linear(op: ir.Operation, side: int, dim: int) -> int | None:
 def lifted(emit: Builder, each: Sum, first: int, value: ir.Value) -> ir.Value:
     """`value`, one number for each query, from the shape of what step number `first` reads to that of the sum."""
     for step in each.steps[first:]:
-        if step.op.name in _VIEWS:
+        if step.op.name in VIEWS:
             shape = shape_of(step.op.results[0])
             shape[step.made] = 1
             value = emit.again(step.op, tensor(shape, element_of(value)), [value])

@@ -14,6 +14,7 @@ from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.builder import op_of, shape_of
 from meshbridge.ir.mlir import ir
 from meshbridge.ops.einsum import DOT
+from meshbridge.ops.elementwise import comparison_direction
 from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
 
 Numbers = Any
@@ -139,9 +140,7 @@ class Positions:
     def _of_operands(self, op: ir.Operation, rows: tuple[int | None, ...], columns: tuple[int | None, ...]) -> Range | None:
         mask = ir.RankedTensorType(op.results[0].type).element_type == ir.IntegerType.get_signless(1)
         if op.name == "stablehlo.compare":
-            compute: Callable[..., Range] | None = _COMPARED.get(
-                str(op.attributes["comparison_direction"]).rpartition(" ")[2][:-1]
-            )
+            compute: Callable[..., Range] | None = _COMPARED.get(comparison_direction(op))
         elif op.name in (BROADCAST, RESHAPE, TRANSPOSE):
             compute = _COMPUTED[_CONVERT]
         else:

@@ -15,9 +15,10 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
 from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
+from meshbridge.ops.elementwise import ELEMENTWISE
 from meshbridge.ops.read_along import read_along, varies
 from meshbridge.overlap.key_blocks import Blocks, Reached, producer
-from meshbridge.overlap.linear_sums import Sum, lifted, linear_sums, reduces
+from meshbridge.overlap.linear_sums import VIEWS, Step, Sum, lifted, linear_sums, reduces
 from meshbridge.overlap.unread import erase_unread
 from meshbridge.overlap.waiting import waiting
 
@@ -70,6 +71,19 @@ class OnlineSoftmax:
             op for op, dim in self.largest if (op.operands[0], dim) == (self.scores, self.keys) and is_splat(op.operands[1], -inf)
         ]
 
+    @property
+    def subtracted_maximum(self) -> ir.Operation | None:
+        """The maximum of the scores that is subtracted from them, or of which elementwise operations compute what is."""
+        subtracted = scores_of(self.exponential, self.keys)[1]
+        waiting, largest = [] if subtracted is None else [subtracted], self.largest_scores
+        while waiting and largest:
+            op = producer(waiting.pop(), self.home)
+            if op in largest:
+                return op
+            if op is not None and op.name in (*VIEWS, *ELEMENTWISE, BARRIER):
+                waiting += op.operands
+        return None
+
     @cached_property
     def late(self) -> list[ir.Operation]:
         """What stands before the last sum and waits for any of the sums and maxima, these included, in program order."""
@@ -102,10 +116,12 @@ class SoFar:
     largest: ir.Value
     "The largest score of each query."
     centre: ir.Value
-    "That again, but zero where it is -inf: then no key counts yet, and exponentials are zero."
+    "That again, but zero where it is not finite: exponentials are zero where it is -inf, as no key counts yet."
     maxima: Mapping[ir.Operation, ir.Value]
     totals: Mapping[ir.Operation, ir.Value]
     "The sums of exponentials of scores from which `centre` is subtracted, without factors; in float32 if not in float64."
+    kept: Mapping[ir.Operation, ir.Value]
+    "Of masked sums, whether any term is kept. The dimensions are those of what is added up, the keys' with size 1."
 
 
 class Ring:
@@ -164,9 +180,7 @@ class Ring:
         maxima = {
             op: emit.reduce(blocks.of(op.operands[0], dim), op.operands[1], [dim], "maximum") for op, dim in softmax.largest
         }
-        same = [maxima[op] for op in softmax.largest_scores]
-        top = same[0] if same else emit.reduce(scores, -inf, [softmax.keys], "maximum")
-        largest = emit.reshape(top, self._one_key())
+        largest = emit.reshape(self._largest(scores, maxima), self._one_key())
         if before is not None:
             maxima = {op: emit.elementwise("maximum", before.maxima[op], each) for op, each in maxima.items()}
             largest = emit.elementwise("maximum", before.largest, largest)
@@ -176,17 +190,50 @@ class Ring:
         exponentials = emit.again(softmax.exponential, centred.type, [centred])
         blocks = blocks.knowing({(softmax.exponential.results[0], softmax.keys): exponentials})
         totals = {each.op: self._part(each, blocks) for each in softmax.sums}
+        kept = {each.op: self._kept(each, blocks) for each in softmax.sums if each.is_masked}
         if before is not None:
-            smaller = emit.elementwise("exponential", emit.subtract(before.largest, centre))
+            smaller = self._smaller(before, centre)
             for each in softmax.sums:
-                kept = _scaled(emit, each, before.totals[each.op], smaller)
-                totals[each.op] = emit.add(kept, totals[each.op])
-        return SoFar(largest, centre, maxima, totals)
+                total = _scaled(emit, each, before.totals[each.op], smaller)
+                totals[each.op] = emit.add(total, totals[each.op])
+            kept = {op: emit.elementwise("or", before.kept[op], value) for op, value in kept.items()}
+        return SoFar(largest, centre, maxima, totals, kept)
+
+    def _largest(self, scores: ir.Value, maxima: Mapping[ir.Operation, ir.Value]) -> ir.Value:
+        """The largest score of each query: the maximum that the program subtracts, if it subtracts one. Any other leaves NaN and
+        infinities out, which a mask may hide later."""
+        emit, subtracted = self.emit, self.softmax.subtracted_maximum
+        if subtracted is not None:
+            return maxima[subtracted]
+        finite = emit.select(emit.is_finite(scores), scores, -inf)
+        return emit.reduce(finite, -inf, [self.softmax.keys], "maximum")
+
+    def _smaller(self, before: SoFar, centre: ir.Value) -> ir.Value:
+        """By what sums until now become smaller, as `centre` is subtracted from now on. Where no key has counted they are zero,
+        infinite or NaN, and stay that."""
+        emit = self.emit
+        factor = emit.elementwise("exponential", emit.subtract(before.centre, centre))
+        return emit.select(emit.compare("EQ", before.largest, -inf), emit.splat(factor.type, 1), factor)
 
     def centred(self, largest: ir.Value) -> ir.Value:
-        """What is subtracted from scores of which that is the largest."""
-        emit = self.emit
-        return emit.select(emit.compare("EQ", largest, -inf), emit.splat(largest.type, 0), largest)
+        """What is subtracted from scores of which that is the largest: `largest`, or zero where it is not finite."""
+        return self.emit.select(self.emit.is_finite(largest), largest, 0)
+
+    def _kept(self, each: Sum, blocks: Blocks) -> ir.Value:
+        """Whether any term of a block is kept by all masks on the way to a sum."""
+        emit, bit = self.emit, ir.IntegerType.get_signless(1)
+        kept: ir.Value | None = None
+        for step in each.steps:
+            if step.mask is not None:
+                mask = blocks.of(step.mask, step.made) if shape_of(step.mask) else step.mask
+                mask = mask if shape_of(mask) else emit.broadcast(mask, _block_shape(step, blocks.size))
+                kept = mask if kept is None else emit.elementwise("and", kept, mask)
+            elif kept is not None and step.op.name in VIEWS:
+                kept = emit.again(step.op, tensor(_block_shape(step, blocks.size), bit), [kept])
+        assert kept is not None
+        shape = shape_of(kept)
+        shape[each.read] = 1
+        return emit.reshape(emit.reduce(kept, 0, [each.read], "or"), shape)
 
     def _one_key(self) -> list[int]:
         shape = shape_of(self.softmax.scores)
@@ -212,6 +259,13 @@ class Ring:
         return emit.again(each.op, type_, operands)
 
 
+def _block_shape(step: Step, size: int) -> list[int]:
+    """The shape of what a step gives of a block of `size` keys."""
+    shape = shape_of(step.op.results[0])
+    shape[step.made] = size
+    return shape
+
+
 def _scaled(emit: Builder, each: Sum, total: ir.Value, factor: ir.Value, first: int = 0, by: str = "multiply") -> ir.Value:
     """`total` by a `factor` that has one number for each query, in the shape of what step number `first` reads."""
     return emit.elementwise(by, total, emit.convert(lifted(emit, each, first, factor), element_of(total)))
@@ -229,6 +283,9 @@ def _finished(softmax: OnlineSoftmax, each: Sum, found: SoFar) -> ir.Value:
         if step.factor is not None:
             factor = Blocks(emit, softmax.home, 0, 1, {}).of(step.factor, step.made)
             total = _scaled(emit, each, total, factor, number + 1, step.op.name.removeprefix("stablehlo."))
+    if each.is_masked:  # zeros that no factor turns to NaN
+        kept = lifted(emit, each, len(each.steps), found.kept[each.op])
+        total = emit.select(kept, total, found.totals[each.op])
     return emit.convert(total, element_of(each.op.results[0]))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from meshbridge.analysis.known_values import known_integer
 from meshbridge.analysis.trip_count import counting
 from meshbridge.ir.mlir import ir
+from meshbridge.ops.elementwise import comparison_direction
 
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "stablehlo.add": np.add,
@@ -55,7 +56,7 @@ class _Numbers(dict[ir.Value, Any]):
         if isinstance(value.owner, ir.Block):
             return None
         op = value.owner.operation
-        compute = _COMPARED.get(_direction(op)) if op.name == "stablehlo.compare" else _COMPUTED.get(op.name)
+        compute = _COMPARED.get(comparison_direction(op)) if op.name == "stablehlo.compare" else _COMPUTED.get(op.name)
         operands = [self.of(operand) for operand in op.operands] if compute is not None else [None]
         if compute is None or any(operand is None for operand in operands):
             return None
@@ -71,8 +72,3 @@ def _fits(numbers: Any, element: ir.Type) -> bool:
         return True
     low, high = (0, element.width) if element.is_unsigned else (-(1 << element.width - 1), element.width - 1)
     return bool(np.min(numbers) >= low and np.max(numbers) < 1 << high)
-
-
-def _direction(op: ir.Operation) -> str:
-    """How a comparison is spelled."""
-    return str(op.attributes["comparison_direction"]).rpartition(" ")[2].rstrip(">")

@@ -25,16 +25,33 @@ from meshbridge.overlap.twins import Twins
 _CONVERT, _MULTIPLY, _DIVIDE, _SELECT = (f"stablehlo.{name}" for name in ("convert", "multiply", "divide", "select"))
 _INVERSE = {"multiply": "divide", "divide": "multiply"}
 
+Factor = tuple[str, ir.Value]
+"""Whether a number for each query multiplies or divides, and that number."""
+
 
 @dataclass(frozen=True)
 class _Product:
     """Factors of a value that has one element for each key."""
 
     by_key: tuple[ir.Value, ...]
-    by_query: tuple[tuple[str, ir.Value], ...] = ()
+    by_query: tuple[Factor, ...] = ()
     "What multiplies or divides alike for all keys."
     masks: tuple[ir.Value, ...] = ()
     "Where it is not zero."
+    masked: tuple[ir.Value, ...] = ()
+    "Those of `by_key` that are replaced by zeros elsewhere; of the others zeros are multiplied."
+    masked_factors: bool = False
+    "Whether any of `by_query` is replaced likewise."
+
+    def times(self, other: _Product) -> _Product:
+        """The product of both."""
+        return _Product(
+            (*self.by_key, *other.by_key),
+            (*self.by_query, *other.by_query),
+            (*self.masks, *other.masks),
+            (*self.masked, *other.masked),
+            self.masked_factors or other.masked_factors,
+        )
 
     def kind(self, twins: Twins, *but: ir.Value) -> object:
         """What products have in common of which one may stand for the other for all keys, factors `but` aside."""
@@ -62,10 +79,25 @@ def row_sum(op: ir.Operation, exponential: ir.Operation, keys: int, twins: Twins
         for pair in _pairs(_behind(gradients), op, twins, product.kind(twins, gradients), keys):
             order = _order(pair, keys)
             if order is not None:
-                undone = [(_INVERSE[by], factor) for by, factor in pair.by_query]
+                factors = _quotient(product.by_query, pair.by_query, twins)
+                if factors and (product.masked_factors or number in map(twins.number, product.masked)):
+                    continue  # where no term is kept the sum is zero, and a factor of NaN, as 0 / 0, would turn it to NaN
                 _widen(gradients, pair.gradients)
-                return _written(op, keys, pair, order, [*product.by_query, *undone])
+                return _written(op, keys, pair, order, factors)
     return None
+
+
+def _quotient(factors: Sequence[Factor], others: Sequence[Factor], twins: Twins) -> list[Factor]:
+    """What is left of `factors` once it is divided by `others`. Those on both sides cancel: they may be zero or NaN."""
+    left = list(factors)
+    undone = []
+    for by, factor in others:
+        same = next((each for each in left if each[0] == by and twins.number(each[1]) == twins.number(factor)), None)
+        if same is None:
+            undone.append((_INVERSE[by], factor))
+        else:
+            left.remove(same)
+    return [*left, *undone]
 
 
 def _owner(value: ir.Value) -> ir.Operation | None:
@@ -78,20 +110,18 @@ def _product(value: ir.Value, keys: int) -> _Product:
         return _product(op.operands[0], keys)
     if op is not None and op.name == _SELECT and is_zero(op.operands[2]):
         inner = _product(op.operands[1], keys)
-        return replace(inner, masks=(op.operands[0], *inner.masks))
+        masks = (op.operands[0], *inner.masks)
+        return replace(inner, masks=masks, masked=inner.by_key, masked_factors=bool(inner.by_query))
     if op is None or op.name not in (_MULTIPLY, _DIVIDE) or (op.name == _DIVIDE and varies(op.operands[1], keys)):
         return _Product((value,))
     by = op.name.removeprefix("stablehlo.")
-    by_key: tuple[ir.Value, ...] = ()
-    by_query: tuple[tuple[str, ir.Value], ...] = ()
-    masks: tuple[ir.Value, ...] = ()
+    product = _Product(())
     for side, operand in enumerate(op.operands):
         if varies(operand, keys):
-            inner = _product(operand, keys)
-            by_key, by_query, masks = (*by_key, *inner.by_key), (*by_query, *inner.by_query), (*masks, *inner.masks)
+            product = product.times(_product(operand, keys))
         else:
-            by_query = (*by_query, (by if side else "multiply", operand))
-    return _Product(by_key, by_query, masks)
+            product = product.times(_Product((), ((by if side else "multiply", operand),)))
+    return product
 
 
 def _behind(value: ir.Value) -> _Viewed:
@@ -118,7 +148,7 @@ class _Pair:
     weights: _Viewed
     side: int
     "Which operand of `result` the weights are."
-    by_query: tuple[tuple[str, ir.Value], ...]
+    by_query: tuple[Factor, ...]
     "What the exponentials are multiplied with or divided by to be weights."
 
 
@@ -203,7 +233,7 @@ def _widen(value: ir.Value, product: ir.Operation) -> None:
         op.results[0].replace_all_uses_with(whole)
 
 
-def _written(op: ir.Operation, keys: int, pair: _Pair, order: list[int], factors: Sequence[tuple[str, ir.Value]]) -> ir.Value:
+def _written(op: ir.Operation, keys: int, pair: _Pair, order: list[int], factors: Sequence[Factor]) -> ir.Value:
     emit, back = Builder.before(op), Einsum(pair.gradients)
     gradient = pair.gradients.operands[1 - pair.values]
     element = wider(element_of(gradient))
