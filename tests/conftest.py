@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from tests.xla_flags import QUICK_TO_COMPILE
 
@@ -68,12 +69,23 @@ NO_SKIPS = "MESHBRIDGE_NO_SKIPS"
 """Environment variable that makes a failure of every skipped test, where all that tests need is known to be there."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is quick."""
+PART = "MESHBRIDGE_PART"
+"""Environment variable that chooses a part of the slow tests: `2/5` runs the third of five. Parts are told apart by the tests' names,
+so that each test is in the same part in every run."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what is quick, and leaves out slow tests of other parts."""
     here = Path(__file__).parent
     for item in items:
         if item.path.relative_to(here).as_posix() in QUICK and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.quick)
+    if chosen := os.environ.get(PART):
+        number, count = map(int, chosen.split("/"))
+        others = [item for item in items if item.get_closest_marker("slow") and crc32(item.nodeid.encode()) % count != number]
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:
