@@ -108,6 +108,16 @@ def test_installed_converters() -> None:
     assert all(isinstance(entry, Format) for entry in formats.formats().values())
 
 
+def test_commands_print_through_one_door() -> None:
+    """`console.say` makes visible what a terminal would obey."""
+    printing = {
+        path.relative_to(BRIDGE).as_posix(): sum(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(tree))
+        for path in (*BRIDGE.rglob("*.py"), *CONVERTERS.rglob("*.py"))
+        if "print(" in (text := path.read_text()) and (tree := ast.parse(text))
+    }
+    assert {path: count for path, count in printing.items() if count} == {"tools/console.py": 2}  # the other prints completions
+
+
 def test_every_pass_shows_ir_in_its_documentation() -> None:
     for name, step in pipeline.registered_passes().items():
         assert "Input:" in (step.__doc__ or ""), name

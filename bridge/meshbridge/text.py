@@ -1,9 +1,31 @@
-"""What people read: tables, sizes of memory, and times."""
+"""What people read: tables, sizes of memory, times, and names that come from programs."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from io import StringIO
+
+
+def visible(text: str, keep: str = "\n") -> str:
+    r"""`text` in which each character that cannot be seen is an escape of Python's, `\x1b` or `\u202e`; those of `keep` stay.
+
+    Names, paths and locations of a program may hold any character. Terminals obey control characters, and bidirectional
+    overrides reorder what stands beside them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text)
+
+
+def quoted(text: str) -> str:
+    """`text` as a literal of Python between double quotes, on one line and `visible`."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{visible(escaped, keep="")}"'
+
+
+def joined(lines: Iterable[str]) -> str:
+    """Lines, each `visible`, one below the other."""
+    return "\n".join(visible(line, keep="") for line in lines)
 
 
 def size_text(size: float) -> str:
@@ -31,7 +53,8 @@ def spec_text(split: Iterable[Sequence[str]], *more: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:
-    """Rows in columns as wide as their widest entry, those of the numbers in `left` to the left, others to the right."""
+    """Rows in columns as wide as their widest entry, those of the numbers in `left` to the left, others to the right. Each entry
+    stands on one line, and is `visible`."""
     from rich.console import Console  # a tenth of a second, which only what prints a table needs
     from rich.table import Table
 
@@ -39,7 +62,7 @@ def table(rows: Sequence[Sequence[str]], *, left: Container[int]) -> str:
     for number in range(len(rows[0])):
         drawn.add_column(justify="left" if number in left else "right", no_wrap=True)
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(visible(entry, keep="") for entry in row))
     out = StringIO()
     Console(file=out, width=_WIDEST, color_system=None, highlight=False, markup=False, emoji=False).print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

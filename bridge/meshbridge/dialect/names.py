@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from meshbridge.ir.locations import unescaped
 from meshbridge.ir.mlir import entries, function_type, ir, main_function
 
 RESULT_INFO = "jax.result_info"
@@ -37,4 +38,4 @@ def names_in(main: ir.Operation) -> Names:
 def name_of(argument: ir.BlockArgument) -> str:
     """The path of an argument; empty where it has none."""
     found = _NAMED.fullmatch(str(argument.location))
-    return found[1] if found else ""
+    return unescaped(found[1]) if found else ""

@@ -1,8 +1,18 @@
-"""Errors and warnings that users see. Nothing is imported here, so that a command can fail before it has loaded anything."""
+"""Errors and warnings that users see. Nothing large is imported here, so that a command can fail before it has loaded anything.
+
+The text of each is `visible`: it names what the user's program names, in any characters.
+"""
+
+from __future__ import annotations
+
+from meshbridge.text import visible
 
 
 class MeshError(ValueError):
     """Something the user can repair: in the program, its shardings, or the command line. Its text is the diagnostic."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class ParseError(MeshError):
@@ -11,3 +21,6 @@ class ParseError(MeshError):
 
 class ShardingWarning(UserWarning):
     """Annotations that contradict each other, and how they were taken. Its text is the diagnostic."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())

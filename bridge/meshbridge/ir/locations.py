@@ -66,7 +66,7 @@ def location_at(location: ir.Location) -> SourceLocation:
     found = _FILE.search(str(location))
     if found is None:
         return SourceLocation()
-    return SourceLocation(_unescaped(found["file"]), int(found["line"]), int(found["column"]), found["function"] or "")
+    return SourceLocation(unescaped(found["file"]), int(found["line"]), int(found["column"]), found["function"] or "")
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,15 @@ def _trail(text: str) -> Trail:
     function = ""
     for name, line, column, _ in _STEP.findall(text):
         if line:
-            lines.append(SourceLocation(_unescaped(name), int(line), int(column), function))
+            lines.append(SourceLocation(unescaped(name), int(line), int(column), function))
             function = ""
             continue
         if function:  # a name around another name is no function's
             stacks.append(function)
         is_function = "/" not in name and "(" not in name
-        function = _unescaped(name) if is_function else ""
+        function = unescaped(name) if is_function else ""
         if not is_function:
-            stacks.append(_unescaped(name))
+            stacks.append(unescaped(name))
     if function:
         stacks.append(function)
     return Trail(tuple(reversed(stacks)), tuple(lines))
@@ -154,16 +154,17 @@ def together(reason: str, asked: str, parts: Iterable[Member]) -> ir.Location:
 def reason_at(op: ir.Operation) -> str:
     """Why `op` is there, if that was written down, else the empty text."""
     found = _REASON.match(str(op.location))
-    return _unescaped(found[1]) if found else ""
+    return unescaped(found[1]) if found else ""
 
 
 def asked_at(op: ir.Operation) -> str:
     """Who asked for that, if it was written down, else the empty text."""
     found = _REASON.match(str(op.location))
-    return _unescaped(found[2]) if found else ""
+    return unescaped(found[2]) if found else ""
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
+    """What MLIR prints so between quotes."""
     plain = text.encode().replace(rb"\\", rb"\5C")
     return _ESCAPED.sub(lambda byte: bytes.fromhex(byte[1].decode()), plain).decode(errors="replace")
 

@@ -27,6 +27,7 @@ from jaxlib.mlir.dialects import chlo, func, mhlo, sdy, stablehlo
 from jaxlib.mlir.dialects._ods_common import _cext  # type: ignore[attr-defined]  # private: re-exported here alone
 
 from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
+from meshbridge.text import visible
 
 __all__ = [
     "BARRIER",
@@ -98,9 +99,9 @@ class OpError(MeshError):
     def __post_init__(self) -> None:
         # The text is taken now: the operation may be gone by the time somebody prints the error.
         called = f"@{call_target(self.op)} " if is_custom_call(self.op) else ""
-        self.text = f"{source_location(self.op)}: error: '{self.op.name}' op {called}{self.message}"
+        self.text = visible(f"{source_location(self.op)}: error: '{self.op.name}' op {called}{self.message}")
         if self.hint:
-            self.text += f"\n  hint: {self.hint}"
+            self.text += visible(f"\n  hint: {self.hint}")
 
     def __str__(self) -> str:
         return self.text

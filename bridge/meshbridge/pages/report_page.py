@@ -21,7 +21,7 @@ from meshbridge.cost.step import Step
 from meshbridge.pages.communication import by_line
 from meshbridge.pages.pictures import Devices
 from meshbridge.pages.timeline import timeline
-from meshbridge.text import size_text, time_text
+from meshbridge.text import size_text, time_text, visible
 
 NOTEBOOK_LINES = 12
 """Source lines that a notebook shows; `to_html` has all."""
@@ -60,7 +60,7 @@ def report_page(
     """The page of a report that is read from its JSON: of the program of some `name`, with `remarks` on what deserves a look, the
     timeline of a predicted `step`, and comparisons."""
     devices, script = Devices(report["mesh"]), _text("page.js")
-    return (
+    return visible(
         _templates()
         .get_template("report.html")
         .render(
@@ -86,7 +86,7 @@ def notebook_page(report: Mapping[str, Any], *, remarks: Sequence[str] = ()) -> 
     """The headlines and the source lines that send most, for a cell of a notebook."""
     lines = by_line(report["collectives"])
     shown = tuple(islice(lines, NOTEBOOK_LINES))
-    return (
+    return visible(
         _templates()
         .get_template("notebook.html")
         .render(report=report, figures=tuple(headline(report)), remarks=remarks, lines=shown, more=sum(1 for _ in lines))

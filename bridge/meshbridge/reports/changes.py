@@ -21,7 +21,7 @@ from meshbridge.read.formats import copy_module
 from meshbridge.reports.exposure import Exposure, exposure
 from meshbridge.reports.families import Family, Leaf, Split
 from meshbridge.reports.report import Report, partition_and_report
-from meshbridge.text import spec_text
+from meshbridge.text import quoted, spec_text
 
 SIDES = ("arguments", "results")
 
@@ -166,7 +166,7 @@ def spec_of(split: Split, unreduced: Sequence[str] = ()) -> str:
 def _quoted(label: str) -> str:
     """An axis as JAX writes it, a sub-axis as Shardy does: `"x":(1)2` of `x:(1)2`."""
     found = _SUB_AXIS.fullmatch(label)
-    return f'"{found[1]}"{found[2]}' if found else f'"{label}"'
+    return f"{quoted(found[1])}{found[2]}" if found else quoted(label)
 
 
-_SUB_AXIS = re.compile(r"(.*)(:\(\d+\)\d+)")
+_SUB_AXIS = re.compile(r"(.*)(:\(\d+\)\d+)", re.S)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from meshbridge.reports.families import common_name, without_numbers
-from meshbridge.text import size_text, table, time_text
+from meshbridge.text import joined, size_text, table, time_text, visible
 
 if TYPE_CHECKING:
     from meshbridge.reports.difference import Amount, Change, Difference, ModuleChange, Total
@@ -22,7 +22,7 @@ def difference_table(difference: Difference) -> str:
     parts = [list(part) for part in (_shardings(difference), _modules(difference), _collectives(difference), _totals(difference))]
     if difference.is_empty:
         parts[:3] = [["the plans shard alike and send the same"]]
-    return "\n".join(["\n\n".join("\n".join(part) for part in parts if part), *difference.remarks()])
+    return "\n".join(["\n\n".join(joined(part) for part in parts if part), *map(visible, difference.remarks())])
 
 
 def _shardings(difference: Difference) -> Iterator[str]:

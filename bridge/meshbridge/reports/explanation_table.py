@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from meshbridge.reports.changes import spec_of
 from meshbridge.reports.difference_table import more_text, share_text
 from meshbridge.reports.families import without_numbers
-from meshbridge.text import size_text, table, time_text
+from meshbridge.text import joined, size_text, table, time_text
 
 if TYPE_CHECKING:
     from meshbridge.reports.difference import Change, Difference
@@ -22,9 +22,7 @@ MODULES = 3
 
 def explanation_table(explanation: Explanation) -> str:
     """See `Explanation.table`."""
-    return "\n".join(
-        [line for each in explanation.explained for line in _one(each, explanation.report)] + list(_plan(explanation))
-    )
+    return joined([line for each in explanation.explained for line in _one(each, explanation.report)] + list(_plan(explanation)))
 
 
 def _plan(explanation: Explanation) -> Iterator[str]:

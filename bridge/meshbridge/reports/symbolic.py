@@ -35,7 +35,7 @@ from meshbridge.ir.sharding import MAX_DEVICES, Mesh
 from meshbridge.machines.target import has_topology
 from meshbridge.pipeline import Options, build, run
 from meshbridge.read.formats import Program
-from meshbridge.text import table
+from meshbridge.text import joined, table
 
 Read = Callable[[Mapping[str, int]], Program]
 """The program at sizes of its symbolic dimensions. Raises MeshError for sizes that it cannot have."""
@@ -97,14 +97,14 @@ class Formulas:
     def table(self) -> str:
         """For people: a line for each row, then totals, then what the formulas hold for."""
         rows = [(each.kind, ",".join(each.axes) or "-", str(each.wire_bytes), str(each.location)) for each in self.collectives]
-        text = [table([("collective", "axes", "wire bytes per device", "where"), *rows], left={0, 1, 2, 3})]
+        text = table([("collective", "axes", "wire bytes per device", "where"), *rows], left={0, 1, 2, 3}).splitlines()
         text += [f"total {kind}: {expression}" for kind, expression in self.by_kind().items()]
         text.append(f"total: {self.wire_bytes} bytes on the wire per device and step")
         chosen = ", ".join(f"{name}={size}" for name, size in self.base.items())
         text.append(f"of the plan for {chosen or 'these sizes'}; they hold where axes divide what they split")
         text += [f"{name} is taken as {size}: {why}" for name, (size, why) in self.held.items()]
         text += [f"counted once, for want of a trip count: the loop at {at}" for at in self.unknown_loops]
-        return "\n".join(text)
+        return joined(text)
 
     def to_json(self) -> str:
         """For programs: expressions as text that sympy, and Python, read."""

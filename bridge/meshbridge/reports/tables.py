@@ -12,7 +12,7 @@ from meshbridge.cost.by_module import ModuleTraffic
 from meshbridge.cost.communication import Collective
 from meshbridge.ir.locations import SourceLocation
 from meshbridge.ir.mlir import MeshError
-from meshbridge.text import size_text, table, time_text
+from meshbridge.text import joined, size_text, table, time_text
 
 if TYPE_CHECKING:
     from meshbridge.reports.report import Report
@@ -29,7 +29,7 @@ def report_table(report: Report, by: By = "collective") -> str:
     if by not in get_args(By):
         raise MeshError(f"error: by is {by!r}, expected one of {', '.join(get_args(By))}")
     rows = {"collective": _by_collective, "module": _by_module, "line": _by_line}[by](report)
-    return "\n".join([*rows, *_totals(report), *remarks_on(report), *_suggestions(report)])
+    return joined([*rows, *_totals(report), *remarks_on(report), *_suggestions(report)])
 
 
 class _Row(NamedTuple):

@@ -14,7 +14,7 @@ from meshbridge.dialect.module_mesh import mesh_or_single
 from meshbridge.ir.mlir import entries, function_type, ir, main_function
 from meshbridge.ir.sharding import Mesh, Sharding, Split, even_split
 from meshbridge.ir.subaxes import whole_split
-from meshbridge.text import spec_text
+from meshbridge.text import quoted, spec_text
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -45,7 +45,7 @@ def partition_spec(named: Named) -> PartitionSpec:
 
 def pasted(named: Named) -> str:
     """The same as it is pasted."""
-    return spec_text([f'"{axis}"' for axis in axes] for axes in named)
+    return spec_text([quoted(axis) for axis in axes] for axes in named)
 
 
 @dataclass(frozen=True)

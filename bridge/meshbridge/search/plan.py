@@ -15,7 +15,7 @@ from meshbridge.reports.report import held
 from meshbridge.search.boundary import partition_spec, pasted
 from meshbridge.search.constraints import Constraint
 from meshbridge.search.seeking import Searched
-from meshbridge.text import size_text, table, time_text
+from meshbridge.text import joined, size_text, table, time_text
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -120,9 +120,13 @@ class SearchedPlan:
         rows = [("", "shape", "sharding")]
         rows += [(leaf.name, _type(leaf), leaf.text) for leaf in (*self.arguments, *self.results)]
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
-        lines = [table(rows, left={0, 1, 2}), *self._constraint_lines(), *(["", f"hint: {self.hint}"] if self.hint else [])]
+        lines = [
+            *table(rows, left={0, 1, 2}).splitlines(),
+            *self._constraint_lines(),
+            *(["", f"hint: {self.hint}"] if self.hint else []),
+        ]
         divided = [self.divided] if self.divided else []
-        return "\n".join(
+        return joined(
             (
                 f"mesh {axes} on {self.machine}: a step of {time_text(self.seconds)}, of which {time_text(self.exposed_seconds)} "
                 f"wait for communication; {size_text(self.wire_bytes)} sent and {size_text(self.peak_bytes)} needed by a device",
@@ -144,7 +148,7 @@ class SearchedPlan:
         rows = [("", "of", "saves", "write")]
         rows += [(each.location.short, each.op, time_text(each.saves), each.text) for each in self.constraints]
         said = f"{steps}, with these constraints {time_text(self.constrained_seconds)}:"
-        return ["", said, "", table(rows, left={0, 1, 3})]
+        return ["", said, "", *table(rows, left={0, 1, 3}).splitlines()]
 
     def to_json(self) -> str:
         """For programs. Shardings are lists by dimension of the names of axes."""

@@ -195,10 +195,10 @@ def partition(options: argparse.Namespace) -> int:
             data = _content(program, how, options.output)
     files.write_bytes(options.output, data)
     if found is not None:  # beside a program on standard output, the report would spoil it
-        print(found.to_json() if options.json else found.table(), file=sys.stderr if options.output == "-" else sys.stdout)
+        console.say(found.to_json() if options.json else found.table(), sys.stderr if options.output == "-" else sys.stdout)
     if options.timing:
         for timing in timings:
-            print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
+            console.say(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", sys.stderr)
     return 0
 
 
@@ -356,7 +356,7 @@ def symbolic(options: argparse.Namespace) -> int:
         with files.about(name, program.format.wording):
             found = formulas(at, options.dims or {}, how)
         steps.done(_FITTING)
-    print(found.to_json() if options.json else found.table())
+    console.say(found.to_json() if options.json else found.table())
     return 0
 
 
@@ -394,7 +394,7 @@ def report(options: argparse.Namespace) -> int:
         console.write_page(options.html, found.to_html(files.display_name(options.input)))
     if graph is not None:
         files.write_bytes(options.model_explorer, model_explorer.node_data(graph, found.collectives).encode())
-    print(found.to_json() if options.json else found.table(options.by or "collective"))
+    console.say(found.to_json() if options.json else found.table(options.by or "collective"))
     return 0
 
 
@@ -408,7 +408,7 @@ def reshard(options: argparse.Namespace) -> int:
     if options.run:
         arguments.make_devices(parse_mesh(options.mesh).size)
     costs = Options(alpha=options.alpha, beta=options.beta, exact=exact)
-    print(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
+    console.say(plan_text(options.shape, options.mesh, options.source, options.target, options.run, options.json, costs))
     return 0
 
 

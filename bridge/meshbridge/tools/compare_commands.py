@@ -117,7 +117,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.html is not None and not found.figures[OURS].error:
         _write_page(options, program, machine, text.versus(found))
     if options.json:
-        print(text.as_json(found))
+        console.say(text.as_json(found))
     else:
         text.print_table(found)
     return 1 if found.figures[OURS].error else 0
@@ -148,10 +148,11 @@ def _compare_for_targets(options: argparse.Namespace) -> int:
         chosen = options.machine or command.machine_of(only.target, only.used)
         _write_page(options, command.for_target(program, only.target), chosen, text.target_versus(only))
     if options.json:
-        print(text.targets_as_json(found))
+        console.say(text.targets_as_json(found))
     else:
         for index, comparison in enumerate(found):
-            print(end="\n" if index else "")
+            if index:
+                console.say()
             text.print_target_table(comparison)
     return 1 if any(comparison.figures[OURS].error for comparison in found) else 0
 

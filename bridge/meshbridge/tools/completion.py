@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import shtab
 
+from meshbridge.text import visible
 from meshbridge.tools.console import Parser
 
 FILES = ("input", "partitioned", "second", "output", "inputs", "outputs", "ops", "perfetto")
@@ -16,7 +17,7 @@ FILES = ("input", "partitioned", "second", "output", "inputs", "outputs", "ops",
 def completion(parser: argparse.ArgumentParser, shell: str, flags: Mapping[str, str]) -> str:
     """What makes a shell complete the command that `parser` reads; `flags` are its flags by help that `parser` does not know."""
     for flag, summary in flags.items():
-        parser.add_argument(flag, nargs="?", help=summary)
+        parser.add_argument(flag, nargs="?", help=visible(summary, keep="").replace("%", "%%"))  # argparse reads its own signs
     for each in _with_commands(parser):
         for action in each._actions:
             if action.dest in FILES:

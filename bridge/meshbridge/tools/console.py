@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from meshbridge import __version__
 from meshbridge.ir.errors import MeshError, ShardingWarning
 from meshbridge.ir.garbage import rare_collections
+from meshbridge.text import visible
 
 if TYPE_CHECKING:
     from meshbridge.read.formats import Program
@@ -195,7 +196,7 @@ def _warnings_as_diagnostics() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, ShardingWarning):
-                print(message, file=sys.stderr)
+                say(str(message), sys.stderr)
             else:
                 others(message, category, filename, lineno, file, line)
 
@@ -203,7 +204,13 @@ def _warnings_as_diagnostics() -> Iterator[None]:
         yield
 
 
+def say(text: str = "", stream: TextIO | None = None) -> None:
+    """Prints a line, or several, on a stream, by default standard output: all that a command prints but programs. It is
+    `visible`, since it may name what a program names."""
+    print(visible(text), file=sys.stdout if stream is None else stream, flush=True)
+
+
 def _fail(diagnostic: str, status: int = 1) -> int:
     sys.stdout.flush()
-    print(diagnostic, file=sys.stderr)
+    say(diagnostic, sys.stderr)
     return status

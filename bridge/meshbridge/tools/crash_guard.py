@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from meshbridge.text import visible
 from meshbridge.tools.progress import RESTORED
 
 READING_SECONDS = 6
@@ -56,7 +57,7 @@ def guarded(name: str, size: int) -> Iterator[None]:
     if sys.platform != "linux" or sys.stderr is None:
         yield
         return
-    diagnostic = f"{name}: error: damaged input: MLIR's reader crashes or hangs on it\n".encode()
+    diagnostic = f"{visible(name)}: error: damaged input: MLIR's reader crashes or hangs on it\n".encode()
     if sys.stderr.isatty():
         diagnostic = RESTORED.encode() + diagnostic
     with _stderr_held_back() as stderr:

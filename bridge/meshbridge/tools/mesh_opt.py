@@ -47,7 +47,7 @@ def _run(argv: list[str]) -> int:
     job = _Job(steps, options, files.display_name(options.input), mutations)
     if options.verify_diagnostics:
         return job.check(data)
-    job.write([job.convert(chunk, lambda text: print(text, file=sys.stderr)) for chunk in job.chunks(data)])
+    job.write([job.convert(chunk, lambda text: console.say(text, sys.stderr)) for chunk in job.chunks(data)])
     return 0
 
 
@@ -245,7 +245,7 @@ class _Job:
                 steps.done(step.name)
         if self.options.mlir_timing:
             for timing in timings:
-                print(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", file=sys.stderr)
+                console.say(f"{timing.seconds:9.4f} s {timing.verify_seconds:9.4f} s verify  {timing.name}", sys.stderr)
         return self._print(program)
 
     def _mutate(self, module: ir.Module) -> None:
@@ -253,7 +253,7 @@ class _Job:
         machine = self.options.machine or pipeline.DEFAULTS.machine
         measured = mutate_and_measure(module, self.mutations, pipeline.Options("mesh", machine=machine))
         text = measured.to_json() if self.options.json else measured.table()
-        print(text, file=sys.stderr if self.options.output == "-" else sys.stdout)
+        console.say(text, sys.stderr if self.options.output == "-" else sys.stdout)
 
     def check(self, data: bytes) -> int:
         """Converts every module, comparing diagnostics with those that the input expects."""
@@ -280,7 +280,7 @@ class _Job:
         options = vars(self.options)
         named = options[f"mlir_print_ir_{when}"].split(",")
         if options[f"mlir_print_ir_{when}_all"] or not {step.name, *step.also}.isdisjoint(named):
-            print(f"// -----// IR Dump {when.capitalize()} {step.name} //----- //\n{self._text(module)}", file=sys.stderr)
+            console.say(f"// -----// IR Dump {when.capitalize()} {step.name} //----- //\n{self._text(module)}", sys.stderr)
 
     def _text(self, module: ir.Module) -> str:
         return assembly.write(module, **{argument: vars(self.options)[name] for name, argument in _TEXT_OPTIONS.items()})

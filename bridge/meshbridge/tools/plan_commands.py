@@ -82,7 +82,7 @@ def explain(options: argparse.Namespace) -> int:
             found = partition_and_explain(
                 program.module, how, options.paths, tries=options.tries, alone=options.alone, on_stage=observe
             )
-    print(found.to_json() if options.json else found.table())
+    console.say(found.to_json() if options.json else found.table())
     return 0
 
 
@@ -104,7 +104,7 @@ def diff(options: argparse.Namespace) -> int:
         waiting = deque((_PARTITIONING, _SECOND))
         first, second = (_to_compare(*each) for each in zip(paths, programs, plans, strict=True))
         found = difference_of(first, second, lambda: steps.done(waiting.popleft()))
-    print(found.to_json() if options.json else found.table())
+    console.say(found.to_json() if options.json else found.table())
     return 0
 
 

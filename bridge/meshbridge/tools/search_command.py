@@ -103,5 +103,5 @@ def run(options: argparse.Namespace) -> int:
             data[options.output] = formats.choose(sharded.planned(how), options.output).serialize()
     for path, content in data.items():
         files.write_bytes(path, content)
-    print(plan.to_json() if options.json else plan.table())
+    console.say(plan.to_json() if options.json else plan.table())
     return 0

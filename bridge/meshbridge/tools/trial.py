@@ -21,7 +21,7 @@ from meshbridge.legalize.strip_shardings import find_per_device
 from meshbridge.read import files
 from meshbridge.runtime import pjrt, reference
 from meshbridge.runtime.pjrt import Port
-from meshbridge.tools import progress
+from meshbridge.tools import console, progress
 
 INTEGERS = 8
 """Random integers stay below this: they are indices more often than not, and must then exist."""
@@ -56,7 +56,7 @@ def run(module: ir.Module, options: argparse.Namespace) -> int:
         # Donated arguments are gone after a run, so the reference gets copies of its own.
         results = [pjrt.whole(result) for result in executable(*inputs)]
     for name, port, result in zip(_names(module), executable.outputs, results, strict=True):
-        print(f"{name}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
+        console.say(f"{name}: {port.dtype.name}{list(port.shape)} {port.spec(executable.mesh)} {_summary(result)}")
     if options.outputs is not None:
         save_arrays(options.outputs, results)
     return _check(module, inputs, results, options) if options.check else 0
@@ -164,7 +164,7 @@ def _check(module: ir.Module, inputs: Sequence[Any], results: Sequence[np.ndarra
         who, references = _references(module, inputs, options)
     found = [compare(*pair) for pair in zip(results, references, strict=True)]
     difference = worst(results, references)
-    print(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
+    console.say(f"largest difference from {who}: absolute {difference.absolute:.3g}, relative {difference.relative:.3g}")
     if difference.relative > options.tolerance:
         index = max(range(len(found)), key=lambda index: found[index].relative)
         differs = f"{_names(module)[index]} differs by {found[index].relative:.3g} relative"

@@ -71,7 +71,7 @@ def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
         verdict = verify(source, changed, seed=options.seed, memory=options.memory)
         passes.append({"pass": step.name, **_as_json(verdict)})
         if not options.json:
-            print(f"{step.name}: {'equal' if verdict.equal else 'changes the meaning'}", flush=True)
+            console.say(f"{step.name}: {'equal' if verdict.equal else 'changes the meaning'}")
             if not verdict.equal:
                 _print(verdict, False)
 
@@ -79,7 +79,7 @@ def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:
         pipeline.partition_module(module, on_pass=check)
     equal = all(entry["equal"] for entry in passes)
     if options.json:
-        print(json.dumps({"equal": equal, "passes": passes}, indent=2))
+        console.say(json.dumps({"equal": equal, "passes": passes}, indent=2))
     return 0 if equal else 1
 
 
@@ -89,15 +89,15 @@ def _as_json(verdict: Verdict) -> dict[str, object]:
 
 def _print(verdict: Verdict, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(_as_json(verdict), indent=2))
+        console.say(json.dumps(_as_json(verdict), indent=2))
     elif verdict.equal:
-        print(f"equal: all results agree over the fields of {' and '.join(map(str, verdict.primes))} elements")
+        console.say(f"equal: all results agree over the fields of {' and '.join(map(str, verdict.primes))} elements")
     else:
         sys.stdout.flush()
         for difference in verdict.differences:
-            print(_sentence(difference))
+            console.say(_sentence(difference))
         if verdict.parting is not None:
-            print(_where(verdict.parting))
+            console.say(_where(verdict.parting))
 
 
 def _where(parting: Parting) -> str:

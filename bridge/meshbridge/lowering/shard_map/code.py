@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
+
+from meshbridge.text import joined, quoted, visible
 
 WIDTH = 100
 """Columns of a line."""
@@ -81,10 +84,14 @@ def literal(value: object) -> Code:
     return value if isinstance(value, Code) else Code(repr(value))
 
 
-def quoted(text: str) -> str:
-    """A text between double quotes."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+def docstring(lines: Iterable[str]) -> str:
+    """Lines, each `visible`, as the docstring of a file."""
+    return '"""{}\n"""'.format(joined(lines).replace("\\", "\\\\").replace('"""', '\\"\\"\\"'))
+
+
+def comment(text: str, indent: str) -> list[str]:
+    """A text, `visible`, as lines of comments."""
+    return [f"{indent}# {part}" for part in wrap(visible(text, keep=""), WIDTH - len(indent) - 2)]
 
 
 def method(owner: Code, name: str, *positional: Code | str, **named: Code | str) -> Code:

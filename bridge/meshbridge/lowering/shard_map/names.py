@@ -8,7 +8,10 @@ import re
 from meshbridge.dialect.names import name_of
 from meshbridge.ir.mlir import ir
 
-TAKEN = frozenset({"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh", "ordered", "pmax", "pmin"})
+TAKEN = frozenset(
+    {"jax", "jnp", "lax", "np", "partial", "Mesh", "P", "make_mesh", "on_mesh", "ordered", "pmax", "pmin", "state"}
+    | {"ValueError", "complex"}
+)
 """What the file itself calls by these names."""
 
 LONGEST = 40

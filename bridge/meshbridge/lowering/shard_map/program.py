@@ -26,7 +26,17 @@ from meshbridge.lowering.shard_map import (  # noqa: F401  they fill WRITINGS
     shapes,
     sorts,
 )
-from meshbridge.lowering.shard_map.code import INDENT, Code, call, function_head, literal, returned, statement, tuple_of
+from meshbridge.lowering.shard_map.code import (
+    INDENT,
+    Code,
+    call,
+    docstring,
+    function_head,
+    literal,
+    returned,
+    statement,
+    tuple_of,
+)
 from meshbridge.lowering.shard_map.helpers import helper_sources
 from meshbridge.lowering.shard_map.literals import WIDE_NAMES, dtype_name
 from meshbridge.lowering.shard_map.names import Names, argument_name, identifier
@@ -146,7 +156,7 @@ class _File:
         mesh = ", ".join(f"{name}={size}" for name, size in zip(self.axis_names, self._sizes, strict=True))
         sent = sum(each.total_bytes for each in self.script.collectives.values())
         lines = [
-            f'"""The partitioned program on a mesh of {mesh}: what each device computes, and every collective.',
+            f"The partitioned program on a mesh of {mesh}: what each device computes, and every collective.",
             "",
             f"A device sends {size_text(sent)} in a run. Call `{NAME}` with global arrays, the leaves of the arguments in order:",
             "",
@@ -155,9 +165,8 @@ class _File:
             "",
             "It gives:" if self.results else "It gives nothing.",
             *(["", *_table(self.results, self._spec)] if self.results else []),
-            '"""',
         ]
-        return "\n".join(line.rstrip() for line in lines)
+        return docstring(line.rstrip() for line in lines)
 
     def _imports(self) -> str:
         return f"from functools import partial\n{_IMPORTS}" if self.donated else _IMPORTS
@@ -257,7 +266,7 @@ class _File:
         return call("P", *entries_of)
 
     def _entry(self, axes: Axes) -> Code:
-        names = [Code(f'"{self.axis_names[axis]}"') for axis in axes]
+        names = [literal(self.axis_names[axis]) for axis in axes]
         return names[0] if len(names) == 1 else tuple_of(names) if names else Code("None")
 
 

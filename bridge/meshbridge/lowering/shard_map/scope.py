@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from textwrap import wrap
 
 import numpy as np
 
@@ -20,9 +19,9 @@ from meshbridge.ir.mlir import OpError, ir, terminator
 from meshbridge.ir.sharding import Axes, Mesh
 from meshbridge.lowering.shard_map.code import (
     INDENT,
-    WIDTH,
     Code,
     call,
+    comment,
     function_head,
     infix,
     literal,
@@ -253,7 +252,7 @@ class Scope:
 
     def axes(self, axes: Axes) -> Code:
         """Mesh axes as collectives name them."""
-        names = [Code(f'"{self.script.axis_names[axis]}"') for axis in axes]
+        names = [literal(self.script.axis_names[axis]) for axis in axes]
         return names[0] if len(names) == 1 else tuple_of(names)
 
     def all_axes(self) -> Code:
@@ -273,7 +272,7 @@ class Scope:
         if (collective := self.script.collectives.get(op)) is not None:
             found.append(_sent(collective))
         for text in found:
-            self.lines += [f"{self.indent}# {part}" for part in wrap(text, WIDTH - len(self.indent) - 2)]
+            self.lines += comment(text, self.indent)
 
     def error(self, op: ir.Operation, message: str, hint: str = "") -> OpError:
         """A diagnostic about `op`."""

@@ -12,6 +12,7 @@ from meshbridge.analysis.ring import WIRE_BYTES
 from meshbridge.machines.machine import OptionValue
 from meshbridge.pages.report_page import Versus
 from meshbridge.text import size_text, table
+from meshbridge.tools import console
 from meshbridge.tools.compare.command import Comparison, TargetComparison
 from meshbridge.tools.compare.contestants import OURS, PEER
 from meshbridge.tools.compare.figures import Figures, Modelled
@@ -190,9 +191,9 @@ def _ratio(row: Row, every: Mapping[str, Figures]) -> str:
 
 def print_table(comparison: Comparison) -> None:
     """Prints the table on standard output, and below it what needs saying."""
-    print(table([("per device", *comparison.figures), *rows(comparison)], left={0}))
+    console.say(table([("per device", *comparison.figures), *rows(comparison)], left={0}))
     for line in _remarks(comparison):
-        print(line)
+        console.say(line)
 
 
 def _remarks(comparison: Comparison) -> Iterator[str]:
@@ -220,10 +221,10 @@ def _bars(figures: Mapping[str, Figures]) -> tuple[tuple[str, float | None], ...
 
 def print_target_table(comparison: TargetComparison) -> None:
     """The same of one target."""
-    print(_target_heading(comparison))
-    print(table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}))
+    console.say(_target_heading(comparison))
+    console.say(table([("per device", *comparison.figures, "ratio"), *target_rows(comparison)], left={0}))
     for line in _target_remarks(comparison):
-        print(line)
+        console.say(line)
 
 
 def _target_heading(comparison: TargetComparison) -> str:
