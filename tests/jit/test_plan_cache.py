@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
+import time
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge import pipeline
+from meshbridge.ir import mlir
 from meshbridge.jitted import plan_cache
 from meshbridge.jitted.plan_cache import CacheWarning
 from meshbridge.ops.sharding_rules import USER_RULES
@@ -80,18 +87,126 @@ def test_what_a_plan_depends_on(mesh: Mesh, folder: Path, tmp_path: Path) -> Non
     assert count() == 7
 
 
-@pytest.mark.parametrize("damage", [b"", b"text", None])
-def test_damaged_entries_are_made_anew(mesh: Mesh, folder: Path, passes: list[str], damage: bytes | None) -> None:
-    check(product(mesh))
+SOURCE = """
+sdy.mesh @mesh = <["x"=2]>
+func.func @main(%a: tensor<SIZExf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<SIZExf32> {
+  %0 = stablehlo.FUNCTION %a : tensor<SIZExf32>
+  return %0 : tensor<SIZExf32>
+}
+"""
+
+
+def partitioned(function: str = "tanh", size: int = 8) -> str:
+    """The plan of a small program, out of the cache where it is there."""
+    module = mlir.parse(SOURCE.replace("SIZE", str(size)).replace("FUNCTION", function), "program.mlir", mlir.context())
+    plan_cache.partition_module(module, pipeline.Options())
+    return str(module)
+
+
+def flipped(data: bytes, index: int) -> bytes:
+    return data[:index] + bytes((data[index] ^ 1,)) + data[index + 1 :]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "nothing": lambda data: b"",
+    "text": lambda data: b"text",
+    "a bit at the start": lambda data: flipped(data, 0),
+    "a bit of the program": lambda data: flipped(data, len(data) // 2),
+    "a bit at the end": lambda data: flipped(data, len(data) - 1),
+    "truncated": lambda data: data[:-1],
+    "the digest alone": lambda data: data[:32],
+    "more behind it": lambda data: data + b"\0",
+    "a digest of the program alone": lambda data: hashlib.sha256(data[32:]).digest() + data[32:],
+    "a digest of no program": lambda data: hashlib.sha256(b"").digest(),
+}
+"""What may stand in an entry instead of what was written."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_entries_are_made_anew(folder: Path, passes: list[str], damage: str) -> None:
+    plan = partitioned()
     (entry,) = folder.iterdir()
-    entry.write_bytes(entry.read_bytes()[:-7] + b"damaged" if damage is None else damage)
+    entry.write_bytes(DAMAGES[damage](entry.read_bytes()))
     passes.clear()
-    with pytest.warns(CacheWarning, match=r"\.plan: warning: the entry is damaged, partitioned anew"):
-        check(product(mesh))
+    with pytest.warns(CacheWarning, match=r"\.plan: warning: the entry is damaged, or of another program; partitioned anew"):
+        assert partitioned() == plan
     assert passes
     passes.clear()
-    check(product(mesh))
+    assert partitioned() == plan
     assert not passes
+
+
+@pytest.mark.parametrize("other", [("cosine", 8), ("tanh", 16)])
+def test_an_entry_of_another_program_is_not_taken(folder: Path, other: tuple[str, int]) -> None:
+    """Not of one that computes something else, nor of one of other shapes, whose plan XLA would crash on."""
+    partitioned(*other)
+    (foreign,) = folder.iterdir()
+    plan = partitioned()
+    (entry,) = {*folder.iterdir()} - {foreign}
+    shutil.copy(foreign, entry)
+    with pytest.warns(CacheWarning, match="of another program"):
+        assert partitioned() == plan
+    assert partitioned() == plan
+    os.replace(entry, foreign)
+    with pytest.warns(CacheWarning, match="of another program"):
+        assert partitioned(*other) != plan
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link into nothing", "unreadable"])
+def test_what_is_no_file_is_no_entry(folder: Path, kind: str) -> None:
+    plan = partitioned()
+    (entry,) = folder.iterdir()
+    entry.unlink()
+    if kind == "folder":
+        entry.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(entry)
+    elif kind == "link into nothing":
+        entry.symlink_to(folder / "missing")
+        assert partitioned() == plan
+        return
+    else:
+        entry.symlink_to(entry)
+    with pytest.warns(CacheWarning, match="warning"):
+        assert partitioned() == plan
+
+
+WRITER = """
+import warnings
+from pathlib import Path
+from meshbridge import pipeline
+from meshbridge.ir import mlir
+from meshbridge.jitted import plan_cache
+
+warnings.simplefilter("error")
+plans = set()
+for number in range(30):
+    source = SOURCE.replace("SIZE", "8").replace("FUNCTION", ("tanh", "cosine")[number % 2])
+    module = mlir.parse(source, "program.mlir", mlir.context())
+    plan_cache.partition_module(module, pipeline.Options())
+    plans.add(str(module))
+    for entry in FOLDER.glob("*.plan") if number % 3 == 0 else ():
+        entry.unlink(missing_ok=True)
+assert len(plans) == 2, plans
+"""
+"""A process that makes two plans again and again, which it and others throw away and write meanwhile."""
+
+
+def test_processes_write_at_once(folder: Path) -> None:
+    """Two others and this one."""
+    folder.mkdir()
+    code = f"SOURCE = {SOURCE!r}\n{WRITER.replace('FOLDER', f'Path({str(folder)!r})')}"
+    writers = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    plans = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while any(writer.poll() is None for writer in writers):
+            plans.add(partitioned())
+            time.sleep(0.1)
+        plans.add(partitioned())
+    assert [writer.communicate()[1] for writer in writers] == ["", ""]
+    assert len(plans) == 1
+    assert all(path.suffix == ".plan" for path in folder.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_to(mesh: Mesh, folder: Path) -> None:
@@ -133,6 +248,7 @@ PROCESS = """
 import jax, numpy as np, meshbridge
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from meshbridge import pipeline
+from meshbridge.ir import mlir
 
 ran, run = [], pipeline.run
 pipeline.run = lambda steps, *rest, **named: (ran.extend(steps), run(steps, *rest, **named))[1]

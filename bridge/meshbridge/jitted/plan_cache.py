@@ -2,7 +2,8 @@
 
 An entry is named by a hash of all that a plan depends on: the source module without its locations, as JAX's own cache of compiled
 programs has it, the options, the machine's file, the sharding rules that the user has registered, the code of meshbridge, and
-the versions of JAX. It is a hash of the rest of the file, then MLIR bytecode.
+the versions of JAX. It is a hash of that name and of the rest of the file, then MLIR bytecode: an entry under another name is
+one of another program, whose plan would compute something else.
 
 Any number of threads and processes may share a folder: an entry is written beside its name and renamed, and whoever comes second
 writes the same plan.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -28,10 +30,12 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ops.sharding_rules import USER_RULES
 from meshbridge.read import files, formats
+from meshbridge.text import visible
 
 VARIABLE = "MESHBRIDGE_CACHE_DIR"
 """The environment variable that names the folder; without it nothing is kept."""
 
+_SUFFIX = ".plan"
 _DIGEST = hashlib.sha256
 _log = logging.getLogger("meshbridge")
 
@@ -50,7 +54,7 @@ def partition_module(module: ir.Module, options: pipeline.Options) -> None:
     if not folder:
         pipeline.partition_module(module, options)
         return
-    entry = Path(folder) / f"{_key(module, options)}.plan"
+    entry = Path(folder) / f"{_key(module, options)}{_SUFFIX}"
     if (kept := _load(entry, module.context)) is not None:
         _log.info("a plan of %s", entry)
         formats.replace_content(module, kept)
@@ -87,25 +91,42 @@ def _folders() -> Iterator[Path]:
 
 
 def _load(entry: Path, ctx: ir.Context) -> ir.Module | None:
-    """The module of an entry; None where there is none, or a damaged one, of which it warns."""
+    """The module of an entry; None where there is none, or one that is not its own, of which it warns."""
     try:
-        data = entry.read_bytes()
+        data = entry.read_bytes() if _is_file(entry) else b""
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        warnings.warn(CacheWarning(f"{entry}: warning: {error.strerror}, partitioned anew"), stacklevel=4)
+        _warn(entry, f"{error.strerror}, partitioned anew")
         return None
     size = _DIGEST().digest_size
-    if _DIGEST(data[size:]).digest() != data[:size]:
-        warnings.warn(CacheWarning(f"{entry}: warning: the entry is damaged, partitioned anew"), stacklevel=4)
+    content = data[size:]
+    if _seal(entry, content) != data[:size]:
+        _warn(entry, "the entry is damaged, or of another program; partitioned anew")
         return None
-    return mlir.parse(data[size:], str(entry), ctx)
+    return mlir.parse(content, str(entry), ctx)
 
 
 def _store(entry: Path, module: ir.Module) -> None:
     data = mlir.to_bytecode(module)
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        files.write_bytes(str(entry), _DIGEST(data).digest() + data)
+        if entry.exists() and not _is_file(entry):
+            raise MeshError("no file of ours has this name")
+        files.write_bytes(str(entry), _seal(entry, data) + data)
     except (OSError, MeshError) as error:
-        warnings.warn(CacheWarning(f"{entry}: warning: the plan cannot be kept: {error}"), stacklevel=4)
+        _warn(entry, f"the plan cannot be kept: {error}")
+
+
+def _seal(entry: Path, content: bytes) -> bytes:
+    """What an entry begins with: it binds the content to the name, which says what it is the plan of."""
+    return _DIGEST(entry.name.removesuffix(_SUFFIX).encode() + b"\0" + content).digest()
+
+
+def _is_file(entry: Path) -> bool:
+    """Whether that is a file: to read a pipe may take forever. Raises OSError where there is nothing."""
+    return stat.S_ISREG(entry.stat().st_mode)
+
+
+def _warn(entry: Path, text: str) -> None:
+    warnings.warn(CacheWarning(visible(f"{entry}: warning: {text}")), stacklevel=5)
