@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from meshbridge.ir.builder import Builder, op_of
-from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ir, sdy, walk_all
+from meshbridge.ir.mlir import MANUAL, SHARDING_GROUP, SIDES, OpError, ir, sdy, walk_all
 from meshbridge.ir.sharding import MAX_DEVICES, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
 from meshbridge.legalize.inline_calls import InlineCalls
@@ -20,7 +20,7 @@ from meshbridge_converters.carriers import CONSTRAINING, MHLO_SHARDING, NAMED, N
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, FULL_TO_SHARD, NUM_PARTITIONS, SHARD_TO_FULL
 from meshbridge_converters.gspmd_import import IN_SHARDING, SHARD_LIKE, UNKNOWN
 from meshbridge_converters.hlo_shardings import Tiling
-from meshbridge_converters.invariants import GROUP, manual_axes
+from meshbridge_converters.invariants import manual_axes
 from meshbridge_converters.sdy_attributes import Refs, SdySharding
 
 Value: TypeAlias = "ir.Value[Any]"
@@ -41,7 +41,7 @@ def from_sdy(module: ir.Module) -> None:
         named = {symbol for symbol, op in declared.items() if NAMED_IN_HLO in op.attributes}
         if any(op.name in (MANUAL, NAMED) for op in walk_all(module)):
             InlineCalls().run(module)
-        members = {op.operands[0]: op for op in walk_all(module) if op.name == GROUP and IN_SHARDING in op.attributes}
+        members = {op.operands[0]: op for op in walk_all(module) if op.name == SHARDING_GROUP and IN_SHARDING in op.attributes}
         export = _Export(meshes, named, members)
         export.block(module.body, frozenset())
         for op in declared.values():
@@ -75,7 +75,7 @@ class _Export:
                 continue
             if name in CONSTRAINING:
                 self._constraint(op, CONSTRAINING[name], manual)
-            elif name == GROUP:
+            elif name == SHARDING_GROUP:
                 self._group(op)
             elif name.startswith("sdy.") and name not in ("sdy.mesh", "sdy.return"):
                 raise OpError(op, "has no counterpart in GSPMD")

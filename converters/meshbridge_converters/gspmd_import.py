@@ -17,13 +17,12 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from meshbridge.ir.builder import Builder, integer
-from meshbridge.ir.mlir import OpError, function_type, ir
+from meshbridge.ir.mlir import SHARDING_GROUP, OpError, function_type, ir
 from meshbridge_converters import carriers, gspmd_manual
 from meshbridge_converters.carriers import MHLO_SHARDING, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, Survey, open_dims, rank, string, tiling, tilings
 from meshbridge_converters.gspmd_writer import Writer
 from meshbridge_converters.hlo_shardings import Tiling
-from meshbridge_converters.invariants import GROUP
 from meshbridge_converters.manual_contexts import ManualContexts
 
 Value: TypeAlias = "ir.Value[Any]"
@@ -146,4 +145,4 @@ def _group(op: ir.Operation, one: Tiling, value: Value, ip: ir.InsertionPoint, *
     assert one.group is not None
     attrs: dict[str, ir.Attribute] = {"group_id": integer(one.group.number)}
     attrs |= dict.fromkeys((*marks, *((SHARD_LIKE,) if one.group.like else ())), ir.UnitAttr.get())
-    ir.Operation.create(GROUP, [], [value], attrs, loc=op.location, ip=ip)
+    ir.Operation.create(SHARDING_GROUP, [], [value], attrs, loc=op.location, ip=ip)

@@ -14,8 +14,6 @@ from meshbridge.ir.mlir import MANUAL, OpError, ir, sdy, source_location, tensor
 from meshbridge_converters import carriers, sdy_attributes
 from meshbridge_converters.sdy_attributes import SdyMesh
 
-GROUP = "sdy.sharding_group"
-
 
 def manual_axes(op: ir.Operation) -> list[str]:
     """The names in a manual computation's `manual_axes`."""

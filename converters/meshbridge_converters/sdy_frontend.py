@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from meshbridge.ir.mlir import (
     MANUAL,
+    SHARDING_GROUP,
     SIDES,
     OpError,
     call_target,
@@ -33,7 +34,6 @@ from meshbridge.ir.mlir import (
 )
 from meshbridge_converters import carriers
 from meshbridge_converters.carriers import MHLO_SHARDING, SHARDING
-from meshbridge_converters.invariants import GROUP
 
 Value: TypeAlias = "ir.Value[Any]"
 
@@ -255,7 +255,7 @@ def _result(op: ir.Operation) -> None:
 
 
 def _group(op: ir.Operation) -> None:
-    _replace(op, GROUP, {"group_id": _only_string(op, "xla.sdy.sharding_group_id")})
+    _replace(op, SHARDING_GROUP, {"group_id": _only_string(op, "xla.sdy.sharding_group_id")})
 
 
 def _barrier(op: ir.Operation) -> None:

@@ -32,7 +32,7 @@ from meshbridge.dialect import attributes, build
 from meshbridge.dialect.ops import MANUAL_AXES, REPLICATED_AXES, SOURCE, SOURCE_ATTRIBUTES, UNSAID
 from meshbridge.ir import mlir
 from meshbridge.ir.builder import Builder
-from meshbridge.ir.mlir import MANUAL, SIDES, OpError, ancestor_in, function_type, has_no_regions, ir, tensor_type
+from meshbridge.ir.mlir import MANUAL, SHARDING_GROUP, SIDES, OpError, ancestor_in, function_type, has_no_regions, ir, tensor_type
 from meshbridge.ir.sharding import Sharding
 from meshbridge_converters import carriers, group_meshes, invariants, meshes, sdy_attributes, sdy_frontend
 from meshbridge_converters.carriers import CONSTRAINING, NAMED, OUR_PROPAGATION_EDGES, PROPAGATION_EDGES, SHARDING
@@ -369,7 +369,7 @@ _IMPORTERS: dict[str, Callable[[_Import, _Site], None]] = {
     "func.func": _Import.function,
     MANUAL: _Import.manual_computation,
     NAMED: _Import.named_computation,
-    invariants.GROUP: _Import.group,
+    SHARDING_GROUP: _Import.group,
     **dict.fromkeys(CONSTRAINING, _Import.constraint),
     **dict.fromkeys(carriers.EDGES, _Import.edge),
 }

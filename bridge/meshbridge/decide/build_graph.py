@@ -22,7 +22,7 @@ from meshbridge.dialect.ops import MANUAL_AXES, OPEN_DIMS, PRIORITIES, REPLICATE
 from meshbridge.dialect.renumber import may_name_axes
 from meshbridge.dialect.signature import shape_of
 from meshbridge.ir.elements import type_bytes
-from meshbridge.ir.mlir import BARRIER, MANUAL, OpError, has_no_regions, ir, source_location, walk
+from meshbridge.ir.mlir import BARRIER, MANUAL, SHARDING_GROUP, OpError, has_no_regions, ir, source_location, walk
 from meshbridge.ir.sharding import Sharding, Split, even_split, is_even
 from meshbridge.ops.linear import ADD, UNARY, is_reshape, is_widening, writes_rows
 from meshbridge.ops.rule import Dims, Interface, Loop, ShardingRule, Signature, region_names
@@ -420,7 +420,7 @@ _HANDLERS = {
     MANUAL: GraphBuilder._manual_computation,
     BARRIER: GraphBuilder._hand_on,
     "mesh.get_sharding": GraphBuilder._nothing,
-    "sdy.sharding_group": GraphBuilder._group,
+    SHARDING_GROUP: GraphBuilder._group,
     "sdy.propagation_barrier": GraphBuilder._barrier,
     "sdy.data_flow_edge": GraphBuilder._edge,
 }

@@ -10,17 +10,17 @@ from meshbridge.ir.sharding import Axes
 
 
 def share_tensors(graph: Graph, groups: Iterable[list[int]], places: dict[int, str]) -> None:
-    """Gives the members of each group one tensor.
+    """Gives the members of each group one tensor. Groups that have a member in common are one group.
 
     Annotations that go together are joined: an open dimension takes the axes of those who say more. A member whose annotation
     contradicts those before it stays as it is annotated, in a tensor of its own; `graph.warnings` says so. `places` are the
     source locations of the statements that make tensors members.
     """
     standing: dict[int, int] = {}
-    for members in groups:
-        annotated = [tensor for tensor in dict.fromkeys(members) if graph.tensors[tensor].user]
+    for members in _merged(groups):
+        annotated = [tensor for tensor in members if graph.tensors[tensor].user]
         shared = annotated[0] if annotated else members[0]
-        for other in dict.fromkeys(members):
+        for other in members:
             if other == shared:
                 continue
             joined = _join(graph.tensors[shared], graph.tensors[other])
@@ -31,21 +31,23 @@ def share_tensors(graph: Graph, groups: Iterable[list[int]], places: dict[int, s
                 graph.warnings.append(_contradiction(graph, shared, other, places))
         graph.describe(shared, tied=True)
     if standing:
-        graph.tensor_of = {value: _last(standing, tensor) for value, tensor in graph.tensor_of.items()}
+        graph.tensor_of = {value: standing.get(tensor, tensor) for value, tensor in graph.tensor_of.items()}
         for node in graph.nodes:
             _rename(node, standing)
 
 
-def _last(standing: dict[int, int], tensor: int) -> int:
-    """What a tensor is joined with in the end: a value may be a member of several groups."""
-    while tensor in standing:
-        tensor = standing[tensor]
-    return tensor
+def _merged(groups: Iterable[list[int]]) -> list[list[int]]:
+    """The groups, of which those that have a member in common are one; each member once."""
+    group_of: dict[int, list[int]] = {}
+    for members in groups:
+        merged = list(dict.fromkeys(known for tensor in members for known in group_of.get(tensor, [tensor])))
+        group_of.update(dict.fromkeys(merged, merged))
+    return list({id(merged): merged for merged in group_of.values()}.values())
 
 
 def _rename(node: Node, standing: dict[int, int]) -> None:
-    node.operands = tuple(_last(standing, tensor) for tensor in node.operands)
-    node.results = tuple(_last(standing, tensor) for tensor in node.results)
+    node.operands = tuple(standing.get(tensor, tensor) for tensor in node.operands)
+    node.results = tuple(standing.get(tensor, tensor) for tensor in node.results)
 
 
 def _join(shared: Tensor, other: Tensor) -> dict[str, Any] | None:

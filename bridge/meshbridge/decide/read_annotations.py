@@ -30,7 +30,7 @@ from meshbridge.decide.given_option import given_option
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.module_mesh import find_mesh, sharding_on
 from meshbridge.dialect.ops import MANUAL_AXES
-from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, OpError, functions_to_partition, ir, walk
+from meshbridge.ir.mlir import BARRIER, MANUAL, REGION_OPS, SHARDING_GROUP, OpError, functions_to_partition, ir, walk
 from meshbridge.ir.sharding import Axes, Mesh, Sharding, is_even, replicated
 from meshbridge.ops.layouts import in_layout, shared_layout
 from meshbridge.ops.linear import carried_axes
@@ -38,7 +38,7 @@ from meshbridge.ops.option import Option, is_legal, loop_candidates, needed_shar
 from meshbridge.ops.placements import as_held
 from meshbridge.ops.rule import Interface, ShardingRule, shape_of
 
-STATEMENTS = frozenset({"sdy.data_flow_edge", "sdy.propagation_barrier", "sdy.sharding_group"})
+STATEMENTS = frozenset({"sdy.data_flow_edge", "sdy.propagation_barrier", SHARDING_GROUP})
 """Ops that speak of sharding and compute nothing."""
 
 

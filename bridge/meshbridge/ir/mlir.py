@@ -409,6 +409,9 @@ REGION_OPS = frozenset(("stablehlo.while", "stablehlo.case", "stablehlo.if", MAN
 BARRIER = "stablehlo.optimization_barrier"
 """Hands each operand on as the result of its number; the sharding of one says nothing of the others."""
 
+SHARDING_GROUP = "sdy.sharding_group"
+"""States that its operand is a member of a sharding group, by number; it computes nothing and has no results."""
+
 
 def call_target(op: ir.Operation) -> str:
     """What a custom call calls."""

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import SHARDING_GROUP, ir, stablehlo
 from meshbridge.legalize.table import Legalizer, replaces, rewrites
 
 
@@ -49,9 +49,14 @@ def _parts(op: ir.Operation) -> list[ir.Attribute]:
 
 
 def _is_shared(op: ir.Operation) -> bool:
-    """Whether an op has several uses and costs nothing."""
+    """Whether an op has several readers and costs nothing."""
     uses = iter(op.results[0].uses)
-    return next(uses, None) is not None and next(uses, None) is not None and _is_free(op)
+    return next(uses, None) is not None and next(uses, None) is not None and _is_free(op) and len(_readers(op)) > 1
+
+
+def _readers(op: ir.Operation) -> list[ir.OpOperand]:
+    """The uses of a value but for the statements that it belongs to a sharding group."""
+    return [use for use in op.results[0].uses if use.owner.operation.name != SHARDING_GROUP]
 
 
 def _is_free(op: ir.Operation) -> bool:
@@ -73,9 +78,13 @@ def split_constants(op: ir.Operation, rewriter: Legalizer) -> bool:
              %1 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
              "use"(%0), "use"(%1)
 
-    A value that two uses need in different shardings would otherwise be resharded.
+    A value that two uses need in different shardings would otherwise be resharded. Each copy is a member of the sharding groups
+    that the value is a member of.
     """
-    for use in list(op.results[0].uses)[1:]:
+    memberships = [owner for use in op.results[0].uses if (owner := use.owner.operation).name == SHARDING_GROUP]
+    for use in _readers(op)[1:]:
         copy = op.clone().operation
         use.owner.operation.operands[use.operand_number] = copy.results[0]
+        for membership in memberships:
+            membership.clone(ip=ir.InsertionPoint(membership)).operation.operands[0] = copy.results[0]
     return True

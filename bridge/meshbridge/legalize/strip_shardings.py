@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshbridge.dialect.ops import MANUAL_AXES
-from meshbridge.ir.mlir import CUSTOM_CALL, SIDES, OpError, dictionary, entries, ir, set_entries, unwrap, walk_all
+from meshbridge.ir.mlir import CUSTOM_CALL, SHARDING_GROUP, SIDES, OpError, dictionary, entries, ir, set_entries, unwrap, walk_all
 from meshbridge.ir.passes import Pass, register
 
 _PASS_THROUGH = frozenset(
@@ -20,7 +20,7 @@ _PASS_THROUGH = frozenset(
 _CALLS_THROUGH = frozenset({"Sharding", "xla.sdy.FuncResultSharding", "xla.sdy.PropagationBarrier", "annotate_device_placement"})
 """Targets of custom calls that do."""
 
-_ANNOTATIONS = frozenset({"mesh.sharding", "mesh.mesh", "sdy.mesh", "sdy.sharding_group"})
+_ANNOTATIONS = frozenset({"mesh.sharding", "mesh.mesh", "sdy.mesh", SHARDING_GROUP})
 """Operations without meaning for one device; users before definitions when erased from the end."""
 
 _GROUP_CALL = "xla.sdy.ShardingGroup"
