@@ -203,7 +203,7 @@ class _Decider:
     def _passed(self, tensor: int, *, finer: bool = False) -> Sharding | None:
         """How a tensor is passed from or to a caller."""
         defined = self.assigned.defined(tensor)
-        return self._at_boundary(self.graph.tensors[tensor], defined, finer) if defined is not None else None
+        return self._at_boundary(self.graph.tensors[tensor], defined.for_callers(), finer) if defined is not None else None
 
 
 def _in_equal_shards(mesh: Mesh, description: Tensor, defined: Sharding, finer: bool) -> Sharding:

@@ -77,7 +77,7 @@ class _Reader:
         if not isinstance(argument.type, ir.RankedTensorType):
             return None
         sharding = self._annotated(argument) or self._as_used(argument)
-        return sharding if sharding.summed_axes else sharding.without_partial()
+        return sharding.for_callers()
 
     def _target(self, op: ir.Operation) -> Sharding:
         """The sharding that a `mesh.shard` names, with an entry per dimension."""
@@ -146,7 +146,9 @@ class _Reader:
         """Results of a function are partial only where they are annotated so."""
         now, op = self._now.get(value), value.owner
         is_annotated = not isinstance(op, ir.Block) and op.name == "mesh.shard"
-        return now if now is None or (is_annotated and now.summed_axes) else now.without_partial()
+        if now is None:
+            return None
+        return now.for_callers() if is_annotated else now.without_partial()
 
     def _payload(self, op: ir.Operation) -> OpDecision:
         rule = self.interface.rule(op)

@@ -223,6 +223,10 @@ class Sharding:
     def without_partial(self) -> Sharding:
         return replace(self, partial_axes=(), partial_kind="sum") if self.partial_axes else self
 
+    def for_callers(self) -> Sharding:
+        """What a caller holds: the terms of a sum, for which JAX and Shardy have a word, but the reduced value of other kinds."""
+        return self if self.summed_axes else self.without_partial()
+
 
 def without_end(split: Split) -> Split:
     """`split` without empty lists at its end, which the dialect leaves out."""
