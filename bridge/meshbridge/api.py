@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from meshbridge.ir.groups import Spelling
     from meshbridge.ir.mlir import ir
     from meshbridge.jitted.function import Jitted
+    from meshbridge.lowering.local_program import Shardings
     from meshbridge.machines.machine import OptionSet
     from meshbridge.partition.mesh_spmdization import Resharding
     from meshbridge.pipeline import Collectives, Emit, Inside
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     Source: TypeAlias = Program | Exported | Lowered | ir.Module
     Named: TypeAlias = Mapping[str, Any] | None
+    Local: TypeAlias = bool | tuple[Shardings | None, Shardings | None]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,11 +72,17 @@ def partition(
     stablehlo_version: str,
     ops: Sequence[str] = ...,
     platform: str | None = ...,
+    local: Local = ...,
     **options: Unpack[PartitionKeywords],
 ) -> Program: ...
 @overload
 def partition(
-    program: Program, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[PartitionKeywords]
+    program: Program,
+    *,
+    emit: Emit = ...,
+    platform: str | None = ...,
+    local: Local = ...,
+    **options: Unpack[PartitionKeywords],
 ) -> Program: ...
 @overload
 def partition(
@@ -96,11 +104,17 @@ def partition(
     kwargs: Named = ...,
     emit: Literal["shard_map"],
     platform: str | None = ...,
+    local: Local = ...,
     **options: Unpack[PartitionKeywords],
 ) -> str: ...
 @overload
 def partition(
-    program: ir.Module | Lowered | Exported, *, emit: Emit = ..., platform: str | None = ..., **options: Unpack[PartitionKeywords]
+    program: ir.Module | Lowered | Exported,
+    *,
+    emit: Emit = ...,
+    platform: str | None = ...,
+    local: Local = ...,
+    **options: Unpack[PartitionKeywords],
 ) -> ir.Module: ...
 @overload
 def partition(
@@ -119,6 +133,7 @@ def partition(
     stablehlo_version: str | None = None,
     ops: Sequence[str] = (),
     platform: str | None = None,
+    local: Local = False,
     **options: Unpack[PartitionKeywords],
 ) -> Any:
     """Partitions a program: the same function for its caller, every collective explicit inside.
@@ -134,6 +149,9 @@ def partition(
     With the form `shard_map` it is the text of a Python file (docs/shard-map.md).
     `platform` chooses one of several that an Exported is for; a function is exported for it, whatever devices there are.
     `compiler_options` is the set of XLA's options that what it gives will be compiled under: the plan is made for that.
+    With `local=True`, what is given is one device's program, with collectives of the mesh dialect or StableHLO, and each device
+    has shards of its own, along dimension 0. `local=(in_shardings, out_shardings)` says of what arguments and results are shards:
+    one sharding for each, `[[0], []]`, or a text, `"[[0], []] partial = sum [1]"`; None for shards of their own.
 
     Raises MeshError with a located diagnostic, also for an option that cannot have its value.
     """
@@ -142,7 +160,7 @@ def partition(
     from meshbridge.read import formats
     from meshbridge.runtime.devices import implied
 
-    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    opened = _handed_in(formats.unpack(program, context(), arguments, kwargs, platform), local)
     options.setdefault("machine", implied(opened.platforms).name)
     how = pipeline.Options(emit=emit, stablehlo_version=stablehlo_version, ops=tuple(ops), **options)
     opened = opened.planned(how)
@@ -156,6 +174,18 @@ def partition(
     if isinstance(program, formats.Program):
         return opened if emit == "exported" else replace(opened, format=formats.TEXT)
     return formats.pack(opened) if emit == "exported" else opened.module
+
+
+def _handed_in(program: Program, local: Local) -> Program:
+    """A program that was opened, in place a partitioned one where it is one device's."""
+    if local:
+        from meshbridge.lowering.local_program import hand_in, texts
+        from meshbridge.read import formats
+
+        formats.refuse_calling(program)
+        ins, outs = (None, None) if isinstance(local, bool) else local
+        hand_in(program.module, texts(ins), texts(outs))
+    return program
 
 
 def report(
@@ -172,13 +202,14 @@ def report(
     inside: Inside = "open",
     tokens: float | None = None,
     suggest: int = 0,
+    local: Local = False,
 ) -> Report:
     """What `program` communicates once it is partitioned, and why; what it computes twice, and how much memory it needs. On a
     machine with a topology, the time of a step, which is compiled under `compiler_options` and processes so many `tokens`. Where
     no machine is named, it is as for `partition`. With `suggest`, up to so many changes of its shardings with which it
     communicates less, each tried: that takes as long as partitioning it four times for each, and four times more.
 
-    It takes what `partition` takes, and leaves it as it is. Raises MeshError.
+    It takes what `partition` takes, one device's program too, and leaves it as it is. Raises MeshError.
     """
     from meshbridge.ir.mlir import context
     from meshbridge.pipeline import Options
@@ -186,7 +217,7 @@ def report(
     from meshbridge.reports import partition_and_report, partition_and_suggest
     from meshbridge.runtime.devices import Chosen, implied
 
-    opened = formats.unpack(program, context(), arguments, kwargs, platform)
+    opened = _handed_in(formats.unpack(program, context(), arguments, kwargs, platform), local)
     chosen = implied(opened.platforms) if machine is None else Chosen(machine)
     options = Options(
         "mesh",
@@ -460,6 +491,7 @@ def compile(
     kwargs: Named = None,
     devices: Sequence[Any] | None = None,
     compiler_options: Given = "best",
+    local: Local = False,
     **options: Unpack[Keywords],
 ) -> Executable:
     """Compiles what `partition` takes, at any stage up to `local`, for PJRT devices: by default those that the arguments are on,
@@ -469,6 +501,7 @@ def compile(
     function is traced with `arguments` and `kwargs`; an artifact for several platforms is compiled for the devices' own.
     XLA compiles under its defaults with `compiler_options="default"`, or under its options that are given by name; else under
     those that the devices' machine names, under which collectives overlap. The plan is made for the same set.
+    One device's program is `local`, as for `partition`.
     Where the devices are of several processes, each of them has to compile the same program, and waits for the others.
     Raises MeshError for a program that cannot be partitioned, or that needs more devices than there are, and for an option that
     XLA does not take; in every process where one of several fails, is missing, or has another plan.
@@ -485,7 +518,7 @@ def compile(
     asked = CompilerOptions.of(compiler_options)
     available = tuple(devices if devices is not None else jax.devices())
     with processes.Agreement(available) as agreement:
-        opened = formats.unpack(program, context(), arguments, kwargs)
+        opened = _handed_in(formats.unpack(program, context(), arguments, kwargs), local)
         if available:
             opened = formats.for_platform(opened, jax_devices.platform(available[0]))
         taken = processes.signature(opened.module)

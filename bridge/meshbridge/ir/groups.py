@@ -165,7 +165,11 @@ class Groups:
     def _with_channel(self, name: str, attr: ir.Attribute) -> Attributes:
         if self.form == "local":
             return {name: attr}
-        return {name: attr, "channel_handle": self._once(("channel",), _channel)}
+        return {name: attr, "channel_handle": self.channel()}
+
+    def channel(self) -> ir.Attribute:
+        """The channel that makes device numbers those of partitions."""
+        return self._once(("channel",), _channel)
 
     def _replica_groups(self, mesh: Mesh, logical: Digits | None, listed: Callable[[], Numbers]) -> ir.Attribute:
         """`replica_groups` as `spelling` has them; dense where no axes name those digits of logical numbers."""

@@ -4,7 +4,13 @@ name, and users write them in manual computations. They stand in the exported fo
 
 from __future__ import annotations
 
-from meshbridge.ir.mlir import ir, walk_all
+from collections.abc import Iterator
+
+import numpy as np
+
+from meshbridge.ir.groups import Groups, dense
+from meshbridge.ir.mlir import MeshError, OpError, find, ir, stablehlo, walk_all
+from meshbridge.ir.sharding import Mesh
 
 BY_PARTITION = frozenset(
     f"stablehlo.{name}"
@@ -19,6 +25,9 @@ BY_PARTITION = frozenset(
     )
 )
 """Operations that number devices by partition if they have a channel, and by replica if they have none."""
+
+NUMBERING = BY_PARTITION | {"stablehlo.replica_id"}
+"""Operations that number devices either way."""
 
 
 def find_replicas(module: ir.Module) -> ir.Operation | None:
@@ -41,3 +50,61 @@ def by_replica(op: ir.Operation) -> None:
     for name in ("channel_handle", "use_global_device_ids"):
         if name in op.attributes:
             del op.attributes[name]
+
+
+def by_partition(op: ir.Operation, mesh: Mesh) -> None:
+    """Makes `op`, of a program that runs once on each device of `mesh`, number devices by partition. Raises OpError for devices
+    that the mesh does not have."""
+    if op.name == "stablehlo.replica_id":
+        number = ir.Operation.create("stablehlo.partition_id", [op.results[0].type], loc=op.location, ip=ir.InsertionPoint(op))
+        op.results[0].replace_all_uses_with(number.results[0])
+        op.erase()
+        return
+    if beyond := sorted(device for device in _listed(op) if device >= mesh.size):
+        raise OpError(op, f"names device {beyond[0]}, expected one of the {mesh.size} of @{mesh.name}, from 0")
+    if "replica_groups" in op.attributes and _means_all(op):
+        op.attributes["replica_groups"] = dense(np.arange(mesh.size)[None])
+    if len(op.operands):
+        op.attributes["channel_handle"] = Groups("exported").channel()
+    if op.name in _WITH_GLOBAL_IDS:
+        op.attributes["use_global_device_ids"] = ir.UnitAttr.get()
+
+
+_WITH_GLOBAL_IDS = frozenset(f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "reduce_scatter"))
+"""Collectives that say by a flag that their groups list devices."""
+
+
+def count_devices(module: ir.Module) -> int:
+    """How many devices a program runs on that declares no mesh: as many as the module asks for, or its collectives name.
+
+    Raises MeshError where neither says so.
+    """
+    attributes = module.operation.attributes
+    counts = [
+        int(ir.IntegerAttr(attributes[name]).value) for name in ("mhlo.num_replicas", "mhlo.num_partitions") if name in attributes
+    ]
+    named = max((device + 1 for op in find(module.operation, NUMBERING) for device in _listed(op)), default=1)
+    if (count := max(int(np.prod(counts)), named)) > 1:
+        return count
+    hint = "declare them, as in mesh.mesh @mesh(shape = 2x4)"
+    raise MeshError(
+        f"<module>: error: the program declares no mesh, and nothing in it says how many devices run it\n  hint: {hint}"
+    )
+
+
+def _listed(op: ir.Operation) -> Iterator[int]:
+    """The devices that the groups or pairs of a collective list."""
+    for name in ("replica_groups", "source_target_pairs"):
+        if name in op.attributes and isinstance(listed := op.attributes[name], ir.DenseElementsAttr):
+            yield from (int(device) for device in np.array(listed).ravel() if device >= 0)
+
+
+def _means_all(op: ir.Operation) -> bool:
+    """Whether the groups of a collective are one of all devices: none are listed, or the one replica of all partitions is."""
+    listed = op.attributes["replica_groups"]
+    if not isinstance(listed, ir.DenseElementsAttr):
+        return False
+    channel = op.attributes.get("channel_handle")
+    joins = channel is not None and stablehlo.ChannelHandle(channel).handle > 0 and op.name in _WITH_GLOBAL_IDS
+    devices = list(_listed(op))
+    return not devices or (joins and "use_global_device_ids" not in op.attributes and devices == [0])

@@ -45,9 +45,14 @@ def is_scalar(type_: ir.Type) -> bool:
     return isinstance(type_, ir.IndexType | ir.IntegerType | ir.FloatType)
 
 
+def without_index(element: ir.Type) -> ir.Type:
+    """The element type in which XLA holds `element`."""
+    return ir.IntegerType.get_signless(32) if isinstance(element, ir.IndexType) else element
+
+
 def tensor_for(type_: ir.Type) -> ir.Type:
     """The tensor type of a scalar type."""
-    return tensor([], ir.IntegerType.get_signless(32) if isinstance(type_, ir.IndexType) else type_)
+    return tensor([], without_index(type_))
 
 
 def lower_scalar(op: ir.Operation, constants: Constants) -> bool:

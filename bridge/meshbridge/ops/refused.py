@@ -58,7 +58,7 @@ def refuse(op: ir.Operation, name: str, *, is_inside: bool) -> None:
     if name in REFUSED:
         raise OpError(op, *REFUSED[name])
     if name in INSIDE_ONLY and not is_inside:
-        raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation")
+        raise OpError(op, INSIDE_ONLY[name], "move it into a manual computation; --local takes the program as one device's")
     if name == CUSTOM_CALL and has_effect(op):
         if not is_callback(op):
             raise OpError(op, _EFFECT, "keep it out of the partitioned program")

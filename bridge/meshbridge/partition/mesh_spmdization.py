@@ -41,7 +41,7 @@ from meshbridge.resharding import Options
 
 _IS_PARTITIONED = (
     "stands in a program that is not partitioned yet, where only mesh.sharding and mesh.shard may",
-    "what mesh-spmdization=boundary has partitioned says so, and is taken as such",
+    "--local takes it as one device's program; what mesh-spmdization=boundary has partitioned says so itself",
 )
 """What is wrong with a collective of the dialect, and a way out."""
 

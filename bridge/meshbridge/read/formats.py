@@ -324,6 +324,15 @@ def unpack(
     raise MeshError(f"error: expected {kinds}, found {type(value).__name__}{hint}")
 
 
+def refuse_calling(program: Program) -> None:
+    """Raises MeshError for a program that JAX calls on global arrays, in place of one device's."""
+    if program.calling is not None:
+        hint = "leave out --local"
+        raise MeshError(
+            f"error: {program.format.summary} computes on global arrays, expected one device's program\n  hint: {hint}"
+        )
+
+
 def refuse_arguments(value: object, arguments: Sequence[Any], named: Mapping[str, Any] | None) -> None:
     """Raises MeshError if there are arguments: only a jitted function is traced with some."""
     if arguments or named:

@@ -104,6 +104,30 @@ def target(command: str, text: str) -> Target:
         raise console.UsageError(f"meshbridge {command}: {error}") from None
 
 
+def add_local(parser: console.Parser, what: str = "the input") -> None:
+    """Whether a program is one device's, and what its arguments and results are shards of."""
+    help_ = f"{what} is one device's program, with collectives of the mesh dialect or of StableHLO"
+    parser.add_argument("--local", action="store_true", help=help_)
+    for side, named in (("in", "argument"), ("out", "result")):
+        help_ = f"with --local: the sharding of each {named}, separated by ';' (default: a shard of its own on each device)"
+        parser.add_argument(f"--{side}-shardings", metavar="'[[0], []]; …'", help=help_)
+
+
+def without_local(options: argparse.Namespace) -> dict[str, str]:
+    """The options that say nothing of a program that is not one device's."""
+    return {} if options.local else dict.fromkeys(("--in-shardings", "--out-shardings"), "without --local")
+
+
+def local_program(program: Program, options: argparse.Namespace) -> Program:
+    """The program as the options have it: in place a partitioned one where it is one device's. Raises MeshError."""
+    if options.local:
+        from meshbridge.lowering.local_program import hand_in, split_texts
+
+        formats.refuse_calling(program)
+        hand_in(program.module, split_texts(options.in_shardings), split_texts(options.out_shardings))
+    return program
+
+
 def add_run_inputs(parser: console.Parser) -> None:
     """On how many devices to run, and on what."""
     parser.add_argument("--devices", type=count, help=f"virtual CPU devices (default: {DEVICES})")

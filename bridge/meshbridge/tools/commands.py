@@ -40,6 +40,7 @@ TOLERANCE = 1e-4
 
 def _add_partition(parser: console.Parser) -> None:
     arguments.add_input(parser)
+    arguments.add_local(parser)
     _add_platform(parser)
     parser.add_argument("-o", dest="output", default="-", help="output file; its suffix may ask for another format (default: -)")
     _add_options(parser, "emit", "resharding", "collectives", "inside", "replica_groups", "compiler_options")
@@ -57,6 +58,7 @@ def _add_partition(parser: console.Parser) -> None:
 
 def _add_run(parser: console.Parser) -> None:
     arguments.add_input(parser)
+    arguments.add_local(parser)
     arguments.add_run_inputs(parser)
     parser.add_argument("--outputs", metavar="Y.npz", help="write the outputs there, named in the same way")
     parser.add_argument("--check", action="store_true", help="compare with the unsharded program on one device")
@@ -77,6 +79,7 @@ def _add_convert(parser: console.Parser) -> None:
 
 def _add_report(parser: console.Parser) -> None:
     arguments.add_input(parser)
+    arguments.add_local(parser)
     _add_platform(parser)
     _add_options(parser, "resharding", "collectives", "inside", "compiler_options")
     _add_machine(parser)
@@ -179,7 +182,7 @@ def partition(options: argparse.Namespace) -> int:
     useless = _USELESS[options.emit] | ({} if options.report else {"--json": "without --report"})
     is_plain = options.stablehlo_version is not None
     useless |= {"--replica-groups": f"with {_VERSION}, which lists devices"} if is_plain else {"--ops": f"without {_VERSION}"}
-    useless |= _without_device(options.machine)
+    useless |= _without_device(options.machine) | arguments.without_local(options)
     console.refuse_ignored("meshbridge partition", useless, _given(options))
     given = {name: value for name, value in vars(options).items() if name in (*_HELP, "machine", "layout", "memory_limit")}
     how = pipeline.Options(**given, stablehlo_version=options.stablehlo_version, ops=_ops(options.ops))
@@ -187,6 +190,7 @@ def partition(options: argparse.Namespace) -> int:
         program = _read_for_platform(options).planned(how)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
+            program = arguments.local_program(program, options)
             _refuse_done(program, options, "resharding", "machine", "layout", "memory_limit", "inside", "compiler_options")
             if options.report:
                 found, timings = partition_and_report(program.module, how, on_stage=_reached(steps))
@@ -280,8 +284,9 @@ def _presentable(program: Program, how: pipeline.Options) -> Program:
 
 def run(options: argparse.Namespace) -> int:
     """`meshbridge run IN`."""
-    useless = {} if options.check else {"--tolerance": "without --check"}
-    console.refuse_ignored("meshbridge run", useless, {"--tolerance": options.tolerance is not None})
+    useless = arguments.without_local(options) | ({} if options.check else {"--tolerance": "without --check"})
+    useless |= {"--check": "with --local: one device's program has no unsharded form"} if options.local else {}
+    console.refuse_ignored("meshbridge run", useless, _given(options) | {"--tolerance": options.tolerance is not None})
     console.refuse_outputs("meshbridge run", {"--outputs": options.outputs})
     arguments.set_defaults(options, seed=0, tolerance=TOLERANCE, devices=arguments.DEVICES)
     arguments.make_devices(options.devices)
@@ -292,7 +297,7 @@ def run(options: argparse.Namespace) -> int:
         files.about(files.display_name(options.input), program.format.wording),
         inputs.for_module(program, options.inputs) as options.inputs,
     ):
-        return trial.run(program.module, options)
+        return trial.run(arguments.local_program(program, options).module, options)
 
 
 def convert(options: argparse.Namespace) -> int:
@@ -334,7 +339,7 @@ def _binary(program: Program) -> Program:
     return replace(program, format=formats.BYTECODE)
 
 
-_OF_SIZES = ("by", "suggest", "tokens", "perfetto", "html", "model_explorer", "memory_limit", "layout")
+_OF_SIZES = ("local", "by", "suggest", "tokens", "perfetto", "html", "model_explorer", "memory_limit", "layout")
 """Options of `meshbridge report` that are about figures of one choice of sizes."""
 
 
@@ -368,7 +373,7 @@ def report(options: argparse.Namespace) -> int:
     given = {"--perfetto": options.perfetto, "--layout": options.layout, "--tokens": options.tokens}
     useless = {} if is_placed else dict.fromkeys(given, "without --machine DEVICE:TOPOLOGY, as in h100:1x1x8")
     useless |= {"--by": "with --json, which has all of it"} if options.json else {}
-    useless |= _without_device(options.machine)
+    useless |= _without_device(options.machine) | arguments.without_local(options)
     console.refuse_ignored("meshbridge report", useless, _given(options) | given | {"--by": options.by})
     written = {flag: getattr(options, flag.strip("-").replace("-", "_")) for flag in ("--perfetto", "--html", "--model-explorer")}
     console.refuse_outputs("meshbridge report", written)
@@ -379,6 +384,7 @@ def report(options: argparse.Namespace) -> int:
         program = _read_for_platform(options)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
+            program = arguments.local_program(program, options)
             _refuse_done(
                 program, options, "resharding", "memory_limit", "inside", *(() if is_placed else ("machine", "compiler_options"))
             )

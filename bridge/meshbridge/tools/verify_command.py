@@ -8,9 +8,11 @@ import sys
 from dataclasses import asdict
 
 from meshbridge import pipeline
+from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.passes import Pass
+from meshbridge.lowering.local_program import hand_in, shardings_between, speaks_of_devices
 from meshbridge.read import files, formats
 from meshbridge.tools import arguments, console, progress
 from meshbridge.verify.trace import Parting
@@ -20,6 +22,7 @@ from meshbridge.verify.verdict import MEMORY, Difference, Verdict, verify
 def add_options(parser: console.Parser) -> None:
     """The options of `meshbridge verify` beside its input."""
     parser.add_argument("partitioned", nargs="?", metavar="PARTITIONED", help="the program to verify (default: partition SOURCE)")
+    arguments.add_local(parser, "PARTITIONED, or SOURCE where it stands alone,")
     parser.add_argument(
         "--after-each-pass", action="store_true", help="partition, and name the first pass that changes the meaning"
     )
@@ -38,22 +41,46 @@ def run(options: argparse.Namespace) -> int:
     """The body of `meshbridge verify`; returns 0 if the programs are equal, 1 if they differ."""
     if options.after_each_pass and options.partitioned is not None:
         raise console.UsageError("meshbridge verify: error: --after-each-pass partitions SOURCE itself, but PARTITIONED is given")
+    console.refuse_ignored("meshbridge verify", arguments.without_local(options), _shardings(options))
     if options.after_each_pass:
-        return _after_each_pass(console.read_program(options.input, options.dims).module, options)
+        return _after_each_pass(_read_source(options), options)
     with progress.shown((_READING, _PARTITIONING, _VERIFYING), quiet=options.quiet) as steps:
-        source = console.read_program(options.input, options.dims).module
+        source = _read_source(options)
         steps.done(_READING)
         if options.partitioned is None:
             partitioned = formats.copy_module(source)
             with files.about(files.display_name(options.input)):
                 pipeline.partition_module(partitioned)
         else:
-            partitioned = console.read_program(options.partitioned).module
+            partitioned = _read_partitioned(source, options)
         steps.done(_PARTITIONING)
         with files.about(files.display_name(options.partitioned or options.input)):
             verdict = verify(source, partitioned, seed=options.seed, memory=options.memory)
     _print(verdict, options.json)
     return 0 if verdict.equal else 1
+
+
+def _shardings(options: argparse.Namespace) -> dict[str, str | None]:
+    return {"--in-shardings": options.in_shardings, "--out-shardings": options.out_shardings}
+
+
+def _read_source(options: argparse.Namespace) -> ir.Module:
+    """The source: one device's program where it stands alone with `--local`, or is handed in beside another that is."""
+    program = console.read_program(options.input, options.dims)
+    if options.partitioned is None or speaks_of_devices(program.module):
+        with files.about(files.display_name(options.input), program.format.wording):
+            arguments.local_program(program, options)
+    return program.module
+
+
+def _read_partitioned(source: ir.Module, options: argparse.Namespace) -> ir.Module:
+    """The program to verify; of one device's, the shardings that nobody gives are those that make up the source's tensors."""
+    program = console.read_program(options.partitioned)
+    with files.about(files.display_name(options.partitioned), program.format.wording):
+        if options.local and not is_partitioned(source) and not any(_shardings(options).values()):
+            hand_in(program.module, *shardings_between(source, program.module))
+            return program.module
+        return arguments.local_program(program, options).module
 
 
 def _after_each_pass(source: ir.Module, options: argparse.Namespace) -> int:

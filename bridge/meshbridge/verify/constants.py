@@ -36,6 +36,8 @@ def _numbers(op: ir.Operation) -> Array:
         found = op.attributes["value"]
     except TypeError:  # the bindings have no class for complex elements
         return _from_text(op, element, shape)
+    if isinstance(found, (ir.IntegerAttr, ir.FloatAttr)):  # of a scalar
+        return np.array(found.value)
     if isinstance(found, ir.DenseElementsAttr) and found.is_splat:
         try:
             return np.array(found.get_splat_value().value)  # type: ignore[attr-defined]

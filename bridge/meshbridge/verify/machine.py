@@ -190,7 +190,9 @@ def _compile(owner: ir.Operation, region: int) -> Code:
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
-    """The static shape of a tensor. Raises MeshError for values that have none."""
+    """The static shape of a tensor, () of a scalar. Raises MeshError for values that have none."""
+    if is_scalar(value.type):
+        return ()
     if not isinstance(value.type, ir.RankedTensorType):
         raise MeshError(f"<module>: error: a value of type {value.type} has no exact evaluation")
     kind = value.type
@@ -200,8 +202,13 @@ def shape_of(value: ir.Value) -> tuple[int, ...]:
 
 
 def element_of(value: ir.Value) -> ir.Type:
-    """The element type of a tensor."""
-    return ir.RankedTensorType(value.type).element_type
+    """The element type of a tensor; the type of a scalar."""
+    return value.type if is_scalar(value.type) else ir.RankedTensorType(value.type).element_type
+
+
+def is_scalar(kind: ir.Type) -> bool:
+    """Whether a value of this type is one number."""
+    return isinstance(kind, (ir.IndexType, ir.IntegerType, ir.FloatType))
 
 
 def is_float(element: ir.Type) -> bool:

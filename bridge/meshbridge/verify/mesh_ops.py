@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from meshbridge.verify.collectives import exchange, moved, parts, swapped
 from meshbridge.verify.elementwise import apply_binary, converted
 from meshbridge.verify.field import Array
 from meshbridge.verify.layout import Digit, Mesh, axis_lists, mesh_of, numbers_of
-from meshbridge.verify.machine import Machine, element_of, evaluates, index, integer, integers, same_numbers, shape_of
+from meshbridge.verify.machine import Machine, align, element_of, evaluates, index, integer, integers, same_numbers, shape_of
 from meshbridge.verify.reductions import combiner_named, reduced
 
 DYNAMIC = -(2**63)
@@ -88,8 +89,8 @@ def _prepared(machine: Machine, op: ir.Operation, x: Array) -> Array:
 
 @evaluates("mesh.sharding", "mesh.get_sharding")
 def sharding(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """A sharding, which says nothing of elements."""
-    return [np.zeros(1, np.bool_)]
+    """What a sharding says at run time alone: the offsets and halo sizes that are operands, in that order."""
+    return [np.stack(align(*operands), axis=1) if operands else np.zeros((1, 0), np.int64)]
 
 
 @evaluates("mesh.shard")
@@ -190,9 +191,10 @@ def update_halo(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
     """Every halo cell gets its owner's value, dimension by dimension; elements beyond the global tensor keep what they hold."""
     mesh, x = _mesh(machine, op), machine.everywhere(operands[0]).copy()
     split = [(dim, axes) for dim, axes in enumerate(axis_lists(op.attributes["split_axes"])) if axes]
-    halos = integers(op, "static_halo_sizes")
-    if DYNAMIC in halos:
-        raise OpError(op, "has halo sizes that are operands, which have no exact evaluation")
+    entries = iter(operands[1:])
+    halos = [
+        same_numbers(op, next(entries), "halo size")[0] if size == DYNAMIC else size for size in integers(op, "static_halo_sizes")
+    ]
     for (dim, axes), low, high in zip(split, halos[::2], halos[1::2], strict=True):
         core = x.shape[dim + 1] - low - high
         before = x.copy()
@@ -222,6 +224,65 @@ def process_multi_index(machine: Machine, op: ir.Operation, operands: list[Array
 def process_linear_index(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The device's row-major number."""
     return [_mesh(machine, op).positions()]
+
+
+@evaluates("mesh.neighbors_linear_indices")
+def neighbors_linear_indices(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """The row-major numbers of the devices before and after one along some axes; -1 beyond either end."""
+    mesh, device = _mesh(machine, op), _row_major(_mesh(machine, op), operands)
+    digits = _digits(mesh, integers(op, "split_axes"))
+    positions, groups = mesh.positions(), mesh.groups(digits)
+    beside = np.full((2, mesh.size), -1)
+    for group in groups:
+        numbers = positions[group]
+        beside[0][numbers[1:]], beside[1][numbers[:-1]] = numbers[:-1], numbers[1:]
+    return [beside[0][device], beside[1][device]]
+
+
+def _row_major(mesh: Mesh, coordinates: Sequence[Array]) -> Array:
+    """The row-major number of the device that has these coordinates."""
+    number = np.zeros(1, np.int64)
+    for (_, size), coordinate in zip(mesh.axes, coordinates, strict=True):
+        number = number * size + coordinate
+    return number
+
+
+@evaluates("mesh.shard_shape")
+def shard_shape(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
+    """Per dimension the size of one device's shard, halos included: by its offsets, else by ceiling division."""
+    position = [str(value.type) for value in op.operands].index("!mesh.sharding")
+    said = op.operands[position].owner.operation
+    mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(said.attributes["mesh"]).value])
+    sizes = _filled(integers(op, "shape") or integers(op, "dims"), operands[:position])
+    dynamic = iter(operands[position][:, number] for number in range(operands[position].shape[1]))
+    starts = _filled(integers(said, "static_sharded_dims_offsets"), dynamic)
+    halos = _filled(integers(said, "static_halo_sizes"), dynamic)
+    given = operands[position + 1 :]
+    device = _row_major(mesh, _filled(integers(op, "device"), given)) if "device" in op.attributes else given[0]
+    split = [*axis_lists(said.attributes["split_axes"]), *([] for _ in sizes)]
+    found = []
+    for size, axes in zip(sizes, split, strict=False):
+        if not axes:
+            found.append(size)
+            continue
+        digits = _digits(mesh, axes)
+        count, number = prod(length for _, length in digits), numbers_of(device, digits)
+        piece = -(-size // count)
+        own = np.clip(size - number * piece, 0, piece)
+        if starts:
+            offsets, starts = np.stack(align(*starts[: count + 1]), axis=1), starts[count + 1 :]
+            rows = np.arange(max(len(offsets), len(number)))
+            offsets, number = (np.broadcast_to(each, (len(rows), *each.shape[1:])) for each in (offsets, number))
+            own = offsets[rows, number + 1] - offsets[rows, number]
+        found.append(own + (halos[0] + halos[1] if halos else 0))
+        halos = halos[2:]
+    return found
+
+
+def _filled(entries: Sequence[int], operands: Iterable[Array]) -> list[Array]:
+    """A static list, each dynamic entry of which is the next operand."""
+    values = iter(operands)
+    return [next(values) if entry == DYNAMIC else np.array([entry]) for entry in entries]
 
 
 @evaluates("mesh.mesh_shape")

@@ -24,6 +24,7 @@ from meshbridge.verify import (
     ordering,
     random_bits,
     reductions,
+    scalars,
     windows,
 )
 from meshbridge.verify.field import PRIMES, Array, Field
@@ -33,7 +34,7 @@ from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
     *(calls, collectives, constants, contractions, control, elementwise, indexing),
-    *(manual, mesh_ops, movement, older, ordering, random_bits, reductions, windows),
+    *(manual, mesh_ops, movement, older, ordering, random_bits, reductions, scalars, windows),
 )
 """Every module that has rules; importing them enters these in `machine.RULES`."""
 

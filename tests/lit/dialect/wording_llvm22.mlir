@@ -8,7 +8,7 @@ shard.grid @m(shape = 2)
 // CHECK:       wording_llvm22.mlir:14:8: error: 'shard.recv' op has no shard.send to match it
 // CHECK-NEXT:  hint: a shard.send of the same grid, grid_axes and type
 // PARTITION:      'shard.recv' op stands in a program that is not partitioned yet, where only shard.sharding and shard.shard may
-// PARTITION-NEXT: hint: what mesh-spmdization=boundary has
+// PARTITION-NEXT: hint: --local takes it as one device
 func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
   // A comment.
   %0 = shard.recv %a on @m grid_axes = [0] source = [0] : (tensor<4xf32>) -> tensor<4xf32>
