@@ -20,7 +20,7 @@ import meshbridge
 from meshbridge import Mutation
 from meshbridge.decide.mutation_script import read_mutations
 from meshbridge.dialect.attributes import axis_array
-from meshbridge.dialect.ops import OPTION
+from meshbridge.dialect.ops import OPTION, ShardingOp
 from meshbridge.ir.mlir import MeshError, ParseError, walk_all
 from meshbridge.read.formats import Program
 from meshbridge.tools import mesh_opt
@@ -267,6 +267,11 @@ def test_operations_in_manual_computations_take_other_axes(mesh: jax.sharding.Me
         (Mutation([[2]], index=0), "found the axis 2, expected"),
         (Mutation([[0], [0]], index=0), "its loops are parallel 16, parallel 64, reduction_sum 32; an axis can split one loop"),
         (Mutation([[0], [], [], []], index=0), "has a sharding option for 4 loops, but it has 3"),
+        (Mutation([[0]], index=0, result=0, operand=0), "names a result and an operand, expected one of them"),
+        (Mutation([[0]], index=0, result=1), "has 1 results, but the mutation names result 1, from 0"),
+        (Mutation([[0]], index=0, operand=-1), "has 2 operands, but the mutation names operand -1, from 0"),
+        (Mutation([[], [], [], [0]], index=0, result=0), "4 lists of axes, expected at most 3 with that of a partial sum"),
+        (Mutation([[0], [0]], index=0, result=0), "cannot have result 0 sharded as [[0], [0]]: mesh axis duplicated"),
     ],
 )
 def test_bad_mutations(mutation: Mutation, message: str, exported: export.Exported) -> None:
@@ -305,6 +310,77 @@ def test_scripts_are_read() -> None:
     assert second == Mutation(((0,), (), (1,)), location="second", written="script.mlir:7:5")
     (named,) = read_mutations('"transform.mesh.mutate"() {option = [["data"], []], op = "a.b"} : () -> ()', "s")
     assert named.option == (("data",), ())
+
+
+PRETTY = """
+module attributes {transform.with_named_sequence} {  // as transform.named_sequence has it
+  transform.named_sequence @__transform_main(
+      %module: !transform.any_op {transform.readonly}, %other: !transform.any_op) attributes {"transform.yield"} {
+    %dots = transform.structured.match ops{["stablehlo.dot_general",
+        "stablehlo.tanh"]} in %module : (!transform.any_op) -> !transform.any_op
+    transform.mesh.mutate %dots, [[0], [1]] {location = "transform.mesh.mutate"} : !transform.any_op
+    %dot = transform.structured.match ops{["stablehlo.dot_general"]} in %module : (!transform.any_op) -> !transform.any_op
+    transform.mesh.mutate %dot operand 1, [["data"]] {index = 0} : (!transform.any_op) -> ()
+    transform.mesh.mutate #mesh.axisarray<[[0], [], [1]]> {location = "second"}
+    transform.mesh.mutate result 0, [[], [], ["data"]] {index = 2}
+    transform.yield
+  }
+}
+"""
+
+
+def test_scripts_are_read_in_their_own_syntax() -> None:
+    """As in generic form, comments, strings and names of attributes left alone, and lines where they were."""
+    both = [Mutation(((0,), (1,)), op, "transform.mesh.mutate", written="script.mlir:7:5") for op in (DOT, "stablehlo.tanh")]
+    assert read_mutations(PRETTY, "script.mlir") == (
+        *both,
+        Mutation((("data",),), DOT, index=0, operand=1, written="script.mlir:9:5"),
+        Mutation(((0,), (), (1,)), location="second", written="script.mlir:10:5"),
+        Mutation(((), (), ("data",)), index=2, result=0, written="script.mlir:11:5"),
+    )
+    (alone,) = read_mutations("transform.sequence failures(propagate) {\n^bb0(%a: !transform.any_op):\n"
+                              "  transform.mesh.mutate [[0]] {index = 0}\n}", "s")  # fmt: skip
+    assert alone == Mutation(((0,),), index=0, written="s:3:3")
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        Mutation([["data"], ["model"]], op=DOT, index=0, result=0),
+        Mutation([["model"], ["data"]], op=DOT, index=0, result=0),
+        Mutation([[], [], ["model"]], op=DOT, index=0, result=0),
+        Mutation([[], [], ["model"]], op=DOT, index=1, result=0),
+        Mutation([["model"]], op=DOT, index=1, operand=1),
+        Mutation([["model", "data"]], op="stablehlo.tanh", operand=0),
+        Mutation([[]], op="stablehlo.tanh", operand=0),
+    ],
+    ids=str,
+)
+def test_tensors_take_annotations(mutation: Mutation, exported: export.Exported) -> None:
+    """The decision has the annotation, and the program computes what it did."""
+    mutated = meshbridge.mutate(exported, mutations=[mutation])
+    decided = meshbridge.partition(mutated, emit="annotated").module
+    of_kind = [op for op in walk_all(decided) if op.name == mutation.op][mutation.index or 0]
+    if mutation.result is not None:
+        (use,) = of_kind.results[mutation.result].uses
+        shard = use.owner.operation
+    else:
+        assert mutation.operand is not None
+        shard = of_kind.operands[mutation.operand].owner.operation
+    assert shard.name == "mesh.shard"
+    found = ShardingOp(shard.operands[1].owner.operation).value.padded(2)
+    numbers = {"data": 0, "model": 1}
+    *split, partial = (tuple(numbers[str(axis)] for axis in axes) for axes in [*mutation.option, [], [], []][:3])
+    assert (found.split_axes, found.partial_axes) == (tuple(split), partial)
+    arrays = [np.random.default_rng(0).standard_normal(aval.shape, np.float32) for aval in exported.in_avals]
+    np.testing.assert_allclose(meshbridge.compile(mutated)(*arrays), mlp(*arrays), rtol=1e-4, atol=1e-4)
+
+
+def test_the_last_annotation_of_a_tensor_counts(exported: export.Exported) -> None:
+    once = [Mutation([["data"]], op=DOT, index=0, result=0), Mutation([["data"]], op="stablehlo.tanh", operand=0)]
+    again = [Mutation([["model"]], op=DOT, index=0, result=0), Mutation([[]], op="stablehlo.tanh", operand=0)]
+    mutated = meshbridge.mutate(meshbridge.mutate(exported, mutations=once), mutations=again)
+    assert str(mutated.module) == str(meshbridge.mutate(exported, mutations=again).module)
 
 
 def test_mesh_opt_prints_metrics_and_the_mutated_program(
@@ -352,6 +428,16 @@ def test_mesh_opt_prints_operations(artifact: Path, capsys: pytest.CaptureFixtur
         ('"transform.mesh.mutate"() {option = [[0]], line = 0} : () -> ()', "found the attribute 'line', expected option, op"),
         ('"transform.mesh.mutate"() {option = [[0]], index = "a"} : () -> ()', "expected a number as 'index'"),
         ('"transform.mesh.mutate"() {option = [[0]], op = 3} : () -> ()', "expected a text as 'op'"),
+        ("transform.tile %x", "script.mlir:1:1: error: found the op 'transform.tile', expected one of transform.mesh.mutate"),
+        ("transform.mesh.mutate {index = 0}", "script.mlir:1:23: error: expected an option as in [[0], []], found '{'"),
+        ("transform.mesh.mutate result 0 [[0]]", "script.mlir:1:32: error: expected ',', found '['"),
+        ("transform.mesh.mutate %op, [[0]]", "script.mlir:1:23: error: use of undeclared SSA value name"),
+        ("transform.structured.match interface{X} in %x", "script.mlir:1:28: error: expected 'ops', found 'interface'"),
+        ("transform.mesh.mutate [[0]] {index = 0, result = 0, operand = 0}", "names a result and an operand, expected one"),
+        (
+            "transform.named_sequence @a() {\n}\ntransform.named_sequence @b() {\n}",
+            "script.mlir:3:1: error: 'transform.named_sequence' op @b is a second sequence beside @a, expected one",
+        ),
         ('"transform.tile"() : () -> ()', "found the op 'transform.tile', expected 'transform.mesh.mutate'"),
         (
             '"transform.mesh.mutate"() {option = [[7]], index = 0} : () -> ()',
@@ -375,8 +461,8 @@ def test_options_that_need_a_script(artifact: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_script_that_is_no_mlir() -> None:
-    with pytest.raises(ParseError, match=r"script.mlir:1:1: error"):
-        read_mutations("transform.mesh.mutate %op, [[0]]", "script.mlir")
+    with pytest.raises(ParseError, match=r"script.mlir:1:5: error: expected operation name in quotes"):
+        read_mutations("%a = 3", "script.mlir")
 
 
 def test_example(capsys: pytest.CaptureFixture[str]) -> None:

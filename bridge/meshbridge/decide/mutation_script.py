@@ -1,11 +1,14 @@
-"""Scripts of mutations: a module of MLIR's transform dialect, in generic form, with the RFC's op `transform.mesh.mutate`.
+"""Scripts of mutations: a module of MLIR's transform dialect, with the RFC's op `transform.mesh.mutate`.
 
-    "transform.mesh.mutate"() {op = "stablehlo.dot_general", index = 1, option = [["data"], [], []]} : () -> ()
+    transform.mesh.mutate [["data"], [], []] {op = "stablehlo.dot_general", index = 1}
 
-or on a handle, as the RFC has it:
+or on a handle, as the RFC has it, of the option of ops, or of the sharding of one of their results or operands:
 
-    %dots = "transform.structured.match"(%module) <{ops = ["stablehlo.dot_general"]}> : (!transform.any_op) -> !transform.any_op
-    "transform.mesh.mutate"(%dots) {option = [[0], [], []]} : (!transform.any_op) -> ()
+    %dots = transform.structured.match ops{["stablehlo.dot_general"]} in %module : (!transform.any_op) -> !transform.any_op
+    transform.mesh.mutate %dots, [[0], [], []] : !transform.any_op
+    transform.mesh.mutate %dots result 0, [[0], []] : !transform.any_op
+
+Both syntaxes of MLIR are read (`transform_text`).
 """
 
 from __future__ import annotations
@@ -14,16 +17,16 @@ import re
 from collections.abc import Sequence
 
 from meshbridge.decide.mutations import AxisList, Mutation
+from meshbridge.decide.transform_text import MATCH, MUTATE, SEQUENCE, read_script
 from meshbridge.dialect.attributes import axis_array, string
 from meshbridge.ir.locations import location_of
-from meshbridge.ir.mlir import MeshError, context, ir, parse, walk_all
+from meshbridge.ir.mlir import MeshError, context, ir, walk_all
 
-MUTATE = "transform.mesh.mutate"
-_MATCH = "transform.structured.match"
-_AROUND = frozenset({"builtin.module", "transform.named_sequence", "transform.sequence", "transform.yield"})
+_AROUND = frozenset({"builtin.module", SEQUENCE, "transform.sequence", "transform.yield"})
 """Ops that hold a script together."""
 
-_SELECTORS = ("op", "location", "index")
+_NUMBERS = ("index", "result", "operand")
+_SELECTORS = ("op", "location", *_NUMBERS)
 
 
 def read_mutations(text: str | bytes, filename: str) -> tuple[Mutation, ...]:
@@ -32,7 +35,7 @@ def read_mutations(text: str | bytes, filename: str) -> tuple[Mutation, ...]:
     Raises ParseError for what is no MLIR, MeshError for an op that scripts do not have, for attributes that a mutation does not
     have or that are of another kind, and for a script without a mutation.
     """
-    module = parse(text, filename, context())
+    module = read_script(text, filename, context())
     script = _Script(filename)
     found = [mutation for op in walk_all(module) for mutation in script.mutations(op)]
     if not found:
@@ -59,15 +62,19 @@ def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
 class _Script:
     def __init__(self, filename: str) -> None:
         self.filename = filename
+        self.sequence = ""
+        "The name of the sequence that has been met."
 
     def mutations(self, op: ir.Operation) -> list[Mutation]:
         """Those that an op of the script says; none for what holds the script together."""
-        if op.name == _MATCH:
+        if op.name == MATCH:
             self._matched(op)
             return []
         if op.name != MUTATE:
             if op.name not in _AROUND:
-                raise self._error(op, f"found the op '{op.name}', expected '{MUTATE}' or '{_MATCH}'")
+                raise self._error(op, f"found the op '{op.name}', expected '{MUTATE}' or '{MATCH}'")
+            if op.name == SEQUENCE:
+                self._enter(op)
             return []
         attributes = _attributes(op)
         if unknown := sorted(set(attributes) - {*_SELECTORS, "option"}):
@@ -76,17 +83,27 @@ class _Script:
             raise self._error(op, "expected the attribute 'option', an array of mesh axes for each loop")
         named = self._handled(op, attributes)
         location = self._text(op, attributes, "location")
-        index = self._index(op, attributes)
+        index, result, operand = (self._number(op, attributes, name) for name in _NUMBERS)
+        if result is not None and operand is not None:
+            raise self._error(op, "names a result and an operand, expected one of them")
         option = self._option(op, attributes["option"])
-        return [Mutation(option, each, location, index, self._place(op)) for each in named]
+        place = self._place(op)
+        return [Mutation(option, each, location, index, result, operand, written=place) for each in named]
+
+    def _enter(self, op: ir.Operation) -> None:
+        """Raises MeshError for a second sequence: nothing says which of several is run."""
+        name = string(_attributes(op).get("sym_name") or ir.StringAttr.get("", op.context))
+        if self.sequence:
+            raise self._error(op, f"@{name} is a second sequence beside @{self.sequence}, expected one")
+        self.sequence = name or "?"
 
     def _handled(self, op: ir.Operation, attributes: dict[str, ir.Attribute]) -> list[str]:
         """The op names that are meant: those of the handle, or the one of the attribute; one empty for any."""
         if len(op.operands) == 0:
             return [self._text(op, attributes, "op")]
         made = op.operands[0].owner
-        if len(op.operands) > 1 or isinstance(made, ir.Block) or made.name != _MATCH:
-            raise self._error(op, f"expected one handle that '{_MATCH}' makes, or none")
+        if len(op.operands) > 1 or isinstance(made, ir.Block) or made.name != MATCH:
+            raise self._error(op, f"expected one handle that '{MATCH}' makes, or none")
         if "op" in attributes:
             raise self._error(op, "has a handle and the attribute 'op', expected one of them")
         names = self._matched(made.operation)
@@ -111,12 +128,12 @@ class _Script:
             raise self._error(op, f"expected a text as '{name}', found {found}")
         return string(found)
 
-    def _index(self, op: ir.Operation, attributes: dict[str, ir.Attribute]) -> int | None:
-        found = attributes.get("index")
+    def _number(self, op: ir.Operation, attributes: dict[str, ir.Attribute], name: str) -> int | None:
+        found = attributes.get(name)
         if found is None:
             return None
         if not isinstance(found, ir.IntegerAttr):
-            raise self._error(op, f"expected a number as 'index', found {found}")
+            raise self._error(op, f"expected a number as '{name}', found {found}")
         return int(found.value)
 
     def _option(self, op: ir.Operation, attribute: ir.Attribute) -> Sequence[AxisList]:

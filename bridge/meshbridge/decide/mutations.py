@@ -1,9 +1,10 @@
 """Mutations: new sharding options for operations that are named, the RFC's `transform.mesh.mutate`.
 
     Mutation([["data"], [], []], op="stablehlo.dot_general", index=1)      the second product: its rows along "data"
+    Mutation([["data"], []], op="stablehlo.dot_general", result=0)         what every product gives: its rows along "data"
 
-A mutation is written down as the attribute in which a program gives an op its option; deciding follows that, and decides the
-rest around it.
+A mutation is written down as a program says so itself: the attribute that gives an op its option, the `mesh.shard` that annotates
+a tensor. Deciding follows that, and decides the rest around it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import chain, product
 from typing import TypeAlias
 
 from meshbridge.decide.given_option import given_option
+from meshbridge.decide.tensor_annotations import annotate_operand, annotate_result
 from meshbridge.dialect.attributes import axis_array, axis_array_attr, integers
 from meshbridge.dialect.module_mesh import find_mesh
 from meshbridge.dialect.ops import MANUAL_AXES, OPTION
@@ -34,7 +36,8 @@ class Mutation:
     them. What is not given selects nothing; at least one of the three has to be."""
 
     option: Sequence[AxisList]
-    "Per loop, the mesh axes that split it. Empty lists at the end may be left out, as in the RFC."
+    """Per loop, the mesh axes that split it; of a result or operand, per dimension, and behind those the axes along which it is a
+    partial sum. Empty lists at the end may be left out, as in the RFC."""
     op: str = ""
     "The name of the op, or of a custom call with its target: `stablehlo.dot_general`, `stablehlo.custom_call @Qr`."
     location: str = ""
@@ -42,11 +45,19 @@ class Mutation:
     steps of the name stack in which it is, `Dense_1` or `LM/Dense_1/dot_general`."""
     index: int | None = None
     "Which of the operations that `op` and `location` select, in program order, from 0."
+    result: int | None = None
+    "The result of these operations that is to be sharded so: the annotation of its definition."
+    operand: int | None = None
+    "The operand of these operations that is to be sharded so: the annotation of one use of a tensor."
     written: str = ""
     "Where the mutation is written, as diagnostics name it: `script.mlir:3:1`."
 
     def __str__(self) -> str:
-        parts = (f"{name} {value}" for name in ("op", "location", "index") if (value := getattr(self, name)) not in ("", None))
+        parts = (
+            f"{name} {value}"
+            for name in ("op", "location", "index", "result", "operand")
+            if (value := getattr(self, name)) not in ("", None)
+        )
         return f"the mutation of {', '.join(parts) or 'nothing'}"
 
 
@@ -135,13 +146,20 @@ class _Program:
 
     def apply(self, mutation: Mutation) -> None:
         option = tuple(self._axes(axes) for axes in mutation.option)
+        if mutation.result is not None and mutation.operand is not None:
+            raise MeshError("error: a mutation names a result and an operand, expected one of them")
         with self.module.context:
             for op, manual in self._selected(mutation):
                 if taken := sorted(manual.intersection(chain.from_iterable(option))):
                     name = self.mesh.axis_name(taken[0])
                     raise OpError(op, f'is in a manual computation along "{name}", expected an option along other axes')
-                op.attributes[OPTION] = axis_array_attr(option)
-                given_option(op, self.interface.rule(op), self.mesh)
+                if mutation.result is not None:
+                    annotate_result(op, mutation.result, option, self.mesh)
+                elif mutation.operand is not None:
+                    annotate_operand(op, mutation.operand, option, self.mesh)
+                else:
+                    op.attributes[OPTION] = axis_array_attr(option)
+                    given_option(op, self.interface.rule(op), self.mesh)
 
     def _axes(self, axes: AxisList) -> Axes:
         return tuple(chain.from_iterable(self._axis(axis) for axis in axes))

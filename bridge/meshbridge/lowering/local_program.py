@@ -9,8 +9,9 @@ from itertools import product
 from typing import ClassVar
 
 from meshbridge.dialect import build
-from meshbridge.dialect.constraints import Broken, check_split_axes
+from meshbridge.dialect.constraints import check_split_axes
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
+from meshbridge.dialect.signature import Broken
 from meshbridge.ir.builder import Builder, tensor
 from meshbridge.ir.mlir import SIDES, OpError, find, function_type, ir, main_function, terminator, walk_all
 from meshbridge.ir.passes import Pass, register
@@ -236,7 +237,7 @@ def _between(main: ir.Operation, side: str, whole: list[ir.Type], shards: list[i
         raise OpError(main, f"has {len(shards)} {what}s, but the source has {len(whole)}")
     texts = []
     for number, pair in enumerate(zip(whole, shards, strict=True)):
-        splits = list(_splits(*map(_sizes, pair), mesh))
+        splits = list(_splits(_sizes(pair[0]), _sizes(pair[1]), mesh))
         if len(splits) != 1:
             found = f"has {what} {number} of type {pair[1]} where the source has {pair[0]}, which is sharded in "
             way = f"say how by --{option}" if splits else "expected shards of it on the mesh"

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshbridge.ir.groups import Groups, dense
+from meshbridge.ir.builder import dense
+from meshbridge.ir.groups import Groups
 from meshbridge.ir.mlir import MeshError, OpError, find, ir, stablehlo, walk_all
 from meshbridge.ir.sharding import Mesh
 

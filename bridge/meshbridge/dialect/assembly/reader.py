@@ -32,7 +32,7 @@ def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling
     if isinstance(source, bytes):
         if source.startswith(_BYTECODE):
             return parse_bytecode(source, filename, ctx)
-        source = _decoded(source, filename)
+        source = decoded(source, filename)
     _refuse_unreadable(source, filename)
     if spelling.mention.search(source):
         refuse_unknown_names(source, filename, spelling)
@@ -41,7 +41,8 @@ def read(source: str | bytes, filename: str, ctx: ir.Context, spelling: Spelling
     return parse_module(SourceMap(source, filename, rewriter.edits), rewriter.rewritten(), ctx)
 
 
-def _decoded(source: bytes, filename: str) -> str:
+def decoded(source: bytes, filename: str) -> str:
+    """The text in the bytes of a file. Raises ParseError where they are none."""
     try:
         return source.decode()
     except UnicodeDecodeError as error:
