@@ -12,7 +12,7 @@ from typing import Any
 from meshbridge.dialect import attributes
 from meshbridge.dialect.assembly.source_map import as_module
 from meshbridge.dialect.module_mesh import declared_meshes
-from meshbridge.dialect.ops import OPTION, REQUIRED, MeshOp, MeshShapeOp, ProcessMultiIndexOp, ShardingOp, ShardOp
+from meshbridge.dialect.ops import BOUNDARY_MESH, OPTION, REQUIRED, MeshOp, MeshShapeOp, ProcessMultiIndexOp, ShardingOp, ShardOp
 from meshbridge.ir.builder import Builder, integer
 from meshbridge.ir.mlir import OpError, ir, run_stock_passes, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, Mesh, Split
@@ -61,7 +61,7 @@ class _Exporter:
     def __init__(self, function: ir.Operation, meshes: dict[str, Mesh]) -> None:
         self._function = function
         self._meshes = meshes
-        self._mesh = next(iter(meshes)) if len(meshes) == 1 else None
+        self._mesh: str | None = None
         self._shardings: dict[ir.Value[Any], ShardingOp] = {}
         self._is_marked = any(REQUIRED in op.attributes for op in walk(function))
         "Whether the RFC's spelling was read, which marks what the user annotated: anything else was inferred."
@@ -71,6 +71,9 @@ class _Exporter:
         self._partitioned_on = boundary_mesh(self._function) if self._function.name == "func.func" else None
         if self._partitioned_on is not None:
             self._runs_on(self._function, self._partitioned_on)
+        if BOUNDARY_MESH in self._function.attributes:
+            self._runs_on(self._function, str(ir.FlatSymbolRefAttr(self._function.attributes[BOUNDARY_MESH]).value))
+            del self._function.attributes[BOUNDARY_MESH]
         for op in list(walk(self._function))[1:]:
             self._export(op)
         if self._partitioned_on is not None:

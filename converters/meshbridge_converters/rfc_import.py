@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from meshbridge.dialect import attributes, build
-from meshbridge.dialect.ops import OPTION, REQUIRED, RESULT_SPLIT, MeshOp
+from meshbridge.dialect.module_mesh import named_meshes
+from meshbridge.dialect.ops import BOUNDARY_MESH, OPTION, REQUIRED, RESULT_SPLIT, MeshOp
 from meshbridge.ir.builder import Builder, op_of, tensor
 from meshbridge.ir.mlir import MeshError, OpError, function_type, ir, run_stock_passes, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MOST_AXES, REDUCTION_KINDS, Axes, Mesh, Sharding, Split
@@ -107,6 +108,8 @@ class _Function:
                 op.attributes[OPTION] = attributes.axis_array_attr(_lists(op.attributes["sharding"]))
                 del op.attributes["sharding"]
         if CLUSTER in self.function.attributes:
+            if not named_meshes(walk(self.function)):  # or else they say it
+                self.function.attributes[BOUNDARY_MESH] = ir.FlatSymbolRefAttr.get(self.mesh.name)
             del self.function.attributes[CLUSTER]
 
     @property

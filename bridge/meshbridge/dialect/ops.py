@@ -129,7 +129,8 @@ BOUNDARY_GLOBAL = "meshbridge.global"
 """Attribute of an argument or result of a partitioned function: the type of the global tensor."""
 
 BOUNDARY_MESH = "meshbridge.mesh"
-"""Attribute of an argument or result of a partitioned function: the mesh that it is sharded on."""
+"""Attribute of an argument or result of a partitioned function: the mesh that it is sharded on. Of a function: the mesh that it
+runs on, where nothing in it names one."""
 
 BOUNDARY_SPLIT = "meshbridge.split_axes"
 """Attribute of an argument or result of a partitioned function: how its shards make up the global tensor."""

@@ -9,7 +9,7 @@ from typing import cast
 
 from meshbridge.dialect import attributes
 from meshbridge.dialect.module_mesh import mesh_ops, refuse_too_many
-from meshbridge.dialect.ops import OPERATION_NAMES, OPTION, RESULT_SPLIT, MeshOpView, ShardShapeOp
+from meshbridge.dialect.ops import BOUNDARY_MESH, OPERATION_NAMES, OPTION, RESULT_SPLIT, MeshOpView, ShardShapeOp
 from meshbridge.ir.builder import Builder
 from meshbridge.ir.exchange import is_assembled
 from meshbridge.ir.groups import Groups, device_line, is_nameable
@@ -70,11 +70,14 @@ def lower_module(module: ir.Module, groups: Groups, is_kept: Callable[[ir.Operat
 
 
 def _forget_decisions(module: ir.Module) -> None:
-    """Takes out how ops were partitioned: in attributes of the mesh dialect, which XLA cannot parse."""
+    """Takes out how ops were partitioned, and on which mesh functions run: XLA cannot parse attributes of the mesh dialect."""
     for op in walk_all(module) if mentions(module, OPTION, RESULT_SPLIT) else ():
         for told in (OPTION, RESULT_SPLIT):
             if told in op.attributes:
                 del op.attributes[told]
+    for view in module.body.operations:
+        if BOUNDARY_MESH in view.operation.attributes:
+            del view.operation.attributes[BOUNDARY_MESH]
 
 
 @dataclass(frozen=True)
