@@ -224,10 +224,7 @@ def _tiled(factored: Mesh, dims: list[list[int]], groups: dict[str, list[int]], 
 
 def _call(at: Builder, target: str, value: Value, kind: ir.Type, text: str, opened: tuple[int, ...] = ()) -> Value:
     """What one of GSPMD's custom calls gives."""
-    config = f"unspecified_dims=[{','.join(map(str, opened))}]" if opened else ""
-    attrs: dict[str, ir.Attribute] = {
-        "call_target_name": ir.StringAttr.get(target),
-        "backend_config": ir.StringAttr.get(config),
-        MHLO_SHARDING: ir.StringAttr.get(text),
-    }
+    attrs: dict[str, ir.Attribute] = {"call_target_name": ir.StringAttr.get(target), MHLO_SHARDING: ir.StringAttr.get(text)}
+    if opened:
+        attrs["backend_config"] = ir.StringAttr.get(f"unspecified_dims=[{','.join(map(str, opened))}]")
     return at.value("custom_call", kind, [value], attrs)

@@ -11,7 +11,7 @@ module attributes {mhlo.num_partitions = 8 : i32} {
   func.func @main(%arg0: tensor<8x16xf32> {mhlo.sharding = "{mesh['x'=2,'y'=4], device_ids=([4,2]T(1,0)), [{'x'}, {?}]}"})
       -> (tensor<8x16xf32> {mhlo.sharding = "{mesh['x'=2,'y'=4], device_ids=([4,2]T(1,0)), [{'y':(1)2}, {'y':(2)2}]}"}) {
     // SDY: sdy.sharding_constraint %arg0 <@mesh, [{"x"}, {"y", ?}]>
-    // CHECK: @Sharding(%arg0) {{.*}}mhlo.sharding = "{mesh['x'=2,'y'=4], device_ids=(0,2,4,6,1,3,5,7), [{'x'}, {'y', ?}]}"
+    // CHECK: @Sharding(%arg0) {mhlo.sharding = "{mesh['x'=2,'y'=4], device_ids=(0,2,4,6,1,3,5,7), [{'x'}, {'y', ?}]}"
     %0 = stablehlo.custom_call @Sharding(%arg0)
       {mhlo.sharding = "{mesh['x'=2,'y'=4], device_ids=([4,2]T(1,0)), [{'x'}, {'y', ?}]}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
     // SDY: sdy.sharding_group %{{.*}} group_id=3 {meshbridge.shard_like}

@@ -18,7 +18,7 @@ func.func @main(%arg0: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}
 
   // GSPMD: %[[A:.*]] = stablehlo.custom_call @Sharding({{.*}}) {backend_config = "unspecified_dims=[1]", mhlo.sharding = "{devices=[2,1,2]<=[4] last_tile_dim_replicate}"}
   // GSPMD: %[[B:.*]] = stablehlo.custom_call @SPMDFullToShardShape(%[[A]]) {{.*}} mhlo.sharding = "{devices=[1,1,2,2]<=[4] last_tile_dims={manual, replicated}}"}
-  // GSPMD: stablehlo.custom_call @Sharding(%[[B]]) {backend_config = "", mhlo.sharding = "{devices=[1,2,2]<=[2,2]T(1,0) last_tile_dims={manual}}"}
+  // GSPMD: stablehlo.custom_call @Sharding(%[[B]]) {mhlo.sharding = "{devices=[1,2,2]<=[2,2]T(1,0) last_tile_dims={manual}}"}
   // GSPMD: stablehlo.custom_call @SPMDShardToFullShape
   %0 = sdy.manual_computation(%arg0) in_shardings=[<@m, [{"x"}, {?}]>] out_shardings=[<@m, [{"x"}, {}]>] manual_axes={"x"}
       (%a: tensor<4x16xf32>) {
