@@ -14,15 +14,17 @@ version 3 name the mesh and its axes.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, TypeAlias
 
 from meshbridge.ir.builder import Builder, integer
-from meshbridge.ir.mlir import SHARDING_GROUP, OpError, function_type, ir
+from meshbridge.ir.errors import ShardingWarning
+from meshbridge.ir.mlir import SHARDING_GROUP, OpError, function_type, ir, source_location
 from meshbridge_converters import carriers, gspmd_manual
 from meshbridge_converters.carriers import MHLO_SHARDING, SHARDING
 from meshbridge_converters.gspmd_annotations import CONSTRAINT, Survey, open_dims, rank, string, tiling, tilings
 from meshbridge_converters.gspmd_writer import Writer
-from meshbridge_converters.hlo_shardings import Tiling
+from meshbridge_converters.hlo_shardings import Tiling, has_metadata
 from meshbridge_converters.manual_contexts import ManualContexts
 
 Value: TypeAlias = "ir.Value[Any]"
@@ -41,13 +43,15 @@ def to_sdy(module: ir.Module) -> None:
     """Turns every GSPMD annotation of `module` into the sdy one that means the same, in place.
 
     Raises OpError with the location of an annotation that is not an HloSharding, that does not fit its value, that no mesh of
-    axes expresses together with those before it, or that says of a value that it is manual where it is not.
+    axes expresses together with those before it, or that says of a value that it is manual where it is not. Warns of metadata,
+    which is dropped.
     """
     with module.context, ir.Location.unknown():
         survey = Survey.of(module)
         if next(survey.strings(), None) is None:
             return
         writer = Writer.of(module, survey)
+        _warn_of_metadata(survey)
         gspmd_manual.fold(survey, writer)
         importer = _Importer(writer, ManualContexts.of(module))
         for function in survey.functions:
@@ -57,6 +61,16 @@ def to_sdy(module: ir.Module) -> None:
             importer.operation(op)
         for op in survey.calls[CONSTRAINT]:
             importer.constraint(op)
+
+
+def _warn_of_metadata(survey: Survey) -> None:
+    """One ShardingWarning, at the first annotation with metadata."""
+    annotated = [op for op, text in survey.strings() if has_metadata(text)]
+    if annotated:
+        others = f" (and so do {len(annotated) - 1} more annotations)" if annotated[1:] else ""
+        found = f"'{annotated[0].name}' op carries metadata in {MHLO_SHARDING}{others}"
+        meaning = "which no other notation of shardings can say: it is dropped, and the shardings stay as they are"
+        warnings.warn(f"{source_location(annotated[0])}: warning: {found}, {meaning}", ShardingWarning, stacklevel=2)
 
 
 class _Importer:

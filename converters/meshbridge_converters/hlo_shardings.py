@@ -3,9 +3,11 @@
     sharding := "{" words "}" | "{" named "}" | "{" sharding ("," sharding)* "}"
     words    := in any order, each once: replicated | manual | unreduced | unknown | maximal device=N
                 | devices=[tiles] followed by a list of devices or <=[shape]T(permutation)
-                | last_tile_dim_replicate | last_tile_dims={kind, …} | shard_as N | shard_like N
+                | last_tile_dim_replicate | last_tile_dims={kind, …} | shard_as N | shard_like N | metadata={…}
     named    := mesh['x'=2,'y'=4], device_ids=(…), [{'x', ?}, {'y':(1)2}], replicated={…}, unreduced={…}, manual={…}
                 | maximal_mesh[device_id=N]
+
+Metadata, which says for people where XLA has a sharding from, may follow a named one, too. It is read over.
 
 The text is read and checked here alone: XLA's own reader ends the process over many strings that make no sense. What XLA prints
 is in the tests' hands, as the oracle.
@@ -19,19 +21,22 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, pairwise
 from math import prod
-from typing import TypeVar
 
 import numpy as np
 from jaxlib.xla_client import HloSharding, OpSharding
 
 from meshbridge.ir.sharding import MAX_DEVICES, Axes, AxisRef, Mesh
 from meshbridge.ir.subaxes import factor
+from meshbridge_converters.hlo_tokens import Reader
 
 MAX_DIMENSIONS = 32
 """Of a tile assignment: as many as numpy arrays had for long. No tensor of a program comes near."""
 
 KINDS = ("replicated", "manual", "unreduced", "unknown", "maximal")
 """The words that are a sharding by themselves."""
+
+METADATA = "metadata"
+"""The word before what says where XLA has a sharding from."""
 
 SUBGROUPS = ("manual", "unreduced", "replicated")
 """What the devices may be that share a tile."""
@@ -79,7 +84,7 @@ def parse(text: str) -> tuple[Tiling, ...]:
 
     Raises ValueError for a string that is not an HloSharding, or that contradicts itself.
     """
-    reader = _Reader(text)
+    reader = Reader(text)
     reader.expect("{")
     if reader.next == "}":
         raise ValueError("not an HloSharding: it is empty")
@@ -93,71 +98,9 @@ def parse(text: str) -> tuple[Tiling, ...]:
     return found
 
 
-_TOKEN = re.compile(r"""\s*('[^']*'|"[^"]*"|<=|-?[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)""")
-
-ReadT = TypeVar("ReadT")
-
-
-class _Reader:
-    """The tokens of a string, the next one in sight; empty at the end."""
-
-    def __init__(self, text: str) -> None:
-        self.tokens = [(found[1], found.start(1)) for found in _TOKEN.finditer(text)]
-        self.end = len(text)
-        self.position = 0
-
-    @property
-    def next(self) -> str:
-        return self.ahead(0)
-
-    def ahead(self, count: int) -> str:
-        """The token that stands `count` after the next one."""
-        at = self.position + count
-        return self.tokens[at][0] if at < len(self.tokens) else ""
-
-    def error(self, message: str) -> ValueError:
-        """The message, with what stands here instead."""
-        at = self.tokens[self.position][1] if self.next else self.end
-        found = f"'{self.next[:40]}'" if self.next else "its end"
-        return ValueError(f"not an HloSharding: {message}, found {found} at character {at}")
-
-    def take(self) -> str:
-        token = self.next
-        self.position += 1
-        return token
-
-    def accept(self, token: str) -> bool:
-        """Whether `token` stands here; if so, it is taken."""
-        if self.next != token:
-            return False
-        self.position += 1
-        return True
-
-    def expect(self, *tokens: str) -> None:
-        for token in tokens:
-            if not self.accept(token):
-                raise self.error(f"expected '{token}'")
-
-    def number(self, least: int = 1) -> int:
-        """An integer that 64 bits hold."""
-        if not re.fullmatch(r"-?[0-9]{1,18}", self.next) or int(self.next) < least:
-            raise self.error(f"expected an integer of at least {least} and at most 18 digits")
-        return int(self.take())
-
-    def name(self) -> str:
-        """A quoted name."""
-        if len(self.next) < 3 or self.next[0] not in "'\"":
-            raise self.error("expected the name of an axis in quotes")
-        return self.take()[1:-1]
-
-    def list_of(self, read: Callable[[_Reader], ReadT], closing: str) -> list[ReadT]:
-        """What `read` finds between commas, up to and with `closing`."""
-        found: list[ReadT] = []
-        while not self.accept(closing):
-            if found:
-                self.expect(",")
-            found.append(read(self))
-        return found
+def has_metadata(text: str) -> bool:
+    """Whether an HloSharding string holds metadata, which `parse` reads over."""
+    return METADATA in text and any(token == METADATA for token, _ in Reader(text).tokens)
 
 
 def parse_axes(text: str) -> tuple[Mesh, Axes]:
@@ -165,7 +108,7 @@ def parse_axes(text: str) -> tuple[Mesh, Axes]:
 
     Raises ValueError for text that is none.
     """
-    reader = _Reader(text)
+    reader = Reader(text)
     reader.expect("mesh")
     mesh = _mesh(reader)
     reader.expect("{")
@@ -174,45 +117,63 @@ def parse_axes(text: str) -> tuple[Mesh, Axes]:
     return cut, tuple(axis for ref in refs for axis in cut.axes_of(ref))
 
 
-def _braced(reader: _Reader) -> Tiling:
+def _braced(reader: Reader) -> Tiling:
     reader.expect("{")
     found = _body(reader)
     reader.expect("}")
     return found
 
 
-def _body(reader: _Reader) -> Tiling:
+def _body(reader: Reader) -> Tiling:
     if reader.accept("mesh"):
         return _named(reader)
     if reader.accept("maximal_mesh"):
         reader.expect("[", "device_id", "=")
         device = reader.number(0)
         reader.expect("]")
+        _accept_metadata(reader)
         return Tiling("maximal", devices=(device,))
     return _worded(reader)
 
 
-def _no_value(reader: _Reader) -> bool:
+def _no_value(reader: Reader) -> bool:
     return True
 
 
-def _device(reader: _Reader) -> int:
+def _device(reader: Reader) -> int:
     reader.expect("=")
     return reader.number(0)
 
 
-def _last_tile_dims(reader: _Reader) -> list[str]:
+def _skip_metadata(reader: Reader) -> None:
+    """`={…}`, braces within and strings included."""
+    reader.expect("=", "{")
+    depth = 1
+    while depth:
+        if not reader.next:
+            raise reader.error("expected '}' after the metadata")
+        depth += {"{": 1, "}": -1}.get(reader.take(), 0)
+
+
+def _accept_metadata(reader: Reader) -> None:
+    """What may stand at the end of a sharding that names its mesh."""
+    if reader.next == "," and reader.ahead(1) == METADATA:
+        reader.expect(",", METADATA)
+        _skip_metadata(reader)
+
+
+def _last_tile_dims(reader: Reader) -> list[str]:
     reader.expect("=", "{")
     return reader.list_of(_subgroup, "}")
 
 
-def _subgroup(reader: _Reader) -> str:
+def _subgroup(reader: Reader) -> str:
     if reader.next not in SUBGROUPS:
         raise reader.error(f"expected one of {', '.join(SUBGROUPS)}")
     return reader.take()
 
 
-def _numbers(reader: _Reader, opening: str, closing: str, least: int = 1) -> list[int]:
+def _numbers(reader: Reader, opening: str, closing: str, least: int = 1) -> list[int]:
     reader.expect(opening)
     found = reader.list_of(lambda reader: reader.number(least), closing)
     if not 0 < len(found) <= MAX_DIMENSIONS:
@@ -220,7 +181,7 @@ def _numbers(reader: _Reader, opening: str, closing: str, least: int = 1) -> lis
     return found
 
 
-def _tile_assignment(reader: _Reader) -> tuple[list[int], tuple[int, ...]]:
+def _tile_assignment(reader: Reader) -> tuple[list[int], tuple[int, ...]]:
     """`[tiles]`, and the devices in row-major order of the tiles."""
     reader.expect("=")
     tiles = _numbers(reader, "[", "]")
@@ -239,7 +200,7 @@ def _tile_assignment(reader: _Reader) -> tuple[list[int], tuple[int, ...]]:
     return tiles, tuple(devices)
 
 
-def _iota(reader: _Reader, count: int, shown: str) -> tuple[int, ...]:
+def _iota(reader: Reader, count: int, shown: str) -> tuple[int, ...]:
     """`[shape]`, and perhaps `T(permutation)`: 0, 1, 2, … in that shape, transposed."""
     shape = _numbers(reader, "[", "]")
     listed = ",".join(map(str, shape))
@@ -253,7 +214,7 @@ def _iota(reader: _Reader, count: int, shown: str) -> tuple[int, ...]:
     return tuple(np.arange(count).reshape(shape).transpose(order).ravel().tolist())
 
 
-_WORDS: dict[str, Callable[[_Reader], object]] = {
+_WORDS: dict[str, Callable[[Reader], object]] = {
     **dict.fromkeys(KINDS, _no_value),
     "device": _device,
     "devices": _tile_assignment,
@@ -261,6 +222,7 @@ _WORDS: dict[str, Callable[[_Reader], object]] = {
     "last_tile_dims": _last_tile_dims,
     "shard_as": lambda reader: reader.number(0),
     "shard_like": lambda reader: reader.number(0),
+    METADATA: _skip_metadata,
 }
 """The words of versions 1 and 2, and what follows each."""
 
@@ -274,11 +236,9 @@ _EXCLUDING = (
 _NEEDING = {"device": "maximal", "maximal": "device", "last_tile_dims": "devices", "last_tile_dim_replicate": "devices"}
 
 
-def _worded(reader: _Reader) -> Tiling:
+def _worded(reader: Reader) -> Tiling:
     said: dict[str, object] = {}
     while reader.next not in ("}", ""):
-        if reader.next == "metadata":
-            raise reader.error("metadata, which no annotation of a program has, is not read: expected a sharding without it")
         if reader.next not in _WORDS or reader.next in said:
             raise reader.error(f"expected one of {', '.join(word for word in _WORDS if word not in said)}")
         word = reader.take()
@@ -312,14 +272,17 @@ def _of_kind(kind: str, said: dict[str, object]) -> Tiling:
     return Tiling("tiled", tuple(tiles[:rank]), subgroups, devices)
 
 
-def _named(reader: _Reader) -> Tiling:
+def _named(reader: Reader) -> Tiling:
     mesh = _mesh(reader)
     reader.accept(",")
     if reader.next in ("replicated", "manual", "unreduced"):
-        return Tiling(reader.take(), mesh=mesh)
+        kind = reader.take()
+        _accept_metadata(reader)
+        return Tiling(kind, mesh=mesh)
     reader.expect("[")
     dims = reader.list_of(lambda reader: _dimension(reader, mesh), "]")
     subgroups: dict[str, Refs] = {}
+    _accept_metadata(reader)
     while reader.accept(","):
         if reader.next not in SUBGROUPS or reader.next in subgroups:
             raise reader.error(f"expected one of {', '.join(kind for kind in SUBGROUPS if kind not in subgroups)}")
@@ -327,6 +290,7 @@ def _named(reader: _Reader) -> Tiling:
         reader.expect("=", "{")
         subgroups[kind] = tuple(reader.list_of(lambda reader: _axis(reader, mesh), "}"))
         _check_order(kind, subgroups[kind], mesh)
+        _accept_metadata(reader)
     split = tuple(refs for refs, _ in dims)
     if any(ref.size is not None for ref in subgroups.get("manual", ())):
         raise ValueError("a sub-axis is manual, expected axes")
@@ -338,7 +302,7 @@ def _named(reader: _Reader) -> Tiling:
     return Tiling("named", mesh=mesh, dims=split, open_dims=opened, axes=axes)
 
 
-def _mesh(reader: _Reader) -> Mesh:
+def _mesh(reader: Reader) -> Mesh:
     reader.expect("[")
     axes = tuple(reader.list_of(_mesh_axis, "]"))
     names, count = [name for name, _ in axes], prod(size for _, size in axes)
@@ -360,13 +324,13 @@ def _mesh(reader: _Reader) -> Mesh:
     return factor(axes, (), device_ids=() if list(ids) == in_order else ids)
 
 
-def _mesh_axis(reader: _Reader) -> tuple[str, int]:
+def _mesh_axis(reader: Reader) -> tuple[str, int]:
     name = reader.name()
     reader.expect("=")
     return name, reader.number()
 
 
-def _dimension(reader: _Reader, mesh: Mesh) -> tuple[Refs, bool]:
+def _dimension(reader: Reader, mesh: Mesh) -> tuple[Refs, bool]:
     """Its axes, and whether it is open."""
     reader.expect("{")
     refs: list[AxisRef] = []
@@ -380,7 +344,7 @@ def _dimension(reader: _Reader, mesh: Mesh) -> tuple[Refs, bool]:
     return tuple(refs), False
 
 
-def _axis(reader: _Reader, mesh: Mesh) -> AxisRef:
+def _axis(reader: Reader, mesh: Mesh) -> AxisRef:
     """An axis by name (or, as XLA allows, by number), or a part of one."""
     said, sizes = reader.name(), dict(mesh.named_axes)
     name = said

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxlib import xla_client
 
 from meshbridge.ir import mlir
+from meshbridge.ir.errors import ShardingWarning
 from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.upstream.sharding_propagation import ShardingPropagation
@@ -119,7 +120,9 @@ ARGUMENT = """
         ("{maximal device=-1}", "expected an integer of at least 0 and at most 18 digits, found '-1'"),
         ("{maximal device=8}", "carries a sharding on device 8, expected one of 0 to 7"),
         ("{replicated manual}", "it says both replicated and manual"),
-        ("{replicated metadata={op_name=\\22f\\22}}", "metadata, which no annotation of a program has, is not read"),
+        ("{replicated metadata={op_name=\\22f\\22}", "expected '}', found its end"),
+        ("{replicated metadata={op_name=f", "expected '}' after the metadata, found its end"),
+        ("{metadata={op_name=\\22f\\22}}", "expected one of replicated, manual, unreduced, unknown, maximal, devices in it"),
         ("{mesh['x'=2], [{'z'}, {}]}", "unknown axis 'z', expected one of the mesh's axes: 'x'"),
         ("{mesh['x'=2,'y'=4], [{'x'}, {'x'}]}", 'the axis "x" is used twice'),
         ("{mesh['x'=8], [{'x':(1)2,'x':(2)2}, {}]}", '"x":(1)2 and "x":(2)2 stand side by side, expected them as one'),
@@ -145,6 +148,36 @@ def test_malformed_annotation(annotation: str, message: str) -> None:
     assert message in str(caught.value)
     line = 4 if "device numbers" in message else 6
     assert re.match(rf"[^:]*:{line}:12: error: 'stablehlo.custom_call' op ", str(caught.value))
+
+
+WITH_METADATA = {
+    r"""{replicated metadata={op_name="a } b" source_line=3}}""": "{replicated}",
+    r"""{metadata={{op_name="a"}, {op_name="b \"c\""}} devices=[2,4]<=[8]}""": "{devices=[2,4]<=[8]}",
+    r"""{devices=[2,2]<=[4] metadata={op_name="f"} last_tile_dim_replicate}""": "{devices=[2,2]<=[4] last_tile_dim_replicate}",
+    r"""{mesh['x'=2,'y'=4], [{'x'}], metadata={op_name="f"}, unreduced={'y'}}""": "{mesh['x'=2,'y'=4], [{'x'}], unreduced={'y'}}",
+    r"""{mesh['x'=2], [{'x'}, {}], metadata={op_name="f"}}""": "{mesh['x'=2], [{'x'}, {}]}",
+    r"""{mesh['x'=2], replicated, metadata={op_name="f"}}""": "{mesh['x'=2], replicated}",
+    r"""{maximal_mesh[device_id=3], metadata={op_name="f"}}""": "{maximal_mesh[device_id=3]}",
+}
+
+
+@pytest.mark.parametrize(("annotation", "without"), WITH_METADATA.items())
+def test_metadata_is_read_over(annotation: str, without: str) -> None:
+    assert hlo_shardings.parse(annotation) == hlo_shardings.parse(without)
+    if jax.__version_info__ >= (0, 10):  # before, XLA read no names of axes
+        assert str(xla_client.HloSharding.from_string(annotation)) == str(xla_client.HloSharding.from_string(without))
+
+
+def test_metadata_is_warned_of_once() -> None:
+    text = WORDS.replace("ANNOTATION", r"{devices=[2,4]<=[8] metadata={op_name=\22f\22}}").replace("RESULT", "{replicated}")
+    module = mlir.parse(text, "input.mlir", mlir.context())
+    with pytest.warns(ShardingWarning) as caught:
+        gspmd.import_module(module)
+    (warning,) = caught
+    expected = "'func.func' op carries metadata in mhlo.sharding (and so do 2 more annotations)"
+    assert re.match(rf"[^:]*:3:5: warning: {re.escape(expected)}, which", str(warning.message))
+    gspmd.export_module(module)
+    assert str(module).count('mhlo.sharding = "{devices=[2,4]<=[8]}"') == 3
 
 
 WORDS = """

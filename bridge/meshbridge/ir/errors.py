@@ -20,7 +20,8 @@ class ParseError(MeshError):
 
 
 class ShardingWarning(UserWarning):
-    """Annotations that contradict each other, and how they were taken. Its text is the diagnostic."""
+    """What is right, and perhaps not what was meant: annotations that contradict each other and how they are taken, what is
+    dropped, and what is gathered where passes are left out. Its text is the diagnostic."""
 
     def __str__(self) -> str:
         return visible(super().__str__())
