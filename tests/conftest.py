@@ -70,8 +70,8 @@ NO_SKIPS = "MESHBRIDGE_NO_SKIPS"
 
 
 PART = "MESHBRIDGE_PART"
-"""Environment variable that chooses a part of the slow tests: `2/5` runs the third of five. Parts are told apart by the tests' names,
-so that each test is in the same part in every run."""
+"""Environment variable that chooses a part of the slow tests: `2/5` runs the third of five. The name of a test says its part,
+so that it is the same in every run."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -139,7 +139,10 @@ def test_arguments_that_a_function_takes_by_name(mesh: jax.sharding.Mesh) -> Non
 
 def test_convert_says_the_same_in_another_notation(artifact: export.Exported, tmp_path: Path) -> None:
     before = text(artifact)
-    assert b"mhlo.sharding" in meshbridge.convert(module_of(artifact), to="gspmd").serialize()
+    assert b"mhlo.sharding = \"{mesh['data'=2,'model'=4]" in meshbridge.convert(module_of(artifact), to="gspmd").serialize()
+    assert b'mhlo.sharding = "{devices=[' in meshbridge.convert(module_of(artifact), to="gspmd", plain=True).serialize()
+    in_artifact = export.deserialize(meshbridge.convert(artifact, to="gspmd").serialize())
+    assert 'mhlo.sharding = "{devices=[' in in_artifact.mlir_module()  # XLA compiles it
     assert b"mesh.shard" in meshbridge.convert(artifact, to="mesh").serialize()
     closed = meshbridge.convert(artifact, to="sdy", closed=True)
     meshbridge.save(closed, tmp_path / "closed.jax_export")
@@ -147,6 +150,8 @@ def test_convert_says_the_same_in_another_notation(artifact: export.Exported, tm
     assert text(artifact) == before
     with pytest.raises(MeshError, match=r"error: unknown kind 'klingon', expected one of mesh, "):
         meshbridge.convert(artifact, to="klingon")
+    with pytest.raises(MeshError, match=r"error: 'sdy' has no plain form, expected one of gspmd with plain"):
+        meshbridge.convert(artifact, to="sdy", plain=True)
 
 
 @pytest.mark.parametrize("call", [meshbridge.partition, meshbridge.report, meshbridge.compile])

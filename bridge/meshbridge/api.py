@@ -444,17 +444,21 @@ def mutate(
     return opened
 
 
-def convert(program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False) -> Program:
+def convert(
+    program: Source | Wrapped, *arguments: Any, to: str, kwargs: Named = None, closed: bool = False, plain: bool = False
+) -> Program:
     """The same program in the format `to`, or with its shardings in that notation: one of `meshbridge.conversion.names()`.
 
     It takes what `partition` takes, and leaves it as it is. `closed` decides every sharding first and writes it as final.
+    `plain` writes GSPMD's tilings without the names of axes, for readers that know no names; so does `closed`, and a
+    `jax.export.Exported`, which are for XLA.
     Raises MeshError for what `to` cannot say.
     """
     from meshbridge import conversion
     from meshbridge.ir.mlir import context
     from meshbridge.read import formats
 
-    return conversion.convert(formats.unpack(program, context(), arguments, kwargs), to, closed=closed)
+    return conversion.convert(formats.unpack(program, context(), arguments, kwargs), to, closed=closed, plain=plain)
 
 
 def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None) -> Program:

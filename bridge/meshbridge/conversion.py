@@ -21,6 +21,11 @@ def names() -> list[str]:
     return [MESH, *formats.notations(), *formats.formats()]
 
 
+def with_plain_form() -> list[str]:
+    """The notations that have an older form."""
+    return [name for name, notation in formats.notations().items() if notation.from_mesh_plain is not None]
+
+
 def read(data: bytes, name: str, kind: str = "auto", dims: Mapping[str, int] | None = None) -> Program:
     """Reads a program that is `kind`, one of `names()` or `auto`, with the sizes `dims` of its symbolic dimensions.
 
@@ -41,14 +46,17 @@ def read(data: bytes, name: str, kind: str = "auto", dims: Mapping[str, int] | N
     return program
 
 
-def convert(program: Program, kind: str, *, closed: bool = False) -> Program:
+def convert(program: Program, kind: str, *, closed: bool = False, plain: bool = False) -> Program:
     """`program` as `kind`, one of `names()`; its module is changed in place.
 
-    `closed` decides every tensor's sharding first and writes it down as final.
+    `closed` decides every tensor's sharding first and writes it down as final. `plain` writes the older form of a notation that
+    has one: GSPMD's tilings by device numbers, without the names of axes. An artifact is for XLA to compile, and gets that form.
     Raises MeshError for what `kind` cannot say, and for one that is none.
     """
     if kind not in names():
         raise MeshError(f"error: unknown kind '{kind}', expected one of {', '.join(names())}")
+    if plain and kind not in with_plain_form():
+        raise MeshError(f"error: '{kind}' has no plain form, expected one of {', '.join(with_plain_form())} with plain")
     chosen = formats.formats().get(kind)
     if chosen is not None and not chosen.is_spelling:
         return replace(program, format=chosen)
@@ -60,7 +68,9 @@ def convert(program: Program, kind: str, *, closed: bool = False) -> Program:
     if kind == MESH:
         return replace(program, format=formats.TEXT)
     notation = formats.notations()[kind]
-    if notation.from_mesh is None:
+    is_plain = plain or (program.envelope is not None and kind in with_plain_form())
+    write = notation.from_mesh_plain if is_plain else notation.from_mesh
+    if write is None:
         raise MeshError(f"error: shardings cannot be written as {notation.summary}")
-    notation.from_mesh(program.module, closed)
+    write(program.module, closed)
     return program if program.envelope is not None else replace(program, format=formats.TEXT)

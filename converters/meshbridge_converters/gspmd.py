@@ -18,10 +18,13 @@ def import_module(module: ir.Module) -> None:
     sdy.import_module(module)
 
 
-def export_module(module: ir.Module, *, closed: bool = False) -> None:
+def export_module(module: ir.Module, *, closed: bool = False, plain: bool = False) -> None:
     """Turns every mesh annotation of `module` into GSPMD's, in place. A module without a mesh is left as it is.
 
-    `closed` writes what the annotations say as final. Raises OpError for what neither sdy nor GSPMD can say.
+    `closed` writes what the annotations say as final. Shardings name the axes of a mesh that has names for them (HloSharding's
+    version 3). `plain` and `closed`, the form for XLA's partitioner, write tilings by device numbers all the same: XLA before
+    jaxlib 0.10 reads no names, and that of 0.10 ends the process over some programs that have them.
+    Raises OpError for what neither sdy nor GSPMD can say.
     """
     sdy.export_module(module, closed=closed)
-    gspmd_export.from_sdy(module)
+    gspmd_export.from_sdy(module, plain=plain or closed)

@@ -6,6 +6,7 @@ inlined first where there are manual computations, since GSPMD says of every val
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
@@ -28,8 +29,11 @@ Manual = frozenset[str]
 """The names of the axes along which values are local already."""
 
 
-def from_sdy(module: ir.Module) -> None:
+def from_sdy(module: ir.Module, *, plain: bool = False) -> None:
     """Turns every sdy annotation of `module` into the GSPMD one that means the same, in place; the meshes go.
+
+    Where a mesh has axis names, all shardings are written in version 3, which names axes; `plain` has tilings by device numbers
+    all the same, for readers that know no version 3.
 
     Raises OpError for what GSPMD cannot say: priorities, propagation barriers and other operations that only sdy has. Axes that
     must stay replicated are taken for a wish: GSPMD has no open dimension that must not take them.
@@ -38,11 +42,11 @@ def from_sdy(module: ir.Module) -> None:
         declared = sdy_attributes.declared_meshes(module)
         meshes = {symbol: op.attributes["mesh"] for symbol, op in declared.items()}
         group_meshes.list_devices(module)
-        named = {symbol for symbol, op in declared.items() if NAMED_IN_HLO in op.attributes}
+        names_axes = not plain and _has_names(module, declared.values())
         if any(op.name in (MANUAL, NAMED) for op in walk_all(module)):
             InlineCalls().run(module)
         members = {op.operands[0]: op for op in walk_all(module) if op.name == SHARDING_GROUP and IN_SHARDING in op.attributes}
-        export = _Export(meshes, named, members)
+        export = _Export(meshes, names_axes, members)
         export.block(module.body, frozenset())
         for op in declared.values():
             op.erase()
@@ -50,10 +54,20 @@ def from_sdy(module: ir.Module) -> None:
             module.operation.attributes[NUM_PARTITIONS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), export.devices)
 
 
+def _has_names(module: ir.Module, declared: Iterable[ir.Operation]) -> bool:
+    """Whether a mesh has axis names that a tiling would lose: others than the numbers that a mesh without names has."""
+    if any(NAMED_IN_HLO in op.attributes for op in declared):
+        return True
+    inlined = {sdy_attributes.mesh_of(attr) for op in walk_all(module) for attr in carriers.shardings(op, op.name)}
+    meshes = {op.attributes["mesh"] for op in declared} | {mesh for mesh in inlined if not isinstance(mesh, str)}
+    axes = [sdy_attributes.mesh_axes(mesh) for mesh in meshes]
+    return any(name != str(index) for each in axes for index, (name, _) in enumerate(each))
+
+
 @dataclass
 class _Export:
     meshes: dict[str, ir.Attribute]
-    named: set[str]
+    names_axes: bool
     members: dict[Value, ir.Operation]
     devices: int = 1
     joined: list[ir.Operation] = field(default_factory=list)
@@ -157,12 +171,12 @@ class _Export:
     def final(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
         """What says how a value itself is sharded. Without names, that can leave all dimensions open or none."""
         said = SdySharding.of(attr)
-        return "{unknown}" if said.says_nothing and said.mesh not in self.named else self.text(op, attr, manual)
+        return "{unknown}" if said.says_nothing and not self.names_axes else self.text(op, attr, manual)
 
     def _unspecified(self, attr: ir.Attribute) -> tuple[int, ...]:
         """The open dimensions that a call names beside its sharding; one that names axes says them itself."""
         said = SdySharding.of(attr)
-        return () if said.mesh in self.named else said.open_dims
+        return () if self.names_axes else said.open_dims
 
     def text(self, op: ir.Operation, attr: ir.Attribute, manual: Manual) -> str:
         """The HloSharding string of an `#sdy.sharding<…>` of a value that is local along `manual`."""
@@ -184,7 +198,7 @@ class _Export:
         if any(priority is not None for priority in said.priorities):
             raise OpError(op, f"has priorities in {attr}, which GSPMD cannot say")
         local = tuple(AxisRef(name) for name, _ in axes if name in manual)
-        if said.mesh in self.named:
+        if self.names_axes:
             named = factor(axes, (), device_ids=tuple(devices))
             groups = (("replicated", said.replicated), ("unreduced", said.unreduced), ("manual", local))
             return hlo_shardings.print_named(Tiling("named", mesh=named, dims=said.dims, open_dims=said.open_dims, axes=groups))

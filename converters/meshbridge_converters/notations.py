@@ -50,4 +50,5 @@ GSPMD = Notation(
     detect=uses_gspmd,
     to_mesh=deferred("meshbridge_converters.gspmd:import_module"),
     from_mesh=lambda module, closed: _export_gspmd(module, closed=closed),
+    from_mesh_plain=lambda module, closed: _export_gspmd(module, closed=closed, plain=True),
 )

@@ -143,7 +143,8 @@ class Notation:
     """How a StableHLO module carries shardings.
 
     `detect` says whether a module uses it, `to_mesh` makes it annotated mesh IR in place, `from_mesh(module, closed)` goes back;
-    `closed` writes every sharding as final, so that nobody decides further.
+    `closed` writes every sharding as final, so that nobody decides further. `from_mesh_plain`, where the notation has an older
+    form, writes that one, for readers who know no other, and in artifacts that XLA compiles.
     `wrap_local`, where the notation has the means, makes one callable program on global shapes out of a lowered local one.
     """
 
@@ -152,6 +153,7 @@ class Notation:
     detect: Callable[[ir.Module], bool]
     to_mesh: Callable[[ir.Module], None]
     from_mesh: Callable[[ir.Module, bool], None] | None = None
+    from_mesh_plain: Callable[[ir.Module, bool], None] | None = None
     wrap_local: Callable[[ir.Module], None] | None = None
 
 

@@ -73,6 +73,7 @@ def _add_convert(parser: console.Parser) -> None:
     parser.add_argument("--from", dest="source", choices=["auto", *kinds], default="auto", help="kind of input (default: auto)")
     parser.add_argument("--to", dest="target", choices=kinds, required=True, help="what to write")
     parser.add_argument("--closed", action="store_true", help="decide every sharding first and write it as final")
+    parser.add_argument("--plain", action="store_true", help="with --to gspmd: tilings by device numbers, without names of axes")
     parser.add_argument("--binary", action="store_true", help="write MLIR bytecode where text would be written")
     parser.set_defaults(command=convert)
 
@@ -305,11 +306,13 @@ def convert(options: argparse.Namespace) -> int:
     kind = formats.formats().get(options.target)
     if kind is not None:
         _check_format(kind, options)
+    if options.target not in conversion.with_plain_form():
+        console.refuse_ignored("meshbridge convert", {"--plain": f"with --to {options.target}"}, _given(options))
     with progress.shown((_READING, _CONVERTING, _WRITING), quiet=options.quiet) as steps:
         program = console.read_program(options.input, options.dims, options.source)
         steps.done(_READING)
         with files.about(files.display_name(options.input), program.format.wording):
-            converted = conversion.convert(program, options.target, closed=options.closed)
+            converted = conversion.convert(program, options.target, closed=options.closed, plain=options.plain)
             steps.done(_CONVERTING)
             chosen = formats.choose(converted, options.output) if kind is None else converted
             data = (_binary(chosen) if options.binary else chosen).serialize()

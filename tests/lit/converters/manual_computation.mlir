@@ -1,6 +1,6 @@
 // RUN: meshbridge convert %s --to mesh | filecheck %s
 // RUN: mesh-opt %s --import-shardings --inline-calls --sharding-propagation --mesh-spmdization | filecheck %s --check-prefix=LOCAL
-// RUN: meshbridge convert %s --to gspmd | filecheck %s --check-prefix=GSPMD
+// RUN: meshbridge convert %s --to gspmd --plain | filecheck %s --check-prefix=GSPMD
 
 sdy.mesh @m = <["x"=2, "y"=2]>
 

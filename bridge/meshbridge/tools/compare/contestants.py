@@ -39,7 +39,8 @@ def _in(notation: str) -> Callable[[ir.Module, str, OptionSet], ir.Module]:
     def convert(module: ir.Module, _machine: str, _compiler_options: OptionSet) -> ir.Module:
         found = formats.find_notation(module)
         if found is None or found.name != notation:
-            conversion.convert(Program(module, formats.BYTECODE), notation)
+            plain = notation in conversion.with_plain_form()  # which every XLA reads
+            conversion.convert(Program(module, formats.BYTECODE), notation, plain=plain)
         return module
 
     return convert
