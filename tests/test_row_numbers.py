@@ -53,4 +53,13 @@ def test_rows(element: str, index: str, expected: list[int] | None) -> None:
     module = read(LOOP.replace("INDEX", index).replace("<T>", f"<{element}>"), "loop.mlir", context())
     (loop,) = find(module.operation, ["stablehlo.while"])
     written: ir.Value = list(loop.regions[1].blocks[0].operations)[-1].operands[1]
-    assert row_numbers(loop, written) == expected
+    assert row_numbers(loop, written, 4) == expected
+
+
+@pytest.mark.parametrize(("limit", "most", "expected"), [(4, 3, None), (0, 4, None), (1, 4, [0]), (2**31 - 1, 4, None)])
+def test_only_loops_of_few_trips_are_counted_out(limit: int, most: int, expected: list[int] | None) -> None:
+    text = LOOP.replace("INDEX", "%row = stablehlo.add %i, %zero : tensor<T>").replace("<T>", "<i32>")
+    module = read(text.replace("dense<4>", f"dense<{limit}>"), "loop.mlir", context())
+    (loop,) = find(module.operation, ["stablehlo.while"])
+    written: ir.Value = list(loop.regions[1].blocks[0].operations)[-1].operands[1]
+    assert row_numbers(loop, written, most) == expected

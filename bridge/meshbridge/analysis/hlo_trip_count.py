@@ -1,45 +1,34 @@
 """How often a loop of an optimised module goes round.
 
 The CPU's and the GPU's compiler write the number down. The TPU's does not: it is read off the condition, which compares a carried
-integer with a constant, the loop's operand, from which that integer starts, and the body, which adds a constant to it.
+integer with a constant, the loop's operand, from which that integer starts, and the body, which adds a constant to it. Integers
+wrap around.
 """
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshbridge.analysis.hlo import Computation, HloError, HloModule, Instruction
+from meshbridge.analysis.counters import MIRRORED, Counter
+from meshbridge.analysis.hlo import Array, Computation, HloError, HloModule, Instruction
 
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BODY = re.compile(r"\bbody=%([\w.\-]+)")
 _CONDITION = re.compile(r"\bcondition=%([\w.\-]+)")
 _INTEGER = re.compile(r"-?\d+")
+_ELEMENT = re.compile(r"([su])(\d+)")
 _SAME_VALUE = frozenset({"bitcast", "copy", "copy-start", "copy-done", "convert", "reshape", "optimization-barrier"})
-_HOLDS: dict[str, Callable[[int, int], bool]] = {
-    "LT": operator.lt,
-    "LE": operator.le,
-    "GT": operator.gt,
-    "GE": operator.ge,
-    "NE": operator.ne,
-}
-"""What the direction of a comparison of counter and limit means."""
-_INCLUDED = {"LE": 1, "GE": -1}
-"""From the limit to the first number that ends the loop, where the limit does not."""
-_MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 
 
-def rounds(direction: str, start: int, limit: int, step: int) -> int | None:
-    """How often a counter passes the comparison with its limit. None where it never ends by reaching it: it runs away from the
-    limit, or past the one number that ends the loop."""
-    if not _HOLDS[direction](start, limit):
-        return 0
-    whole, rest = divmod(limit + _INCLUDED.get(direction, 0) - start, step)
-    if whole < 0 or (rest and direction == "NE"):
+def _bounds(arrays: tuple[Array, ...]) -> tuple[int, int] | None:
+    """The least and the largest value of an integer of HLO; None for other numbers. The first array of several holds it, as of a
+    copy that is under way."""
+    found = _ELEMENT.fullmatch(arrays[0].element) if arrays else None
+    if found is None:
         return None
-    return whole + bool(rest)
+    width = int(found.group(2))
+    return (0, 2**width - 1) if found.group(1) == "u" else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
 
 
 def trip_count(module: HloModule, computation: Computation, loop: Instruction) -> int | None:
@@ -87,10 +76,16 @@ class _Value:
     def _at(self, name: str) -> _Value:
         return _Value(self.module, self.computation, self.computation.instructions[name], self.caller)
 
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The least and the largest value of its type, if that is one of integers."""
+        return _bounds(self.instruction.arrays)
+
     def _before(self) -> _Value | None:
         op = self.instruction
         if op.opcode in _SAME_VALUE:
-            return self._at(op.operands[0])
+            source = self._at(op.operands[0])
+            return source if _holds(self.bounds, source) else None
         if op.opcode == "parameter" and self.caller is not None:
             return self.caller._at(self.caller.instruction.operands[int(op.operands[0])])
         if op.opcode == "fusion":
@@ -112,15 +107,17 @@ class _Loop:
     def trip_count(self) -> int | None:
         test = self._returned(_CONDITION).origin()
         direction = test.instruction.attribute("direction")
-        if test.instruction.opcode != "compare" or direction not in _HOLDS:
+        if test.instruction.opcode != "compare" or direction not in MIRRORED:
             return None
         counter, limit = (test.operand(number) for number in (0, 1))
-        if counter.element is None:
-            counter, limit, direction = limit, counter, _MIRRORED[direction]
-        if counter.element is None:
+        if counter.element is None or self._fixed(limit) is None:
+            counter, limit, direction = limit, counter, MIRRORED[direction]
+        if counter.element is None or counter.bounds is None:
             return None
         start, end, step = self._start(counter.element), self._fixed(limit), self._step(counter.element)
-        return rounds(direction, start, end, step) if start is not None and end is not None and step else None
+        if start is None or end is None or step is None:
+            return None
+        return Counter(direction, start, step, end, *counter.bounds).trips
 
     def _returned(self, part: re.Pattern[str]) -> _Value:
         """The value that the condition or the body returns."""
@@ -152,6 +149,16 @@ class _Loop:
         if counted.element != counter or step.integer is None:
             return None
         return step.integer if after.instruction.opcode == "add" else -step.integer
+
+
+def _holds(bounds: tuple[int, int] | None, source: _Value) -> bool:
+    """Whether a type of these bounds has the value of `source`: it is the same or a wider one, or `source` is a constant that
+    fits."""
+    before = source.bounds
+    if bounds is None or before is None or bounds == before:
+        return bounds == before
+    low, high = before if source.integer is None else (source.integer, source.integer)
+    return bounds[0] <= low and high <= bounds[1]
 
 
 def _index(element: Instruction) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshbridge.dialect.attributes import integers
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import comparison_direction, ir
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _literal(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
         return None
     if held.is_splat:
         return Splat(held.get_splat_value())
-    if not isinstance(held, ir.DenseIntElementsAttr) or _element(value).width < 8 or not _bounds(_element(value)):
+    if not isinstance(held, ir.DenseIntElementsAttr) or _element(value).width < 8 or not integer_bounds(_element(value)):
         return None
     elements = np.array(held)
     if elements.ndim == 1 and len(elements) > 1:
@@ -144,7 +144,7 @@ def _convert(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     found, element = look(op.operands[0]), _element(value)
     if isinstance(found, Splat):
         return _splat(found.number, value)
-    if found is None or not _bounds(element) or not _bounds(_element(op.operands[0])):
+    if found is None or not integer_bounds(element) or not integer_bounds(_element(op.operands[0])):
         return None
     return _fitting(found, value)
 
@@ -201,7 +201,7 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 
 def _arithmetic(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """Integers that do not overflow: of two splats, or of an iota and a splat."""
-    if not _bounds(_element(value)) or (left := look(op.operands[0])) is None or (right := look(op.operands[1])) is None:
+    if not integer_bounds(_element(value)) or (left := look(op.operands[0])) is None or (right := look(op.operands[1])) is None:
         return None
     combine = _ARITHMETIC[op.name]
     if isinstance(left, Splat) and isinstance(right, Splat):
@@ -225,8 +225,8 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 def _compare(op: ir.Operation, value: ir.Value, look: _Look) -> Known:
     """An order that holds between all elements, or between none: an iota is never less than 0."""
     left, right = (_range(look(operand), operand) for operand in op.operands)
-    direction = next((name for name in _COMPARISONS if f" {name}>" in str(op.attributes["comparison_direction"])), None)
-    if left is None or right is None or direction is None:
+    direction = comparison_direction(op)
+    if left is None or right is None or direction not in _COMPARISONS:
         return None
     answers = {_COMPARISONS[direction](one, other) for one in left for other in right}
     return _splat(answers.pop(), value) if len(answers) == 1 else None
@@ -277,7 +277,7 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
     return tuple(ir.RankedTensorType(value.type).shape)
 
 
-def _bounds(element: ir.Type) -> tuple[int, int] | None:
+def integer_bounds(element: ir.Type) -> tuple[int, int] | None:
     """The smallest and the largest integer of a type; None for other numbers, and for bits, whose arithmetic is Boolean."""
     if not isinstance(element, ir.IntegerType) or element.width == 1:
         return None
@@ -289,7 +289,7 @@ def _splat(number: float | int, value: ir.Value) -> Splat | None:
     element = _element(value)
     if isinstance(element, ir.IntegerType) and element.width == 1 and number in (0, 1):
         return Splat(ir.BoolAttr.get(bool(number), context=value.context))
-    bounds = _bounds(element)
+    bounds = integer_bounds(element)
     if bounds is None or not isinstance(number, int) or not bounds[0] <= number <= min(bounds[1], 2**63 - 1):
         return None
     return Splat(ir.IntegerAttr.get(element, int(number)))
@@ -308,7 +308,7 @@ def _range(found: Known, value: ir.Value) -> tuple[int, int] | None:
 
 def _fitting(found: Iota | Constant, value: ir.Value) -> Known:
     """What was found, if all of it are integers of the element type of `value`."""
-    bounds, ends = _bounds(_element(value)), _range(found, value)
+    bounds, ends = integer_bounds(_element(value)), _range(found, value)
     return found if bounds is not None and ends is not None and bounds[0] <= ends[0] and ends[1] <= bounds[1] else None
 
 

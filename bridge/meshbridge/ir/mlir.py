@@ -423,6 +423,11 @@ def is_custom_call(op: ir.Operation) -> bool:
     return op.name == CUSTOM_CALL and "call_target_name" in op.attributes
 
 
+def comparison_direction(op: ir.Operation) -> str:
+    """Of a `stablehlo.compare`: `LT`, `EQ`, …"""
+    return str(stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value)
+
+
 def title(op: ir.Operation) -> str:
     """What reports call an op: its name, and the target of a custom call, `stablehlo.custom_call @Qr`."""
     return f"{op.name} @{call_target(op)}" if is_custom_call(op) else op.name

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from meshbridge.dialect.ops import NAN_FOLLOWS, AllReduceOp, AllSliceOp, ReduceScatterOp
 from meshbridge.ir.builder import op_of, shape_of
-from meshbridge.ir.mlir import BARRIER, find, ir
+from meshbridge.ir.mlir import BARRIER, comparison_direction, find, ir
 from meshbridge.ir.ordered import is_orderable
 from meshbridge.ir.passes import Pass, register
 from meshbridge.ir.sharding import Axes
@@ -202,7 +202,7 @@ def _through(op: ir.Operation, given: Sequence[_Known | None], view: AllReduceOp
     if len(followed) < len(moved) or len({(known.rows, known.pieces) for known in followed}) != 1:
         return None
     if op.name == _COMPARE and any(known.is_nan for known in followed):
-        return replace(followed[0], where=None, holds="NE" in str(op.attributes["comparison_direction"]), differs=False)
+        return replace(followed[0], where=None, holds=comparison_direction(op) == "NE", differs=False)
     if op.name == _SELECT and (selected := _selected(op, given)):
         return selected
     certain = [known for known in followed if known.where is not None] if _gives_nan(op) else []

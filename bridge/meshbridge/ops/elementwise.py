@@ -211,8 +211,3 @@ def bitcast_convert(op: ir.Operation) -> ShardingRule:
     build = RuleBuilder()
     dims = tuple(build.loop(size) for size in source[: min(len(source), len(result))])
     return build.rule([dims + ((),) * (len(source) - len(dims))], [dims + ((),) * (len(result) - len(dims))])
-
-
-def comparison_direction(op: ir.Operation) -> str:
-    """How `op` compares: EQ, NE, LT, LE, GT or GE."""
-    return str(op.attributes["comparison_direction"]).rpartition(" ")[2].rstrip(">")

@@ -24,9 +24,8 @@ from meshbridge.analysis.known_values import Splat, is_splat, known
 from meshbridge.dialect.attributes import integers
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, AllSliceOp, AllToAllOp, CollectiveOpView
 from meshbridge.ir.builder import element_of, op_of, shape_of
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import comparison_direction, ir
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.elementwise import comparison_direction
 from meshbridge.ops.linear import WIDER
 from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, SLICE, TRANSPOSE, read_along
 from meshbridge.ops.reductions import body_kind

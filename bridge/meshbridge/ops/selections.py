@@ -13,10 +13,9 @@ from math import prod
 
 from meshbridge.ir.builder import Builder, element_of, integers, tensor
 from meshbridge.ir.elements import neutral
-from meshbridge.ir.mlir import ir, stablehlo
+from meshbridge.ir.mlir import comparison_direction, ir, stablehlo
 from meshbridge.ir.sequences import PerDevice, members
 from meshbridge.ir.sharding import Axes
-from meshbridge.ops.elementwise import comparison_direction
 from meshbridge.ops.option import Option, tensor_split
 from meshbridge.ops.reach import Covered, Reach
 from meshbridge.ops.rule import RuleBuilder, ShardingRule, shape_of, sharding_rule_of, unsplittable

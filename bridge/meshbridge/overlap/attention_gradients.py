@@ -10,10 +10,9 @@ from meshbridge.dialect.module_mesh import declared_meshes
 from meshbridge.dialect.ops import AllGatherOp, AllReduceOp, CollectiveOpView, ReduceScatterOp
 from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.elements import tensor_bytes
-from meshbridge.ir.mlir import BARRIER, find, in_program_order, ir
+from meshbridge.ir.mlir import BARRIER, comparison_direction, find, in_program_order, ir
 from meshbridge.ir.sharding import DYNAMIC, Mesh
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.elementwise import comparison_direction
 from meshbridge.ops.read_along import REDUCE, read_by
 from meshbridge.overlap.alike import differs
 from meshbridge.overlap.balanced_ring import ring_of as forward_ring_of

@@ -12,9 +12,8 @@ import numpy as np
 from meshbridge.analysis.known_values import Splat, known
 from meshbridge.dialect.ops import AllSliceOp
 from meshbridge.ir.builder import op_of, shape_of
-from meshbridge.ir.mlir import ir
+from meshbridge.ir.mlir import comparison_direction, ir
 from meshbridge.ops.einsum import DOT
-from meshbridge.ops.elementwise import comparison_direction
 from meshbridge.ops.read_along import BROADCAST, RESHAPE, TRANSPOSE, read_along
 
 Numbers = Any

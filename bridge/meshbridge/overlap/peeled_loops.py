@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshbridge.analysis.trip_count import Counting, counting
 from meshbridge.ir.builder import Builder, op_of
 from meshbridge.ir.mlir import ir
 
 
 def peelable(loop: ir.Operation) -> Counting | None:
-    """How `loop` counts, if its last trip can stand behind it: it surely runs twice or more, and its text says how often."""
+    """How `loop` counts, if its last trip can stand behind it: its text says that it runs twice or more, and the limit less one
+    step ends it one trip earlier."""
     counted = counting(loop)
     tested = list(loop.regions[0].blocks[0].operations)[-1].operands[0]
     if counted is None or counted.trips < 2 or op_of(tested).name != "stablehlo.compare":  # annotations may stand between
         return None
-    return counted
+    return counted if replace(counted.values, limit=_earlier(counted)).trips == counted.trips - 1 else None
+
+
+def _earlier(counted: Counting) -> int:
+    """The limit less one step."""
+    return counted.values.wrapped(counted.values.limit - counted.values.step)
 
 
 def peel(loop: ir.Operation, counted: Counting) -> list[ir.Operation]:
@@ -25,8 +33,8 @@ def peel(loop: ir.Operation, counted: Counting) -> list[ir.Operation]:
 def _stop_earlier(condition: ir.Block, counted: Counting) -> None:
     """One trip earlier."""
     compare = op_of(list(condition.operations)[-1].operands[0])
-    limit = Builder.before(compare).splat(compare.operands[1].type, counted.limit - counted.step)
-    compare.operands[1] = limit
+    number = counted.limit_operand
+    compare.operands[number] = Builder.before(compare).splat(compare.operands[number].type, _earlier(counted))
 
 
 def _append_last_trip(loop: ir.Operation) -> list[ir.Operation]:

@@ -221,7 +221,7 @@ def _pipeline(loop: _Loop) -> None:
     end = list(body.operations)[-1].operation
     product = loop.gathered[-1].product
     emit = Builder.after(product)
-    counter = emit.add(body.arguments[loop.counting.counter], loop.counting.step)
+    counter = emit.add(body.arguments[loop.counting.counter], loop.counting.values.wrapped(loop.counting.values.step))
     ahead = _Ahead(body, {loop.counting.counter: counter}, emit)
     ahead.hold([shard for each in loop.gathered for shard in each.shards], product.results[0])
     made = [ahead.made(value) for value in values]

@@ -9,8 +9,7 @@ import numpy as np
 
 from meshbridge.analysis.known_values import known_integer
 from meshbridge.analysis.trip_count import counting
-from meshbridge.ir.mlir import ir
-from meshbridge.ops.elementwise import comparison_direction
+from meshbridge.ir.mlir import comparison_direction, ir
 
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "stablehlo.add": np.add,
@@ -31,14 +30,17 @@ _COMPARED: dict[str, Callable[..., Any]] = {
 }
 
 
-def row_numbers(loop: ir.Operation, index: ir.Value) -> list[int] | None:
+def row_numbers(loop: ir.Operation, index: ir.Value, most: int) -> list[int] | None:
     """What `index`, a scalar integer of the body of `loop`, is in each trip, where it is computed of the counter alone; None
-    elsewhere."""
+    elsewhere, and for a loop that runs more than `most` times or not at all."""
     counted = counting(loop)
-    if counted is None:
+    if counted is None or not 0 < counted.trips <= most:
         return None
-    counter = loop.regions[1].blocks[0].arguments[counted.counter]
-    found = _Numbers({counter: counted.start + counted.step * np.arange(counted.trips)}).of(index)
+    counter, values = loop.regions[1].blocks[0].arguments[counted.counter], counted.values
+    numbers = [values.wrapped(values.start + values.step * trip) for trip in range(counted.trips)]
+    if max(numbers) >= 1 << 63:  # numpy computes of such and of signed integers in floats
+        return None
+    found = _Numbers({counter: np.array(numbers)}).of(index)
     return None if found is None else [int(number) for number in np.broadcast_to(found, counted.trips)]
 
 

@@ -104,7 +104,7 @@ def _write_of_every_row(loop: ir.Operation, number: int, rows: int) -> ir.Operat
         return None
     if not is_only_returned(write.results[0], number):
         return None
-    numbers = row_numbers(loop, write.operands[2])
+    numbers = row_numbers(loop, write.operands[2], rows)
     return write if numbers is not None and sorted(numbers) == [*range(rows)] else None
 
 
