@@ -121,7 +121,7 @@ def _sequence(scanner: Scanner) -> tuple[str, str]:
     """`@name(%handle: type {…}, …) -> type attributes {…} {`, up to the bracket that opens its region."""
     name = scanner.word(_NAME, "a name such as @__transform_main").removeprefix("@").strip('"')
     scanner.expect("(")
-    arguments = []
+    arguments: list[str] = []
     while not scanner.accept(")"):
         if arguments:
             scanner.expect(",")

@@ -52,7 +52,7 @@ FINITE = ANY & ~NAN & ~INFINITE
 _LIMIT = 64
 """How many operations are followed for one value: a bound on time. A normalisation has about ten."""
 
-_TINY, _HUGE = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+_TINY, _HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _SAMPLES: dict[NumberClass, tuple[float, ...]] = {
     NumberClass.NAN: (np.nan,),
     NumberClass.NEGATIVE_INFINITY: (-np.inf,),
@@ -177,7 +177,7 @@ class _Classes:
         kept = NumberClass(0)
         for each in classes:
             samples = np.asarray([*_samples(each), *([bound] if _classes(np.asarray(bound)) == each else [])], np.float32)
-            kept |= each if np.any(compare(samples, bound) == holds) else NumberClass(0)
+            kept |= each if np.any(compare(samples, np.asarray(bound)) == holds) else NumberClass(0)
         return kept
 
     def _reduced(self, op: ir.Operation) -> NumberClass:
