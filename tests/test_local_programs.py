@@ -148,6 +148,42 @@ def test_scalars_are_verified(tmp_path: Path) -> None:
     assert cli.main(["verify", str(path), "--local"]) == 0
 
 
+def test_shard_shapes_and_index_tensors_of_a_run(tmp_path: Path) -> None:
+    """Offsets, halo sizes and dimensions that only a run knows, and tensors of indices."""
+    text = """
+    mesh.mesh @m(shape = 2x4)
+    func.func @main(%n: index, %o: i32, %h: i32) -> (tensor<2xindex>, tensor<3xindex>, tensor<2xi32>) {
+      %a, %b = mesh.process_multi_index on @m : index, index
+      %t = tensor.from_elements %a, %b : tensor<2xindex>
+      %cast = arith.index_cast %t : tensor<2xindex> to tensor<2xi32>
+      %wide = arith.extsi %o : i32 to i64
+      %halo = arith.extsi %h : i32 to i64
+      %p = mesh.process_linear_index on @m : index
+      %s = mesh.sharding @m split_axes = [[0]] sharded_dims_offsets = [0, %wide, 10] : !mesh.sharding
+      %d = mesh.sharding @m split_axes = [[1]] halo_sizes = [1, %halo] : !mesh.sharding
+      %0, %1 = mesh.shard_shape ?x7 %s %p : index, index
+      %2, %3 = mesh.shard_shape dims = [%n, 8] sharding = %d device = [%a, %b] : index, index
+      %sizes = tensor.from_elements %0, %1, %2 : tensor<3xindex>
+      return %t, %sizes, %cast : tensor<2xindex>, tensor<3xindex>, tensor<2xi32>
+    }"""
+    full = (np.full(8, value, np.int32) for value in (10, 4, 2))
+    index, sizes, cast = (np.asarray(each) for each in meshbridge.compile(program(text), local=True)(*full))
+    devices = simulator.devices((2, 4))
+    np.testing.assert_array_equal(index, np.ravel(devices))
+    np.testing.assert_array_equal(cast, np.ravel(devices))
+    expected = [
+        (
+            *simulator.shard_shape((2, 4), (10, 7), [[0]], [], [0, 4, 10], device),
+            simulator.shard_shape((2, 4), (10, 8), [[1]], [1, 2], [], device)[0],
+        )
+        for device in devices
+    ]
+    np.testing.assert_array_equal(sizes, np.ravel(expected))
+    path = tmp_path / "sizes.mlir"
+    path.write_text(text)
+    assert cli.main(["verify", str(path), "--local"]) == 0
+
+
 SHARDINGS = ([[[], [], [0]], [[], [0]], "[[0]]"], [[[], [], [0]]])
 
 

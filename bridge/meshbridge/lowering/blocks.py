@@ -34,7 +34,15 @@ from meshbridge.lowering.indices import definition_of_sharding, sharding_of
 from meshbridge.lowering.messages import MESSAGES, Pair, lower_pair, pairs
 from meshbridge.lowering.narrow import is_narrow, widen
 from meshbridge.lowering.replicas import BY_PARTITION, by_replica
-from meshbridge.lowering.scalars import FORMS, check_users, is_scalar, lower_scalar, retype_arguments, retype_signature
+from meshbridge.lowering.scalars import (
+    FORMS,
+    check_users,
+    is_scalar,
+    lower_scalar,
+    needs_form,
+    retype_arguments,
+    retype_signature,
+)
 from meshbridge.lowering.site import LOWERINGS, Lowering, Site
 
 _DECLARATIONS = frozenset({"mesh.mesh", "mesh.sharding", "mesh.shard", "mesh.get_sharding"})
@@ -164,7 +172,8 @@ class _Lowering:
         view = _view(op)
         mesh, narrow = self._mesh(view), any(map(is_narrow, (*op.operands, *op.results)))
         scalars = any(is_scalar(result.type) for result in op.results)
-        return _Kind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, len(op.operands) == len(op.results) == 1)
+        one_of_one = len(op.operands) == len(op.results) == 1 and not isinstance(view, ShardShapeOp)
+        return _Kind(lowering, mesh, _group_axes(view, mesh), narrow, scalars, one_of_one)
 
     def _mesh(self, view: MeshOpView) -> Mesh:
         op = view.operation
@@ -234,7 +243,7 @@ def _takes_scalars(op: ir.Operation) -> bool:
     if op.name != "func.func":
         return False
     type_ = function_type(op)
-    return any(is_scalar(kind) for kind in {*type_.inputs, *type_.results})
+    return any(needs_form(kind) for kind in {*type_.inputs, *type_.results})
 
 
 def _check_static(op: ir.Operation, mesh: Mesh) -> None:

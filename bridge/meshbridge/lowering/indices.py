@@ -6,6 +6,7 @@ Their `index` results become `tensor<i32>`; `scalars` carries those through the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -90,27 +91,51 @@ def shard_shape(op: ShardShapeOp, site: Site) -> list[ir.Value]:
     operands = list(op.operation.operands)
     position = [str(value.type) for value in operands].index(SHARDING_TYPE)
     sharding = sharding_of(op)
-    shape = _static_shape(op, site, operands[:position])
+    shape = _shape(op, site, operands[:position])
     linear = _device(op, site, operands[position + 1 :])
-    halos, offsets = list(sharding.halo_sizes), list(sharding.offsets)
+    offsets, halos = _said_at_run_time(op, site, sharding)
     sizes = []
     for size, axes in zip(shape, sharding.padded(len(shape)).split_axes, strict=True):
-        if not axes:
-            sizes.append(_constant(site, size))
-            continue
         count = site.mesh.group_size(axes)
-        starts, offsets = offsets[: count + 1], offsets[count + 1 :]
-        halo, halos = sum(halos[:2]), halos[2:]
-        sizes.append(site.emit.add(_extent(site, size, axes, starts, linear), halo))
+        starts, offsets = (offsets[: count + 1], offsets[count + 1 :]) if axes else ([], offsets)
+        if size == DYNAMIC and not starts:
+            hint = "give its size by LLVM 21's form, dims = [%size, 8], or its shards by sharded_dims_offsets"
+            raise site.error("has a dimension `?` whose size nothing gives", hint)
+        if not axes:
+            sizes.append(_constant(site, size) if isinstance(size, int) else size)
+            continue
+        own, halos = halos[:2], halos[2:]
+        halo = [sum(each for each in own if isinstance(each, int)), *(each for each in own if not isinstance(each, int))]
+        sizes.append(reduce(site.emit.add, halo, _extent(site, size, axes, starts, linear)))
     return sizes
 
 
-def _extent(site: Site, size: int, axes: Axes, starts: Sequence[int], linear: ir.Value) -> ir.Value:
+def _said_at_run_time(op: ShardShapeOp, site: Site, sharding: Sharding) -> tuple[list[Member], list[Member]]:
+    """The offsets and the halo sizes of the sharding, in 32 bits where only a run knows them."""
+    operands = iter(list(definition_of_sharding(op).operation.operands))
+    index = ir.IntegerType.get_signless(32)
+
+    def filled(entries: Sequence[int]) -> list[Member]:
+        members = [site.known(next(operands)) if entry == DYNAMIC else entry for entry in entries]
+        return [member if isinstance(member, int) else site.emit.convert(member, index) for member in members]
+
+    return filled(sharding.offsets), filled(sharding.halo_sizes)
+
+
+def _extent(site: Site, size: Member, axes: Axes, starts: Sequence[Member], linear: ir.Value) -> ir.Value:
     """The size without halos of one dimension's shard on the device at position `linear`."""
     emit = site.emit
     number = number_along(linear, site.mesh, axis_digits(site.mesh, axes), emit)
+    known = [start for start in starts if isinstance(start, int)]
+    if starts and len(known) == len(starts):
+        return entry(emit, np.diff(np.array(known)), number)
     if starts:
-        return entry(emit, np.diff(np.array(starts)), number)
+        table = emit.concatenate([emit.reshape(_value(site, start), [1]) for start in starts], 0)
+        return emit.subtract(emit.entry(table, emit.add(number, 1)), emit.entry(table, number))
+    if not isinstance(size, int):
+        count = site.mesh.group_size(axes)
+        most = emit.elementwise("divide", emit.add(size, count - 1), count)
+        return emit.clamp(0, emit.subtract(size, emit.elementwise("multiply", number, most)), most)
     piece = -(-size // site.mesh.group_size(axes))
     if size == piece * site.mesh.group_size(axes):
         return _constant(site, size // site.mesh.group_size(axes))
@@ -128,24 +153,20 @@ def definition_of_sharding(op: ShardShapeOp) -> ShardingOp:
 
 
 def sharding_of(op: ShardShapeOp) -> Sharding:
-    """The sharding that shard_shape asks about, which names the mesh too. Raises OpError if it is not constant."""
+    """The sharding that shard_shape asks about, which names the mesh too."""
     sharding: Sharding = definition_of_sharding(op).value
-    if DYNAMIC in sharding.halo_sizes + sharding.offsets:
-        raise OpError(op.operation, "needs a sharding with constant halo sizes and offsets")
     return sharding
 
 
-def _static_shape(op: ShardShapeOp, site: Site, dynamic: list[ir.Value]) -> list[int]:
-    """The global tensor's shape, from the dialect's spec's `shape` or LLVM 21's `dims`."""
+def _shape(op: ShardShapeOp, site: Site, dynamic: list[ir.Value]) -> list[Member]:
+    """The global tensor's shape, from the dialect's spec's `shape` or LLVM 21's `dims`; DYNAMIC where neither gives a size."""
     entries = iter(dynamic)
     listed = op.shape or op.dims
     shape = [site.known(next(entries, size)) if size == DYNAMIC else size for size in listed]
-    known = [size for size in shape if isinstance(size, int) and size != DYNAMIC]
-    if len(known) != len(shape):
-        raise site.error("needs a constant shape: XLA has no tensors of any other")
+    known = [size for size in shape if isinstance(size, int)]
     if max(known, default=0) > _LARGEST:
         raise site.error(f"has a dimension of {max(known)}; indices have 32 bits")
-    return known
+    return shape
 
 
 _LARGEST = 2**31 - 1

@@ -75,7 +75,8 @@ def _halos(op: UpdateHaloOp, site: Site) -> list[Halo]:
     halos = []
     for (dim, axes), before, after in zip(split, sizes[0::2], sizes[1::2], strict=False):
         if not isinstance(before, int) or not isinstance(after, int):
-            raise site.error("needs constant halo sizes: they decide what XLA's permutes carry")
+            hint = "give the largest sizes as constants, halo_sizes = [1, 2], and slice what is wanted behind it"
+            raise site.error("needs constant halo sizes: they decide what XLA's permutes carry", hint)
         core = shape[dim] - before - after if dim < len(shape) else 0
         if min(before, after) < 0 or core < 1:
             raise site.error(f"halos of {before} and {after} leave no core of dimension {dim} in shape {shape}")

@@ -1,12 +1,14 @@
 """Index arithmetic: `arith` and `tensor` operations on scalars as StableHLO on rank-0 tensors.
 
-XLA knows no scalars and no `index`. A scalar of type T becomes `tensor<T>`, and `index` becomes i32, the type of all indices
-here. What is not in the table is refused where it uses one.
+XLA knows no scalars and no `index`. A scalar of type T becomes `tensor<T>`, and `index`, also as the element of a tensor, becomes
+i32, the type of all indices here. What is not in the table is refused where it uses one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+
+import numpy as np
 
 from meshbridge.ir.builder import Builder, shape_of, tensor
 from meshbridge.ir.mlir import OpError, ir
@@ -45,21 +47,28 @@ def is_scalar(type_: ir.Type) -> bool:
     return isinstance(type_, ir.IndexType | ir.IntegerType | ir.FloatType)
 
 
+def needs_form(type_: ir.Type) -> bool:
+    """Whether XLA needs another type in place of this one: of a scalar, or of a tensor of indices."""
+    return is_scalar(type_) or (isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.IndexType))
+
+
 def without_index(element: ir.Type) -> ir.Type:
     """The element type in which XLA holds `element`."""
     return ir.IntegerType.get_signless(32) if isinstance(element, ir.IndexType) else element
 
 
 def tensor_for(type_: ir.Type) -> ir.Type:
-    """The tensor type of a scalar type."""
+    """The tensor type of a scalar type, or of a tensor of indices."""
+    if isinstance(type_, ir.RankedTensorType):
+        return tensor(list(type_.shape), without_index(type_.element_type))
     return tensor([], without_index(type_))
 
 
 def lower_scalar(op: ir.Operation, constants: Constants) -> bool:
     """Replaces `op`, which FORMS names, if it computes on scalars; says whether it did."""
-    if not (is_scalar(op.results[0].type) or op.name in _MAKERS):
+    if not (needs_form(op.results[0].type) or op.name in _MAKERS):
         return False
-    unknown = [is_scalar(operand.type) for operand in op.operands]
+    unknown = [needs_form(operand.type) for operand in op.operands]
     if unknown and all(unknown):  # from operations that no mesh operation has a part in
         return False
     if any(unknown):
@@ -71,8 +80,8 @@ def lower_scalar(op: ir.Operation, constants: Constants) -> bool:
     return True
 
 
-_MAKERS = frozenset({"tensor.from_elements", "tensor.splat"})
-"""What makes tensors of scalars."""
+_MAKERS = frozenset({"arith.index_cast", "tensor.from_elements", "tensor.splat"})
+"""What makes tensors of scalars, or of indices."""
 
 _NO_FORM = "computes with a scalar, and has no form in StableHLO that could"
 
@@ -80,7 +89,7 @@ _NO_FORM = "computes with a scalar, and has no form in StableHLO that could"
 def check_users(values: Iterable[ir.Value]) -> None:
     """Raises OpError for a user of a scalar among `values` that has no form on tensors."""
     for value in values:
-        if is_scalar(value.type):
+        if needs_form(value.type):
             for use in value.uses:
                 user = use.owner.operation
                 if not (user.name in FORMS or user.name == "func.return" or user.name.startswith("mesh.")):
@@ -89,6 +98,11 @@ def check_users(values: Iterable[ir.Value]) -> None:
 
 def _constant(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     scalar, attr = op.results[0].type, op.attributes["value"]
+    if isinstance(scalar, ir.RankedTensorType):
+        numbers = np.array(ir.DenseElementsAttr(attr)).reshape(list(scalar.shape))
+        if numbers.size and not -(2**31) <= int(numbers.min()) <= int(numbers.max()) < 2**31:
+            raise OpError(op, "has an index beyond 32 bits; indices have 32 bits")
+        return emit.constant(tensor_for(scalar), ir.DenseElementsAttr.get(numbers.astype(np.int32)))
     type_ = ir.RankedTensorType(tensor_for(scalar))
     number = None if isinstance(scalar, ir.FloatType) else int(ir.IntegerAttr(attr).value)
     if isinstance(scalar, ir.IndexType) and number is not None:
@@ -147,8 +161,6 @@ def _extract(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
 
 def _from_elements(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value:
     result = ir.RankedTensorType(op.results[0].type)
-    if isinstance(result.element_type, ir.IndexType):
-        raise OpError(op, "makes a tensor of indices, which XLA does not know", "cast them with arith.index_cast first")
     if not len(op.operands):
         raise OpError(op, "makes a tensor of no elements")
     whole = emit.concatenate([emit.reshape(value, [1]) for value in op.operands], 0)
@@ -175,7 +187,7 @@ def retype_arguments(function: ir.Operation) -> None:
     for block in list(function.regions[0])[:1]:
         check_users(block.arguments)
         for argument in block.arguments:
-            if is_scalar(argument.type):
+            if needs_form(argument.type):
                 argument.set_type(tensor_for(argument.type))
 
 

@@ -253,7 +253,8 @@ def shard_shape(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
     position = [str(value.type) for value in op.operands].index("!mesh.sharding")
     said = op.operands[position].owner.operation
     mesh = mesh_of(machine.meshes[ir.FlatSymbolRefAttr(said.attributes["mesh"]).value])
-    sizes = _filled(integers(op, "shape") or integers(op, "dims"), operands[:position])
+    shape = integers(op, "shape") or integers(op, "dims")
+    sizes = _filled(shape, [*operands[:position], *(np.array([DYNAMIC]) for _ in shape)])  # `?` of which offsets say all
     dynamic = iter(operands[position][:, number] for number in range(operands[position].shape[1]))
     starts = _filled(integers(said, "static_sharded_dims_offsets"), dynamic)
     halos = _filled(integers(said, "static_halo_sizes"), dynamic)
@@ -262,6 +263,8 @@ def shard_shape(machine: Machine, op: ir.Operation, operands: list[Array]) -> li
     split = [*axis_lists(said.attributes["split_axes"]), *([] for _ in sizes)]
     found = []
     for size, axes in zip(sizes, split, strict=False):
+        if DYNAMIC in size and not (axes and starts):
+            raise OpError(op, "has a dimension whose size nothing gives")
         if not axes:
             found.append(size)
             continue

@@ -87,3 +87,26 @@ func.func @scale(%x: tensor<4xf32>) -> tensor<2xf32> {
   %3 = tensor.splat %2 : tensor<2xf32>
   return %3 : tensor<2xf32>
 }
+
+// Tensors of indices are tensors of i32.
+// CHECK-LABEL: @index_tensor(%arg0: tensor<2xi32>) -> (tensor<3xi32>, tensor<2xi32>)
+// CHECK: %[[ALL:.*]] = stablehlo.concatenate {{.*}} -> tensor<3xi32>
+// CHECK: return %[[ALL]], %arg0
+func.func @index_tensor(%t: tensor<2xindex>) -> (tensor<3xindex>, tensor<2xi32>) {
+  %0:3 = mesh.process_multi_index on @m : index, index, index
+  %1 = tensor.from_elements %0#0, %0#1, %0#2 : tensor<3xindex>
+  %2 = arith.index_cast %t : tensor<2xindex> to tensor<2xi32>
+  return %1, %2 : tensor<3xindex>, tensor<2xi32>
+}
+
+// Offsets of a run: the difference of two entries of their table; the `?` is not needed.
+// CHECK-LABEL: @offsets_of_a_run
+// CHECK: %[[OFFSET:.*]] = stablehlo.convert %arg0 : (tensor<i64>) -> tensor<i32>
+// CHECK: %[[TABLE:.*]] = stablehlo.concatenate {{.*}} -> tensor<3xi32>
+// CHECK-COUNT-2: stablehlo.dynamic_slice %[[TABLE]]
+// CHECK: stablehlo.subtract
+func.func @offsets_of_a_run(%offset: i64, %device: index) -> index {
+  %s = mesh.sharding @m split_axes = [[0]] sharded_dims_offsets = [0, %offset, 10] : !mesh.sharding
+  %0 = mesh.shard_shape ? %s %device : index
+  return %0 : index
+}

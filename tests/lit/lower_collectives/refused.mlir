@@ -117,6 +117,16 @@ func.func @halo_of_unknown_size(%x: tensor<8xf32>, %n: i64) -> tensor<8xf32> {
 
 // -----
 
+mesh.mesh @m(shape = 2x4)
+func.func @shard_of_unknown_size(%n: index) -> index {
+  %s = mesh.sharding @m split_axes = [[1]] : !mesh.sharding
+  // expected-error @+1 {{'mesh.shard_shape' op has a dimension `?` whose size nothing gives}}
+  %0 = mesh.shard_shape ? %s %n : index
+  return %0 : index
+}
+
+// -----
+
 func.func @scalar_argument(%n: index) {
   // expected-error @+1 {{'test.use' op computes with a scalar, and has no form in StableHLO that could}}
   "test.use"(%n) : (index) -> ()
