@@ -6,7 +6,6 @@ Their `index` results become `tensor<i32>`; `scalars` carries those through the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 
@@ -105,8 +104,10 @@ def shard_shape(op: ShardShapeOp, site: Site) -> list[ir.Value]:
             sizes.append(_constant(site, size) if isinstance(size, int) else size)
             continue
         own, halos = halos[:2], halos[2:]
-        halo = [sum(each for each in own if isinstance(each, int)), *(each for each in own if not isinstance(each, int))]
-        sizes.append(reduce(site.emit.add, halo, _extent(site, size, axes, starts, linear)))
+        extent = site.emit.add(_extent(site, size, axes, starts, linear), sum(width for width in own if isinstance(width, int)))
+        for width in own:
+            extent = extent if isinstance(width, int) else site.emit.add(extent, width)
+        sizes.append(extent)
     return sizes
 
 

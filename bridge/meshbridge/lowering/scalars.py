@@ -7,6 +7,7 @@ i32, the type of all indices here. What is not in the table is refused where it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +58,11 @@ def without_index(element: ir.Type) -> ir.Type:
     return ir.IntegerType.get_signless(32) if isinstance(element, ir.IndexType) else element
 
 
+def dense_indices(numbers: np.ndarray[Any, Any]) -> ir.Attribute:
+    """Indices as elements of 32 bits."""
+    return ir.DenseElementsAttr.get(np.ascontiguousarray(numbers, np.int32))
+
+
 def tensor_for(type_: ir.Type) -> ir.Type:
     """The tensor type of a scalar type, or of a tensor of indices."""
     if isinstance(type_, ir.RankedTensorType):
@@ -102,7 +108,7 @@ def _constant(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value
         numbers = np.array(ir.DenseElementsAttr(attr)).reshape(list(scalar.shape))
         if numbers.size and not -(2**31) <= int(numbers.min()) <= int(numbers.max()) < 2**31:
             raise OpError(op, "has an index beyond 32 bits; indices have 32 bits")
-        return emit.constant(tensor_for(scalar), ir.DenseElementsAttr.get(numbers.astype(np.int32)))
+        return emit.constant(tensor_for(scalar), dense_indices(numbers))
     type_ = ir.RankedTensorType(tensor_for(scalar))
     number = None if isinstance(scalar, ir.FloatType) else int(ir.IntegerAttr(attr).value)
     if isinstance(scalar, ir.IndexType) and number is not None:
