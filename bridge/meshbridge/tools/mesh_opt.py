@@ -163,7 +163,7 @@ def _parser() -> console.Parser:
     add(
         "--mutate",
         metavar="SCRIPT",
-        help="before all passes, make the mutations of a script, of options and of annotations; print the metrics before and after",
+        help="before all passes, make the mutations of a script, and print the metrics before and after",
     )
     arguments.add_machine(parser, None, "neutral, with --mutate alone")
     add("--json", action="store_true", help="with --mutate: the metrics for programs instead of people")
