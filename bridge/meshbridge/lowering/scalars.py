@@ -7,11 +7,10 @@ i32, the type of all indices here. What is not in the table is refused where it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
-from meshbridge.ir.builder import Builder, shape_of, tensor
+from meshbridge.ir.builder import Builder, dense, shape_of, tensor
 from meshbridge.ir.mlir import OpError, ir
 
 Constants = dict[ir.Value, int]
@@ -56,11 +55,6 @@ def needs_form(type_: ir.Type) -> bool:
 def without_index(element: ir.Type) -> ir.Type:
     """The element type in which XLA holds `element`."""
     return ir.IntegerType.get_signless(32) if isinstance(element, ir.IndexType) else element
-
-
-def dense_indices(numbers: np.ndarray[Any, Any]) -> ir.Attribute:
-    """Indices as elements of 32 bits."""
-    return ir.DenseElementsAttr.get(np.ascontiguousarray(numbers, np.int32))
 
 
 def tensor_for(type_: ir.Type) -> ir.Type:
@@ -108,7 +102,7 @@ def _constant(op: ir.Operation, emit: Builder, constants: Constants) -> ir.Value
         numbers = np.array(ir.DenseElementsAttr(attr)).reshape(list(scalar.shape))
         if numbers.size and not -(2**31) <= int(numbers.min()) <= int(numbers.max()) < 2**31:
             raise OpError(op, "has an index beyond 32 bits; indices have 32 bits")
-        return emit.constant(tensor_for(scalar), dense_indices(numbers))
+        return emit.constant(tensor_for(scalar), dense(numbers.astype(np.int32)))
     type_ = ir.RankedTensorType(tensor_for(scalar))
     number = None if isinstance(scalar, ir.FloatType) else int(ir.IntegerAttr(attr).value)
     if isinstance(scalar, ir.IndexType) and number is not None:

@@ -110,3 +110,12 @@ func.func @offsets_of_a_run(%offset: i64, %device: index) -> index {
   %0 = mesh.shard_shape ? %s %device : index
   return %0 : index
 }
+
+// CHECK-LABEL: @index_constants() -> (tensor<2xi32>, tensor<3xi32>)
+// CHECK-DAG: stablehlo.constant dense<[1, 7]> : tensor<2xi32>
+// CHECK-DAG: stablehlo.constant dense<3> : tensor<3xi32>
+func.func @index_constants() -> (tensor<2xindex>, tensor<3xindex>) {
+  %0 = arith.constant dense<[1, 7]> : tensor<2xindex>
+  %1 = arith.constant dense<3> : tensor<3xindex>
+  return %0, %1 : tensor<2xindex>, tensor<3xindex>
+}
