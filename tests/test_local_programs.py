@@ -12,6 +12,7 @@ import pytest
 
 import meshbridge
 from meshbridge.ir.mlir import MeshError, context, parse
+from meshbridge.lowering.local_program import Shardings
 from meshbridge.read import files
 from meshbridge.read.formats import Program
 from meshbridge.tools import cli
@@ -184,7 +185,8 @@ def test_shard_shapes_and_index_tensors_of_a_run(tmp_path: Path) -> None:
     assert cli.main(["verify", str(path), "--local"]) == 0
 
 
-SHARDINGS = ([[[], [], [0]], [[], [0]], "[[0]]"], [[[], [], [0]]])
+INS: Shardings = [[[], [], [0]], [[], [0]], "[[0]]"]
+SHARDINGS: tuple[Shardings, Shardings] = (INS, [[[], [], [0]]])
 
 
 def last_stage() -> Program:
