@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -99,6 +101,22 @@ def test_a_command_on_text_needs_neither_jax_nor_scipy(command: str) -> None:
     large = "import sys; sys.exit(str({'jax', 'scipy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"{code}\n{large}"], capture_output=True, text=True, check=False)
     assert done.stderr == "set()\n"
+
+
+def test_every_import_is_declared() -> None:
+    """By what a user installs, or by an extra that a diagnostic names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *extras["symbolic"], *extras["gpu"], *extras["tpu"]]
+    known = {re.split(r"[^\w-]", each)[0] for each in declared} | {
+        *sys.stdlib_module_names,
+        "meshbridge",
+        "meshbridge_converters",
+    }
+    imported = {
+        name.partition(".")[0]: path for folder in (BRIDGE, CONVERTERS) for path in folder.rglob("*.py") for name in imports(path)
+    }
+    assert not {name: path for name, path in imported.items() if name not in known}
 
 
 def test_installed_converters() -> None:
