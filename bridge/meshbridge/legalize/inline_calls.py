@@ -46,6 +46,7 @@ class InlineCalls(Pass):
         name, entry = next(iter(functions.items())) if len(functions) == 1 else _named(main_function(module))
         with module.context:
             inliner = Inliner(functions, {name: _unfold(function) for name, function in functions.items()})
+            inliner.refuse_many(name)
             inliner.flatten(entry, (name,))
             for name, function in functions.items():
                 is_called = name in inliner.flat or "sym_visibility" in function.attributes
@@ -147,6 +148,10 @@ def _as_op(call: ir.Operation) -> None:
     call.erase()
 
 
+MOST_OPS = 1_000_000
+"""Ops of a program whose calls are inlined: ten times as many as the largest that is measured has (docs/performance.md)."""
+
+
 class Inliner:
     """Flattens callees before callers, so that each body is copied once per call and never walked again."""
 
@@ -158,6 +163,42 @@ class Inliner:
         "Functions that composites with a rule stand for, or that custom calls name."
         self.flat: set[str] = set()
         "Functions that were called, and call nothing any more."
+
+    def refuse_many(self, entry: str) -> None:
+        """Raises OpError where the entry point has more than MOST_OPS ops once all calls are inlined: functions that call each
+        other several times double with each level. Nothing is inlined before that is known."""
+        counts: dict[str, int] = {}
+        for name in self._callees_first(entry):
+            body = self.functions[name]
+            called = [(call, counts.get(callee(call), 0)) for call in self.calls[name] if call.name in CALLEE]
+            counts[name] = len(inside(body)) + sum(count for _, count in called)
+            if counts[name] > MOST_OPS:
+                call, _ = max(called, key=lambda pair: pair[1], default=(body, 0))
+                raise OpError(
+                    call,
+                    f"is in @{name}, which has {counts[name]:,} ops with all calls inlined, expected at most {MOST_OPS:,}",
+                    "call the function in a loop, as jax.lax.scan and jax.lax.fori_loop do",
+                )
+
+    def _callees_first(self, entry: str) -> list[str]:
+        """The functions that are reached from one, each after those that it calls; what calls itself is refused by `flatten`."""
+        order: list[str] = []
+        met = {entry}
+        waiting = [(entry, iter(self._called(entry)))]
+        while waiting:
+            name, called = waiting[-1]
+            inner = next((each for each in called if each not in met), None)
+            if inner is None:
+                order.append(name)
+                waiting.pop()
+                continue
+            met.add(inner)
+            waiting.append((inner, iter(self._called(inner))))
+        return order
+
+    def _called(self, name: str) -> list[str]:
+        named = [callee(call) for call in self.calls[name] if call.name in CALLEE]
+        return [each for each in dict.fromkeys(named) if each in self.functions]
 
     def flatten(self, function: ir.Operation, stack: tuple[str, ...]) -> None:
         """Inlines all calls in `function`; `stack` names the callers and itself, to refuse recursion."""

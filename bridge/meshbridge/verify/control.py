@@ -110,7 +110,7 @@ def _scan(machine: Machine, op: ir.Operation, operands: list[Array], says: Attri
 @evaluates("func.call")
 def call(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
     """The results of a function."""
-    return machine.call(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, operands)
+    return machine.call(op, ir.FlatSymbolRefAttr(op.attributes["callee"]).value, operands)
 
 
 @evaluates("stablehlo.composite")
@@ -118,7 +118,7 @@ def composite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list
     """The results of its decomposition. That of a scan may leave out the direction: a scan is what the op of that name means."""
     if ir.StringAttr(op.attributes["name"]).value == "chlo.scan" and len(op.regions):
         return _scan(machine, op, operands, Composed(ir.DictAttr(op.attributes["composite_attributes"])))
-    return machine.call(ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value, operands)
+    return machine.call(op, ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value, operands)
 
 
 @evaluates("sdy.named_computation")

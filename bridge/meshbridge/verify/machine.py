@@ -39,6 +39,10 @@ def evaluates(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+CALLS = 1_000_000
+"""Calls of functions after which a run is taken to be one without an end: functions that call each other twice double with each
+level."""
+
 TRIPS = 100_000
 """Iterations after which a loop is taken to be one without an end."""
 
@@ -104,6 +108,7 @@ class Machine:
     _values: dict[ir.Value, Array] = member(default_factory=dict)
     _codes: dict[tuple[ir.Operation, int], Code] = member(default_factory=dict)
     _live: int = 0
+    _calls: int = 0
 
     def __post_init__(self) -> None:
         for view in self.module.body.operations:
@@ -112,8 +117,11 @@ class Machine:
                 table = self.functions if op.name == "func.func" else self.meshes
                 table[ir.StringAttr(op.attributes["sym_name"]).value] = op
 
-    def call(self, name: str, arguments: Sequence[Array]) -> list[Array]:
-        """The results of a function of the module."""
+    def call(self, op: ir.Operation, name: str, arguments: Sequence[Array]) -> list[Array]:
+        """The results of a function of the module, which an op calls. Raises OpError after CALLS calls in a run."""
+        self._calls += 1
+        if self._calls > CALLS:
+            raise OpError(op, f"calls @{name} after {CALLS:,} calls in one run, expected at most that many")
         return self.run(self.functions[name], 0, arguments)
 
     def run(self, owner: ir.Operation, region: int, arguments: Sequence[Array]) -> list[Array]:
