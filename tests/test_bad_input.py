@@ -395,3 +395,21 @@ def test_a_sharding_without_an_attribute_that_it_needs(name: str, bad: Path, cap
     bad.write_text(program)
     expected = f"input:3:8: error: 'mesh.sharding' op requires attribute '{name}'"
     fails_with(capsys, cli.main(["partition", "input", "-o", "out.mlir"]), expected, bad.parent / "out.mlir")
+
+
+TWO_MESHES = """
+module {
+  sdy.mesh @a = <["x"=2]> loc(unknown)
+  sdy.mesh @b = <["y"=2]> loc(unknown)
+  func.func @main(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@a, [{"x"}]>}) -> tensor<8xf32> {
+    %0 = stablehlo.tanh %a {sdy.sharding = #sdy.sharding_per_value<[<@b, [{"y"}]>]>} : tensor<8xf32> loc("model.py":7:3)
+    return %0 : tensor<8xf32>
+  }
+}
+"""
+
+
+def test_a_second_mesh_without_a_location_is_shown_where_it_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "program.mlir").write_text(TWO_MESHES)
+    assert cli.main(["partition", str(tmp_path / "program.mlir"), "-o", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err.startswith("model.py:7:3: error: 'mesh.sharding' op @b is a second mesh beside @a")

@@ -88,3 +88,28 @@ def test_the_documentation_lists_them() -> None:
     text = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
     listed = {int(status) for status in re.findall(r"^\| (\d+) \| ", text, re.M)}
     assert listed == {*STATUSES.values(), console.INTERRUPTED}
+
+
+INTERRUPTED_IMPORT = """
+import sys, tomllib
+
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "jaxlib":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+from importlib.metadata import EntryPoint
+value = tomllib.load(open("pyproject.toml", "rb"))["project"]["scripts"][sys.argv[1]]
+command = EntryPoint(sys.argv[1], value, "console_scripts").load()
+sys.argv = sys.argv[1:]
+sys.exit(command())
+"""
+
+
+@pytest.mark.parametrize("command", ["meshbridge partition x.mlir", "mesh-opt x.mlir"])
+def test_interrupted_while_importing(command: str) -> None:
+    root = Path(__file__).parents[1]
+    words = [sys.executable, "-c", INTERRUPTED_IMPORT, *command.split()]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, f"{command.split()[0]}: interrupted\n")

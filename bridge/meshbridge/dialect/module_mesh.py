@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshbridge.dialect.ops import BOUNDARY_GLOBAL, BOUNDARY_MESH, MeshOp, ShardingOp
-from meshbridge.ir.mlir import OpError, distinct_entries, ir, walk, walk_all
+from meshbridge.ir.mlir import OpError, distinct_entries, ir, source_location, walk, walk_all
 from meshbridge.ir.sharding import DYNAMIC, MAX_DEVICES, Mesh, Sharding
 
 
@@ -28,12 +28,25 @@ def find_mesh(module: ir.Module, function: ir.Operation | None = None) -> Mesh |
     meshes = list(larger.values())
     if len(meshes) > 1:
         raise OpError(
-            list(larger)[1], f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one"
+            _placed(list(larger)[1], meshes[1], module),
+            f"@{meshes[1].name} is a second mesh beside @{meshes[0].name}; a program is partitioned on one",
         )
     if not meshes:
         return None
     refuse_too_many(next(iter(larger)), meshes[0])
     return meshes[0]
+
+
+def _placed(declaration: ir.Operation, mesh: Mesh, module: ir.Module) -> ir.Operation:
+    """What a diagnostic about a mesh points to: what declares it, or, as JAX gives that no location, the first op that names it
+    and has one."""
+    if source_location(declaration) != UNKNOWN:
+        return declaration
+    naming = (op for op in walk_all(module) if op != declaration and source_location(op) != UNKNOWN)
+    return next((op for op in naming if mesh.name in named_meshes([op])), declaration)
+
+
+UNKNOWN = "<unknown>"
 
 
 def refuse_too_many(op: ir.Operation, mesh: Mesh) -> None:

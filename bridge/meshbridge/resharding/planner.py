@@ -137,7 +137,8 @@ def cost(shape: Shape, dtype: str, mesh: Mesh, source: Sharding, target: Shardin
 def _validate(shape: Shape, mesh: Mesh, sharding: Sharding) -> None:
     """Raises MeshError where `sharding` cannot be the sharding of a tensor of `shape` on `mesh`."""
     if DYNAMIC in shape or DYNAMIC in mesh.shape or min(mesh.shape, default=1) < 1:
-        raise MeshError(f"resharding needs static sizes, found shape {list(shape)} on mesh {list(mesh.shape)}")
+        found = ["x".join("?" if size == DYNAMIC else str(size) for size in sizes) for sizes in (shape, mesh.shape)]
+        raise MeshError(f"resharding needs static sizes, found shape {found[0]} on mesh {found[1]}")
     if len(sharding.split_axes) > len(shape):
         raise MeshError(f"{len(sharding.split_axes)} split dimensions for a tensor of rank {len(shape)}")
     used = (*sharding.used_axes, *sharding.partial_axes)

@@ -33,6 +33,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return console.run("meshbridge", lambda: _run(argv))
 
 
+def mesh_opt(argv: Sequence[str] | None = None) -> int:
+    """The command `mesh-opt`, whose imports Ctrl-C ends as it ends its work."""
+    return console.run("mesh-opt", lambda: _mesh_opt(argv))
+
+
+def _mesh_opt(argv: Sequence[str] | None) -> int:
+    from meshbridge.tools import mesh_opt
+
+    return mesh_opt.main(argv)
+
+
 def _run(argv: Sequence[str] | None) -> int:
     options = parser().parse_args(argv)
     command: Callable[[argparse.Namespace], int] = options.command
