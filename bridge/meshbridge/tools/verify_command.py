@@ -119,6 +119,7 @@ def _print(verdict: Verdict, as_json: bool) -> None:
         console.say(json.dumps(_as_json(verdict), indent=2))
     elif verdict.equal:
         console.say(f"equal: all results agree over the fields of {' and '.join(map(str, verdict.primes))} elements")
+        console.say(f"  runs: {'; '.join(verdict.kinds)}")
     else:
         sys.stdout.flush()
         for difference in verdict.differences:

@@ -15,8 +15,8 @@ from meshbridge.ir.mlir import ir
 from meshbridge.verify.field import BOUND, Array, Field
 from meshbridge.verify.machine import dtype_of, is_complex, is_float, width_of
 
-_PLACE_BITS = BOUND.bit_length() - 2
-"""Bits of the magnitude of a position."""
+_PLACE_BITS = BOUND.bit_length() - 1
+"""Bits of the magnitude of a position, those of infinite elements included."""
 
 
 def same_bits(source: ir.Type, target: ir.Type) -> bool:
@@ -34,8 +34,9 @@ def bits_of(field: Field, numbers: Array, element: ir.Type) -> Array:
     if not is_float(element):
         return numbers.view(f"u{numbers.dtype.itemsize}")
     width = width_of(element)
-    place = field.order(numbers).astype(np.int64)
-    magnitude = np.abs(place) >> max(0, _PLACE_BITS - (width - 1))
+    spare = max(0, _PLACE_BITS - (width - 1))
+    place = field.positions(numbers, ((1 << (width - 1)) - 1) << spare)
+    magnitude = np.abs(place) >> spare
     return (magnitude | ((place < 0).astype(np.int64) << (width - 1))).astype(f"u{max(8, width) // 8}")
 
 
@@ -53,6 +54,7 @@ def from_bits(field: Field, bits: Array, source: ir.Type, target: ir.Type) -> Ar
     if not is_float(target):
         return bits.view(dtype_of(target))
     width = width_of(target)
-    magnitude = (bits & np.array((1 << (width - 1)) - 1, bits.dtype)).astype(np.int64) << max(0, _PLACE_BITS - (width - 1))
+    spare, largest = max(0, _PLACE_BITS - (width - 1)), (1 << (width - 1)) - 1
+    magnitude = (bits & np.array(largest, bits.dtype)).astype(np.int64) << spare
     negative = (bits >> np.array(width - 1, bits.dtype)).astype(np.bool_)
-    return field.at_place(np.where(negative, -magnitude, magnitude))
+    return field.at_positions(np.where(negative, -magnitude, magnitude), largest << spare)

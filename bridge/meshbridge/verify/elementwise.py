@@ -251,9 +251,8 @@ def invert(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Ar
 
 @evaluates("stablehlo.is_finite")
 def is_finite(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """Neither of the elements of infinities, nor that of NaN."""
-    x, field = operands[0], machine.field
-    return [(np.abs(x) != abs(field.infinity)) & (x != field.not_a_number)]
+    """Neither an infinity nor NaN."""
+    return [machine.field.is_finite(operands[0])]
 
 
 SHIFTS = {"shift_left": np.left_shift, "shift_right_logical": np.right_shift, "shift_right_arithmetic": np.right_shift}
@@ -288,13 +287,18 @@ COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
+def _is_total(op: ir.Operation) -> bool:
+    return "compare_type" in op.attributes and "TOTALORDER" in str(op.attributes["compare_type"])
+
+
 @evaluates("stablehlo.compare")
 def compare(machine: Machine, op: ir.Operation, operands: list[Array]) -> list[Array]:
-    """By the order of the field; every element equals itself."""
+    """By the order of the field; every element but NaN equals itself, and NaN does in a total order."""
     direction = str(op.attributes["comparison_direction"]).split(" ")[-1].rstrip(">")
     left, right = operands
-    if left.dtype.kind == "f" and direction not in ("EQ", "NE"):
-        left, right = machine.field.order(left), machine.field.order(right)
+    if left.dtype.kind == "f" and (_is_total(op) or direction not in ("EQ", "NE")):
+        order = machine.field.total_order if _is_total(op) else machine.field.order
+        left, right = order(left), order(right)
     return [COMPARISONS[direction](left, right)]
 
 
@@ -358,7 +362,7 @@ def converted(field: Field, x: Array, source: ir.Type, target: ir.Type) -> Array
         return x if holds(target, source) else field.hash(f"convert to {target}", x)
     if dtype_of(target) == np.bool_:
         return np.asarray(x != 0)
-    return wrap(x.astype(np.int64).astype(dtype_of(target)), target) if is_float(source) else _resized(x, target)
+    return wrap(field.to_integers(x).astype(dtype_of(target)), target) if is_float(source) else _resized(x, target)
 
 
 def _resized(x: Array, target: ir.Type) -> Array:

@@ -171,6 +171,30 @@ class Field:
         wrapped = np.mod(places.astype(np.int64), self.prime).astype(np.float64)
         return self.reduce(wrapped * float(pow(self._scale, -1, self.prime)))
 
+    def total_order(self, numbers: Array) -> Array:
+        """The position of each element in the order of sorts, which has one for NaN."""
+        return self.order(numbers)
+
+    def positions(self, numbers: Array, largest: int) -> Array:
+        """The position of each element as an integer of a magnitude of at most `largest`, which is that of NaN if it has one."""
+        return self.order(numbers).astype(np.int64)
+
+    def at_positions(self, positions: Array, largest: int) -> Array:
+        """The inverse of `positions`; those of no element wrap around."""
+        return self.at_place(positions)
+
+    def is_finite(self, numbers: Array) -> Array:
+        """Neither of the elements of infinities, nor that of NaN."""
+        return np.asarray((np.abs(numbers) != abs(self.infinity)) & (numbers != self.not_a_number))
+
+    def to_integers(self, numbers: Array) -> Array:
+        """The representatives of elements."""
+        return numbers.astype(np.int64)
+
+    def as_finite(self, numbers: Array) -> Array:
+        """A value in which infinities and NaN are elements as all others, for what compares and adds up whatever devices hold."""
+        return numbers
+
     def maximum(self, left: Array, right: Array) -> Array:
         return np.where(self.order(left) >= self.order(right), left, right)
 

@@ -15,8 +15,11 @@ from meshbridge.verify.field import BOUND, Array, Field
 WIDTH = 24
 """Bits of an extended integer."""
 
-_SPARE = WIDTH - BOUND.bit_length() + 1
+_SPARE = WIDTH - BOUND.bit_length()
 """Bits of an extended integer below the lowest of a position."""
+
+_LARGEST = (1 << (WIDTH - 1 - _SPARE)) - 1
+"""The magnitude of a position of which all bits are set: that of NaN."""
 
 KEEPING = frozenset(
     f"stablehlo.{name}"
@@ -77,7 +80,7 @@ def _as(kind: ir.Type, width: int, value: Array, extended: bool) -> Array:
 
 def from_floats(field: Field, numbers: Array, *, unsigned: bool) -> Array:
     """The extended bits of elements: sign and magnitude of their position."""
-    place = field.order(numbers).astype(np.int32)
+    place = field.positions(numbers, _LARGEST).astype(np.int32)
     sign = 1 << (WIDTH - 1) if unsigned else -(1 << (WIDTH - 1))
     return (np.abs(place) << _SPARE) + np.where(place < 0, sign, 0).astype(np.int32)
 
@@ -86,4 +89,4 @@ def to_floats(field: Field, numbers: Array) -> Array:
     """The elements with these extended bits."""
     magnitude = (numbers & ((1 << (WIDTH - 1)) - 1)) >> _SPARE
     negative = (numbers >> (WIDTH - 1)) & 1 == 1
-    return field.at_place(np.where(negative, -magnitude, magnitude))
+    return field.at_positions(np.where(negative, -magnitude, magnitude), _LARGEST)

@@ -28,8 +28,9 @@ from meshbridge.verify import (
     windows,
 )
 from meshbridge.verify.field import PRIMES, Array, Field
+from meshbridge.verify.inputs import draw
 from meshbridge.verify.layout import Dims, Mesh, axis_lists, cut, dims_of_sharding, join, mesh_named, mesh_of, pieces, shard_shape
-from meshbridge.verify.machine import TRIPS, Grid, Machine, Observer, dtype_of, is_complex, is_float, width_of
+from meshbridge.verify.machine import TRIPS, Grid, Machine, Observer
 from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
@@ -37,13 +38,6 @@ FAMILIES = (
     *(manual, mesh_ops, movement, older, ordering, random_bits, reductions, scalars, windows),
 )
 """Every module that has rules; importing them enters these in `machine.RULES`."""
-
-SMALL = 8
-"""Most random integers stay below it: they are indices more often than not, and must then exist."""
-
-LARGE = 1024
-"""The others, a quarter, stay below it: indices reach all shards, and some are outside."""
-
 
 @dataclass(frozen=True)
 class Port:
@@ -199,33 +193,6 @@ def compares_over_devices(module: ir.Module) -> bool:
         op.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter") and any(below.name in COMPARING for below in walk(op))
         for op in walk_all(module)
     )
-
-
-def draw_small(field: Field, name: str, shape: Sequence[int]) -> Array:
-    """Random 16ths between 0 and 2: sums of some of their products are small and positive too."""
-    words = field.hash_words(name, np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(tuple(shape))
-    sixteenths = (1 + words % np.uint64(31)).astype(np.int64)
-    return field.multiply(field.from_integers(sixteenths), field.from_floats(np.array(1 / 16)))
-
-
-def draw(field: Field, name: str, shape: Sequence[int], element: ir.Type, below: int = 0) -> Array:
-    """A random value: elements of the field, integers below SMALL or LARGE, coin tosses.
-
-    With `below`, integers are in the upper half below that.
-    """
-    if is_float(element) or is_complex(element):
-        return field.random(name, shape, "c" if is_complex(element) else "f")
-    words = field.hash_words(name, np.arange(int(np.prod(shape, dtype=np.int64)))).reshape(tuple(shape))
-    dtype = dtype_of(element)
-    if dtype == np.bool_:
-        return np.asarray((words >> np.uint64(40)) % np.uint64(2) == 1)
-    if below:
-        return np.minimum(
-            below - 1 - (words % np.uint64(-(-below // 2))).astype(np.int64), (1 << (width_of(element) - 1)) - 1
-        ).astype(dtype)
-    far = np.uint64(min(LARGE, (1 << (width_of(element) - 1)) - 1))
-    chosen = np.where(words >> np.uint64(62) == 0, words % far, words % np.minimum(far, np.uint64(SMALL)))
-    return chosen.astype(dtype)
 
 
 SHARDING = "sdy.sharding"

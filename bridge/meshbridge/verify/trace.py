@@ -76,7 +76,7 @@ class Tracer:
             for number, (name, value) in enumerate(zip(op.results, results, strict=True)):
                 if not isinstance(name.type, ir.RankedTensorType):
                     continue
-                kept = value if op.name == "stablehlo.reduce" and value.size <= KEPT else None
+                kept = self.field.as_finite(value) if op.name == "stablehlo.reduce" and value.size <= KEPT else None
                 self.held[key_of(op), number].append(Held(op, value.shape[1:], self.sketches(value), kept))
 
         return observe
@@ -97,7 +97,8 @@ class Tracer:
 
     def sketches(self, value: Array) -> Array:
         """For each entry of the first dimension, its sketches."""
-        numbers = value if value.dtype.kind == "f" else _as_elements(self.field, value)
+        numbers = self.field.as_finite(value) if value.dtype.kind in "fc" else value
+        numbers = numbers if value.dtype.kind == "f" else _as_elements(self.field, numbers)
         rows = numbers.reshape(len(numbers), -1)
         weights = self._weights_of(rows.shape[1])
         return np.stack([self.field.sum(self.field.multiply(rows, each), (1,)) for each in weights], axis=1)
@@ -121,7 +122,7 @@ class Tracer:
     def _is_extreme(self, value: Array, other: Held) -> bool:
         if other.value is None:
             return False
-        return any(map(partial_along, cases_of_shape(self.field, self.mesh, value, self.mesh.everywhere(other.value))))
+        return any(map(partial_along, cases_of_shape(self.field, self.mesh, self.field.as_finite(value), self.mesh.everywhere(other.value))))
 
     def tiles(self, value: Array, shape: tuple[int, ...]) -> set[Sketch]:
         """The sketches of all shards of this shape that a global value has."""
@@ -182,19 +183,21 @@ def describe(tracer: Tracer, source: Capture, partitioned: Capture, again: Captu
     """
     assert tracer.found is not None
     op, key, number, held = tracer.found
-    value, local = source.results[number][0], tracer.mesh.everywhere(partitioned.results[number])
+    value, local = (tracer.field.as_finite(each.results[number]) for each in (source, partitioned))
+    value, local = value[0], tracer.mesh.everywhere(local)
     devices = tracer.wrong_devices(value, held[0])
     element = differing_element(value, local[devices[0]]) if devices else ()
     cause = _partial_operand(tracer, source, partitioned)
     if not cause:
-        padded = tracer.mesh.everywhere(again.results[number]) if again.results else None
+        padded = tracer.mesh.everywhere(tracer.field.as_finite(again.results[number])) if again.results else None
         cause = explain_any(cases_of_shape(tracer.field, tracer.mesh, value, local, padded))
     return Parting(key[1], source_location(op), number, devices, element, cause)
 
 
 def _partial_operand(tracer: Tracer, source: Capture, partitioned: Capture) -> str:
     """Which reduction an operand still misses when the op reads it; empty for none."""
-    for value, local in zip(source.operands, partitioned.operands, strict=False):  # ops of one location may have more
+    finite = ([tracer.field.as_finite(each) for each in side.operands] for side in (source, partitioned))
+    for value, local in zip(*finite, strict=False):  # ops of one location may have more
         cases = cases_of_shape(tracer.field, tracer.mesh, value[0], tracer.mesh.everywhere(local))
         if all(len(case.wrong) for case in cases) and (found := next(filter(None, map(partial_along, cases)), None)):
             return f"an operand is a partial {found[0]} along {listed(found[1])} when this op reads it: an all-reduce is missing"

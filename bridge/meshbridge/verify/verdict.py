@@ -11,10 +11,12 @@ import numpy as np
 
 from meshbridge.ir.mlir import ir
 from meshbridge.verify.causes import Case, explain_any
+from meshbridge.verify.extended import differs, extended
 from meshbridge.verify.field import PRIMES, Array, Field, word
-from meshbridge.verify.machine import Observer, is_float
+from meshbridge.verify.inputs import SMALL, draw, draw_by_lines, draw_small, draw_zeros, with_infinities
+from meshbridge.verify.machine import Observer, is_complex, is_float
 from meshbridge.verify.manual import Disagreement
-from meshbridge.verify.program import SMALL, Port, Program, compares_over_devices, draw, draw_small, matched, open_program
+from meshbridge.verify.program import Port, Program, compares_over_devices, matched, open_program
 from meshbridge.verify.trace import Capture, Parting, Tracer, describe
 
 RUNS = 2
@@ -22,6 +24,13 @@ RUNS = 2
 
 OTHER_PADDING = "otherwise "
 """Names further random elements beyond the end of uneven shards."""
+
+RANDOM = "random"
+SMALL_NUMBERS = "small numbers"
+ALL = "masks all true"
+LINES = "infinities and NaN, masks by rows"
+NONE = "infinities and NaN, masks all false"
+"""How the inputs of a run are drawn."""
 
 MEMORY = 8.0
 """Gigabytes (10^9 bytes) of values that may live at once."""
@@ -42,13 +51,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`differences` of the first run that has any; none where the programs are equal. `primes` of the runs that were made.
+    """`differences` of the first run that has any; none where the programs are equal. `primes` and `kinds` of the runs that were
+    made.
 
     `parting` is the first value that differs, if the programs' source locations tell."""
 
     differences: tuple[Difference, ...]
     primes: tuple[int, ...]
     parting: Parting | None = None
+    kinds: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -57,37 +68,63 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Run:
-    """A field, and how inputs are drawn: any elements, or small positive numbers; with `below`, integers in the upper half below
-    that."""
+    """A field, and how inputs are drawn. With `below`, integers are in the upper half below that."""
 
     field: Field
-    small: bool = False
+    kind: str = RANDOM
     below: int = 0
 
     def inputs(self, program: Program) -> list[Array]:
         """Random global inputs."""
-        return [self._draw(f"argument {index}", port) for index, port in enumerate(program.inputs)]
+        names = [f"argument {index}" for index in range(len(program.inputs))]
+        given = [self._draw(name, port) for name, port in zip(names, program.inputs, strict=True)]
+        if self.kind == NONE and not any(map(_is_mask, program.inputs)):
+            floats = [index for index, value in enumerate(given) if value.dtype.kind == "f" and value.size]
+            for index in floats[word(self.field.key, "infinities") % len(floats) :][:1] if floats else []:
+                given[index] = with_infinities(self.field, names[index], given[index])
+        return given
 
     def _draw(self, name: str, port: Port) -> Array:
-        if self.small and is_float(port.element):
+        is_number = is_float(port.element) or is_complex(port.element)
+        if self.kind == SMALL_NUMBERS and is_float(port.element):
             return draw_small(self.field, name, port.shape)
+        if self.kind == LINES and not self._is_integer(port):
+            return draw_by_lines(self.field, name, port.shape, port.element)
+        if self.kind == NONE and not is_number:
+            return draw_zeros(port.shape, port.element)
+        if self.kind == ALL and _is_mask(port):
+            return np.ones(port.shape, np.bool_)
         return draw(self.field, name, port.shape, port.element, self.below)
+
+    @staticmethod
+    def _is_integer(port: Port) -> bool:
+        return isinstance(port.element, ir.IntegerType) and not _is_mask(port)
+
+
+def _is_mask(port: Port) -> bool:
+    return isinstance(port.element, ir.IntegerType) and port.element.width == 1
 
 
 def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
     """The runs that verify `program`; their keys come from `seed`.
 
-    The first orders small literals naturally, the second the other way round, so that each is positive once. Values of which a
-    maximum over devices is taken are hardly ever all negative. A program that takes one has a further run, on small positive
-    numbers in the opposite order: they, their sums and their products all come before 0. Where an argument may be a position,
-    such as that of the next token in a cache, it is drawn once more for each size that it may be below.
+    The first orders small literals naturally, the second the other way round, so that each is positive once; masks are all true
+    in the second. As many runs have infinities and NaN, at most two: one in which some rows of masks and of numbers are false
+    and zero, one in which masks are all false. Values of which a maximum over devices is taken are hardly ever all negative. A
+    program that takes one has a further run, on small positive numbers in the opposite order: they, their sums and their products
+    all come before 0. Where an argument may be a position, such as that of the next token in a cache, it is drawn once more for
+    each size that it may be below.
     """
     orders = (1, -1, *(0 for _ in range(runs)))
-    found = [Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run])) for run in range(runs)]
+    kinds = (RANDOM, ALL, *(RANDOM for _ in range(runs)))
+    found = [Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run]) for run in range(runs)]
     if compares_over_devices(program.module):
-        found.append(Run(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), small=True))
+        found.append(Run(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
     for size in _positions(program.inputs):
-        found.append(Run(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), below=size))
+        found.append(Run(Field(PRIMES[0], word(seed, f"run on positions below {size}"), 1), RANDOM, below=size))
+    for run, kind in enumerate((LINES, NONE)[:runs]):
+        field = Field(PRIMES[(runs + 1 + run) % len(PRIMES)], word(seed, f"run with {kind}"), 1)
+        found.append(Run(extended(field), kind))
     return found
 
 
@@ -115,10 +152,11 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
     """
     left = open_program(source)
     right = matched(left, open_program(partitioned))
-    limit, primes = int(memory * 10**9), []
+    limit, primes, kinds = int(memory * 10**9), [], []
     for run in runs_of(right, seed, runs):
         field = run.field
         primes.append(field.prime)
+        kinds.append(run.kind)
         inputs = run.inputs(left)
         expected = left.evaluate(field, inputs, memory=limit)
         try:
@@ -130,8 +168,8 @@ def verify(source: ir.Module, partitioned: ir.Module, *, seed: int = 0, runs: in
             differences = compare(expected, found)
         if differences:
             differences = with_causes(right, differences, field, inputs, expected, limit)
-            return Verdict(differences, tuple(primes), find_parting(left, right, field, inputs, limit))
-    return Verdict((), tuple(primes))
+            return Verdict(differences, tuple(primes), find_parting(left, right, field, inputs, limit), tuple(kinds))
+    return Verdict((), tuple(primes), kinds=tuple(kinds))
 
 
 def with_causes(
@@ -150,8 +188,9 @@ def with_causes(
         mine, other = held[number], others[number]
         if mine is None or mine.value.dtype != expected[number].dtype:
             return ""
-        again = None if other is None else other.value
-        return explain_any([Case(field, mine.mesh, mine.dims, expected[number], mine.value, again)])
+        again = None if other is None else field.as_finite(other.value)
+        value, local = field.as_finite(expected[number]), field.as_finite(mine.value)
+        return explain_any([Case(field, mine.mesh, mine.dims, value, local, again)])
 
     return tuple(replace(each, cause=cause(each.result)) for each in differences)
 
@@ -184,7 +223,7 @@ def compare(expected: Sequence[Array], found: Sequence[Array]) -> tuple[Differen
     """The results that are not equal."""
     differences = []
     for index, (left, right) in enumerate(zip(expected, found, strict=True)):
-        wrong = np.argwhere(left != right)
+        wrong = np.argwhere(differs(left, right))
         if len(wrong):
             differences.append(Difference(index, len(wrong), left.size, tuple(int(each) for each in wrong[0])))
     return tuple(differences)
