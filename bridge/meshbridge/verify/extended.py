@@ -14,8 +14,10 @@ Functions that are hashes have the values at 0 and at infinities that `VALUES` s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from functools import reduce as fold
 
 import numpy as np
 
@@ -86,7 +88,9 @@ def is_special(numbers: Array) -> Array:
     """Which elements are infinite or NaN; complex ones if a part is."""
     if numbers.dtype.kind == "c":
         return is_special(numbers.real) | is_special(numbers.imag)
-    return ~(np.abs(numbers) < LIMIT)
+    finite = np.asarray(numbers < LIMIT)  # no temporary of floats
+    finite &= numbers > -LIMIT
+    return ~finite
 
 
 def has_special(numbers: Array) -> bool:
@@ -95,8 +99,11 @@ def has_special(numbers: Array) -> bool:
         return False
     if numbers.dtype.kind == "c":
         return has_special(numbers.real) or has_special(numbers.imag)
-    if 0 in numbers.strides:  # a broadcast repeats elements
-        numbers = numbers[tuple(slice(None) if stride else slice(0, 1) for stride in numbers.strides)]
+    owner = numbers.base
+    while owner is not None and not isinstance(owner, np.ndarray):
+        owner = owner.base
+    if owner is not None and owner.dtype == numbers.dtype and 0 < owner.size < numbers.size:
+        numbers = owner  # a broadcast and a view of windows repeat elements
     return not (numbers.max() < LIMIT and numbers.min() > -LIMIT)
 
 
@@ -165,35 +172,33 @@ class ExtendedField(Field):
 
     def multiply(self, left: Array, right: Array) -> Array:
         found = self.reduce(left * right)
-        if not (has_special(left) or has_special(right)):
-            return found
-        special = (is_special(left), is_special(right))
-        if found.dtype.kind == "c":
-            return np.where(special[0] | special[1], np.nan, found)
-        return np.where(special[0] & (right == 0) | special[1] & (left == 0), np.nan, found)
+        for one, other in ((left, right), (right, left)):
+            if has_special(one):
+                special = is_special(one) if found.dtype.kind == "c" else is_special(one) & (other == 0)
+                found = np.where(special, np.nan, found)
+        return found
 
     def inverse(self, numbers: Array) -> Array:
         """1 / x: ω for 0, 0 for an infinite element."""
-        if numbers.dtype.kind == "c":
-            zero, special = numbers == 0, is_special(numbers)
-            found = self._finite.inverse(np.where(special, 0, numbers))
-            return np.where(zero | special, np.nan, found)
+        if numbers.dtype.kind != "c":
+            return super().inverse(numbers)
+        special = (numbers == 0) | is_special(numbers)
+        return np.where(special, np.nan, self._finite.inverse(np.where(special, 1, numbers)))
+
+    def _inverse(self, numbers: Array) -> Array:
         if not has_special(numbers):
-            found = self._finite.inverse(numbers)
-            return np.where(numbers == 0, OMEGA, found)
-        special = is_special(numbers)
-        found = self._finite.inverse(np.where(special, 0.0, numbers))
-        found = np.where(numbers == 0, OMEGA, found)
-        return np.where(np.isnan(numbers), np.nan, found)
+            return np.where(numbers == 0, OMEGA, super()._inverse(numbers))
+        found = super()._inverse(np.where(is_special(numbers), 0.0, numbers))
+        return np.where(np.isnan(numbers), np.nan, np.where(numbers == 0, OMEGA, found))
 
     def sum(self, numbers: Array, axes: tuple[int, ...]) -> Array:
         found = super().sum(numbers, axes)
         if not has_special(numbers):
             return found
-        special = np.asarray(is_special(numbers).any(axis=axes))
-        if found.dtype.kind == "f":
-            special = special & ~is_special(found)
-        return np.where(special, np.nan, found)
+        if found.dtype.kind == "c":
+            return np.where(is_special(numbers).any(axis=axes), np.nan, found)
+        finite = (numbers.max(axis=axes) < LIMIT) & (numbers.min(axis=axes) > -LIMIT)
+        return np.where(finite | is_special(found), found, np.nan)
 
     def matmul(self, left: Array, right: Array) -> Array:
         if not (has_special(left) or has_special(right)):
@@ -203,13 +208,23 @@ class ExtendedField(Field):
         rows, columns = special[0].any(axis=-1)[..., None], special[1].any(axis=-2)[..., None, :]
         if found.dtype.kind == "c":
             return np.where(rows | columns, np.nan, found)
-        bad = np.isnan(left).any(axis=-1)[..., None] | np.isnan(right).any(axis=-2)[..., None, :]
-        return np.where(bad, np.nan, np.where(rows | columns, self._leading(left, right), found))
+        kept = np.flatnonzero(rows.any(axis=tuple(range(rows.ndim - 2))))
+        if len(kept):
+            part = self._leading(left[..., kept, :], right)
+            found[..., kept, :] = np.where(rows[..., kept, :], part, found[..., kept, :])
+        kept = np.flatnonzero(columns.any(axis=tuple(range(columns.ndim - 2))))
+        if len(kept):
+            part = self._leading(left, right[..., kept])
+            found[..., kept] = np.where(columns[..., kept], part, found[..., kept])
+        return found
 
     def _leading(self, left: Array, right: Array) -> Array:
-        """What the infinite elements contribute to a matrix product: a multiple of ω, or NaN."""
-        factors = [np.where(np.isnan(x), 0.0, np.where(is_special(x), x / OMEGA, x)) for x in (left, right)]
+        """What the infinite elements contribute to a matrix product where it has any: a multiple of ω, or NaN."""
+        bad = np.isnan(left).any(axis=-1)[..., None] | np.isnan(right).any(axis=-2)[..., None, :]
         infinite = [is_special(x) & ~np.isnan(x) for x in (left, right)]
+        factors = [
+            np.where(np.isnan(x), 0.0, np.where(mask, x / OMEGA, x)) for x, mask in zip((left, right), infinite, strict=True)
+        ]
         total: Array = np.zeros(1)
         lost: Array = np.zeros(1)
         if infinite[0].any():
@@ -219,7 +234,7 @@ class ExtendedField(Field):
             finite = np.where(infinite[0], 0.0, factors[0])
             total = self._finite.reduce(total + self._finite.matmul(finite, np.where(infinite[1], factors[1], 0.0)))
             lost = lost + np.matmul((factors[0] == 0).astype(np.float32), infinite[1].astype(np.float32))
-        return np.where((total == 0) | (lost > 0), np.nan, total * OMEGA)
+        return np.where(bad | (total == 0) | (lost > 0), np.nan, total * OMEGA)
 
     def at_place(self, places: Array) -> Array:
         special = is_special(places)
@@ -286,15 +301,14 @@ class ExtendedField(Field):
         if name == "power":
             return self._power(operands[0], operands[1], found)
         if len(operands) > 1:
-            special = np.logical_or.reduce([is_special(each) for each in operands])
-            return np.where(special, np.nan, found)
+            return np.where(_any_special(operands), np.nan, found)
         return self._with_values(name, operands[0], found)
 
     def hash_complex(self, name: str, *operands: Array) -> Array:
         found = super().hash_complex(name, *operands)
         if operands[0].dtype.kind != "c":
             return found
-        return np.where(np.logical_or.reduce([is_special(each) for each in operands]), np.nan, found)
+        return np.where(_any_special(operands), np.nan, found)
 
     def _with_values(self, name: str, x: Array, found: Array) -> Array:
         said = values_of(name)
@@ -324,6 +338,11 @@ class ExtendedField(Field):
 def extended(field: Field) -> ExtendedField:
     """The field with infinite elements."""
     return ExtendedField(field.prime, field.key, field.natural)
+
+
+def _any_special(operands: Sequence[Array]) -> Array:
+    """Where one of the operands of an elementwise function is infinite or NaN."""
+    return fold(np.logical_or, map(is_special, operands))
 
 
 def _for_hash(x: Array) -> Array:

@@ -109,15 +109,17 @@ def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
     """The runs that verify `program`; their keys come from `seed`.
 
     The first orders small literals naturally, the second the other way round, so that each is positive once; masks are all true
-    in the second. As many runs have infinities and NaN, at most two: one in which some rows of masks and of numbers are false
-    and zero, one in which masks are all false. Values of which a maximum over devices is taken are hardly ever all negative. A
-    program that takes one has a further run, on small positive numbers in the opposite order: they, their sums and their products
-    all come before 0. Where an argument may be a position, such as that of the next token in a cache, it is drawn once more for
-    each size that it may be below.
+    in the second. Two further ones have infinities and NaN: in one, some rows of masks and of numbers are false and zero, in the
+    other, masks are all false. The first of these is the only one where one run is asked for. Values of which a maximum over
+    devices is taken are hardly ever all negative. A program that takes one has a further run, on small positive numbers in the
+    opposite order: they, their sums and their products all come before 0. Where an argument may be a position, such as that of
+    the next token in a cache, it is drawn once more for each size that it may be below.
     """
     orders = (1, -1, *(0 for _ in range(runs)))
     kinds = (RANDOM, ALL, *(RANDOM for _ in range(runs)))
-    found = [Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run]) for run in range(runs)]
+    found = [
+        Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run]) for run in range(runs) if runs > 1
+    ]
     if compares_over_devices(program.module):
         found.append(Run(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
     for size in _positions(program.inputs):
