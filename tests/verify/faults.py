@@ -14,13 +14,15 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir import mlir
@@ -31,9 +33,11 @@ from meshbridge.verify.field import Array
 from meshbridge.verify.program import open_program
 from meshbridge.verify.verdict import compare, runs_of
 from testdata.catalogue import build
+from testdata.program import Argument, Program
 
 PROGRAMS = (
     *("mlp_ws1d", "mlp_ws2d", "moe_fwd", "moe_grad", "cp_attn_fwd", "cp_attn_grad", "vocab_ce", "decode_seq", "misc_fft2"),
+    *("masked_softmax", "guarded_mean"),
     *(
         "misc_sort",
         "misc_cumsum",
@@ -46,7 +50,32 @@ PROGRAMS = (
         "poisson",
     ),
 )
-"""Programs of the catalogue that are evaluated in a second or so and hold every kind of op below."""
+"""Programs of the catalogue and of OWN that are evaluated in a second or so and hold every kind of op below."""
+
+LENGTH, KEYS, WIDTH = 8, 16, 8
+
+
+def _masked(scores: jax.Array, mask: jax.Array, values: jax.Array) -> jax.Array:
+    return jax.nn.softmax(scores, where=mask) @ values
+
+
+def _guarded(scores: jax.Array, mask: jax.Array, values: jax.Array) -> jax.Array:
+    weights = jnp.where(mask, scores * scores, 0)
+    total = weights.sum(axis=1, keepdims=True)
+    return (weights / jnp.where(total == 0, 1, total)) @ values
+
+
+def _masked_program(name: str, function: Callable[..., jax.Array]) -> Program:
+    split = P(None, "k")
+    arguments = Argument((LENGTH, KEYS), split), Argument((LENGTH, KEYS), split, element="bool"), Argument((KEYS, WIDTH), P("k"))
+    return Program(name, (("k", 4),), function, arguments, P())
+
+
+OWN: dict[str, Callable[[], Program]] = {
+    "masked_softmax": partial(_masked_program, "masked_softmax", _masked),
+    "guarded_mean": partial(_masked_program, "guarded_mean", _guarded),
+}
+"""Programs beside the catalogue, with masks that may leave nothing."""
 
 MEMORY = 8 * 10**9
 TRIPS = 1000
@@ -207,6 +236,29 @@ def other_number(op: ir.Operation, rng: random.Random) -> bool:
     return True
 
 
+def move_division(op: ir.Operation, rng: random.Random) -> bool:
+    """What is selected of a quotient becomes the quotient of what is selected: 0 / 0 where nothing is and the divisor is 0."""
+    readers = [use.owner.operation for use in op.results[0].uses]
+    selects = [reader for reader in readers if reader.name == "stablehlo.select" and reader.operands[1] == op.results[0]]
+    if not selects or not isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.FloatType):
+        return False
+    select = rng.choice(selects)
+    with ir.InsertionPoint(select), select.location:
+        chosen = stablehlo.select(select.operands[0], op.operands[0], select.operands[2])
+        return _replace(select, [stablehlo.divide(chosen, op.operands[1])])
+
+
+def unguard(op: ir.Operation, rng: random.Random) -> bool:
+    """A divisor without the select that keeps it from 0."""
+    divisor = op.operands[1]
+    while not isinstance(divisor.owner, ir.Block) and divisor.owner.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
+        divisor = divisor.owner.operands[0]
+    guard = None if isinstance(divisor.owner, ir.Block) else divisor.owner.operation
+    if guard is None or guard.name != "stablehlo.select":
+        return False
+    return _replace(guard, [guard.operands[2]])
+
+
 _REDUCING: tuple[Breaker, ...] = (drop, regroup, other_kind, twice)
 
 FAULTS: dict[str, tuple[Breaker, ...]] = {
@@ -219,6 +271,7 @@ FAULTS: dict[str, tuple[Breaker, ...]] = {
     "stablehlo.dynamic_update_slice": (shift_offset,),
     "stablehlo.reduce": (other_kind,),
     "stablehlo.select": (unmask,),
+    "stablehlo.divide": (move_division, unguard),
     "stablehlo.pad": (other_side,),
     "stablehlo.constant": (other_number,),
 }
@@ -229,7 +282,7 @@ class Subject:
     """A program of the catalogue and its partitioned form. The source is evaluated once for all faults."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.program = name, build(name)
+        self.name, self.program = name, OWN[name]() if name in OWN else build(name)
         exported = self.program.export()
         self.source = open_program(formats.unpack(exported, mlir.context()).module)
         self.opened = formats.unpack(meshbridge.partition(exported), mlir.context())

@@ -191,10 +191,27 @@ def _compile(owner: ir.Operation, region: int) -> Code:
     for value, index in last.items():
         if index >= 0 and value not in set(arguments):
             dying.setdefault(index, []).append(value)
+    for op in ops:
+        _check_ranks(op)
     steps = tuple(
         Step(op, op.name, tuple(op.operands), tuple(op.results), tuple(dying.get(index, ()))) for index, op in enumerate(ops[:-1])
     )
     return Code(arguments, steps, tuple(ops[-1].operands))
+
+
+RANKS = 31
+"""Dimensions of a tensor at most: an array of numpy has 64, one for the devices and perhaps two for each of a tensor's."""
+
+
+def _check_ranks(op: ir.Operation) -> None:
+    """Raises OpError for a result of more dimensions than arrays have."""
+    for result in op.results:
+        if isinstance(result.type, ir.RankedTensorType) and result.type.rank > RANKS:
+            raise OpError(
+                op,
+                f"has a result of {result.type.rank} dimensions, expected at most {RANKS} for exact evaluation",
+                "join dimensions by a reshape",
+            )
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:

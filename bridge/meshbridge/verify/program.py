@@ -30,7 +30,7 @@ from meshbridge.verify import (
 from meshbridge.verify.field import PRIMES, Array, Field
 from meshbridge.verify.inputs import draw
 from meshbridge.verify.layout import Dims, Mesh, axis_lists, cut, dims_of_sharding, join, mesh_named, mesh_of, pieces, shard_shape
-from meshbridge.verify.machine import TRIPS, Grid, Machine, Observer
+from meshbridge.verify.machine import RANKS, TRIPS, Grid, Machine, Observer
 from meshbridge.verify.narrow_bits import as_its_type
 
 FAMILIES = (
@@ -38,6 +38,7 @@ FAMILIES = (
     *(manual, mesh_ops, movement, older, ordering, random_bits, reductions, scalars, windows),
 )
 """Every module that has rules; importing them enters these in `machine.RULES`."""
+
 
 @dataclass(frozen=True)
 class Port:
@@ -237,6 +238,9 @@ def _mesh(entry: ir.DictAttr, meshes: dict[str, ir.Operation]) -> Mesh:
 def _port(main: ir.Operation, kind: ir.Type, entry: ir.DictAttr | None, mesh: Mesh | None, says_all: bool) -> Port:
     if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         raise OpError(main, f"has an argument or result of type {kind}", "give sizes of symbolic dimensions by --dims")
+    if kind.rank > RANKS:
+        what = f"has an argument or result of {kind.rank} dimensions, expected at most {RANKS} for exact evaluation"
+        raise OpError(main, what, "join dimensions by a reshape")
     shape: tuple[int, ...] = tuple(kind.shape)
     if entry is not None and PARTIAL in entry:
         raise OpError(main, "has an argument or result that is unreduced, which has no exact evaluation", "reshard it inside")

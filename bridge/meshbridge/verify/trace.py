@@ -122,7 +122,12 @@ class Tracer:
     def _is_extreme(self, value: Array, other: Held) -> bool:
         if other.value is None:
             return False
-        return any(map(partial_along, cases_of_shape(self.field, self.mesh, self.field.as_finite(value), self.mesh.everywhere(other.value))))
+        return any(
+            map(
+                partial_along,
+                cases_of_shape(self.field, self.mesh, self.field.as_finite(value), self.mesh.everywhere(other.value)),
+            )
+        )
 
     def tiles(self, value: Array, shape: tuple[int, ...]) -> set[Sketch]:
         """The sketches of all shards of this shape that a global value has."""

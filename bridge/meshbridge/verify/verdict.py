@@ -118,7 +118,9 @@ def runs_of(program: Program, seed: int, runs: int = RUNS) -> list[Run]:
     orders = (1, -1, *(0 for _ in range(runs)))
     kinds = (RANDOM, ALL, *(RANDOM for _ in range(runs)))
     found = [
-        Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run]) for run in range(runs) if runs > 1
+        Run(Field(PRIMES[run % len(PRIMES)], word(seed, f"run {run}"), orders[run]), kinds[run])
+        for run in range(runs)
+        if runs > 1
     ]
     if compares_over_devices(program.module):
         found.append(Run(Field(PRIMES[runs % len(PRIMES)], word(seed, "run on small numbers"), -1), SMALL_NUMBERS))
