@@ -278,6 +278,11 @@ FAULTS: dict[str, tuple[Breaker, ...]] = {
 """The ops that can be broken, and how."""
 
 
+def _mask(example: np.ndarray, seed: int) -> np.ndarray:
+    """A mask that is all false, false and true, or all true; any other argument as it is."""
+    return np.random.default_rng(seed).random(example.shape) < seed / 2 if example.dtype == np.bool_ else example
+
+
 class Subject:
     """A program of the catalogue and its partitioned form. The source is evaluated once for all faults."""
 
@@ -335,7 +340,8 @@ class Subject:
     def _run(self, module: ir.Module, seed: int) -> list[np.ndarray]:
         exported: Any = formats.pack(replace(self.opened, module=formats.copy_module(module)))
         shardings, _ = self.program.jit_shardings(self.program.mesh())
-        arguments = jax.device_put(self.program.example_arguments(seed), shardings)
+        examples = jax.tree.map(lambda each: _mask(each, seed), self.program.example_arguments(seed))
+        arguments = jax.device_put(examples, shardings)
         return [np.asarray(result) for result in jax.tree.leaves(jax.jit(exported.call)(*arguments))]
 
 

@@ -1,15 +1,15 @@
 """The field with infinities and NaN: where programs of floating-point numbers have them, exactly.
 
-An element is finite, infinite or NaN. NaN is the NaN of float64. An infinite element is a ω, stored as the float64 a 2^400: ω is a
-number beyond all others, and `a` an element other than 0. Sums and products are those of the leading terms, which float64
-computes: a ω + b is a ω, and x (a ω) is (x a) ω. So the laws of a ring hold for infinite elements too, whatever the order of a sum:
+An element is finite, infinite or NaN. NaN is the NaN of float64. An infinite element is a ω, stored as the float64 a 2^400: ω is
+a number beyond all others, and `a` an element other than 0. Sums and products are those of the leading terms, which float64
+computes: a ω + b is a ω, and x (a ω) is (x a) ω. So the laws of a ring hold for infinite elements too:
 
     1 / 0 = ω        x / 0 = x ω        0 / 0 = NaN        0 ω = NaN        a ω - a ω = NaN        x / ω = 0
 
-The sign of a ω is that of `a` in the order. A sum of infinite elements of either sign is infinite unless they cancel: IEEE's sum is
-NaN. Complex numbers are finite or NaN as soon as they are computed with.
+The sign of a ω is that of `a` in the order. A sum of infinite elements is NaN where they cancel, and infinite where they do not:
+IEEE's sum of both signs is NaN. Complex numbers are finite or NaN as soon as they are computed with.
 
-Functions that are hashes have the values at 0 and at infinities that `VALUES` says, so that zeros and infinities stand where they do.
+Functions that are hashes have the values at 0 and at infinities that `VALUES` says: zeros and infinities stand where they do.
 """
 
 from __future__ import annotations
