@@ -205,7 +205,8 @@ class ExtendedField(Field):
             return super().matmul(left, right)
         special = is_special(left), is_special(right)
         found = self._finite.matmul(np.where(special[0], 0, left), np.where(special[1], 0, right))
-        rows, columns = special[0].any(axis=-1)[..., None], special[1].any(axis=-2)[..., None, :]
+        rows: Array = np.asarray(special[0].any(axis=-1))[..., None]
+        columns: Array = np.asarray(special[1].any(axis=-2))[..., None, :]
         if found.dtype.kind == "c":
             return np.where(rows | columns, np.nan, found)
         kept = np.flatnonzero(rows.any(axis=tuple(range(rows.ndim - 2))))
@@ -220,7 +221,7 @@ class ExtendedField(Field):
 
     def _leading(self, left: Array, right: Array) -> Array:
         """What the infinite elements contribute to a matrix product where it has any: a multiple of ω, or NaN."""
-        bad = np.isnan(left).any(axis=-1)[..., None] | np.isnan(right).any(axis=-2)[..., None, :]
+        bad = np.asarray(np.isnan(left).any(axis=-1))[..., None] | np.asarray(np.isnan(right).any(axis=-2))[..., None, :]
         infinite = [is_special(x) & ~np.isnan(x) for x in (left, right)]
         factors = [
             np.where(np.isnan(x), 0.0, np.where(mask, x / OMEGA, x)) for x, mask in zip((left, right), infinite, strict=True)
