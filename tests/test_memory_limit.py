@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
+from meshbridge import MemoryWarning, machines
 from meshbridge.cost.memory import largest, memory
 from meshbridge.cost.ways import bytes_in
 from meshbridge.ir.mlir import MeshError, context, ir, main_function
@@ -155,3 +157,52 @@ def test_what_cannot_fit_says_by_how_much(tmp_path: Path, capsys: pytest.Capture
     assert "--memory-limit has no effect on a program that is partitioned already" in capsys.readouterr().err
     with pytest.raises(MeshError, match="no effect on the form 'annotated'"):
         meshbridge.partition(_network(), emit="annotated", memory_limit="1GB")  # type: ignore[call-overload]
+
+
+def _saving() -> export.Exported:
+    """Layers of computed weights: the weights of all are gathered before the loops, or, for less memory, of each in them."""
+    mesh = device_mesh((8,))
+
+    def loss(shift: jax.Array, x: jax.Array, weights: jax.Array) -> jax.Array:
+        layer = jax.checkpoint(lambda x, row: (jnp.tanh(x @ row + shift), None))
+        return jnp.square(jax.lax.scan(layer, x, jnp.sin(weights))[0]).mean()
+
+    rows, layers, whole = (NamedSharding(mesh, P(*spec)) for spec in (("a",), (None, "a"), ()))
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((128,), (64, 128), (16, 128, 128))]
+    return export.export(jax.jit(jax.grad(loss), in_shardings=(whole, rows, layers), out_shardings=whole))(*shapes)
+
+
+def _machine_with(tmp_path: Path, memory_bytes: float, topology: str = "") -> str:
+    """A v5e of so much memory."""
+    text = Path(machines.__file__).with_name("tpu").joinpath("v5e.toml").read_text()
+    path = tmp_path / "small.toml"
+    path.write_text(text.replace("bytes = 17_179_869_184", f"bytes = {int(memory_bytes)}"))
+    return f"{path}{topology}"
+
+
+@pytest.mark.parametrize("topology", ["", ":2x4"])
+def test_the_memory_of_a_named_machine_is_a_limit(tmp_path: Path, topology: str) -> None:
+    """Another plan is taken where one fits. None is sought where the first one fits, or where somebody says so."""
+    exported = _saving()
+    roomy = _machine_with(tmp_path, 1e9, topology)
+    free = meshbridge.report(exported, machine=roomy)
+    thrifty = meshbridge.report(exported, machine=roomy, memory_limit=0.85 * free.memory.peak)
+    small = _machine_with(tmp_path, 0.85 * free.memory.peak, topology)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert meshbridge.report(exported, machine=small).memory == thrifty.memory != free.memory
+        assert meshbridge.report(exported, machine=small, memory_limit="none").memory == free.memory
+
+
+@pytest.mark.parametrize("topology", ["", ":2x4"])
+@pytest.mark.parametrize("size", ["300KB", "1.5MB"])
+def test_what_does_not_fit_a_named_machine_is_planned_with_a_warning(tmp_path: Path, topology: str, size: str) -> None:
+    exported, machine = _network(), _machine_with(tmp_path, bytes_in(size), topology)
+    with pytest.warns(
+        MemoryWarning, match=r"^warning: the program needs .* more than .*small.toml.* has, .*argument 1: 262.1 KB"
+    ):
+        partitioned = meshbridge.partition(exported, machine=machine)
+    free = meshbridge.partition(exported, machine=machine, memory_limit="none")
+    assert partitioned.mlir_module_serialized == free.mlir_module_serialized
+    with pytest.raises(MeshError, match="more than the limit"):
+        meshbridge.partition(exported, machine=machine, memory_limit=size)

@@ -133,6 +133,19 @@ def test_an_open_sharding_is_what_meshbridge_chooses(monkeypatch: pytest.MonkeyP
     assert (found.arguments, found.sharding, found.wire_bytes) == (("x",), None, 0)
 
 
+def test_a_sharding_that_stands_is_not_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the step is that is found where it is left open."""
+    tried: list[bool] = []
+
+    def same(change: Any, *_: Any) -> Any:
+        tried.append(change.is_open)
+        return suggestions._Figures(None, 0.0, 0.0, (change.leaves[0].sharding,)) if change.is_open else None
+
+    monkeypatch.setattr(suggestions, "_try", same)
+    assert meshbridge.report(_exported(), machine="bytes", suggest=4).suggestions == ()
+    assert any(tried)
+
+
 def test_text_without_names_has_suggestions_too() -> None:
     text = """
       mesh.mesh @m(shape = 8)

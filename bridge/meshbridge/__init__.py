@@ -32,7 +32,7 @@ from meshbridge.api import (
     search,
     symbolic_report,
 )
-from meshbridge.ir.errors import MeshError, ParseError, ShardingWarning
+from meshbridge.ir.errors import MemoryWarning, MeshError, ParseError, ShardingWarning
 
 if TYPE_CHECKING:
     from meshbridge.decide.mutations import Mutation, Operation
@@ -51,6 +51,7 @@ __all__ = [
     "Explanation",
     "Formulas",
     "LoopsAndMaps",
+    "MemoryWarning",
     "MeshError",
     "Mutation",
     "OpError",

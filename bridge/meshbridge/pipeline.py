@@ -23,11 +23,14 @@ from meshbridge.collectives.canonicalize import Simplify
 from meshbridge.collectives.optimize_collectives import OptimizeCollectives
 from meshbridge.collectives.reduction_move_up import ReductionMoveUp
 from meshbridge.collectives.update_whole import UpdateWhole
+from meshbridge.cost.memory import memory
 from meshbridge.cost.objective import (
     DEFAULT,
+    UNNAMED,
     arranges,
     combines,
     copied_bytes,
+    device,
     divides,
     objective,
     opens,
@@ -37,15 +40,16 @@ from meshbridge.cost.objective import (
     rings,
     shifts,
 )
-from meshbridge.cost.ways import Plan, Way, best_plan, bytes_in
+from meshbridge.cost.ways import FACTORS, UNLIMITED, Plan, Way, best_plan, bytes_in, misfit
 from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.sharding_refinement import ShardingRefinement
 from meshbridge.dialect import verifier
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned
 from meshbridge.ir import mlir
+from meshbridge.ir.errors import MemoryWarning
 from meshbridge.ir.garbage import rare_collections
 from meshbridge.ir.groups import Form, Spelling
-from meshbridge.ir.mlir import MeshError, OpError, ir
+from meshbridge.ir.mlir import MeshError, OpError, ir, main_function
 from meshbridge.ir.passes import PASSES, Known, Pass
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.legalize.legalize import Legalize
@@ -107,7 +111,8 @@ class Options:
     under which more collectives run beside kernels. The plan makes use of that; whoever compiles it has to set the options."""
     memory_limit: float | str | None = None
     """The most memory that the program may need on a device, in bytes or as in `80GB`: of plans that need no more, the one under
-    the least price of memory is taken. What is counted are arguments, results and temporaries (docs/report.md)."""
+    the least price of memory is taken. What is counted are arguments, results and temporaries (docs/report.md). By default what
+    a device of the machine has, which only warns where nothing fits; `none` for no limit."""
     collectives: Collectives = "on"
     inside: Inside = "open"
     """With a topology of a device whose file has `opens`: whether values inside may be split along more axes than the constraints
@@ -142,13 +147,24 @@ class Options:
             )
 
     def _check_memory_limit(self, weights: Objective) -> None:
-        if self.memory_limit is None:
+        if self.written_limit == inf:
             return
-        bytes_in(self.memory_limit)
         if not weights.memory:
             raise MeshError(f"error: memory-limit has no effect on machine '{self.machine}', for which memory has no price")
         if self.emit == "annotated":
             raise MeshError("error: memory-limit has no effect on the form 'annotated', which is not partitioned yet")
+
+    @property
+    def written_limit(self) -> float:
+        """The limit of memory that somebody has written, in bytes; infinite where nobody has. Raises MeshError for what is none."""
+        return inf if self.memory_limit in (None, UNLIMITED) else bytes_in(self.memory_limit)
+
+    @property
+    def implied_limit(self) -> float:
+        """The memory of a device of the machine, in bytes, where nobody has written a limit; infinite where it is not known."""
+        if self.memory_limit is not None or self.machine in UNNAMED:
+            return inf
+        return float(device(self.machine).memory_bytes)
 
     @property
     def target(self) -> Target | None:
@@ -242,7 +258,7 @@ def build(options: Options = DEFAULTS, way: Way | None = None) -> Pipeline:
 def _overlap(options: Options) -> tuple[Pass, ...]:
     """The passes that hide collectives behind computation on the machine."""
     under = options.machine, options.compiler_options
-    limit = 0.0 if options.memory_limit is None else bytes_in(options.memory_limit)
+    limit = 0.0 if options.written_limit == inf else options.written_limit
     ring = RingAttention(options.machine, options.layout, options.compiler_options, limit, faster=rings(*under))
     attention = (ring,) if shifts(*under) else ()
     peel = PeelLastMicrobatch(options.machine, options.layout, options.compiler_options, limit)
@@ -346,18 +362,24 @@ def partition_module(
         stages = stages.starting_at("partitioned")
     timings: list[Timing] = []
     known: Known = {}
+    legal: ir.Module | None = None
     waiting = deque(stages.stages)
     began = time.perf_counter()
     while waiting:
         stage, stage_began = waiting.popleft(), time.perf_counter()
         verified = VERIFIED.get(stage.name, "none") if waiting else "last"
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
+        if stage.name == "optimised" and legal is not None:
+            if (fitting := _fitting(module, legal, options, timings, on_pass)) is not None:
+                replace_content(module, fitting.module)
         if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
             place(mesh, options.target)
         if on_stage is not None:
             on_stage(stage.name, module)
         LOG.debug("stage '%s' is reached after %.3f s", stage.name, time.perf_counter() - stage_began)
-        if stage.name == "legal" and (options.target is not None or options.memory_limit is not None):
+        if stage.name == "legal" and options.target is None and options.emit != "annotated" and options.implied_limit < inf:
+            legal = copy_module(module)
+        if stage.name == "legal" and (options.target is not None or options.written_limit < inf):
             plan = _best_plan(module, options, timings, on_pass)
             LOG.debug("plans are compared after %.3f s, of them is taken %s", time.perf_counter() - stage_began, plan.way)
             waiting = deque(build(options, plan.way).starting_at("legal").stages)
@@ -376,7 +398,7 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
     """The best plan of a legal module. With a topology it is sought as if all links were alike, by prices of links, which goes
     wrong where the plan that they promise is not the one that follows, and with what can run beside products costing less; with
     queries kept for rings, and with constraints inside as the least that is split. Adds to the `timings`, and warns of what is
-    to be said of that plan. Raises MeshError where nothing keeps the limit of memory."""
+    to be said of that plan. Raises MeshError where nothing keeps the limit of memory that somebody has written."""
     target, said, seen = options.target, dict[Way, list[warnings.WarningMessage]](), set[bytes]()
     ways = [Way(options.machine)]
     if target is not None:
@@ -390,10 +412,36 @@ def _best_plan(module: ir.Module, options: Options, timings: list[Timing], on_pa
             in_mesh = replace(options, emit="mesh", stablehlo_version=None, ops=())
             return copy if plan_in(copy, in_mesh, way, timings, seen=seen, on_pass=on_pass) else None
 
-    plan = best_plan(ways, target, inf if options.memory_limit is None else bytes_in(options.memory_limit), planned)
+    plan = best_plan(ways, target, options.written_limit, planned)
+    fitting = _fitting(plan.module, module, options, timings, on_pass)
+    if fitting is not None:
+        return fitting
     for each in said[plan.way]:
         warnings.warn(each.message, stacklevel=2)
     return plan
+
+
+def _fitting(
+    planned: ir.Module, legal: ir.Module, options: Options, timings: list[Timing], on_pass: OnPass | None
+) -> Plan | None:
+    """The best plan that needs no more memory than a device of the machine has, where the one that is `planned` needs more; None
+    where that fits, and where no plan does, of which it warns. None is sought where arguments and results alone are too large,
+    or where the plan under the highest price of memory is."""
+    limit = options.implied_limit
+    needed = memory(main_function(planned)) if limit < inf else None
+    if needed is None or needed.peak <= limit:
+        return None
+    limited = replace(options, memory_limit=limit)
+    if needed.peak - needed.temporaries <= limit:
+        frugal, in_mesh = copy_module(legal), replace(limited, emit="mesh", stablehlo_version=None, ops=())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a plan that nobody gets
+            plan_in(frugal, in_mesh, Way(options.machine, memory_factor=FACTORS[-1]), timings, on_pass=on_pass)
+        if memory(main_function(frugal)).peak <= limit:
+            return _best_plan(legal, limited, timings, on_pass)
+    text = misfit(planned, limit).replace("the limit of", f"'{options.machine}' has,")
+    warnings.warn(f"warning: {text}; memory-limit 'none' plans as if it fitted", MemoryWarning, stacklevel=2)
+    return None
 
 
 def ring_ways(options: Options) -> tuple[Way, ...]:
@@ -438,7 +486,7 @@ def _refuse_partitioned(module: ir.Module, options: Options) -> None:
     """Raises MeshError where a program that is partitioned already has no such form."""
     if options.emit == "annotated":
         raise MeshError(f"<module>: error: the program is partitioned already, it has no form '{options.emit}'")
-    if options.memory_limit is not None:
+    if options.written_limit < inf:
         raise MeshError("<module>: error: the program is partitioned already, memory-limit has no effect on it")
     if options.emit == "exported" and (op := find_replicas(module)) is not None:
         raise OpError(

@@ -18,6 +18,9 @@ from meshbridge.text import size_text
 FACTORS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
 """How many times what the machine says memory may cost more, for the sake of a limit. Each is one partitioning."""
 
+UNLIMITED = "none"
+"""What is written for no limit of memory."""
+
 NAMED = 4
 """How many tensors a diagnostic names that take the most memory."""
 
@@ -121,13 +124,18 @@ def admitted(ways: Sequence[Way], seconds: Sequence[float]) -> list[int]:
 
 
 def does_not_fit(module: ir.Module, limit: float) -> MeshError:
-    """What is said of one device's program that needs more bytes of memory than the limit: by how much, and for what."""
+    """What is said of one device's program that needs more bytes of memory than the limit that somebody has written."""
+    return MeshError(f"error: {misfit(module, limit)}")
+
+
+def misfit(module: ir.Module, limit: float) -> str:
+    """By how much one device's program needs more bytes of memory than the limit, and for what."""
     function = main_function(module)
     parts = memory(function)
     needed = parts.peak
     tensors = ", ".join(f"{_described(value)}: {size_text(size)}" for value, size in largest(function, NAMED))
-    return MeshError(
-        f"error: the program needs {size_text(needed)} of memory on a device, {size_text(needed - limit)} more than the limit of "
+    return (
+        f"the program needs {size_text(needed)} of memory on a device, {size_text(needed - limit)} more than the limit of "
         f"{size_text(limit)} (arguments {size_text(parts.arguments)}, results {size_text(parts.results)}, temporaries "
         f"{size_text(parts.temporaries)}), most of it for {tensors}; "
         "split arguments along more axes, take constraints from activations, donate arguments, or take more devices"

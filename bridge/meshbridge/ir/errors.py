@@ -25,3 +25,7 @@ class ShardingWarning(UserWarning):
 
     def __str__(self) -> str:
         return visible(super().__str__())
+
+
+class MemoryWarning(ShardingWarning):
+    """A plan that needs more memory than a device of the machine has, and by how much. Its text is the diagnostic."""

@@ -78,9 +78,15 @@ def partition_and_suggest(
     better = [
         (change, figures) for change, figures in better if not (change.is_open and (change.leaves, *figures.chosen) in said)
     ]
+    better = [each for each in better if not _is_none(*each)]
     best = sorted(better, key=lambda each: (-each[1].saves(before), each[1].peak_bytes))[:count]
     suggestions = tuple(_suggestion(*each) for each in best)
     return replace(report, suggestions=suggestions, tried=len(changes)), timings
+
+
+def _is_none(change: Change, figures: _Figures) -> bool:
+    """Whether a sharding that is left open is chosen as it is written."""
+    return change.is_open and set(figures.chosen) == {leaf.sharding for leaf in change.leaves}
 
 
 def _try(change: Change, annotated: ir.Module, options: Options) -> _Figures | None:

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
+from meshbridge.cost.ways import UNLIMITED
 from meshbridge.analysis.executions import executed, is_unknown_loop
 from meshbridge.cost.communication import communicating, wire_bytes_on
 from meshbridge.decide.decisions import Decisions
@@ -135,9 +136,9 @@ def formulas(read: Read, dims: Mapping[str, int], options: Options) -> Formulas:
     compared; and for a symbol of which no other size has this plan, or of which the bytes have no formula.
     """
     _sympy()
-    if has_topology(options.machine) or options.memory_limit is not None:
+    if has_topology(options.machine) or options.written_limit < inf:
         raise MeshError("error: formulas are of one plan, expected a machine without a topology, and no limit of memory")
-    plan = _Plan(read, dict(dims), options)
+    plan = _Plan(read, dict(dims), replace(options, memory_limit=UNLIMITED))
     found: list[MeshError] = []
     best: Formulas | None = None
     for factor in _FACTORS if dims else (1,):

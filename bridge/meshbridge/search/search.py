@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
 
+from meshbridge.cost.ways import UNLIMITED
 from meshbridge.dialect import build as make
 from meshbridge.dialect import reannotate
 from meshbridge.dialect.module_mesh import find_mesh, is_partitioned, mesh_ops, named_meshes
@@ -118,7 +119,7 @@ def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTria
 
 def _constraints(found: Searched) -> Constraints:
     asked = found.asked
-    options, until = replace(asked.options, memory_limit=None), time.monotonic() + asked.seconds
+    options, until = replace(asked.options, memory_limit=UNLIMITED), time.monotonic() + asked.seconds
     return constraints_of(found.legal, found.boundary, options, found.best.seconds, asked.constraints, until)
 
 

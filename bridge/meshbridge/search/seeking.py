@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nsmallest
+from math import inf
 from typing import NamedTuple
 
 from meshbridge.cost.objective import objective
-from meshbridge.cost.ways import FACTORS, Way, bytes_in, does_not_fit
+from meshbridge.cost.ways import FACTORS, UNLIMITED, Way, does_not_fit
 from meshbridge.decide.choice import pricing_of
 from meshbridge.decide.graph import Graph, Tensor
 from meshbridge.dialect.names import Names, names_of
@@ -124,8 +125,7 @@ class Seeking:
     def __post_init__(self) -> None:
         target = self.asked.options.target
         assert target is not None
-        given = self.asked.memory_limit
-        self.limit = float(target.machine.memory_bytes) if given is None else bytes_in(given)
+        self.limit = min(self.asked.options.written_limit, self.asked.options.implied_limit)
         plain = objective(self.asked.machine, self.mesh, self.asked.layout, hides=True)
         self.pairs = Leaves.of(main_function(self.legal)).alike()
         self.free = FreeGraph.of(self.legal, plain, self.pairs, self.asked.data_axes)
@@ -197,7 +197,7 @@ class Seeking:
     def _partitioned(self, boundary: Boundary) -> tuple[Trial, ir.Module] | None:
         """A plan as users get it who set no limit of memory; None where it cannot be partitioned."""
         began = self.asked.clock()
-        found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=None), None)
+        found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=UNLIMITED), None)
         self.slowest = max(self.slowest, (self.asked.clock() - began) / AS_A_WHOLE)
         return found
 
@@ -282,7 +282,7 @@ class Seeking:
 
     def _attempt(self, boundary: Boundary, way: Way) -> Trial | None:
         began = self.asked.clock()
-        found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=None), way)
+        found = attempt(self.legal, boundary, replace(self.asked.options, memory_limit=UNLIMITED), way)
         self.slowest = max(self.slowest, self.asked.clock() - began)
         return None if found is None else found[0]
 
@@ -311,7 +311,7 @@ class Seeking:
     def _best_as_a_whole(self, until: float) -> tuple[Trial, ir.Module]:
         """Of what the annotations alone lead to, the fastest plan, and further ones for which there is time. Where the former is
         as fast with all of its shardings written, they are."""
-        options = replace(self.asked.options, memory_limit=self.limit)
+        options = replace(self.asked.options, memory_limit=self.limit if self.limit < inf else UNLIMITED)
         known = [found for found in self.wholes.values() if found[0].peak_bytes <= self.limit]
         best = min(known, key=lambda found: speed(found[0]), default=None)
         order = list(dict.fromkeys(trial.boundary for trial in sorted(self.fitting, key=speed)))
@@ -338,7 +338,7 @@ class Seeking:
         if not self.trials:
             return MeshError("error: the program cannot be partitioned with any of the shardings that were tried")
         least = min(self.trials, key=lambda trial: trial.peak_bytes)
-        options = replace(self.asked.options, memory_limit=None)
+        options = replace(self.asked.options, memory_limit=UNLIMITED)
         return does_not_fit(planned(self.legal, least.boundary, options, least.way), self.limit)
 
 

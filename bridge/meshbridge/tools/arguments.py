@@ -55,15 +55,16 @@ def _device(text: str) -> str:
 
 def add_memory_limit(parser: console.Parser, *also: str) -> None:
     """How much memory the plan may need, by that name and `also` by others."""
-    help_ = "the most memory that the program may need on a device, e.g. 80GB: what fits is taken, though it may send more"
+    help_ = "the most memory that the program may need on a device, e.g. 80GB: what fits is taken, though it may send more (default: what --machine has, of which it only warns; none: no limit)"
     parser.add_argument("--memory-limit", *also, type=_memory, metavar="SIZE", help=help_)
 
 
 def _memory(text: str) -> str:
-    from meshbridge.cost.ways import bytes_in
+    from meshbridge.cost.ways import UNLIMITED, bytes_in
 
     with refusing("memory-limit is "):
-        bytes_in(text)
+        if text != UNLIMITED:
+            bytes_in(text)
     return text
 
 
