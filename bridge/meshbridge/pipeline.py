@@ -156,7 +156,7 @@ class Options:
 
     @property
     def written_limit(self) -> float:
-        """The limit of memory that somebody has written, in bytes; infinite where nobody has. Raises MeshError for what is none."""
+        """The limit of memory that somebody has written, in bytes; infinite where nobody has. Raises MeshError for no size."""
         return inf if self.memory_limit in (None, UNLIMITED) else bytes_in(self.memory_limit)
 
     @property
@@ -369,8 +369,9 @@ def partition_module(
         stage, stage_began = waiting.popleft(), time.perf_counter()
         verified = VERIFIED.get(stage.name, "none") if waiting else "last"
         timings += run(stage.passes, module, verified=verified, known=known, on_pass=on_pass)
-        if stage.name == "optimised" and legal is not None:
-            if (fitting := _fitting(module, legal, options, timings, on_pass)) is not None:
+        if legal is not None and stage.name == "optimised":
+            fitting = _fitting(module, legal, options, timings, on_pass)
+            if fitting is not None:
                 replace_content(module, fitting.module)
         if stage.name == "annotated" and options.target is not None and (mesh := find_mesh(module)) is not None:
             place(mesh, options.target)

@@ -20,9 +20,9 @@ from itertools import product
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from meshbridge.cost.ways import UNLIMITED
 from meshbridge.analysis.executions import executed, is_unknown_loop
 from meshbridge.cost.communication import communicating, wire_bytes_on
+from meshbridge.cost.ways import UNLIMITED
 from meshbridge.decide.decisions import Decisions
 from meshbridge.decide.transplant import UnlikeProgramError, transplanted, uneven_places
 from meshbridge.dialect.attributes import integers, integers_attr

@@ -55,7 +55,8 @@ def _device(text: str) -> str:
 
 def add_memory_limit(parser: console.Parser, *also: str) -> None:
     """How much memory the plan may need, by that name and `also` by others."""
-    help_ = "the most memory that the program may need on a device, e.g. 80GB: what fits is taken, though it may send more (default: what --machine has, of which it only warns; none: no limit)"
+    help_ = "the most memory that the program may need on a device, e.g. 80GB: what fits is taken, though it may send more "
+    help_ += "(default: what the named machine has, which only warns; none: no limit)"
     parser.add_argument("--memory-limit", *also, type=_memory, metavar="SIZE", help=help_)
 
 
