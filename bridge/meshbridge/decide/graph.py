@@ -56,8 +56,6 @@ class Tensor:
     "Whether it is an argument or a result of the function: it is not sharded along more axes than propagation found."
     found: frozenset[int] = frozenset()
     "At the boundary, the axes along which the sweeps have split it."
-    kept: frozenset[int] = frozenset()
-    "The axes along which it stays sharded, see `sliced_stacks.py`."
     gathered: Beside = ALONE
     "What goes on while it is gathered, see `beside.py`."
     reduced: Beside = ALONE
@@ -131,7 +129,6 @@ class Tensor:
             banned=frozenset(_in_parts(self.banned, parts)),
             region_axes=frozenset(_in_parts(self.region_axes, parts)),
             found=frozenset(_in_parts(self.found, parts)),
-            kept=frozenset(_in_parts(self.kept, parts)),
             _otherwise={},
         )
 
@@ -139,7 +136,7 @@ class Tensor:
     def signature(self) -> tuple[object, ...]:
         """All that is known of it but its split."""
         annotated = (self.priorities, self.decided, self.layout, self.user, self.written, self.region_axes)
-        others = (self.tied, self.boundary, self.found, self.kept, self.gathered, self.reduced)
+        others = (self.tied, self.boundary, self.found, self.gathered, self.reduced)
         return (self.mesh, self.shape, self.dtype, self.open, self.banned, *annotated, *others)
 
 

@@ -384,14 +384,12 @@ def _choices_of_axes(mesh: Mesh, used: set[int]) -> list[Axes]:
 
 
 def moved(tensor: Tensor, dims: tuple[int, ...], axes: Axes, size: int) -> Tensor | None:
-    """The tensor with `dims` of it, which are of a class, moved to `axes`, `size` devices; as it is where it would lose axes that
-    it keeps. None where its shards would be padded by more than a little, or axes that may not move are in the way."""
+    """The tensor with `dims` of it, which are of a class, moved to `axes`, `size` devices; None where its shards would be padded
+    by more than a little, or axes that may not move are in the way."""
     extent = tensor.shape[dims[0]]
     if -extent % size > extent * MOST_PADDING or not (tensor.banned | tensor.region_axes).isdisjoint(axes):
         return None
     split = _moved_split(tensor, dims, axes)
-    if tensor.kept and not tensor.kept.issubset(sum(split, ())):
-        return tensor
     if any(before != after and not may for before, after, may in zip(tensor.split, split, tensor.movable, strict=True)):
         return None
     if tensor.boundary and not tensor.found.issuperset(sum(split, ())):

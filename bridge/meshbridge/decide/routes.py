@@ -17,7 +17,6 @@ from meshbridge.decide.fold_layers import fold_layers
 from meshbridge.decide.graph import Graph
 from meshbridge.decide.held import held
 from meshbridge.decide.refine import Refiner
-from meshbridge.decide.sliced_stacks import keep_sliced_stacks
 from meshbridge.resharding import Objective
 
 MANAGEABLE = 1000
@@ -46,7 +45,6 @@ def refine(graph: Graph, budget: int, objective: Objective) -> None:
     for index, tensor in enumerate(graph.tensors):
         if tensor.boundary:
             graph.describe(index, found=frozenset(sum(tensor.split, ())))
-    keep_sliced_stacks(graph)
     work = _price_of_work(graph, objective.launch)
     if work > 1:
         _note_sharing(graph)
