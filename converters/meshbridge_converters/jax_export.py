@@ -19,7 +19,7 @@ from meshbridge import pipeline
 from meshbridge.dialect.module_mesh import is_partitioned
 from meshbridge.ir.mlir import MeshError, ParseError, context, ir, main_function
 from meshbridge.read.formats import Format, Program, choose_platform, refuse_arguments
-from meshbridge_converters import jax_platforms, jax_shardings, jax_values, portable
+from meshbridge_converters import jax_partitioner, jax_platforms, jax_shardings, jax_values, portable
 
 if TYPE_CHECKING:
     from jax.export import Exported
@@ -140,10 +140,19 @@ def for_platform(program: Program, platform: str) -> Program:
 
 def pack(program: Program) -> Exported:
     """The Exported that `program` came in, with its present module inside and with the shardings of the module's `main` where
-    none were specified.
+    none were specified. One that is partitioned while JAX has Shardy off is for callers that have it off (`jax_partitioner`).
 
     Raises MeshError for a program that came in something else.
     """
+    return _packed(program, _is_for_gspmd(program))
+
+
+def _is_for_gspmd(program: Program) -> bool:
+    """Whether the form follows JAX's flag, not what the user converts to, and Shardy is off."""
+    return program.how is not None and not jax_partitioner.is_shardy_on()
+
+
+def _packed(program: Program, for_gspmd: bool) -> Exported:
     exported: Any = program.envelope
     if exported is None or program.format is not FORMAT:
         raise MeshError("<module>: error: a jax.export artifact is only made from one: a module does not hold pytrees and types")
@@ -159,15 +168,18 @@ def pack(program: Program) -> Exported:
     arguments = jax_shardings.boundary(main, "arg_attrs", meshes)
     inside = dict(zip(kept, arguments[len(arguments) - len(kept) :], strict=True))
     results = jax_shardings.boundary(main, "res_attrs", meshes)
+    if meshes and for_gspmd:
+        module, shardings = jax_partitioner.for_gspmd(program.module), jax_partitioner.without_shardings(exported)
+    else:
+        module = program.module
+        shardings = _filled(exported, "in", [inside.get(index) for index in range(len(exported.in_avals))])
+        shardings |= _filled(exported, "out", results[len(results) - len(exported.out_avals) :])
     return dataclasses.replace(
         exported,
-        mlir_module_serialized=portable.serialize(program.module),
+        mlir_module_serialized=portable.serialize(module),
         nr_devices=max([exported.nr_devices, *(mesh.size for mesh in meshes.values())]),
-        _get_vjp=None if exported._get_vjp is None else _PartitionedVjp(exported._get_vjp, program.how),
-        **(
-            _filled(exported, "in", [inside.get(index) for index in range(len(exported.in_avals))])
-            | _filled(exported, "out", results[len(results) - len(exported.out_avals) :])
-        ),
+        _get_vjp=None if exported._get_vjp is None else _PartitionedVjp(exported._get_vjp, program.how, for_gspmd),
+        **shardings,
     )
 
 
@@ -191,13 +203,14 @@ def _filled(exported: Any, side: str, found: Sequence[Any]) -> dict[str, object]
 
 @dataclasses.dataclass(frozen=True)
 class _PartitionedVjp:
-    """What `Exported._get_vjp` calls: the vjp of the original, partitioned when somebody asks for it."""
+    """What `Exported._get_vjp` calls: the vjp of the original, partitioned when somebody asks for it, for the same callers."""
 
     original: Any
     how: Any
+    for_gspmd: bool
 
     def __call__(self, primal: Exported) -> Exported:
-        return partition(self.original(primal), self.how)
+        return _partitioned(self.original(primal), self.how, self.for_gspmd)
 
 
 def partition(exported: Exported, how: pipeline.Options | None = None) -> Exported:
@@ -206,10 +219,14 @@ def partition(exported: Exported, how: pipeline.Options | None = None) -> Export
 
     Raises MeshError with a located diagnostic where the program cannot be partitioned.
     """
+    return _partitioned(exported, how, not jax_partitioner.is_shardy_on())
+
+
+def _partitioned(exported: Exported, how: pipeline.Options | None, for_gspmd: bool) -> Exported:
     options = dataclasses.replace(how or pipeline.DEFAULTS, emit="exported", stablehlo_version=None, ops=())
     program = _open(exported, exported.fun_name, context()).planned(options)
     pipeline.partition_module(program.module, options)
-    return pack(program)
+    return _packed(program, for_gspmd)
 
 
 def _read(data: bytes, filename: str, ctx: ir.Context) -> Program:
@@ -223,7 +240,10 @@ def _read_sized(data: bytes, filename: str, ctx: ir.Context, dims: Mapping[str, 
 
 
 def _write(program: Program) -> bytes:
-    """The artifact's bytes, with as many vjps as the file had that it came from."""
+    """The artifact's bytes, with as many vjps as the file had that it came from. Warns where it can no longer be called with
+    Shardy off."""
+    if program.how is not None and not _is_for_gspmd(program):
+        jax_partitioner.warn_of_callers(program.envelope)
     return bytes(pack(program).serialize(vjp_order=_vjp_order(program.envelope)))
 
 
