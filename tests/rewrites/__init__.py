@@ -1,0 +1,1 @@
+"""Every pass that rewrites partitioned programs, on drawn programs that it takes: NaN and infinities stay in place."""

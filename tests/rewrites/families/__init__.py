@@ -1,0 +1,1 @@
+"""Generators of programs, one for each pass that rewrites."""
