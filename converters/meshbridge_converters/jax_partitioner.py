@@ -48,9 +48,9 @@ def for_gspmd(module: ir.Module) -> ir.Module:
 
 def without_shardings(exported: Any) -> dict[str, object]:
     """The fields of an Exported in which no argument and no result has a sharding."""
-    counts = {"_has_named_shardings": True} if hasattr(exported, "_has_named_shardings") else {}
+    fields: dict[str, object] = {"_has_named_shardings": True} if hasattr(exported, "_has_named_shardings") else {}
     sides = {"in": len(exported.in_avals), "out": len(exported.out_avals)}
-    return {f"_{side}_named_shardings": (None,) * count for side, count in sides.items()} | counts
+    return fields | {f"_{side}_named_shardings": (None,) * count for side, count in sides.items()}
 
 
 def warn_of_callers(exported: Any) -> None:

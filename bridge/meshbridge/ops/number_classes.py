@@ -151,10 +151,10 @@ class _Classes:
         classes = self.of(op.operands[0])
         if given == result or not isinstance(given, ir.FloatType) or str(result) in WIDER.get(str(given), ()):
             return classes
-        small = NumberClass(0)
+        lost = NumberClass(0) if _keeps_range(op) else ZERO
         for finite, infinite in ((NumberClass.NEGATIVE, NumberClass.NEGATIVE_INFINITY), (NumberClass.POSITIVE, INFINITY)):
-            small |= ZERO | infinite if finite in classes else NumberClass(0)
-        return classes | small
+            classes |= lost | infinite if finite in classes else NumberClass(0)
+        return classes
 
     def _selected(self, op: ir.Operation) -> NumberClass:
         condition, on_true, on_false = op.operands
@@ -221,10 +221,11 @@ class _Reduction:
     @staticmethod
     def of(value: ir.Value, kind: str) -> _Reduction | None:
         """The one of that kind that `value` shows, perhaps in another shape."""
-        op, devices = _producer(value, *_VIEWS), None
+        passed = (*_VIEWS, _CONVERT) if kind == "sum" else _VIEWS  # a largest number that is rounded is another number
+        op, devices = _producer(value, *passed), None
         if op is not None and op.name == AllReduceOp.OPERATION_NAME and CollectiveOpView(op).reduction == kind:
             devices = CollectiveOpView(op).mesh, frozenset(CollectiveOpView(op).mesh_axes)
-            op = _producer(op.operands[0], *_VIEWS)
+            op = _producer(op.operands[0], *passed)
         if op is None or op.name != REDUCE or body_kind(op) != kind:
             return None
         return _Reduction(op, tuple(sorted(integers(op.attributes["dimensions"]))), devices)
@@ -241,9 +242,9 @@ class _Reduction:
         """The dimension of the result of `op` that `value` shows as dimension `dim`."""
         while value != self.op.results[0] and dim is not None:
             op = op_of(value)
-            shown = _shown(op, (*_VIEWS, AllReduceOp.OPERATION_NAME))
+            shown = _shown(op, (*_VIEWS, _CONVERT, AllReduceOp.OPERATION_NAME))
             assert shown is not None
-            along = read_along(op, dim) if op.name in _VIEWS else (dim,)
+            along = read_along(op, dim) if op.name in _VIEWS else (dim,)  # of a reduction over devices, a maximum, a conversion
             value, dim = shown, along[0] if along else None
         return dim
 
@@ -261,7 +262,7 @@ def _producer(value: ir.Value, *passed: str) -> ir.Operation | None:
 
 def _shown(op: ir.Operation, passed: Sequence[str]) -> ir.Value | None:
     """The operand that `op` shows: the first of those named `passed`; of a maximum, what is compared with -inf."""
-    if op.name in passed:
+    if op.name in passed and (op.name != _CONVERT or _keeps_range(op)):
         first: ir.Value = op.operands[0]
         return first
     if op.name == "stablehlo.maximum":
@@ -338,13 +339,26 @@ def scales_exactly(op: ir.Operation, factor: ir.Value, *, masked: bool) -> bool:
     return not class_of(factor) & wrong or (op.name == _DIVIDE and not masked and _is_total_of(op.operands[0], factor))
 
 
+def _keeps_range(op: ir.Operation) -> bool:
+    """Whether a conversion gives zero for zero alone."""
+    given, result = (str(element_of(each)) for each in (op.operands[0], op.results[0]))
+    return result in WIDER.get(given, ()) or (given, result) == ("f32", "bf16")
+
+
+def _unconverted(value: ir.Value) -> ir.Value:
+    """What `value` is converted from, if that has zeros where it has."""
+    while not isinstance(value.owner, ir.Block) and op_of(value).name == _CONVERT and _keeps_range(op_of(value)):
+        value = op_of(value).operands[0]
+    return value
+
+
 def _is_total_of(terms: ir.Value, total: ir.Value) -> bool:
     """Whether `total` is the sum of the magnitudes of `terms`, which are zero where it is: 0 / 0 is NaN for each term, and for
     their sum."""
     reduction = _Reduction.of(total, "sum")
     if reduction is None or not reduction.is_shown_by_rows(total):
         return False
-    added = reduction.op.operands[0]
+    added = _unconverted(reduction.op.operands[0])
     magnitude = _producer(added)
     if magnitude is not None and magnitude.name == "stablehlo.abs":
         return bool(magnitude.operands[0] == terms)

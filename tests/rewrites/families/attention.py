@@ -128,10 +128,10 @@ def _extra(mask: str, shape: tuple[int, ...], spec: P) -> tuple[Argument, ...]:
 
 def cached(random: Random) -> Program:
     """Attention of some queries to a cache that is sharded along its tokens; perhaps a product behind it that contracts heads."""
-    weigh = random.choice(DELAYED if random.random() < 0.7 else WEIGHS)
+    weigh = random.choice(DELAYED if random.random() < 0.85 else WEIGHS)
     mask, dtype = random.choice(MASKS), draw_dtype(random)
     mesh, keys_axis, batch_axis = random.choice([((2, 4), "b", "a"), ((4, 2), "b", "a"), ((4,), "a", None), ((2, 4), "a", "b")])
-    wide, project = random.random() < 0.5, random.random() < 0.4
+    wide, project = random.random() < 0.5, random.random() < 0.15
     batch, heads, length, size = 4, 2, 16, 4
     cache = P(batch_axis, keys_axis)
 
