@@ -7,6 +7,7 @@ import pytest
 from meshbridge.dialect import assembly
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.verify import machine
 from meshbridge.verify.verdict import verify
 
 MESH = 'sdy.mesh @mesh = <["x"=2, "y"=4]>'
@@ -110,3 +111,26 @@ def test_every_binary_constant_is_on_either_side_of_zero_in_one_run(number: str,
       %r = stablehlo.NAME %c, %z : tensor<f32>
       return %r : tensor<f32> }}"""
     assert not verify(module(constant.replace("NAME", "add")), module(constant.replace("NAME", kind))).equal
+
+
+def test_functions_that_call_each_other_twice_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = "".join(
+        f"""func.func private @f{level}(%x: tensor<2xf32>) -> tensor<2xf32> {{
+          %0 = call @f{level + 1}(%x) : (tensor<2xf32>) -> tensor<2xf32>
+          %1 = call @f{level + 1}(%0) : (tensor<2xf32>) -> tensor<2xf32>
+          return %1 : tensor<2xf32>
+        }}
+        """
+        for level in range(12)
+    )
+    last = "func.func private @f12(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
+    main = """func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = call @f0(%x) : (tensor<2xf32>) -> tensor<2xf32>
+      return %0 : tensor<2xf32>
+    }
+    """
+    program = assembly.read(main + levels + last, "calls.mlir", mlir.context())
+    assert verify(program, program).equal
+    monkeypatch.setattr(machine, "CALLS", 1000)
+    with pytest.raises(MeshError, match=r"calls\.mlir:.*after 1,000 calls in one run"):
+        verify(program, program)

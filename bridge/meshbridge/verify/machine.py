@@ -39,7 +39,7 @@ def evaluates(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-CALLS = 1_000_000
+CALLS = 100_000
 """Calls of functions after which a run is taken to be one without an end: functions that call each other twice double with each
 level."""
 
