@@ -158,7 +158,7 @@ def differences(found: Sequence[np.ndarray], right: Sequence[np.ndarray], least:
 def _difference(ours: np.ndarray, other: np.ndarray, least: Any) -> str:
     if ours.dtype.kind in "iub":
         return "" if np.array_equal(ours, other) else "differs"
-    coarse = max(2e-5 if ours.dtype.itemsize == 4 else 0.0, *(4 * float(jnp.finfo(each).eps) for each in (ours.dtype, least)))
+    coarse = max(2e-5 if ours.dtype.itemsize == 4 else 0.0, *(8 * float(jnp.finfo(each).eps) for each in (ours.dtype, least)))
     ours, other = ours.astype(np.float64), other.astype(np.float64)
     for name, is_there in (("NaN", np.isnan), ("inf", np.isposinf), ("-inf", np.isneginf)):
         if not np.array_equal(is_there(ours), is_there(other)):

@@ -16,13 +16,14 @@ def everywhere(w: Writer) -> Axes:
 
 
 def uniform(random: Random, w: Writer, shape: tuple[int, ...], element: str) -> Value:
-    """What all devices hold alike: a number, or the largest of what they have."""
+    """What all devices hold alike: a number, or the largest of what they have. Neither zero nor infinite: that may scale a partial
+    value to NaN (docs/propagation.md)."""
     if random.random() < 0.5:
         return w.constant(random.choice(FACTORS), shape, element)
     if shape and random.random() < 0.5:
-        row = w.all_reduce(w.argument(shape[:1], element), everywhere(w), "max")
+        row = w.all_reduce(w.argument(shape[:1], element, special=False), everywhere(w), "max")
         return w.broadcast(row, shape, (0,))
-    return w.all_reduce(w.argument(shape, element), everywhere(w), "max")
+    return w.all_reduce(w.argument(shape, element, special=False), everywhere(w), "max")
 
 
 def pointwise(random: Random, w: Writer, x: Value) -> Value:
@@ -167,7 +168,7 @@ def all_gather_move_down(random: Random) -> Local:
         result = w.binary("multiply", result, w.broadcast(uniform(random, w, (4,), element), whole.shape, (1,)))
     elif what == "select":
         keep = w.compare("GT", whole, w.constant(0.0, whole.shape, element))
-        total = w.broadcast(w.reduce(whole, 1), whole.shape, (0,))
+        total = w.broadcast(w.reduce(w.unary("abs", whole), 1), whole.shape, (0,))
         result = w.select(keep, w.binary("divide", whole, total), w.constant(0.0, whole.shape, element))
     elif what == "cut":
         result = w.binary("multiply", whole, uniform(random, w, whole.shape, element))
