@@ -13,7 +13,7 @@ import numpy as np
 from jaxlib import xla_client
 
 from meshbridge.ir import mlir
-from meshbridge.ir.mlir import MeshError, ir
+from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.lowering.order_collectives import OrderCollectives
 from meshbridge.machines.machine import OptionValue
 
@@ -122,6 +122,7 @@ def compile_module(
     if compiler_options and _refuses_options(used, options, said):
         hint = "they are those that were given, and those of the machine's file unless compiler-options is 'default'"
         raise OptionError(f"error: XLA does not take the compiler options: {said}\n  hint: {hint}")
+    _refuse_other_dialects(module)
     raise MeshError(f"<module>: error: XLA cannot compile the program: {said}")
 
 
@@ -134,6 +135,21 @@ def _compile(module: ir.Module, devices: tuple[Any, ...], options: Any) -> Any:
     if b"lapack_" in data:
         _find_lapack()
     return client.compile_and_load(data, assigned, options)
+
+
+DIALECTS = frozenset({"builtin", "chlo", "func", "mhlo", "mpmd", "sdy", "stablehlo"})
+"""Whose ops XLA compiles, though not each of them."""
+
+
+def _refuse_other_dialects(module: ir.Module) -> None:
+    """Raises OpError at the first op of a dialect that XLA does not compile, such as `arith` or `math`."""
+    others = [op for op in mlir.walk_all(module) if op.name.partition(".")[0] not in DIALECTS]
+    if others:
+        names = ", ".join(sorted({op.name for op in others}))
+        hint = (
+            f"write the payload in StableHLO to run it; meshbridge partition --emit local has it as it is. All such ops: {names}"
+        )
+        raise OpError(others[0], "cannot be compiled by XLA, which takes StableHLO and CHLO", hint=hint)
 
 
 def _refuses_options(devices: tuple[Any, ...], options: Any, said: str) -> bool:
