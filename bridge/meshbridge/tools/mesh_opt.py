@@ -17,6 +17,8 @@ from meshbridge.dialect.chains import undefined_chains
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.ir.passes import Known, Pass
+from meshbridge.partition.gathered import gathered_ops
+from meshbridge.partition.mesh_spmdization import MeshSpmdization
 from meshbridge.read import files, formats
 from meshbridge.read.formats import Program
 from meshbridge.reports.measured import mutate_and_measure
@@ -238,10 +240,13 @@ class _Job:
         known: Known = {}
         verified: pipeline.Verify = "each" if self.options.verify_each else "none"
         with progress.shown([step.name for step in self.steps], quiet=self.options.quiet) as steps:
-            for step in self.steps:
+            for count, step in enumerate(self.steps):
                 self._dump("before", step, program.module)
                 timings += pipeline.run((step,), program.module, verified=verified, known=known)
                 self._dump("after", step, program.module)
+                if isinstance(step, MeshSpmdization):
+                    for warning in gathered_ops(program.module, {earlier.name for earlier in self.steps[:count]}):
+                        warn(warning)
                 steps.done(step.name)
         if self.options.mlir_timing:
             for timing in timings:

@@ -14,6 +14,7 @@ func.func @once(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
   // CHECK-NEXT: stablehlo.return
   // CHECK-NEXT: }, {
   // CHECK-NEXT: stablehlo.return
+  // expected-warning @+1 {{has no sharding rule: its operands are gathered}}
   stablehlo.custom_call @xla_ffi_python_cpu_callback(%0) {has_side_effect = true} : (tensor<8x16xf32>) -> ()
   return %0 : tensor<8x16xf32>
 }

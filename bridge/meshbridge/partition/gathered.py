@@ -1,0 +1,61 @@
+"""Ops that were gathered for want of a sharding rule, and the pass that was left out, where one would have given them rules.
+
+%0 = stablehlo.dot %all_gather, %arg1 {meshbridge.gathered} …
+  warning: 'stablehlo.dot' op has no sharding rule: its operands are gathered
+  hint: run --legalize before, which rewrites it into ops that have rules
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+
+from meshbridge.dialect.ops import GATHERED
+from meshbridge.ir.builder import integer
+from meshbridge.ir.mlir import MeshError, ir, source_location, title, walk_all
+from meshbridge.ir.passes import Pass
+from meshbridge.legalize.inline_calls import InlineCalls
+from meshbridge.legalize.legalize import Legalize
+from meshbridge.read.formats import copy_module
+
+_REWRITING: tuple[tuple[type[Pass], str], ...] = (
+    (InlineCalls, "which puts the function's body in its place"),
+    (Legalize, "which rewrites it into ops that have rules"),
+)
+"""Passes after which other ops stand in place of some that have no rule, in their order."""
+
+
+def gathered_ops(module: ir.Module, passes: Collection[str]) -> list[str]:
+    """A warning, `file:line:col: warning: …`, for every op of a partitioned module that runs on gathered operands; with a hint at
+    the pass that would have rewritten it, if that is none of the `passes` that have run.
+    """
+    gathered = _marked(module)
+    missing = [(step, effect) for step, effect in _REWRITING if step.name not in passes]
+    hints = _hints(module, missing) if gathered and missing else {}
+    found = "has no sharding rule: its operands are gathered"
+    return [
+        f"{source_location(op)}: warning: '{title(op)}' op {found}" + (f"\n  hint: {hints[number]}" if number in hints else "")
+        for number, op in enumerate(gathered)
+    ]
+
+
+def _marked(module: ir.Module) -> list[ir.Operation]:
+    return [op for op in walk_all(module) if GATHERED in op.attributes]
+
+
+def _hints(module: ir.Module, missing: list[tuple[type[Pass], str]]) -> dict[int, str]:
+    """By the number of a gathered op, the pass that rewrites it: tried on a copy, where each op is marked by its number."""
+    copy, hints = copy_module(module), dict[int, str]()
+    with copy.context, ir.Location.unknown():
+        for number, op in enumerate(_marked(copy)):
+            op.attributes[GATHERED] = integer(number)
+        for step, effect in missing:
+            before = _numbers(copy)
+            with suppress(MeshError):  # of a program that the pass refuses, all that is left is not its to rewrite
+                step().run(copy)
+            hints |= dict.fromkeys(before - _numbers(copy), f"run --{step.name} before, {effect}")
+    return hints
+
+
+def _numbers(module: ir.Module) -> set[int]:
+    return {int(ir.IntegerAttr(op.attributes[GATHERED]).value) for op in _marked(module)}
