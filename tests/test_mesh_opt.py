@@ -15,7 +15,7 @@ from meshbridge.tools import expectations, mesh_opt
 def test_every_pass_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs each pass alone, by its name, over a program that gives it nothing to do."""
     program = tmp_path / "input"
-    program.write_text("func.func @main() { return }")
+    program.write_text("mesh.mesh @mesh(shape = 2)\nfunc.func @main() { return }")
     known = pipeline.registered_passes()
     assert {"sharding-propagation", "mesh-spmdization", "lower-collectives", "inline-calls"} <= set(known)
     for name in known:
