@@ -16,7 +16,7 @@ def everywhere(w: Writer) -> Axes:
 
 
 def uniform(random: Random, w: Writer, shape: tuple[int, ...], element: str) -> Value:
-    """What all devices hold alike: a number, or the largest of what they have. Neither zero nor infinite: that may scale a partial
+    """What all devices hold alike: a number, or the largest of what they have. No infinity, which may scale a partial
     value to NaN (docs/propagation.md)."""
     if random.random() < 0.5:
         return w.constant(random.choice(FACTORS), shape, element)
