@@ -55,6 +55,11 @@ def thinned(scores: jax.Array) -> jax.Array:
     return jnp.where(position % 3 == 1, jax.nn.softmax(scores) / 0.6, 0)
 
 
+def by_reciprocal(scores: jax.Array) -> jax.Array:
+    exponentials = jnp.exp(scores - scores.max(-1, keepdims=True))
+    return exponentials * (1 / exponentials.sum(-1, keepdims=True))
+
+
 def positions(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Of queries and of keys."""
     rows, columns = scores.shape[-2:]
@@ -94,6 +99,12 @@ def zeroed_rows(scores: jax.Array) -> jax.Array:
     """The same, by a mask of one number for each query."""
     kept = padded_left(scores)
     return jnp.where(kept.any(-1, keepdims=True), stopped(jnp.where(kept, scores, -jnp.inf)), 0)
+
+
+def emptied(scores: jax.Array) -> jax.Array:
+    """Exponentials without those of hidden keys, NaN where no key counts: the division follows the mask."""
+    exponentials = jnp.where(padded_left(scores), jnp.exp(scores - scores.max(-1, keepdims=True)), 0)
+    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def library(**options: Any) -> Attention:
@@ -137,6 +148,8 @@ VARIANTS: dict[str, Attention] = {
     "masked_rows_guarded": hand_written(lambda scores: causal(scores, 3), guarded),
     "masked_rows_zeroed": hand_written(lambda scores: scores, zeroed),
     "masked_rows_zeroed_whole": hand_written(lambda scores: scores, zeroed_rows),
+    "masked_rows_emptied": hand_written(lambda scores: scores, emptied),
+    "by_reciprocal": hand_written(causal, by_reciprocal),
     "late_keys": hand_written(lambda scores: jnp.where(positions(scores)[1] >= 40, scores - 200, -jnp.inf), stopped),
     "window": hand_written(windowed, stopped),
     "sloped": hand_written(sloped),

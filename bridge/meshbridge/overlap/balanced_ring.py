@@ -126,10 +126,14 @@ class BalancedRing(Ring):
         return self._either(before, found, early), self._either(before, late, found)
 
     def _either(self, condition: ir.Value, first: SoFar, last: SoFar) -> SoFar:
-        maxima, totals, kept = (
+        maxima, totals = (
             {op: self.emit.select(condition, value, there[op]) for op, value in here.items()}
-            for here, there in ((first.maxima, last.maxima), (first.totals, last.totals), (first.kept, last.kept))
+            for here, there in ((first.maxima, last.maxima), (first.totals, last.totals))
         )
+        kept = {
+            op: tuple(self.emit.select(condition, *pair) for pair in zip(values, last.kept[op], strict=True))
+            for op, values in first.kept.items()
+        }
         largest, centre = (
             self.emit.select(condition, *each) for each in ((first.largest, last.largest), (first.centre, last.centre))
         )
@@ -141,7 +145,10 @@ class BalancedRing(Ring):
         largest = self.halves.returned(early.largest, late.largest, dims[self.softmax.exponential.results[0]])
         maxima = {op: self.emit.reshape(largest, shape_of(op.results[0])) for op in early.maxima}
         totals = {op: self.halves.returned(value, late.totals[op], dims[op.results[0]]) for op, value in early.totals.items()}
-        kept = {op: self.halves.returned(value, late.kept[op], self._rows_of_terms(op)) for op, value in early.kept.items()}
+        kept = {
+            op: tuple(self.halves.returned(*pair, self._rows_of_terms(op)) for pair in zip(values, late.kept[op], strict=True))
+            for op, values in early.kept.items()
+        }
         return SoFar(largest, self.centred(largest), maxima, totals, kept)
 
     def _rows_of_terms(self, op: ir.Operation) -> int:
@@ -181,5 +188,5 @@ class BalancedRing(Ring):
             found,
             maxima={op: found.maxima[copy] for op, copy in maxima.items()},
             totals={op: found.totals[each.op] for op, each in sums.items()},
-            kept={op: found.kept[each.op] for op, each in sums.items() if each.is_masked},
+            kept={op: found.kept[each.op] for op, each in sums.items()},
         )

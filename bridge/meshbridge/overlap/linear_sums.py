@@ -11,11 +11,10 @@ from meshbridge.ir.builder import Builder, element_of, shape_of, tensor
 from meshbridge.ir.mlir import in_program_order, ir
 from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.ops.linear import SCALE
-from meshbridge.ops.number_classes import scales_exactly
 from meshbridge.ops.read_along import BROADCAST, REDUCE, RESHAPE, TRANSPOSE, read_by, varies
 
 VIEWS = (BROADCAST, RESHAPE, TRANSPOSE)
-DIVIDE, SELECT = "stablehlo.divide", "stablehlo.select"
+SELECT = "stablehlo.select"
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,11 @@ class Step:
 
     @property
     def factor(self) -> ir.Value | None:
-        """What multiplies or divides, is the same for all keys, and scales the sum as it scales the terms."""
+        """What multiplies or divides, and is the same for all keys."""
         if self.op.name not in SCALE:
             return None
         other: ir.Value = self.op.operands[1 - self.side]
-        return None if varies(other, self.made) or not self._scales_sums(other) else other
-
-    def _scales_sums(self, factor: ir.Value) -> bool:
-        """Whether `factor` is not infinite. What divides weights is zero where all exponentials are, and all are NaN then."""
-        return self.op.name == DIVIDE or scales_exactly(self.op, factor, masked=False)
+        return None if varies(other, self.made) else other
 
     @property
     def mask(self) -> ir.Value | None:

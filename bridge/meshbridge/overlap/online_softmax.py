@@ -120,8 +120,9 @@ class SoFar:
     maxima: Mapping[ir.Operation, ir.Value]
     totals: Mapping[ir.Operation, ir.Value]
     "The sums of exponentials of scores from which `centre` is subtracted, without factors; in float32 if not in float64."
-    kept: Mapping[ir.Operation, ir.Value]
-    "Of masked sums, whether any term is kept. The dimensions are those of what is added up, the keys' with size 1."
+    kept: Mapping[ir.Operation, tuple[ir.Value, ...]]
+    """Of sums, for each of their masks, whether it and those after it keep any term. The dimensions are those of what is added
+    up, the keys' with size 1."""
 
 
 class Ring:
@@ -190,13 +191,16 @@ class Ring:
         exponentials = emit.again(softmax.exponential, centred.type, [centred])
         blocks = blocks.knowing({(softmax.exponential.results[0], softmax.keys): exponentials})
         totals = {each.op: self._part(each, blocks) for each in softmax.sums}
-        kept = {each.op: self._kept(each, blocks) for each in softmax.sums if each.is_masked}
+        kept = {each.op: self._kept(each, blocks) for each in softmax.sums}
         if before is not None:
             smaller = self._smaller(before, centre)
             for each in softmax.sums:
                 total = _scaled(emit, each, before.totals[each.op], smaller)
                 totals[each.op] = emit.add(total, totals[each.op])
-            kept = {op: emit.elementwise("or", before.kept[op], value) for op, value in kept.items()}
+            kept = {
+                op: tuple(emit.elementwise("or", *pair) for pair in zip(before.kept[op], values, strict=True))
+                for op, values in kept.items()
+            }
         return SoFar(largest, centre, maxima, totals, kept)
 
     def _largest(self, scores: ir.Value, maxima: Mapping[ir.Operation, ir.Value]) -> ir.Value:
@@ -219,21 +223,23 @@ class Ring:
         """What is subtracted from scores of which that is the largest: `largest`, or zero where it is not finite."""
         return self.emit.select(self.emit.is_finite(largest), largest, 0)
 
-    def _kept(self, each: Sum, blocks: Blocks) -> ir.Value:
-        """Whether any term of a block is kept by all masks on the way to a sum."""
+    def _kept(self, each: Sum, blocks: Blocks) -> tuple[ir.Value, ...]:
+        """For each mask on the way to a sum, whether it and those after it keep any term of a block."""
         emit, bit = self.emit, ir.IntegerType.get_signless(1)
-        kept: ir.Value | None = None
+        kept: list[ir.Value] = []
         for step in each.steps:
+            shape = _block_shape(step, blocks.size)
             if step.mask is not None:
-                mask = blocks.of(step.mask, step.made) if shape_of(step.mask) else step.mask
-                mask = mask if shape_of(mask) else emit.broadcast(mask, _block_shape(step, blocks.size))
-                kept = mask if kept is None else emit.elementwise("and", kept, mask)
-            elif kept is not None and step.op.name in VIEWS:
-                kept = emit.again(step.op, tensor(_block_shape(step, blocks.size), bit), [kept])
-        assert kept is not None
+                mask = blocks.of(step.mask, step.made) if shape_of(step.mask) else emit.broadcast(step.mask, shape)
+                kept = [*(emit.elementwise("and", value, mask) for value in kept), mask]
+            elif step.op.name in VIEWS:
+                kept = [emit.again(step.op, tensor(shape, bit), [value]) for value in kept]
+        return tuple(self._any(value, each.read) for value in kept)
+
+    def _any(self, kept: ir.Value, keys: int) -> ir.Value:
         shape = shape_of(kept)
-        shape[each.read] = 1
-        return emit.reshape(emit.reduce(kept, 0, [each.read], "or"), shape)
+        shape[keys] = 1
+        return self.emit.reshape(self.emit.reduce(kept, 0, [keys], "or"), shape)
 
     def _one_key(self) -> list[int]:
         shape = shape_of(self.softmax.scores)
@@ -272,20 +278,26 @@ def _scaled(emit: Builder, each: Sum, total: ir.Value, factor: ir.Value, first: 
 
 
 def _finished(softmax: OnlineSoftmax, each: Sum, found: SoFar) -> ir.Value:
-    """The sum over all keys of what the program exponentiates, with its factors."""
+    """The sum over all keys of what the program exponentiates, with its factors. Where the masks after a factor keep no term it
+    has no effect: the sum is zero, which a factor of NaN would turn to NaN."""
     emit = Builder.before(each.op)
+    kept = [lifted(emit, each, len(each.steps), value) for value in found.kept[each.op]]
+    total, masks = found.totals[each.op], 0
+
+    def scaled(factor: ir.Value, first: int = 0, by: str = "multiply") -> ir.Value:
+        result = _scaled(emit, each, total, factor, first, by)
+        return emit.select(kept[masks], result, total) if masks < len(kept) else result
+
     missing = found.centre
     subtracted = scores_of(softmax.exponential, softmax.keys)[1]
     if subtracted is not None:
         missing = emit.subtract(missing, Blocks(emit, softmax.home, 0, 1, {}).of(subtracted, softmax.keys))
-    total = _scaled(emit, each, found.totals[each.op], emit.elementwise("exponential", missing))
+    total = scaled(emit.elementwise("exponential", missing))
     for number, step in enumerate(each.steps):
         if step.factor is not None:
             factor = Blocks(emit, softmax.home, 0, 1, {}).of(step.factor, step.made)
-            total = _scaled(emit, each, total, factor, number + 1, step.op.name.removeprefix("stablehlo."))
-    if each.is_masked:  # zeros that no factor turns to NaN
-        kept = lifted(emit, each, len(each.steps), found.kept[each.op])
-        total = emit.select(kept, total, found.totals[each.op])
+            total = scaled(factor, number + 1, step.op.name.removeprefix("stablehlo."))
+        masks += step.mask is not None
     return emit.convert(total, element_of(each.op.results[0]))
 
 
