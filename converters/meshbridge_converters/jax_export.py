@@ -242,9 +242,10 @@ def _read_sized(data: bytes, filename: str, ctx: ir.Context, dims: Mapping[str, 
 def _write(program: Program) -> bytes:
     """The artifact's bytes, with as many vjps as the file had that it came from. Warns where it can no longer be called with
     Shardy off."""
+    packed = pack(program)
     if program.how is not None and not _is_for_gspmd(program):
         jax_partitioner.warn_of_callers(program.envelope)
-    return bytes(pack(program).serialize(vjp_order=_vjp_order(program.envelope)))
+    return bytes(packed.serialize(vjp_order=_vjp_order(program.envelope)))
 
 
 FORMAT = Format(

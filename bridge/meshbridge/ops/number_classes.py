@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
-from functools import cache
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -281,7 +281,7 @@ def _unknown(value: ir.Value) -> NumberClass:
     return ANY
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _samples(classes: NumberClass) -> tuple[float, ...]:
     return tuple(number for each in classes for number in _SAMPLES[each])
 
@@ -291,7 +291,7 @@ def _applied(name: str, *operands: NumberClass) -> NumberClass:
     return _of_all(name, *map(_samples, operands))
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _of_all(name: str, *operands: tuple[float, ...]) -> NumberClass:
     """What an elementwise operation gives of each number for the first operand, with each for the second."""
     return _classes(_call(name, *np.meshgrid(*(np.asarray(each, np.float32) for each in operands), indexing="ij")))
@@ -302,7 +302,7 @@ def _call(name: str, *operands: Any) -> Array:
         return np.asarray(_FUNCTIONS[name](*(np.asarray(each, np.float32) for each in operands)))
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _summed(terms: NumberClass) -> NumberClass:
     """What sums of one term or more may be."""
     classes = terms
