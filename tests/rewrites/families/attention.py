@@ -218,7 +218,10 @@ def gradients(random: Random) -> Program:
     return Program(
         f"gradients of {forward.what}{' again' * again}",
         function,
-        tuple(replace(each, special=each.special and not balance) for each in forward.arguments),
+        # Infinite values: the sum of weights times their gradients is one of products with the results (docs/propagation.md).
+        tuple(
+            replace(each, special=each.special and not balance and number != 2) for number, each in enumerate(forward.arguments)
+        ),
         results=(P(), (tokens,) * 3),
         mesh=forward.mesh,
         options=forward.options,
