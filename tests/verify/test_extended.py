@@ -10,6 +10,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.verify.extended import OMEGA, ExtendedField, differs
 from meshbridge.verify.field import PRIMES
+from meshbridge.verify.program import open_program
 from meshbridge.verify.verdict import LINES, NONE, verify
 
 FIELD = ExtendedField(PRIMES[0], 5, 1)
@@ -134,3 +135,24 @@ def test_a_tensor_of_more_dimensions_than_numpy_has_is_one_diagnostic() -> None:
     module = assembly.read(text, "deep.mlir", mlir.context())
     with pytest.raises(MeshError, match=r"deep\.mlir:2.*71 dimensions, expected at most 31"):
         verify(module, module)
+
+
+COMPARING = """func.func @main(%x: tensor<5xf32>) -> tensor<1xf32> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %out = "stablehlo.reduce_window"(%x, %low) <{window_dimensions = array<i64: 5>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %greater = stablehlo.compare GE, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %kept = stablehlo.select %greater, %a, %b : tensor<i1>, tensor<f32>
+    stablehlo.return %kept : tensor<f32>
+  }) : (tensor<5xf32>, tensor<f32>) -> tensor<1xf32>
+  return %out : tensor<1xf32> }"""
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_window_compares_its_elements_in_order(at: int) -> None:
+    """NaN is greater than nothing and less than nothing, so what it hides depends on the order; XLA:CPU takes the first first."""
+    program = open_program(assembly.read(COMPARING, "window.mlir", mlir.context()))
+    order = FIELD.at_place(np.array([5.0, 4.0, 3.0, 2.0, 1.0]))
+    order[at] = np.nan
+    (found,) = program.evaluate(FIELD, [order], memory=10**9)
+    assert differs(found, np.array([order[at + 1] if at < 4 else np.nan])).sum() == 0

@@ -12,7 +12,7 @@ from meshbridge.ir.mlir import ir
 from meshbridge.verify.field import Array
 from meshbridge.verify.machine import Machine, align, evaluates, index, integers
 from meshbridge.verify.movement import padded
-from meshbridge.verify.reductions import combiner_of, reduced, run_scalars
+from meshbridge.verify.reductions import Combiner, combiner_of, reduced, run_scalars
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,18 @@ def reduce_window(machine: Machine, op: ir.Operation, operands: list[Array]) -> 
     combiner = combiner_of(machine, op, 0)
     padding = [np.full_like(init, neutral) for init in inits] if (neutral := combiner.neutral(inits[0])) is not None else inits
     views = [windows_of(value, around, dims) for value, around in zip(values, padding, strict=True)]
-    totals = reduced(combiner, views, tuple(range(rank + 1, 2 * rank + 1)))
     begun = [init.reshape(-1, *(1,) * rank) for init in inits]
-    return combiner.combine(begun, totals)
+    if not combiner.name:
+        return _in_order(combiner, begun, views, dims)
+    return combiner.combine(begun, reduced(combiner, views, tuple(range(rank + 1, 2 * rank + 1))))
+
+
+def _in_order(combiner: Combiner, begun: list[Array], views: list[Array], dims: Sequence[Window]) -> list[Array]:
+    """Each window's elements, combined one after the other as XLA does: a region that compares is not associative where it meets
+    NaN."""
+    for corner in product(*(range(dim.size) for dim in dims)):
+        begun = combiner.combine(begun, [view[index(..., *corner)] for view in views])
+    return begun
 
 
 @evaluates("stablehlo.select_and_scatter")
