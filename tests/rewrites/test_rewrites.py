@@ -22,7 +22,7 @@ from meshbridge import machines, pipeline
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import context, ir, main_function
 from meshbridge.lowering.lower_collectives import LowerCollectives
-from tests.collectives.harness import run_local
+from tests.lowering.harness import run_local
 from tests.rewrites import spmd
 from tests.rewrites.drawn import Program, differences, inputs
 from tests.rewrites.families import attention, collectives, overlap, softmaxes
@@ -67,10 +67,10 @@ ELSEWHERE = {
     "cse": "MLIR's own",
     "simplify": "MLIR's own",
     "local-program": "renames what a program of one device says",
-    "lower-collectives": "tests/collectives draws every collective against a simulator",
+    "lower-collectives": "tests/lowering/test_lower_collectives.py draws every collective against a simulator",
     "optimize-collectives": "runs here for every machine, behind what each generator draws",
-    "order-collectives": "tests/test_order_collectives.py",
-    "plain-stablehlo": "tests/test_plain_stablehlo.py",
+    "order-collectives": "tests/lowering/test_order_collectives.py",
+    "plain-stablehlo": "tests/lowering/test_plain_stablehlo.py",
     "test-mesh-simplifications": "another name of mesh-simplifications",
     "wrap-local": "moves a program into a manual computation",
 }

@@ -23,7 +23,7 @@ _TEXT = """# Faults of XLA's sharding
 
 Public reports of programs that XLA partitions wrongly, refuses, or lets send what they need not, each as a small program of our
 own in `tests/zoo`. Every one is partitioned here, on virtual CPU devices, and compared with the function on one device:
-all results are right, and `tests/test_zoo.py` holds that and the bytes.
+all results are right, and `tests/zoo/test_zoo.py` holds that and the bytes.
 
 Written by `python -m tests.zoo.table`. XLA's column is what jax {version} does with the program on the CPU backend with its
 default partitioner, Shardy; many reports are of other versions and backends. Bytes are what one device puts on the wire in one

@@ -1,0 +1,72 @@
+"""Writes the parts of `docs/shard-map.md` that follow from the code: the example's program, and the table of operations.
+
+From the repository's root: `python -m tests.lowering.shard_map.table`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from meshbridge.ir.registry import Registry
+from tests import documents
+
+PAGE = Path(__file__).parents[3] / "docs" / "shard-map.md"
+
+_TABLE = "## Operations\n"
+
+
+def example(text: str, folder: Path) -> str:
+    """What the program of the page writes, run as a reader does, in `folder`."""
+    program = next(block.code for block in documents.blocks(text) if block.runs and block.kind == "python")
+    (folder / "model.py").write_text(program)
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "model.py"], cwd=folder, env=environment, check=True)
+    return (folder / "step.py").read_text()
+
+
+def operations() -> str:
+    """The section with the table."""
+    from meshbridge.lowering.shard_map import program
+    from meshbridge.lowering.shard_map.table import WRITINGS
+    from tests.lowering.shard_map.test_table import REFUSED
+    from tests.operations.samples import SAMPLES
+
+    assert program
+    run = [sample for sample in SAMPLES if sample.runs]
+    lines = [
+        _TABLE,
+        f"{len(WRITINGS)} operations are written as they are. The mesh dialect's others, and what [status](status.md) lists as",
+        f"legalized, are rewritten to these before. Of the {len(run)} samples of ops that run in JAX, all are written on even",
+        f"shards, and all but {', '.join(REFUSED)} on uneven ones, and equal one device",
+        "(`tests/lowering/shard_map/test_table.py`).",
+        "",
+        "| op | written as |",
+        "|---|---|",
+        *(f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for text, names in _rows(WRITINGS).items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(writings: Registry[str, Any]) -> dict[str, list[str]]:
+    """What is said of ops, with their names."""
+    rows: dict[str, list[str]] = {}
+    for name, text in writings.summaries().items():
+        rows.setdefault(text, []).append(name)
+    return rows
+
+
+def page(written: str) -> str:
+    """The page as the code says it should be; `written` is what the example's program writes."""
+    before = PAGE.read_text().partition(_TABLE)[0]
+    old = next(block.code for block in documents.blocks(before) if block.title == "step.py")
+    return before.replace(old, written) + operations()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        PAGE.write_text(page(example(PAGE.read_text(), Path(folder))))

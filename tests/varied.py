@@ -1,8 +1,0 @@
-"""All varied programs: importing this module enters every one of them."""
-
-from __future__ import annotations
-
-from tests import varied_algorithms, varied_models
-from tests.varied_programs import PROGRAMS
-
-__all__ = ["PROGRAMS", "varied_algorithms", "varied_models"]
