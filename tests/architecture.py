@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from meshbridge import pipeline
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import context, ir
-from tests.test_house import BRIDGE, LAYERS, ROOT, imports
+from tests.house import BRIDGE, LAYERS, ROOT, imports
 
 PAGE = ROOT / "docs" / "architecture.md"
 PROGRAM = ROOT / "testdata" / "walkthrough" / "two_layers.mlir"

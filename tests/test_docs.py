@@ -14,11 +14,8 @@ import pytest
 
 import meshbridge
 from tests import architecture, documents
-
-ROOT = Path(__file__).parent.parent
-
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in DOCUMENTS}
+from tests.documentation import DOCUMENTS, PAGES, run_blocks
+from tests.house import ROOT
 
 QUICK = (
     "README.md",
@@ -63,21 +60,6 @@ SHOWN = ("json", "mlir", "text", "toml", "yaml")
 
 WRITE = "MESHBRIDGE_WRITE_DOCS"
 """Environment variable that has the output blocks of the pages written anew where what they show is no longer what is printed."""
-
-
-def run_blocks(text: str, name: str, folder: Path, python: str | Path = sys.executable, *, write: bool = False) -> str:
-    """Runs the blocks of a page as a reader does: in `folder`, on a machine of one device. Returns the page, with output blocks
-    as they should be where it is to `write` them."""
-    page = folder / name
-    page.write_text(text)
-    bin_folder = str(Path(python).parent)
-    left_out = ("JAX_PLATFORMS", "PYTHONPATH", "XLA_FLAGS")
-    environment = {key: value for key, value in os.environ.items() if key not in left_out}
-    environment["PATH"] = os.pathsep.join((bin_folder, environment["PATH"]))
-    command = [str(python), documents.__file__, *(["--write"] if write else []), name]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return page.read_text()
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -18,51 +16,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
 from meshbridge.read.formats import Format
-
-ROOT = Path(__file__).parents[1]
-BRIDGE = ROOT / "bridge" / "meshbridge"
-CONVERTERS = ROOT / "converters" / "meshbridge_converters"
-
-
-def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, by its full name."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-LAYERS = (
-    "__main__",
-    "tools",
-    "__init__",
-    "api",
-    "jitted",
-    "search",
-    "reports conversion",
-    "pages",
-    "pipeline",
-    "runtime",
-    "upstream",
-    "lowering",
-    "overlap",
-    "collectives",
-    "partition",
-    "decide",
-    "legalize",
-    "cost",
-    "ops",
-    "resharding",
-    "read",
-    "analysis",
-    "machines",
-    "dialect",
-    "verify",
-    "ir",
-    "text",
-)
-"""The folders and files of the package, each of which imports only what stands below it."""
+from tests.house import BRIDGE, CONVERTERS, LAYERS, ROOT, imports
 
 
 def test_imports_go_down() -> None:

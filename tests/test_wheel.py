@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import meshbridge
-from tests.test_docs import PAGES, ROOT, run_blocks
+from tests.documentation import PAGES, run_blocks
+from tests.house import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from meshbridge.ir.mlir import MeshError, OpError, ir
 from meshbridge.legalize.inline_calls import InlineCalls
 from meshbridge.upstream.sharding_propagation import ShardingPropagation
 from meshbridge_converters import group_meshes, gspmd, hlo_shardings, mesh_inference, sdy
-from tests.converters import test_sdy_jax_programs as programs
+from tests.converters import jax_programs as programs
 
 
 def lowered(program: Callable[[Mesh, jax.Array], jax.Array], shardy: bool, out: P | None = None) -> str:

@@ -7,7 +7,6 @@ Skipped where a tool is absent. `mlir-opt-19` and `mlir-opt-22` are Debian's nam
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -16,9 +15,9 @@ from hypothesis import given, settings
 from meshbridge.dialect.assembly import read, write
 from meshbridge.ir.mlir import OpError, context
 from meshbridge_converters import llvm
+from tests.dialect.llvm_tools import VERSIONS, tool
 from tests.dialect.programs import FORMS, program, random_programs
 
-VERSIONS = {19: llvm.LLVM_19, 21: llvm.LLVM_21, 22: llvm.LLVM_22}
 CONTEXT = context()
 
 SHARDINGS_19 = (
@@ -32,14 +31,6 @@ ABSENT = {
     22: {"permute"},
 }
 """Operations that a release lacks, or (19's shard) that it writes with an attribute; their refusal is tested below."""
-
-
-def tool(version: int) -> str:
-    """The path of a release's mlir-opt; skips the test where there is none."""
-    found = shutil.which(f"mlir-opt-{version}")
-    if found is None:
-        pytest.skip(f"mlir-opt-{version} is not installed")
-    return found
 
 
 def printed_by(version: int, text: str, *flags: str) -> str:

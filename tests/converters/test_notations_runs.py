@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.ir import mlir
-from tests.converters import test_sdy_jax_programs as programs
+from tests.converters import jax_programs as programs
 
 ARGUMENT = np.linspace(-1, 2, 128, dtype=np.float32).reshape(8, 16)
 """Its sums are far from 0, so that what branches on their signs branches alike however they are rounded."""

@@ -33,7 +33,7 @@ from meshbridge.read import formats
 from meshbridge.resharding import BYTES, Objective
 from meshbridge.tools import cli
 from testdata.realistic.catalogue import build as build_realistic
-from tests.machines.test_machine import MINE
+from tests.machines.examples import MINE
 from tests.operations.differential import device_mesh
 
 MESHES = ((2, 4), (2, 2, 2), (4, 8), (2, 4, 4))

@@ -17,8 +17,7 @@ from meshbridge.cost.seconds import Time, collective_time, op_time
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine, target
 from meshbridge.machines.layout import Placement
-from tests.machines.test_layout import placed
-from tests.machines.test_machine import MINE
+from tests.machines.examples import MINE, placed
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
 RATE = 45e9  # of a port of a v5e

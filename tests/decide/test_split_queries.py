@@ -16,8 +16,7 @@ from meshbridge.cost.ways import Way
 from meshbridge.ir.mlir import context, ir
 from meshbridge.overlap.ring_attention import RingAttention
 from meshbridge.read import formats
-from tests.overlap.test_balanced_ring import multiplied
-from tests.overlap.test_ring_attention import Attention, causal, check_numbers, counted, drawn, hand_written
+from tests.overlap.attention import Attention, causal, check_numbers, counted, drawn, hand_written, multiplied
 
 EXCHANGED = "v5e:2x4"
 

@@ -11,8 +11,9 @@ from meshbridge.dialect.renumber import renumber
 from meshbridge.ir.mlir import ir
 from meshbridge.ir.subaxes import cut
 from tests.lowering.cases import OPERATIONS
+from tests.lowering.drawn_programs import PHASES, programs
 from tests.lowering.harness import run
-from tests.lowering.test_lower_collectives import PHASES, SPELLINGS, programs
+from tests.mesh_axes import SPELLINGS
 
 
 def cut_axes(module: ir.Module) -> None:

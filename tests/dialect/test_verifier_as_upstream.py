@@ -11,7 +11,7 @@ from meshbridge import pipeline
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge.read import formats
 from meshbridge_converters.llvm import FORMATS_BY_VERSION
-from tests.converters.test_llvm import tool
+from tests.dialect.llvm_tools import tool
 
 PROGRAMS: dict[str, tuple[str, bool]] = {
     "a send without recv": (

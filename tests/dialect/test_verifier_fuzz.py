@@ -12,7 +12,7 @@ from meshbridge import pipeline
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import MeshError, context
 from meshbridge_converters import llvm
-from tests.converters.test_llvm import VERSIONS, tool
+from tests.dialect.llvm_tools import VERSIONS, tool
 from tests.dialect.programs import FORMS, program
 
 _TOKEN = re.compile(r"[%@#!^]?[\w$.]+|->|\S|\s+")

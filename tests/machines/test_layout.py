@@ -13,11 +13,7 @@ from meshbridge.ir.mlir import MeshError
 from meshbridge.ir.sharding import Mesh
 from meshbridge.machines import layout, target
 from meshbridge.machines.layout import Placement
-
-
-def placed(machine: str, layout_text: str = "", **sizes: int) -> Placement:
-    """A mesh with these axes on a machine, written `v5p:4x4x4`, in a layout, written `data=ici`."""
-    return layout.place(Mesh("m", tuple(sizes.values()), tuple(sizes)), target.of_machine(machine, layout_text))
+from tests.machines.examples import placed
 
 
 def parts_of(placement: Placement) -> list[list[tuple[str, int, int]]]:

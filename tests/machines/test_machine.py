@@ -10,47 +10,8 @@ import pytest
 from meshbridge.ir.mlir import MeshError
 from meshbridge.machines import machine, target
 from meshbridge.runtime import targets
-from tests.test_house import BRIDGE
-
-MINE = """
-platform = "gpu"
-summary = "A card of our own"
-topology = ["slices", "hosts", "devices"]
-devices_per_chip = 1
-[flops]
-source = "our own bench"
-bf16 = 1e14
-[memory]
-source = "its box"
-bytes = 17_179_869_184
-bandwidth = 1e12
-[link]
-source = "its box"
-name = "cable"
-kind = "switch"
-size = 4
-bandwidth = 5e10
-latency = 1e-6
-launch = 2e-6
-efficiency = 0.5
-reduction = 1
-[step]
-source = "our own bench"
-launch = 1e-6
-efficiency = 0.8
-repeats = false
-combines = true
-asynchronous = ["all_gather"]
-[compiler]
-name = "mine"
-platform_name = "CUDA"
-[compiler.gpu_device_info]
-core_count = 40
-[compiler.gpu_device_info.cuda_compute_capability]
-major = 9
-minor = 0
-feature_extension = "ACCELERATED_FEATURES"
-"""
+from tests.house import BRIDGE
+from tests.machines.examples import MINE
 
 
 def test_a_device_of_one_s_own(tmp_path: Path) -> None:

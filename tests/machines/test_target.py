@@ -18,8 +18,8 @@ from meshbridge.tools import cli, console
 from meshbridge.tools.compare import command, process, text
 from meshbridge.tools.compare.figures import Figures, Modelled
 from meshbridge.tools.compare.process import Limits
-from tests.machines.test_machine import MINE
-from tests.test_house import BRIDGE
+from tests.house import BRIDGE
+from tests.machines.examples import MINE
 
 V5E, H100 = "tpu:v5e:2x4", "gpu:h100:1x1x8"
 

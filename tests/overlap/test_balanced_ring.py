@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Any
 
 import jax
@@ -15,11 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import meshbridge
 from meshbridge import pipeline
-from meshbridge.ir.builder import shape_of
-from meshbridge.ir.mlir import find, ir
-from meshbridge.ops.einsum import DOT, Einsum
 from meshbridge.overlap.ring_attention import RingAttention
-from tests.overlap.test_ring_attention import (
+from tests.overlap.attention import (
     VARIANTS,
     Attention,
     causal,
@@ -28,11 +24,12 @@ from tests.overlap.test_ring_attention import (
     drawn,
     gathered,
     hand_written,
+    multiplied,
     sharded,
 )
-from tests.overlap.test_ring_attention_gradients import distance, scattered, training
-from tests.overlap.test_ring_attention_layers import Transformer
-from tests.overlap.test_ring_attention_layers import check as check_layers
+from tests.overlap.attention_gradients import distance, scattered, training
+from tests.overlap.transformer import Transformer
+from tests.overlap.transformer import check as check_layers
 
 CAUSAL = [
     "library_causal",
@@ -46,18 +43,6 @@ CAUSAL = [
     "thinned",
     "rotated",
 ]
-
-
-def multiplied(module: ir.Module) -> int:
-    """Multiplications of all products."""
-    total = 0
-    for op in find(module.operation, [DOT]):
-        product = Einsum(op)
-        sizes = dict(
-            zip((*product.loops[0], *product.loops[1]), [*shape_of(op.operands[0]), *shape_of(op.operands[1])], strict=True)
-        )
-        total += prod(sizes.values())
-    return total
 
 
 def check(attention: Attention, jitted: Any, arguments: list[jax.Array], count: int) -> None:

@@ -19,27 +19,11 @@ from meshbridge.cost.communication import communication
 from meshbridge.cost.memory import memory
 from meshbridge.ir.mlir import ir, main_function
 from meshbridge.overlap.ring_attention import RingAttention
-from tests.overlap.test_ring_attention import VARIANTS, Attention, causal, counted, drawn, gathered, hand_written, sharded
+from tests.overlap.attention import VARIANTS, Attention, causal, counted, drawn, gathered, hand_written, sharded
+from tests.overlap.attention_gradients import distance, scattered, training
 from tests.work import lines_run
 
 P = PartitionSpec
-
-
-def training(attention: Attention, again: bool) -> Any:
-    """A loss and the gradients of queries, keys and values; with weights computed again, or kept."""
-    run = jax.checkpoint(attention) if again else attention
-    return jax.value_and_grad(lambda *qkv: (run(*qkv).astype(jnp.float32) ** 2).sum(), (0, 1, 2))
-
-
-def scattered(attention: Attention, mesh: jax.sharding.Mesh, axis: str, again: bool, arguments: list[Any]) -> ir.Module:
-    """The partitioned step, gradients of keys and values reduce-scattered."""
-    tokens = NamedSharding(mesh, P("data" if axis == "model" else None, axis))
-    step = training(sharded(attention, mesh, axis), again)
-    jitted = jax.jit(step, in_shardings=(tokens,) * 3, out_shardings=(None, (tokens,) * 3))
-    module = gathered(jitted, *arguments)
-    pipeline.run((OptimizeCollectives(0, machine="h100"),), module)
-    assert counted(module, "mesh.reduce_scatter") == 2
-    return module
 
 
 def check(module: ir.Module, attention: Attention, arguments: list[jax.Array], *, saves: bool = True) -> None:
@@ -58,11 +42,6 @@ def check(module: ir.Module, attention: Attention, arguments: list[jax.Array], *
     np.testing.assert_allclose(found[0], exact[0], rtol=float(jnp.finfo(arguments[0].dtype).eps) / 4 + 1e-5)
     for each, plain, wanted in zip(found[1:], alike[1:], exact[1:], strict=True):
         assert distance(each, wanted) <= 2 * distance(plain, wanted) + 1e-5 * distance(wanted, 0)
-
-
-def distance(found: Any, wanted: Any) -> float:
-    """The root of the mean squared difference."""
-    return float(np.sqrt(np.mean(np.square(np.asarray(found, np.float64) - np.asarray(wanted, np.float64)))))
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["kept", "again"])

@@ -18,8 +18,8 @@ from meshbridge.cost.communication import communication
 from meshbridge.dialect.assembly import read
 from meshbridge.ir.mlir import MeshError, context, ir
 from meshbridge.overlap.rows_in_pieces import RowsInPieces
-from tests.overlap.test_collective_matmul import counted
-from tests.overlap.test_collective_matmul import training_step as step_of
+from tests.overlap.perceptron import counted
+from tests.overlap.perceptron import training_step as step_of
 from tests.work import lines_run
 
 FEWER = settings(max_examples=max(4, settings().max_examples // 5))

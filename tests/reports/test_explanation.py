@@ -19,7 +19,7 @@ from meshbridge.ir.mlir import MeshError, context
 from meshbridge.reports.explanation import Explained, Explanation
 from meshbridge.tools import cli
 from tests.operations.differential import device_mesh
-from tests.reports.test_difference import exported
+from tests.reports.transformer import exported
 
 
 def _one(found: Explanation) -> Explained:

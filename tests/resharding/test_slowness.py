@@ -27,8 +27,8 @@ from meshbridge.read import formats
 from meshbridge.resharding.steps import AllGather
 from meshbridge.tools import cli
 from testdata.realistic.catalogue import build as build_realistic
+from tests.house import BRIDGE
 from tests.operations.differential import device_mesh
-from tests.test_house import BRIDGE
 
 MESH = Mesh("mesh", (2, 4), ("data", "model"))
 NODES, ACROSS = "h100:1x4x2", "model=infiniband"

@@ -22,7 +22,7 @@ from meshbridge.jitted.plans import Planning
 from meshbridge.machines.machine import machines, of_kind
 from meshbridge.runtime import devices
 from meshbridge.runtime.compiler_options import CompilerOptions
-from tests.test_house import ROOT
+from tests.house import ROOT
 
 GPU = SimpleNamespace(platform="gpu", device_kind="NVIDIA H100 80GB HBM3", client=SimpleNamespace(platform_version="cuda 13"))
 TPU = SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")

@@ -12,10 +12,10 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.tools import cli
 from meshbridge.verify.verdict import verify
-from tests.verify.test_verdict_xla import HLO
-from tests.verify.test_verdict_xla import ROWS as ROWS_OF_DEVICES
-from tests.verify.test_verdict_xla import partitioned as xla_partitioned
-from tests.verify.test_verdict_xla import source as xla_source
+from tests.verify.hlo_product import HLO
+from tests.verify.hlo_product import ROWS as ROWS_OF_DEVICES
+from tests.verify.hlo_product import partitioned as xla_partitioned
+from tests.verify.hlo_product import source as xla_source
 
 MESH = 'sdy.mesh @mesh = <["data"=2, "model"=4]>'
 

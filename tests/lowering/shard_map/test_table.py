@@ -23,6 +23,7 @@ from meshbridge.read import formats
 from tests.lowering.cases import OPERATIONS, Expectation, meshes
 from tests.lowering.harness import _Program
 from tests.lowering.shard_map.running import run
+from tests.lowering.shard_map.table import REFUSED
 from tests.operations import families
 from tests.operations.cases import Case, Operand, compare, examples, expected, export
 from tests.operations.differential import Spec, device_mesh
@@ -34,9 +35,6 @@ assert families.__all__
 
 TOGETHER = 8
 """Samples in one program."""
-
-REFUSED = ("stablehlo.select_and_scatter",)
-"""Samples that have an op without equivalent in JAX: this one is cut up by hand where shards are uneven."""
 
 RUN = [sample for sample in SAMPLES if sample.runs and sample.op not in REFUSED]
 GROUPS = [RUN[start : start + TOGETHER] for start in range(0, len(RUN), TOGETHER)]

@@ -1,0 +1,51 @@
+"""The folders of the package, what each of them may import, and what a file imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BRIDGE = ROOT / "bridge" / "meshbridge"
+CONVERTERS = ROOT / "converters" / "meshbridge_converters"
+
+LAYERS = (
+    "__main__",
+    "tools",
+    "__init__",
+    "api",
+    "jitted",
+    "search",
+    "reports conversion",
+    "pages",
+    "pipeline",
+    "runtime",
+    "upstream",
+    "lowering",
+    "overlap",
+    "collectives",
+    "partition",
+    "decide",
+    "legalize",
+    "cost",
+    "ops",
+    "resharding",
+    "read",
+    "analysis",
+    "machines",
+    "dialect",
+    "verify",
+    "ir",
+    "text",
+)
+"""The folders and files of the package, each of which imports only what stands below it."""
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, by its full name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
