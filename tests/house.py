@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BRIDGE = ROOT / "bridge" / "meshbridge"
 CONVERTERS = ROOT / "converters" / "meshbridge_converters"
+TESTS = ROOT / "tests"
 
 LAYERS = (
     "__main__",
@@ -44,8 +45,13 @@ LAYERS = (
 
 def imports(path: Path) -> Iterator[str]:
     """Every module that a file imports, by its full name."""
+    return (name for _, name in imports_by_line(path))
+
+
+def imports_by_line(path: Path) -> Iterator[tuple[int, str]]:
+    """The same, each with the line that it is imported on."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: imports go one way, registries are documented."""
+"""The house rules that a machine can check: imports go one way, registries are documented, tests stand where their sources do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -16,7 +17,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.read import formats
 from meshbridge.read.formats import Format
-from tests.house import BRIDGE, CONVERTERS, LAYERS, ROOT, imports
+from tests.house import BRIDGE, CONVERTERS, LAYERS, ROOT, TESTS, imports, imports_by_line
 
 
 def test_imports_go_down() -> None:
@@ -43,6 +44,46 @@ def test_verify_shares_no_code_with_what_it_verifies() -> None:
 def test_the_house_imports_no_converter() -> None:
     for path in BRIDGE.rglob("*.py"):
         assert not [name for name in imports(path) if name.startswith("meshbridge_converters")], path
+
+
+SUITES = ("distributed", "fuzz", "growth", "lit", "models", "operations", "programs", "rewrites", "targets", "zoo")
+"""Folders of tests that go across all modules, and mirror no folder of the sources."""
+
+OF_THE_REPOSITORY = ("test_docs", "test_hidden_state", "test_house", "test_simulator", "test_wheel")
+"""Tests of no module: of the repository, and of the package as a whole."""
+
+
+def _modules_beside(folder: Path) -> set[str]:
+    """The modules and packages that the tests in a folder are named by."""
+    others = {TESTS / "converters": CONVERTERS, TESTS / "benchmarks": ROOT / "benchmarks"}
+    source = others.get(folder, BRIDGE / folder.relative_to(TESTS))
+    return {path.stem for path in source.glob("*") if path.suffix == ".py" or (path / "__init__.py").exists()}
+
+
+def test_tests_are_named_by_what_they_test() -> None:
+    """`tests/overlap/test_twins.py` tests `overlap/twins.py`, and `test_twins_in_loops.py` would test one aspect of it."""
+    astray = []
+    for path in sorted(TESTS.rglob("test_*.py")):
+        first, *_ = path.relative_to(TESTS).with_suffix("").parts
+        name = path.stem.removeprefix("test_")
+        if first not in (*SUITES, *OF_THE_REPOSITORY) and not any(
+            name == module or name.startswith(f"{module}_") for module in _modules_beside(path.parent)
+        ):
+            astray.append(f"{path.relative_to(ROOT)}: no module of the folder that it mirrors has such a name")
+    assert not astray
+
+
+def test_no_module_imports_a_test() -> None:
+    """What several tests share stands in a module beside them, whose name has no `test_` in front."""
+    tests = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in TESTS.rglob("test_*.py")}
+    assert tests
+    offenders = [
+        f"{path.relative_to(ROOT)}:{line}: imports {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for line, name in imports_by_line(path)
+        if name in tests or name.rpartition(".")[0] in tests
+    ]
+    assert not offenders
 
 
 PROGRAM = ROOT / "testdata" / "walkthrough" / "mlp_1d_weight_stationary.mlir"
