@@ -140,6 +140,7 @@ which imports meshbridge and is found through entry points.
 ## The folders
 
 `bridge/meshbridge/`, from the top down. Each imports only what stands below it (`tests/test_house.py`).
+The tests of a folder stand in the folder of `tests/` that has its name.
 """
 
 STAGES_HEAD = """## The stages
