@@ -25,8 +25,9 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.runtime import pjrt
+from tests.patience import PATIENCE
 
-HEARTBEAT = 10
+HEARTBEAT = 100
 """Seconds without a sign of life after which a process counts as lost."""
 
 
@@ -276,8 +277,11 @@ def disagreement() -> None:
     other = (values[0], values[1] + own, values[2])
     refused(r"args\[1\]: process(es)? .* ha(s|ve) another value than process 0", lambda: executable(*other))
 
+    multihost_utils.sync_global_devices("all but the last compile once more")
     if own != last:
-        refused(f"process {last} did not come to this program within 3 seconds", lambda: meshbridge.compile(step, *values))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MESHBRIDGE_PROCESS_TIMEOUT", "10")
+            refused(f"process {last} did not come to this program within 10 seconds", lambda: meshbridge.compile(step, *values))
 
 
 def out_of_memory(*_: Any, **__: Any) -> None:
@@ -331,7 +335,7 @@ def main() -> None:
         int(count),
         int(own),
         heartbeat_timeout_seconds=HEARTBEAT,
-        shutdown_timeout_seconds=60,
+        shutdown_timeout_seconds=PATIENCE,
     )
     {program.__name__: program for program in PROGRAMS}[name](*arguments)
     print("done", flush=True)
