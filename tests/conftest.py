@@ -101,6 +101,17 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+FAILURES = "MESHBRIDGE_FAILURES"
+"""Environment variable that names a file which each test that fails writes its name into: a run that is cut short leaves it."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names what has failed."""
+    if report.failed and (path := os.environ.get(FAILURES)):
+        with open(path, "a") as file:
+            print(report.nodeid, file=file)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     """Of a test: skips are failures under NO_SKIPS."""
