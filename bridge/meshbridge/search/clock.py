@@ -20,7 +20,7 @@ class Work:
     same on every machine, whatever else that does.
     """
 
-    seconds: float = 1 / 64
+    seconds: float = 1 / 16
     nodes: int = 1
     "After so many HiGHS ends, which knows no clock but its own."
     now: float = 0.0
