@@ -27,8 +27,8 @@ import meshbridge
 from meshbridge.runtime import pjrt
 from tests.patience import PATIENCE
 
-HEARTBEAT = 100
-"""Seconds without a sign of life after which a process counts as lost."""
+SILENCE = 30
+"""Seconds without a sign of life after which a process counts as lost, in the program that loses one."""
 
 
 def device_mesh(*, devices: Any = None, kind: AxisType = AxisType.Auto) -> jax.sharding.Mesh:
@@ -334,7 +334,7 @@ def main() -> None:
         f"127.0.0.1:{port}",
         int(count),
         int(own),
-        heartbeat_timeout_seconds=HEARTBEAT,
+        heartbeat_timeout_seconds=SILENCE if name == loss_of_a_process.__name__ else PATIENCE,
         shutdown_timeout_seconds=PATIENCE,
     )
     {program.__name__: program for program in PROGRAMS}[name](*arguments)
