@@ -32,6 +32,7 @@ from meshbridge.ir.sharding import Mesh
 from meshbridge.read import formats
 from meshbridge.search.asked import Asked
 from meshbridge.search.boundary import pasted
+from meshbridge.search.clock import Clock
 from meshbridge.search.search import best_of
 from meshbridge.search.seeking import Searched
 from testdata.realistic.llama import llama
@@ -81,18 +82,18 @@ class Row:
         )
 
 
-def rows(sizes: Sequence[int], seconds: float, layers: int = LAYERS) -> list[Row]:
-    """What is found with tensor parallelism of these sizes."""
+def rows(sizes: Sequence[int], seconds: float, layers: int = LAYERS, clock: Clock = time.process_time) -> list[Row]:
+    """What is found with tensor parallelism of these sizes, in so many seconds of a clock each."""
     program = llama("fsdp", CHIPS, layers=layers, scan=True, annotated=False, size=SIZE, tokens=TOKENS, length=LENGTH)
     jitted = jax.jit(program.function, donate_argnums=program.donated)
     exported = jax.export.export(jitted, platforms=("tpu",))(*program.avals())
-    return [Row(size, _found(exported, size, seconds)) for size in sizes]
+    return [Row(size, _found(exported, size, seconds, clock)) for size in sizes]
 
 
-def _found(exported: jax.export.Exported, tensor: int, seconds: float) -> Searched:
+def _found(exported: jax.export.Exported, tensor: int, seconds: float, clock: Clock) -> Searched:
     mesh = Mesh("mesh", (CHIPS // tensor, tensor), ("data", "model"))
     opened = formats.unpack(exported, context(), (), None, None)
-    return best_of(opened.module, [mesh], Asked(MACHINE, seconds=seconds, clock=time.process_time))
+    return best_of(opened.module, [mesh], Asked(MACHINE, seconds=seconds, clock=clock))
 
 
 def main() -> None:

@@ -24,12 +24,16 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from meshbridge import pipeline
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
+from meshbridge.search import clock
 
 # Until all tests are collected, next to nothing that is made becomes garbage.
 gc.disable()
 
 # Here every stage of every program is verified.
 pipeline.VERIFIED |= {stage.name: "last" for stage in pipeline.build().stages}
+
+# And a search finds the same on a machine that has other things to do.
+clock.usual = clock.Work
 
 # The same examples every time: a run says something of the change at hand. The long profile is for finding new ones. Neither
 # shrinks: an example compiles for a second or more, and a hundred smaller ones tell less than the first.
@@ -95,6 +99,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000)
     gc.enable()
+
+
+FAILURES = "MESHBRIDGE_FAILURES"
+"""Environment variable that names a file which each test that fails writes its name into: a run that is cut short leaves it."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names what has failed."""
+    if report.failed and (path := os.environ.get(FAILURES)):
+        with open(path, "a") as file:
+            print(report.nodeid, file=file)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.xla_flags import QUICK_TO_COMPILE
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 240
-"""Seconds until all are killed. They need ten of them on an idle machine."""
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from meshbridge.runtime import pjrt
+from tests.patience import PATIENCE
 
-HEARTBEAT = 10
-"""Seconds without a sign of life after which a process counts as lost."""
+SILENCE = 30
+"""Seconds without a sign of life after which a process counts as lost, in the program that loses one."""
 
 
 def device_mesh(*, devices: Any = None, kind: AxisType = AxisType.Auto) -> jax.sharding.Mesh:
@@ -276,8 +277,11 @@ def disagreement() -> None:
     other = (values[0], values[1] + own, values[2])
     refused(r"args\[1\]: process(es)? .* ha(s|ve) another value than process 0", lambda: executable(*other))
 
+    multihost_utils.sync_global_devices("all but the last compile once more")
     if own != last:
-        refused(f"process {last} did not come to this program within 3 seconds", lambda: meshbridge.compile(step, *values))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MESHBRIDGE_PROCESS_TIMEOUT", "10")
+            refused(f"process {last} did not come to this program within 10 seconds", lambda: meshbridge.compile(step, *values))
 
 
 def out_of_memory(*_: Any, **__: Any) -> None:
@@ -330,8 +334,8 @@ def main() -> None:
         f"127.0.0.1:{port}",
         int(count),
         int(own),
-        heartbeat_timeout_seconds=HEARTBEAT,
-        shutdown_timeout_seconds=60,
+        heartbeat_timeout_seconds=SILENCE if name == loss_of_a_process.__name__ else PATIENCE,
+        shutdown_timeout_seconds=PATIENCE,
     )
     {program.__name__: program for program in PROGRAMS}[name](*arguments)
     print("done", flush=True)

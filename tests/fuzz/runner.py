@@ -22,7 +22,7 @@ from meshbridge.tools import cli
 SECONDS = 10
 """How long a command may compute."""
 
-PATIENCE = 6
+PATIENCE = 60
 """How many times as long it may take in all, on a machine that has other things to do."""
 
 MEMORY = 16 * 2**30

@@ -8,9 +8,7 @@ import subprocess
 from functools import cache
 
 from tests.fuzz.mutators import Source
-
-SECONDS = 20
-"""How long the tool may take."""
+from tests.patience import PATIENCE
 
 
 def refusal(source: Source, data: bytes) -> str:
@@ -29,6 +27,6 @@ def refusal(source: Source, data: bytes) -> str:
 def _diagnostics(tool: str, data: bytes) -> str:
     """The first error that the tool prints."""
     command = [tool, "-", "--allow-unregistered-dialect"]
-    done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=SECONDS)
+    done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=PATIENCE)
     lines = done.stderr.decode(errors="replace").splitlines()
     return next((line for line in lines if "error:" in line), "" if done.returncode == 0 else f"status {done.returncode}")

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import meshbridge
 from tests.jitted.programs import W, X, check_same, on_one_device
+from tests.patience import PATIENCE
 
 THREADS = 4
 
@@ -81,4 +82,4 @@ def test_the_first_contexts_of_a_process() -> None:
         "threads = [threading.Thread(target=lambda: (gate.wait(), mlir.context())) for _ in range(8)]\n"
         "[each.start() for each in threads]; [each.join() for each in threads]"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)

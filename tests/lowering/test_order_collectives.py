@@ -20,6 +20,7 @@ import meshbridge
 from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir
 from meshbridge.runtime import xla
+from tests.patience import PATIENCE
 
 ALL = "[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>"
 GROUPS = (
@@ -211,7 +212,7 @@ def test_many_runs() -> None:
     """In a process of its own, which can be ended: without an order it crashes."""
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     done = subprocess.run(
-        [sys.executable, "-c", MANY_RUNS], capture_output=True, text=True, check=False, timeout=240, env=environment
+        [sys.executable, "-c", MANY_RUNS], capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment
     )
     assert done.returncode == 0, done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from meshbridge.tools.compare.figures import Figures, Modelled
 from meshbridge.tools.compare.process import Limits
 from tests.house import BRIDGE
 from tests.machines.examples import MINE
+from tests.patience import PATIENCE
 
 V5E, H100 = "tpu:v5e:2x4", "gpu:h100:1x1x8"
 
@@ -224,8 +226,8 @@ def test_a_contestant_that_fails_is_a_column(
 @pytest.mark.parametrize(
     ("script", "limit", "error"),
     [
-        ("time.sleep(60)", ("--timeout", "1"), "not done within 1 seconds"),
-        ("x = b'x' * 500_000_000; time.sleep(60)", ("--process-memory", "0.25"), "needs more than 0.25 GB of memory"),
+        ("open(HANGS, 'a').write('x'); time.sleep(600)", ("--timeout", "1"), "not done within 1 seconds"),
+        ("x = b'x' * 500_000_000; time.sleep(600)", ("--process-memory", "0.25"), "needs more than 0.25 GB of memory"),
     ],
 )
 def test_limits(
@@ -236,8 +238,13 @@ def test_limits(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """They end a process, of which its column tells; a command that needs its result ends with a diagnostic."""
-    children(monkeypatch, f"if asked['contestant'] == 'meshbridge': {script}\n" + leaving(FOUND))
+    """They end a process, of which its column tells; a command that needs its result ends with a diagnostic. Time passes where
+    a child hangs, and nowhere else."""
+    hangs = program.parent / "hangs"
+    hangs.touch()
+    monkeypatch.setattr(process, "monotonic", lambda: 2.0 * hangs.stat().st_size)
+    script = f"HANGS = {str(hangs)!r}\nif asked['contestant'] == 'meshbridge': {script}\n"
+    children(monkeypatch, script + leaving(FOUND))
     (found,) = read(capsys, program, "--target", V5E, *limit)["targets"]
     assert [each["error"] for each in found["contestants"]] == [error, "", ""]
     output = program.parent / "out"
@@ -247,20 +254,22 @@ def test_limits(
 
 
 def test_a_process_within_its_limits(tmp_path: Path) -> None:
-    assert process.run([sys.executable, "-c", "print(3)"], tmp_path / "errors", Limits(60, 1)) == ""
+    assert process.run([sys.executable, "-c", "print(3)"], tmp_path / "errors", Limits(PATIENCE, 1)) == ""
 
 
 @pytest.mark.slow
 def test_nobody_s_child_ends(tmp_path: Path) -> None:
     """A child whose parent is ended ends, too, whatever it does."""
+    os.mkfifo(tmp_path / "stream")
+    stream = os.open(tmp_path / "stream", os.O_RDONLY | os.O_NONBLOCK)
     script = [
         "import pathlib, time",
         "from meshbridge.tools.compare import process",
         "process.end_with_parent()",
-        "time.sleep(0.5)",
+        f"stream = open({str(tmp_path / 'stream')!r}, 'w')",
         f"pathlib.Path({str(tmp_path / 'alive')!r}).touch()",
-        "time.sleep(2)",
-        f"pathlib.Path({str(tmp_path / 'done')!r}).touch()",
+        "time.sleep(600)",
+        "print('done', file=stream)",
     ]
     child = "\n".join(script)
     run = f"process.run([sys.executable, '-c', {child!r}], pathlib.Path({str(tmp_path / 'errors')!r}))"
@@ -271,8 +280,9 @@ def test_nobody_s_child_ends(tmp_path: Path) -> None:
         time.sleep(0.05)
     parent.kill()
     parent.wait()
-    time.sleep(3)
-    assert not (tmp_path / "done").exists()
+    os.set_blocking(stream, True)
+    assert os.read(stream, 9) == b""  # once nobody has it open any more
+    os.close(stream)
 
 
 def test_compile_writes_what_was_compiled(

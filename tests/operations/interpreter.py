@@ -17,6 +17,7 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import ir, stablehlo
 from meshbridge.runtime.interpreter import interpreted
 from tests.operations.side_by_side import side_by_side
+from tests.patience import PATIENCE
 
 
 class InterpreterError(Exception):
@@ -31,7 +32,7 @@ def evaluate(program: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     return interpreted(ir.Module.parse(program, context), arguments)
 
 
-def evaluate_in_child(program: str, arguments: Sequence[np.ndarray], timeout: float = 120) -> list[np.ndarray]:
+def evaluate_in_child(program: str, arguments: Sequence[np.ndarray], timeout: float = PATIENCE) -> list[np.ndarray]:
     """The same in a process of its own. Raises InterpreterError."""
     job = pickle.dumps((program, [np.asarray(argument) for argument in arguments]))
     command = [sys.executable, "-m", "tests.operations.interpreter"]

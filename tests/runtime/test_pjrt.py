@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import meshbridge
 from meshbridge.dialect import assembly
 from meshbridge.ir.mlir import MeshError, ir
+from tests.patience import PATIENCE
 
 ROWS = """
 mesh.mesh @m(shape = 2x4) {meshbridge.axis_names = ["x", "y"]DEVICES}
@@ -146,5 +147,7 @@ def test_collectives_beside_a_loop_of_collectives() -> None:
     """A flow's step reduces beside loops that reduce: every device must run both in one order, or all wait for each other. In a
     process of its own, which can be ended."""
     program = Path(__file__).parents[2] / "testdata" / "flow_scan.jax_export"
-    done = subprocess.run([sys.executable, "-c", MANY_RUNS, program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_RUNS, program], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +14,10 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import meshbridge
-from meshbridge.search import asked, constraints, search, seeking
+from meshbridge.search import clock as clocks
+from meshbridge.search import constraints, seeking
+from meshbridge.search.problem import Problem
+from meshbridge.search.solve import Solution, solve
 
 
 @dataclass
@@ -22,11 +26,8 @@ class Clock:
 
     now: float = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
-
-    def perf_counter(self) -> float:
-        return time.perf_counter()
 
     def taking(self, function: Callable[..., Any], seconds: Callable[..., float]) -> Callable[..., Any]:
         def timed(*arguments: Any, **more: Any) -> Any:
@@ -40,12 +41,16 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A trial takes 1 s, a plan as users get it 3 s, and the solver what it is given."""
     found = Clock()
-    for module in (asked, search, constraints):
-        monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr(clocks, "usual", lambda: found)
     monkeypatch.setattr(seeking, "attempt", found.taking(seeking.attempt, lambda *arguments: 1.0 if arguments[-1] else 3.0))
-    monkeypatch.setattr(seeking, "solve", found.taking(seeking.solve, lambda *_, seconds, **__: seconds))
+    monkeypatch.setattr(seeking, "solve", found.taking(solved, lambda *_, seconds, **__: seconds))
     monkeypatch.setattr(constraints, "predict", found.taking(constraints.predict, lambda *_: 1.0))
     return found
+
+
+def solved(problem: Problem, **_: Any) -> Solution:
+    """With the same time, whatever the clock says."""
+    return solve(problem, seconds=4.0, clock=clocks.Work())
 
 
 def loss(params: list[dict[str, Any]], x: Any) -> Any:
@@ -65,6 +70,14 @@ def find(seconds: float, **more: Any) -> meshbridge.SearchedPlan:
     fixed = {"x": P("data"), "params/**": P("data")}
     more = {"mesh": {"data": 8}, "machine": "v5p", "fixed": fixed} | more
     return meshbridge.search(jax.jit(step), params, f32(4096, 1024), seconds=seconds, **more)
+
+
+def test_there_is_one_clock() -> None:
+    """What a search finds hangs on the one that it is given."""
+    folder = Path(clocks.__file__).parent
+    assert [path.name for path in folder.glob("*.py") if re.search(r"^(import|from) time\b", path.read_text(), re.M)] == [
+        "clock.py"
+    ]
 
 
 @pytest.mark.parametrize("seconds", [6.0, 20.0])

@@ -5,23 +5,32 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import optimize
 
 import meshbridge
 from benchmarks.iopddl import generated, parsed
 from meshbridge.search import dual as dual_module
 from meshbridge.search import exact
+from meshbridge.search.clock import WALL, Clock, Work
 from meshbridge.search.dual import Dual
 from meshbridge.search.eliminate import Elimination
 from meshbridge.search.normal import normal
 from meshbridge.search.problem import Problem
-from meshbridge.search.solve import LimitError, solve
+from meshbridge.search.solve import LimitError, Solution
+from meshbridge.search.solve import solve as solve_by
 
 INF = float("inf")
+
+
+def solve(problem: Problem, **more: Any) -> Solution:
+    """By a clock that counts work."""
+    return solve_by(problem, clock=Work(nodes=1_000), **more)
 
 
 def best(problem: Problem) -> float:
@@ -130,7 +139,7 @@ def test_more_variables_than_all_choices_can_be_tried() -> None:
     problem = generated(24)
     form = normal(problem)
     assert form is not None
-    chosen, bound = exact.solved(form, 30, 1e4)
+    chosen, bound = exact.solved(form, 3600, 1e4)
     assert chosen is not None
     optimum = problem.cost(form.original(chosen))
     assert bound == pytest.approx(optimum, rel=1e-4)
@@ -153,12 +162,12 @@ def test_choices_that_are_not_allowed_together() -> None:
 
 
 def test_starts_are_never_made_worse() -> None:
-    problem = generated(90)
+    problem = generated(12)
     start = [costs.size - 1 for costs in problem.costs]  # the fewest bytes, and allowed with everything
     first = solve(problem, seconds=0.2, starts=[start])
     again = solve(problem, seconds=0.2, starts=[first.chosen])
     assert again.cost <= first.cost <= problem.cost(start)
-    with pytest.raises(meshbridge.MeshError, match="start 0: expected one of its choices for each of 90 variables"):
+    with pytest.raises(meshbridge.MeshError, match="start 0: expected one of its choices for each of 12 variables"):
         solve(problem, starts=[[0]])
 
 
@@ -178,9 +187,20 @@ def test_the_same_answer_in_each_run() -> None:
     assert solve(problem) == solve(problem)
 
 
+@pytest.mark.parametrize(
+    ("clock", "limit"), [(Work(nodes=7), {"node_limit": 7}), (WALL, {"time_limit": pytest.approx(2, abs=2)})]
+)
+def test_where_work_is_counted_no_other_clock_ends_the_solver(clock: Clock, limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+    milp = optimize.milp
+    monkeypatch.setattr(optimize, "milp", lambda *rest, options, **more: (given.append(options), milp(*rest, **more))[1])
+    solve_by(generated(12), seconds=4, clock=clock)
+    assert [{name: value for name, value in options.items() if name.endswith("limit")} for options in given] == [limit]
+
+
 def test_progress_tells_cost_and_bound() -> None:
     told: list[tuple[float, float]] = []
-    found = solve(generated(60), seconds=1, progress=lambda cost, bound: told.append((cost, bound)))
+    found = solve(generated(30), seconds=1, progress=lambda cost, bound: told.append((cost, bound)))
     assert told[-1][0] == found.cost
     assert all(bound <= cost for cost, bound in told)
 

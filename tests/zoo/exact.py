@@ -21,13 +21,13 @@ from meshbridge.ir import mlir
 from meshbridge.ir.mlir import MeshError, ir
 from meshbridge.verify.verdict import verify
 from meshbridge_converters import hlo
+from tests.patience import PATIENCE
 from tests.zoo import FAULTS, Fault
 
 FLAGS = (
     *("--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"),
     *("--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=spmd-partitioning", "--xla_dump_hlo_as_text"),
 )
-SECONDS = 300
 EQUAL, DIFFERENT = "equal", "different"
 RUNS = 8
 """Fields, and random inputs: an index past the end of its tensor is drawn in some of them."""
@@ -72,7 +72,7 @@ def all_verdicts(names: Iterable[str]) -> dict[str, str]:
         with tempfile.TemporaryDirectory() as folder:
             flags = " ".join(FLAGS).format(folder=folder)
             command = [sys.executable, "-m", "tests.zoo.exact", folder, *left]
-            subprocess.run(command, check=False, timeout=SECONDS, env=os.environ | {"XLA_FLAGS": flags})
+            subprocess.run(command, check=False, timeout=PATIENCE, env=os.environ | {"XLA_FLAGS": flags})
             done = [name for name in left if (Path(folder) / f"{name}.verdict").exists()]
             found |= {name: (Path(folder) / f"{name}.verdict").read_text() for name in done}
         left = left[len(done) :]

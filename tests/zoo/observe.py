@@ -23,10 +23,8 @@ import jax.export
 import meshbridge
 from meshbridge.analysis import hlo
 from meshbridge.analysis.hlo_communication import communication
+from tests.patience import PATIENCE
 from tests.zoo import FAULTS, Fault
-
-SECONDS = 300
-"""How long one process may take."""
 
 REMATERIALIZES = "Involuntary full rematerialization"
 
@@ -85,7 +83,7 @@ def all_of_xla(names: Iterable[str]) -> dict[str, Observation]:
             status = subprocess.run(
                 [sys.executable, "-m", "tests.zoo.observe", folder, *left],
                 check=False,
-                timeout=SECONDS,
+                timeout=PATIENCE,
                 stderr=subprocess.DEVNULL,
             ).returncode
             done = [name for name in left if (Path(folder) / f"{name}.json").exists()]

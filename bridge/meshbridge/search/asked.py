@@ -4,8 +4,7 @@ arguments of the next step."""
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from typing import NamedTuple
@@ -17,6 +16,8 @@ from meshbridge.dialect.patterns import keys_of, matches
 from meshbridge.ir.mlir import MeshError, function_type, ir, main_function, walk
 from meshbridge.ir.sharding import Mesh, Sharding, Split
 from meshbridge.pipeline import Options
+from meshbridge.search import clock as clocks
+from meshbridge.search.clock import Clock
 from meshbridge.search.shapes import in_parts
 
 _ENTRY = re.compile(r"\s*(\(([^()]*)\)|[^,()]+)\s*(?:,|$)")
@@ -89,8 +90,8 @@ class Asked:
     "What the axes are called that make up an axis, by its name, on meshes where it is in parts."
     divides: bool = True
     "Whether an axis may be in parts that nobody has named, where products are as many as only a part of it divides."
-    clock: Callable[[], float] = field(default_factory=lambda: time.monotonic)
-    "What the seconds are of, `time.process_time` for those of the processor; but those for constraints are of the wall."
+    clock: Clock = field(default_factory=lambda: clocks.usual())
+    "What the seconds are of."
 
     def on(self, meshes: Sequence[Mesh], sub_axes: Mapping[str, Sequence[int]]) -> tuple[Sequence[Mesh | None], Asked]:
         """The meshes to search on, that of the program if none is given: where some axes are in parts, and as they are; and what

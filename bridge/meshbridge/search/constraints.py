@@ -11,7 +11,6 @@ expression of the source are constrained together, as the program will be that i
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from meshbridge.ir.sharding import DYNAMIC, Mesh, Sharding
 from meshbridge.pipeline import Options, Pipeline, build, partition_module, run
 from meshbridge.read.formats import copy_module
 from meshbridge.search.boundary import Boundary, Named, named_axes, partition_spec, pasted, split_along
+from meshbridge.search.clock import Clock
 from meshbridge.search.source_text import Place, constrained_text, place_of
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ class _Group:
 
 
 def constraints_of(
-    legal: ir.Module, boundary: Boundary, options: Options, seconds: float, most: int, until: float
+    legal: ir.Module, boundary: Boundary, options: Options, seconds: float, most: int, until: float, clock: Clock
 ) -> Constraints:
     """At most `most` constraints for a legal program with a boundary, of which a plan takes so many `seconds`. After `until`, on
-    the monotonic clock, no more are left out: of what there is by then, those are ranked that make most bytes. Raises MeshError
-    where the program cannot be partitioned by propagation alone."""
-    seeking = _Constraining(copy_module(legal), boundary, options, until)
+    the clock, no more are left out: of what there is by then, those are ranked that make most bytes. Raises MeshError where the
+    program cannot be partitioned by propagation alone."""
+    seeking = _Constraining(copy_module(legal), boundary, options, until, clock)
     with legal.context, ir.Location.unknown(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of programs that nobody has written
         return seeking.found(seconds, most)
@@ -117,8 +117,8 @@ def constraints_of(
 class _Constraining:
     """A search for constraints, under way."""
 
-    def __init__(self, legal: ir.Module, boundary: Boundary, options: Options, until: float) -> None:
-        self.legal, self.options, self.until = legal, options, until
+    def __init__(self, legal: ir.Module, boundary: Boundary, options: Options, until: float, clock: Clock) -> None:
+        self.legal, self.options, self.until, self.clock = legal, options, until, clock
         with legal.context, ir.Location.unknown():
             boundary.annotate(legal)
         self._tried: dict[frozenset[_Group], float] = {}
@@ -127,7 +127,7 @@ class _Constraining:
     @property
     def _left(self) -> int:
         """How many sets can be tried until the time is over."""
-        return max(0, int((self.until - time.monotonic()) / self._slowest))
+        return max(0, int((self.until - self.clock()) / self._slowest))
 
     def found(self, seconds: float, most: int) -> Constraints:
         bare = self._seconds(())
@@ -171,9 +171,9 @@ class _Constraining:
         without any, than which it is to be better."""
         key = frozenset(groups)
         if key not in self._tried:
-            began = time.monotonic()
+            began = self.clock()
             self._tried[key] = self._predicted(key)
-            self._slowest = max(self._slowest, time.monotonic() - began)
+            self._slowest = max(self._slowest, self.clock() - began)
         return self._tried[key]
 
     def _predicted(self, groups: Collection[_Group]) -> float:

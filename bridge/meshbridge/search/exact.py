@@ -32,8 +32,10 @@ def columns(normal: Normal) -> int:
     return int(normal.costs.size + sum(int(np.isfinite(matrix).sum()) for matrix in normal.edges.values()))
 
 
-def solved(normal: Normal, seconds: float, scale: float, limits: Numbers | None = None) -> tuple[Indices | None, float]:
-    """The best choices that HiGHS finds in so many seconds, if any, and a bound on the cost.
+def solved(
+    normal: Normal, seconds: float, scale: float, limits: Numbers | None = None, nodes: int | None = None
+) -> tuple[Indices | None, float]:
+    """The best choices that HiGHS finds in so many seconds, or nodes if these are given, if any; and a bound on the cost.
 
     `scale` is about the best cost: HiGHS' tolerances are absolute. `limits`, by step, stand for the one of the problem.
     """
@@ -52,7 +54,7 @@ def solved(normal: Normal, seconds: float, scale: float, limits: Numbers | None 
         integrality=integrality,
         bounds=Bounds(0, allowed.astype(np.float64)),
         constraints=LinearConstraint(matrix, lower, upper),
-        options={"time_limit": max(0.1, seconds), "mip_rel_gap": 1e-7},
+        options={"mip_rel_gap": 1e-7} | ({"time_limit": max(0.1, seconds)} if nodes is None else {"node_limit": nodes}),
     )
     bound = -np.inf if result.mip_dual_bound is None else float(result.mip_dual_bound) * scale / 1e3
     if result.x is None:

@@ -12,7 +12,6 @@ All axes are chosen at once: one after the other ends in data parallelism along 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -119,8 +118,8 @@ def _sought(module: ir.Module, mesh: Mesh | None, asked: Asked, on_trial: OnTria
 
 def _constraints(found: Searched) -> Constraints:
     asked = found.asked
-    options, until = replace(asked.options, memory_limit=UNLIMITED), time.monotonic() + asked.seconds
-    return constraints_of(found.legal, found.boundary, options, found.best.seconds, asked.constraints, until)
+    options, until = replace(asked.options, memory_limit=UNLIMITED), asked.clock() + asked.seconds
+    return constraints_of(found.legal, found.boundary, options, found.best.seconds, asked.constraints, until, asked.clock)
 
 
 def _annotated(module: ir.Module, mesh: Mesh | None, asked: Asked) -> tuple[ir.Module, Mesh]:

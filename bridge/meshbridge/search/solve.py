@@ -7,7 +7,6 @@ well (`exact`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from meshbridge.ir.errors import MeshError
 from meshbridge.search import exact
+from meshbridge.search.clock import WALL, Clock, Work
 from meshbridge.search.dual import Dual
 from meshbridge.search.improve import Improver
 from meshbridge.search.normal import Normal, normal
@@ -78,7 +78,7 @@ def solve(
     seconds: float = 60.0,
     starts: Sequence[Sequence[int]] = (),
     progress: Progress | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = WALL,
 ) -> Solution:
     """Choices of low cost within the memory limit, with a bound, after about so many seconds or once they are proven best.
 
@@ -111,7 +111,7 @@ def _check_start(problem: Problem, index: int, start: Sequence[int]) -> None:
 class _Search:
     """The best choices so far and the bound."""
 
-    def __init__(self, problem: Problem, form: Normal, progress: Progress | None, clock: Callable[[], float]) -> None:
+    def __init__(self, problem: Problem, form: Normal, progress: Progress | None, clock: Clock) -> None:
         self.problem = problem
         self.form = form
         self.progress = progress
@@ -165,7 +165,9 @@ class _Search:
         if not self.proven:
             self._improve(dual, candidates, spans[1])
         if small and not self.proven:
-            chosen, bound = exact.solved(self.form, deadline - self.clock(), self.cost if self.chosen else self.bound)
+            scale = self.cost if self.chosen else self.bound
+            nodes = self.clock.nodes if isinstance(self.clock, Work) else None
+            chosen, bound = exact.solved(self.form, deadline - self.clock(), scale, nodes=nodes)
             if chosen is not None:
                 self.offer(self.form.original(chosen))
             self.raise_bound(bound)
