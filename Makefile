@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-slow test-all test-oldest test-versions wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all clean
+.PHONY: help demo quick test plans test-slow test-all test-oldest test-versions wheel docs lint format bench bench-scale bench-targets bench-models bench-predicted bench-maxtext test-targets test-targets-all test-models test-models-all clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -33,6 +33,9 @@ PART ?=
 
 test-slow: $(READY)  ## the slow ones: every measured program, JAX's own harnesses of its primitives, exact verification
 	MESHBRIDGE_PART=$(PART) $(BIN)/python -m pytest $(PARALLEL) -m "slow and not long and not targets and not models"
+
+plans: $(READY)  ## compare every plan with those on record, before → after; ARGS=--accept puts them on record
+	$(BIN)/python -m tests.plans --jobs $(JOBS) $(ARGS)
 
 # Drawn tests draw the same in every other run; here they draw anew, from SEED.
 SEED ?= $(shell date +%s)

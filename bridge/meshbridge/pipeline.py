@@ -127,8 +127,8 @@ class Options:
     "With a version: the names of the ops that it may have; empty for all."
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            if get_origin(kind) is Literal and getattr(self, name) not in (choices := get_args(kind)):
+        for name, choices in option_choices().items():
+            if getattr(self, name) not in choices:
                 option = name.replace("_", "-")
                 raise MeshError(f"error: {option} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
         self._check_memory_limit(objective(self.machine))
@@ -170,6 +170,13 @@ class Options:
     def target(self) -> Target | None:
         """The devices that `machine` gives a topology of."""
         return of_machine(self.machine, self.layout, self.compiler_options) if has_topology(self.machine) else None
+
+
+@cache
+def option_choices() -> dict[str, tuple[str, ...]]:
+    """The values that those of the Options can have which have no others."""
+    kinds = get_type_hints(Options)
+    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
 
 
 DEFAULTS = Options()

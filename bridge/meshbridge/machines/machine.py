@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -127,7 +127,11 @@ class Machine:
 
     def under(self, compiler_options: OptionSet) -> Machine:
         """The same device, whose steps are compiled under that set of options."""
-        return replace(self, **self.best) if compiler_options == "best" else self
+        return self._at_best if compiler_options == "best" else self
+
+    @cached_property
+    def _at_best(self) -> Machine:
+        return replace(self, **self.best)
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of dense products whose operands have an MLIR element type: of the first type that a product can be
@@ -221,6 +225,9 @@ _MAY_LACK: dict[str, type] = {**_LINKS, "kinds": list, "options": dict}
 OPTION_SETS = ("explicit", "partitioned")
 """Whose options a machine may name: those of programs whose collectives are explicit, and of those that XLA partitions."""
 
+KEPT_FILES = 64
+"""How many texts of files are not read again as long as they stay the same."""
+
 
 @cache
 def machines() -> Registry[tuple[str, str], Machine]:
@@ -274,10 +281,20 @@ def is_path(device: str) -> bool:
 def load(path: Path) -> Machine:
     """The machine in a file, by the file's name. Raises MeshError."""
     try:
-        read = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise MeshError(f"{path}: error: cannot read: {error.strerror}") from None
-    except ValueError as error:  # of TOML, or of UTF-8
+    except UnicodeDecodeError as error:
+        raise MeshError(f"{path}: error: not a TOML file: {error}") from None
+    return _read(path, text)
+
+
+@lru_cache(KEPT_FILES)
+def _read(path: Path, text: str) -> Machine:
+    """The machine of that text. Planning asks for its machine thousands of times, and a file may change in between."""
+    try:
+        read = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise MeshError(f"{path}: error: not a TOML file: {error}") from None
     _check(path, "", read, _KEYS, _MAY_LACK)
     memory = read["memory"]

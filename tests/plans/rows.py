@@ -1,0 +1,101 @@
+"""Which plans are golden: a program, how it is annotated, the machine and the options of the compiler that it is planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from jax.export import Exported
+
+from meshbridge.machines.machine import OptionSet
+from meshbridge.machines.target import has_topology, of_machine
+from meshbridge.pipeline import Options
+from meshbridge.runtime.targets import EXPORT_PLATFORM
+from testdata import catalogue
+from testdata.program import Program
+from testdata.realistic import catalogue as realistic
+
+WRITTEN = "as written"
+"""The only annotation of a program of `testdata/catalogue.py`."""
+
+OF_PRICES = ("bytes", "neutral")
+"""Machines without a topology: every program is planned for them."""
+
+TOPOLOGIES = ("h100:1x1x8", "h100:1x4x8", "v5e:2x4", "v5p:4x4x4", "v6e:4x4")
+
+MACHINES = OF_PRICES + TOPOLOGIES
+
+PROGRAMS = tuple(dict.fromkeys((*catalogue.BUILDERS, *realistic.BUILDERS)))
+
+SMALL_DEVICES = 8
+"""Devices of the programs of `testdata/catalogue.py`, and of others on machines without a topology."""
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """A program as it is exported: `annotation` is WRITTEN for one of `testdata/catalogue.py`."""
+
+    program: str
+    annotation: str
+    devices: int
+    platform: str
+    "What jax.export calls it."
+
+    def build(self) -> Program:
+        """The program. Raises ValueError if there is none of that name."""
+        if self.annotation == WRITTEN:
+            return catalogue.build(self.program)
+        return realistic.build(self.program, self.annotation, self.devices)
+
+    def export(self) -> Exported:
+        """The traced program, for devices that need not be there."""
+        return self.build().export_for(self.platform)
+
+
+@dataclass(frozen=True, order=True)
+class Row:
+    """One plan."""
+
+    program: str
+    annotation: str
+    machine: str
+    options: OptionSet = "default"
+
+    @property
+    def key(self) -> str:
+        """What the golden file calls it."""
+        return ", ".join((self.program, self.annotation, self.machine, self.options))
+
+    @property
+    def planned(self) -> Options:
+        """How it is planned."""
+        return Options(machine=self.machine, compiler_options=self.options)
+
+    @property
+    def source(self) -> Source:
+        """What is planned."""
+        if not has_topology(self.machine):
+            return Source(self.program, self.annotation, SMALL_DEVICES, "cpu")
+        target = of_machine(self.machine, "", self.options)
+        return Source(self.program, self.annotation, target.devices, EXPORT_PLATFORM[target.machine.platform])
+
+
+@cache
+def every_row() -> tuple[Row, ...]:
+    """All golden plans, in the order of the golden file."""
+    programs = [(name, WRITTEN) for name in catalogue.BUILDERS]
+    programs += [(name, annotation) for name in realistic.BUILDERS for annotation in realistic.variants(name)]
+    rows = [Row(*program, machine) for program in programs for machine in OF_PRICES]
+    for machine in TOPOLOGIES:
+        devices = of_machine(machine, "", "default").devices
+        there = [each for each in programs if each[1] != WRITTEN or devices == SMALL_DEVICES]
+        rows += [Row(*program, machine, options) for program in there for options in ("default", "best")]
+    return tuple(sorted(rows))
+
+
+def part_of(rows: Sequence[Row], number: int, count: int) -> list[Row]:
+    """The rows of every `count`-th program, from that `number` on: rows of one program share its export."""
+    sources = sorted({row.source for row in rows})
+    chosen = set(sources[number::count])
+    return [row for row in rows if row.source in chosen]
