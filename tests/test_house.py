@@ -46,10 +46,10 @@ def test_the_house_imports_no_converter() -> None:
         assert not [name for name in imports(path) if name.startswith("meshbridge_converters")], path
 
 
-SUITES = ("distributed", "fuzz", "growth", "lit", "models", "operations", "programs", "rewrites", "targets", "zoo")
+SUITES = ("distributed", "fuzz", "growth", "lit", "models", "operations", "plans", "programs", "rewrites", "targets", "zoo")
 """Folders of tests that go across all modules, and mirror no folder of the sources."""
 
-OF_THE_REPOSITORY = ("test_docs", "test_hidden_state", "test_house", "test_simulator", "test_wheel")
+OF_THE_REPOSITORY = ("test_ci", "test_docs", "test_hidden_state", "test_house", "test_simulator", "test_wheel")
 """Tests of no module: of the repository, and of the package as a whole."""
 
 
