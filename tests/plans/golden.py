@@ -62,7 +62,12 @@ def compared(before: Mapping[str, Figures], after: Mapping[str, Figures]) -> lis
     return [Change(key, before[key], after[key]) for key in sorted({*before} & {*after})]
 
 
-FIGURES = (("wire MB", "wire_bytes", 1e6), ("collectives", "collectives", 1), ("step ms", "seconds", 1e-3), ("temporaries MB", "temporary_bytes", 1e6))
+FIGURES = (
+    ("wire MB", "wire_bytes", 1e6),
+    ("collectives", "collectives", 1),
+    ("step ms", "seconds", 1e-3),
+    ("temporaries MB", "temporary_bytes", 1e6),
+)
 """Headings, fields, and the unit of each figure that people compare."""
 
 

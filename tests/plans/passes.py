@@ -57,15 +57,15 @@ def optional_passes() -> tuple[str, ...]:
     return tuple(sorted(found - NECESSARY))
 
 
-
-
 @contextmanager
 def watched(changed: Callable[[str], None], without: Collection[str] = ()) -> Iterator[None]:
     """Plans are made without some passes inside, and `changed` is told of each pass of `optimize-collectives` that finds work."""
 
     def build(options: Options = pipeline.DEFAULTS, way: Way | None = None) -> Pipeline:
         made = _build(options, way)
-        return Pipeline(tuple(replace(stage, passes=tuple(s for s in stage.passes if s.name not in without)) for stage in made.stages))
+        return Pipeline(
+            tuple(replace(stage, passes=tuple(s for s in stage.passes if s.name not in without)) for stage in made.stages)
+        )
 
     def told(name: str, function: Callable[..., bool]) -> Callable[..., bool]:
         def run(*arguments: Any) -> bool:
