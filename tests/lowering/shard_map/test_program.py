@@ -102,7 +102,7 @@ def test_every_collective_says_what_it_sends_and_why_and_every_line_where_it_sta
     body = text.partition("def main_on_shards")[2]
     sent = [line for line in body.splitlines() if re.search(r"# [\d.]+ K?B over b: .*contracts a split dimension", line)]
     assert len(sent) == 1
-    assert re.search(r"# test_programs\.py:\d+ ", body)
+    assert re.search(r"# test_program\.py:\d+ ", body)
     assert re.search(r"lax\.psum(_scatter)?\(dot_1, \"b\"", body)
     assert body.startswith("(x, w):")
 
